@@ -1,5 +1,5 @@
-"""EKS clusters of the user: made, changed and removed by Terraform, checked, audited and priced.
+"""EKS clusters of the user: created, changed and removed by Terraform, checked, audited and priced.
 
-`up`, `down`, `status`, `plan`, `draft` and `export` are the commands; `find` is the cluster that a command names, and
-`working_folder` prepares Terraform for it. What they use has a folder for each theme.
+The commands are in `up`, `down`, `status`, `plan`, `draft` and `export`. `find` resolves the cluster that a command
+names, and `working_folder` prepares its Terraform folder. Everything else has one package per theme.
 """

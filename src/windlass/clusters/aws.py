@@ -1,4 +1,4 @@
-"""Makes the boto3 clients that `windlass.clusters` uses, and maps their errors to errors with hints."""
+"""Creates the boto3 clients used by `windlass.clusters`, and maps their errors to errors with hints."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 60
 ATTEMPTS: Final = 6
-"""Of one call, with the pauses of botocore's mode `standard` between them: an audit makes many calls at once."""
+"""Attempts per call, with botocore's `standard` pauses between them: an audit makes many calls at once."""
 POOL_CONNECTIONS: Final = 32
 READING: Final = ("Describe", "Get", "List")
-"""How operations begin whose answers have a body."""
+"""Prefixes of operations whose successful response has a body."""
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; check with: aws sts get-caller-identity"
 LOGIN_CODES: Final = frozenset(
     {
@@ -54,25 +54,25 @@ GONE_CODES: Final = frozenset({
     "LoadBalancerNotFound", "TargetGroupNotFound", "AccessPointNotFound", "QueueDoesNotExist",
     "AWS.SimpleQueueService.NonExistentQueue", "ServerSideEncryptionConfigurationNotFoundError", "404",
 })  # fmt: skip
-"""What services answer for an object that does not exist; those of EC2 end in `.NotFound`, and an answer to HEAD has
-the status alone."""
+"""Error codes for an object that does not exist. EC2's codes end in `.NotFound`; a HEAD response has only the
+status."""
 PREFIXES: Final = {
     "elbv2": "elasticloadbalancing",
     "elb": "elasticloadbalancing",
     "efs": "elasticfilesystem",
 }
-"""Names that IAM uses for a service, by the name of its client, where they differ."""
+"""IAM prefix of a service, by the name of its boto3 client, where they differ."""
 ACTIONS: Final = {
     "s3:ListBuckets": "s3:ListAllMyBuckets",
     "s3:HeadBucket": "s3:ListBucket",
     "s3:GetBucketEncryption": "s3:GetEncryptionConfiguration",
     "budgets:DescribeBudgets": "budgets:ViewBudget",
 }
-"""Actions of IAM that are not named like the operation that they allow."""
+"""IAM actions that are not named like the operation that they allow."""
 
 
 class AwsError(EngineError):
-    """AWS refused a call or did not answer it; `action` is IAM's name of it, `code` that of the error (or empty)."""
+    """AWS refused a call or did not answer it. `action` is the IAM action; `code` is the error code, possibly empty."""
 
     def __init__(self, message: str, hint: str = "", *, action: str = "", code: str = "") -> None:
         super().__init__(message, hint)
@@ -80,7 +80,7 @@ class AwsError(EngineError):
 
 
 class NotLoggedIn(AwsError, LoginFailed):
-    """There are no credentials, or AWS does not accept them."""
+    """Credentials are missing, or AWS does not accept them."""
 
 
 class AccessDenied(AwsError):
@@ -88,29 +88,31 @@ class AccessDenied(AwsError):
 
 
 class NotThere(AwsError):
-    """The object that a call names does not exist."""
+    """The object named in a call does not exist."""
 
 
 class NoAnswer(AwsError):
-    """AWS could not be reached, or failed; the same call may succeed later."""
+    """AWS was unreachable or failed internally; the same call may succeed later."""
 
 
 class NoEndpoint(NoAnswer):
-    """No connection to the service was made: it may not exist in the region. Late and wrong answers are others."""
+    """No connection could be opened: the service may not exist in the region. Timeouts and malformed responses are
+    NoAnswer.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who makes the calls."""
+    """The AWS identity of the credentials."""
 
     account_id: str
-    """12 digits."""
+    """Account number, 12 digits."""
     arn: str
-    """Of the user or role."""
+    """ARN of the user or role."""
 
 
 class Aws:
-    """One account in one region. Safe to use from several threads."""
+    """Clients for one account in one region. Thread-safe."""
 
     def __init__(
         self,
@@ -120,13 +122,14 @@ class Aws:
         read_seconds: float = READ_SECONDS,
         attempts: int = ATTEMPTS,
     ) -> None:
-        """What is empty comes from AWS's usual variables in `environ` (default: this process's), then from its files.
+        """Reads missing settings from AWS's usual variables in `environ` (default: this process's), then from AWS's
+        files.
 
-        Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError where no region is known.
+        Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError if no region is configured.
         """
         if find_spec("boto3") is None:
             raise MissingPart("clusters on AWS need boto3", "pip install boto3")
-        import boto3  # takes time, and only commands about AWS need it
+        import boto3  # slow to import, and only needed by commands that use AWS
 
         env = os.environ if environ is None else environ
         self._endpoint = env.get("AWS_ENDPOINT_URL", "")
@@ -142,10 +145,10 @@ class Aws:
             )
 
     def client(self, service: str) -> Any:
-        """The boto3 client of a service; made once. Raises AwsError."""
+        """Returns the boto3 client of a service, created on first use. Raises AwsError."""
         from botocore.config import Config
 
-        with self._lock:  # a session is not safe to use from several threads, its clients are
+        with self._lock:  # a boto3 session is not thread-safe, its clients are
             if service not in self._clients:
                 config = Config(
                     retries={"mode": "standard", "max_attempts": self._attempts},
@@ -153,7 +156,7 @@ class Aws:
                     read_timeout=self._read_seconds,
                     max_pool_connections=POOL_CONNECTIONS,
                     user_agent_extra="windlass",
-                    # a bucket's name is not a host name where an endpoint is given (emulators, VPC endpoints)
+                    # Custom endpoints (emulators, VPC endpoints) do not resolve bucket names as host names.
                     s3={"addressing_style": "path"} if self._endpoint else None,
                 )
                 with aws_errors(f"make a client of {service}"):
@@ -171,17 +174,17 @@ class Aws:
 
     @functools.cached_property
     def identity(self) -> Identity:
-        """Whose credentials these are. Raises NotLoggedIn, AwsError."""
+        """Identity of the credentials. Raises NotLoggedIn, AwsError."""
         with aws_errors("ask whose credentials these are"):
             found = self.client("sts").get_caller_identity()
         return Identity(str(found["Account"]), str(found["Arn"]))
 
     def offers(self, service: str) -> bool:
-        """Whether boto3's own table of endpoints lists the service in this region; newer regions may be missing."""
+        """Whether boto3's own endpoint table lists the service in this region; it may not know newer regions."""
         return self.region in self._session.get_available_regions(service, partition_name=partition(self.region))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections of all clients."""
         with self._lock:
             for client in self._clients.values():
                 client.close()
@@ -195,8 +198,9 @@ class Aws:
 
 
 def _refuse_other_answers(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
-    """Raise an error of botocore for an answer that no service of AWS gives, such as the login page of a network: as
-    XML it has no members, and an empty list would be made of it.
+    """Raises ResponseParserError for a response that did not come from AWS, such as the login page of a network.
+
+    Otherwise botocore would parse such a page, as XML without members, into an empty list.
     """
     from botocore.parsers import ResponseParserError
 
@@ -213,22 +217,24 @@ def _refuse_other_answers(operation_model: Any, response_dict: Mapping[str, Any]
 
 
 def partition(region: str) -> str:
-    """The part of AWS that a region is in, as its ARNs begin."""
+    """Returns the ARN partition of a region: `aws`, `aws-cn` or `aws-us-gov`."""
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 def iam_action(client: str, operation: str) -> str:
-    """The action of IAM that allows an operation of a client: `elbv2`, `DescribeTags` → `elasticloadbalancing:…`."""
+    """Returns the IAM action that allows a client's operation: `elbv2`, `DescribeTags` →
+    `elasticloadbalancing:DescribeTags`.
+    """
     name = f"{PREFIXES.get(client, client)}:{operation}"
     return ACTIONS.get(name, name)
 
 
 @contextmanager
 def aws_errors(doing: str, action: str = "") -> Iterator[None]:
-    """Errors of botocore as ours; `doing` ends the sentence "cannot …".
+    """Maps botocore errors to Windlass errors; `doing` completes the sentence "cannot …".
 
-    Raises MissingPart for a part of botocore that is not installed, else NotLoggedIn, AccessDenied, NotThere,
-    NoAnswer or AwsError.
+    Raises MissingPart for a missing optional part of botocore, else NotLoggedIn, AccessDenied, NotThere, NoAnswer or
+    AwsError.
     """
     from botocore import exceptions as found
     from botocore.parsers import ResponseParserError
@@ -273,10 +279,12 @@ def _of_client(error: Any, doing: str, action: str) -> AwsError:
         named = re.search(r"perform: ([\w-]+:\w+)", message)
         missing = named[1] if named else action or error.operation_name
         return AccessDenied(what, f"allow {missing} to the credentials' user or role", action=action, code=code)
-    if code == str(status) == "404" and not error.operation_name.startswith("Head"):  # an error of AWS has a name
+    # a genuine AWS error has a symbolic code
+    if code == str(status) == "404" and not error.operation_name.startswith("Head"):
         return NoAnswer(f"{what}: this is not an answer of AWS", "is a proxy in between?", action=action, code=code)
     is_gone = code in GONE_CODES or code.endswith((".NotFound", "NotFoundFault"))
-    if is_gone or (code == "ValidationException" and message.startswith("Could not find")):  # SageMaker's way
+    # SageMaker reports a missing object this way
+    if is_gone or (code == "ValidationException" and message.startswith("Could not find")):
         return NotThere(what, action=action, code=code)
     if status >= 500 or code in (
         "Throttling",
@@ -289,7 +297,7 @@ def _of_client(error: Any, doing: str, action: str) -> AwsError:
 
 
 def _keys(env: Mapping[str, str]) -> dict[str, str]:
-    """The keys in the environment; boto3 reads its process's own, and `environ` may be another."""
+    """Returns the access keys in `env` for boto3, which itself reads only its own process environment."""
     names = {
         "aws_access_key_id": "AWS_ACCESS_KEY_ID",
         "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",

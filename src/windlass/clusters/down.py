@@ -1,4 +1,4 @@
-"""Removes a cluster in order: exports, controllers, Terraform; then proves by an audit that nothing is left."""
+"""Removes a cluster: exports files, drains controllers, runs Terraform destroy, and audits what is left."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRemoved:
-    """What `cluster down` has removed, and what is left."""
+    """Result of `cluster down`: removed and remaining resources."""
 
     name: str
     destroyed: int
-    """Resources of Terraform."""
+    """Number of Terraform resources destroyed."""
     seconds: float
     drained: tuple[Holding, ...]
-    """Objects in the cluster that held something in AWS."""
+    """Removed Kubernetes objects that had resources in AWS."""
     left: tuple[Holding, ...]
     kept: tuple[Holding, ...]
     audit: AuditReport
     lost: tuple[str, ...] = ()
-    """File systems that were deleted by force without their export, one sentence each."""
+    """File systems that were deleted with --force without an export, one sentence each."""
 
 
 def down(
@@ -64,15 +64,16 @@ def down(
     with_recovery: bool = False,
     delete_bucket: bool = False,
 ) -> ClusterRemoved | None:
-    """Remove the cluster; None where `confirm` refuses. May be repeated, also after a crash: it goes on.
+    """Removes the cluster; returns None if `confirm` declines. Can be repeated, also after a crash.
 
     Raises UsageError while runs are active or files are in no bucket, TerraformError, AwsError, EngineError.
     """
     began = time.monotonic()
     with named.folder.locked("cluster down"):
         if not force:
-            require_idle(named, recorded_runs(named, context))  # before Terraform takes its time
-        look_now = look_at_bucket if delete_bucket else bucket_or_remembered  # whose it is now, before it is deleted
+            require_idle(named, recorded_runs(named, context))  # checked early, before the slow Terraform calls
+        # a bucket that will be deleted needs its current owner
+        look_now = look_at_bucket if delete_bucket else bucket_or_remembered
         bucket = look_now(named, context)
         write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
@@ -80,7 +81,7 @@ def down(
         terraform.init()
         require_account(named, terraform, context)
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
-        state = terraform.state()  # what another machine has made is in no file of this home
+        state = terraform.state()  # resources created from another machine are only in the state
         found = find_usage(named, contents(state, named.cluster), context)
         if not force:
             with named.aws(context) as aws:
@@ -94,7 +95,7 @@ def down(
             lost = export(named, found.contents, aws, on_event, force=force)
             drained = drain_cluster(named, found, on_event, force=force)
             if keep_or_empty(terraform, aws, on_event, bucket, is_to_delete=delete_bucket):
-                plan = terraform.plan(destroy=True)  # the state is another one now
+                plan = terraform.plan(destroy=True)  # the state has changed, so the first plan is stale
             on_event(StageStarted("destroying"))
             destroyed = 0 if plan.summary.is_empty else terraform.apply(plan).destroyed
             on_event(StageStarted("auditing"))
@@ -126,9 +127,9 @@ def down(
 
 
 def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent, *, force: bool) -> Drained:
-    """Have controllers remove what they made in AWS; the volumes that were there are remembered.
+    """Lets controllers delete their AWS resources, after recording the cluster's volumes for the audit.
 
-    Raises EngineError where something is left, unless forced: Terraform would wait for it, and fail.
+    Raises EngineError if objects remain, unless forced: Terraform would wait for them and fail.
     """
     from windlass.clusters.drain import drain
 

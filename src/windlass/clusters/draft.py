@@ -15,16 +15,16 @@ HEADER: Final = "# An EKS cluster for training. All fields: docs/reference/clust
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What `cluster init` asks for."""
+    """Answers to the questions of `cluster init`."""
 
     name: str
     region: str
     gpus: tuple[tuple[str, int], ...]
-    """Instance types, each with its largest number of nodes."""
+    """Instance types, each with its maximum number of nodes."""
     spot: bool
     efs: bool
     public_access: tuple[str, ...] = ()
-    """Ranges of addresses that reach the API server over the Internet."""
+    """CIDR ranges that may reach the API server over the Internet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class WrittenCluster:
 
 
 def check(name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[str, int], ...] = ()) -> None:
-    """Raises UsageError for a name, a region or GPU pools that cannot be those of a cluster."""
+    """Raises UsageError for an invalid name, region or list of GPU pools."""
     try:
         text_of(Answers(name, region, gpus, spot=False, efs=False))
     except JobFileError as error:
@@ -44,7 +44,7 @@ def check(name: str = "training", region: str = "us-east-1", gpus: tuple[tuple[s
 
 
 def text_of(answers: Answers) -> str:
-    """The text of a cluster file. Raises JobFileError for an answer that cannot be."""
+    """Returns the text of a cluster file. Raises JobFileError for an invalid answer."""
     from windlass.spec.parse import parse_cluster
     from windlass.spec.yamlwriter import block_lines
 
@@ -61,17 +61,17 @@ def text_of(answers: Answers) -> str:
     if answers.efs:
         mapping["storage"] = {"efs": True}
     text = HEADER + "\n".join([*block_lines(mapping), ""])
-    parse_cluster(text, FILE)  # what we write, we can read
+    parse_cluster(text, FILE)  # the written text must parse
     return text
 
 
 def pool_name(instance_type: str) -> str:
-    """The name of a pool of an instance type: `g5-12xlarge`."""
+    """Returns the pool name for an instance type: `g5-12xlarge`."""
     return instance_type.replace(".", "-")[:20].rstrip("-")
 
 
 def path_for(context: Context, *, force: bool) -> Path:
-    """Where `init` writes the cluster file. Raises UsageError where one is there already, unless forced."""
+    """Returns the path where `init` writes the cluster file. Raises UsageError if the file exists, unless forced."""
     path = context.cwd / FILE
     if path.exists() and not force:
         raise UsageError(f"{path} exists already", "--force overwrites it")

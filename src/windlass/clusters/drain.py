@@ -1,8 +1,8 @@
-"""Removes what holds resources of the cloud, by its controllers: services, then claims, then nodes.
+"""Deletes the Kubernetes objects that own AWS resources through their controllers: services, then claims, then nodes.
 
-Terraform does not know the load balancers, volumes and instances that controllers make: they would outlive the cluster,
-and their network interfaces would block the deletion of its network. A finalizer is only ever removed by its
-controller: an object without it would be gone, and what it stands for would still cost money.
+Terraform does not manage the load balancers, volumes and instances that controllers create: they would outlive the
+cluster, and their network interfaces would block the deletion of its VPC. Only the controller may remove a finalizer:
+if it were removed by hand, the object would disappear while its AWS resource keeps billing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 
 STAGE_SECONDS: Final = 600.0
-"""For each of the three stages: a load balancer takes minutes to go, and a node ends its pods first."""
+"""Time limit of each of the three stages: a load balancer takes minutes, and a node terminates its pods first."""
 POLL_SECONDS: Final = 2.0
 RETAINED: Final = "its reclaim policy is Retain"
 AFTER: Final = {"TargetGroupBinding": ("Service", "Ingress", "Gateway"), "EC2NodeClass": ("NodePool", "NodeClaim")}
-"""Kinds that are deleted once others of their stage are gone: those need them, or take them along."""
+"""Kinds that are deleted after other kinds of their stage, which need them or delete them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class Drained:
     """The result of `drain`."""
 
     drained: tuple[Holding, ...] = ()
-    """Removed objects, in the order of their removal."""
+    """Removed objects, in order of removal."""
     left: tuple[Holding, ...] = ()
-    """Objects that their controllers have not removed: each with the finalizer that holds it and whether its
-    controller runs, or why its deletion was refused."""
+    """Objects that their controllers did not remove, each with its finalizer and whether the controller runs, or with
+    the reason why the deletion was refused."""
     kept: tuple[Holding, ...] = ()
-    """Claims and volumes whose reclaim policy is Retain: they were not deleted, and their volumes cost money."""
+    """Claims and volumes with reclaim policy Retain: they were not deleted, and their EBS volumes bill."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStep:
-    """Progress."""
+    """Progress of the drain."""
 
     stage: Stage
     what: str
-    """`delete`, `wait` (with how many are left), `gone` or `left`."""
+    """`delete`, `wait` (with the number of remaining objects), `gone` or `left`."""
     detail: str
 
 
@@ -53,13 +53,13 @@ Progress = Callable[[DrainStep], None]
 
 
 def holdings(client: Client) -> tuple[Holding, ...]:
-    """Everything that `drain` would remove or keep, in its order. Reads only. Raises Refused, Unreachable."""
+    """Returns everything that `drain` would remove or keep, in order. Reads only. Raises Refused, Unreachable."""
     resources = Resources(client)
     return tuple(one for stage in STAGES for one in held.of_stage(resources, stage))
 
 
 def active(client: Client) -> tuple[str, ...]:
-    """Pods of runs that have not ended; `drain` does not ask about them. Raises Refused, Unreachable."""
+    """Returns the pods of active runs, which `drain` does not check. Raises Refused, Unreachable."""
     return held.running(Resources(client))
 
 
@@ -71,11 +71,11 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Drained:
-    """Remove what holds resources of the cloud, and wait until the controllers have let all of it go.
+    """Deletes the objects that own AWS resources, and waits until their controllers have finished.
 
-    `timeout_seconds` bounds each of the three stages; what is left then is in the result with the reason, and the next
-    stage is begun all the same. May be interrupted at any point, and called again. Raises Refused where something
-    cannot be listed, Unreachable where the cluster stops answering.
+    `timeout_seconds` limits each of the three stages. Objects that remain after it are returned with the reason, and
+    the next stage starts regardless. Can be interrupted at any point and repeated. Raises Refused if a list request is
+    denied, Unreachable if the cluster stops responding.
     """
     return _Drain(Resources(client), progress, timeout_seconds, clock, sleep).run()
 
@@ -104,7 +104,7 @@ class _Drain:
     def run(self) -> Drained:
         for stage in STAGES:
             self._stage(stage)
-        # What one stage left may have gone by another: a claim is let go once the node of its pod is gone.
+        # Objects left over by one stage may be gone after a later one: a claim is released once its pod's node is gone.
         last = [one for stage in STAGES for one in held.of_stage(self._resources, stage)]
         kept = [replace(one, why=RETAINED) for one in last if one.is_retained]
         there = {one.ref.kind for one in last}
@@ -130,7 +130,7 @@ class _Drain:
             self._sleep(POLL_SECONDS)
 
     def _request(self, found: Sequence[Holding]) -> None:
-        """Request the deletion of what may be deleted now, each once."""
+        """Requests the deletion of every object whose turn has come, each once."""
         kinds = {one.ref.kind for one in found}
         for one in found:
             is_late = not kinds.isdisjoint(AFTER.get(one.ref.kind, ()))
@@ -147,9 +147,9 @@ class _Drain:
                     self._requested.add(one.ref)
 
     def _may_delete(self, ref: Ref) -> bool:
-        """Whether the deletion of a volume without a claim removes it from the cloud: only by its provisioner.
+        """Whether deleting a volume without a claim also deletes its storage, which only its provisioner does.
 
-        A volume whose provisioner does not guard it by a finalizer would be gone from the cluster alone.
+        If the provisioner has no finalizer on the volume, deleting it would only remove the Kubernetes object.
         """
         if ref.kind != "PersistentVolume":
             return True
@@ -164,7 +164,7 @@ class _Drain:
         return held.why_left(self._resources, ref) or "gone since"
 
     def _say(self, stage: Stage, what: str, detail: str) -> None:
-        """A wait is reported when what it waits for changes."""
+        """Reports a step; a wait is reported again only if its text changes."""
         if what != "wait" or detail != self._last:
             self._last = detail if what == "wait" else self._last
             self._progress(DrainStep(stage, what, detail))

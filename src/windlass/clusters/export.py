@@ -1,7 +1,7 @@
-"""Exports a cluster: the Terraform configuration, or an equivalent ClusterConfig of eksctl.
+"""Exports a cluster as a Terraform configuration, or as an equivalent ClusterConfig of eksctl.
 
-eksctl makes the VPC, the cluster, its nodes and add-ons. It makes no bucket, no file systems and no registry: what is
-left out is returned beside the config.
+eksctl creates the VPC, the cluster, its nodes and add-ons, but no bucket, file systems or registry. The parts that it
+cannot create are returned with the config.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 API: Final = "eksctl.io/v1alpha5"
 FAMILY: Final = "AmazonLinux2023"
-"""Of images; eksctl chooses their drivers by the instance types."""
+"""AMI family; eksctl selects the drivers by instance type."""
 KARPENTER_VERSION: Final = "1.14.1"
-"""That of the component, which a test compares."""
+"""Karpenter version; a test checks that it equals the component's."""
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
 EKSCTL_FILE: Final = "eksctl.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedCluster:
-    """Files that `cluster export` wrote."""
+    """Files written by `cluster export`."""
 
     files: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Parts of the cluster that the other tool cannot make."""
+    """Parts of the cluster that the other tool cannot create."""
 
 
 def export_eksctl(named: ManagedCluster, context: Context, *, force: bool) -> ExportedCluster:
-    """Write an equivalent ClusterConfig of eksctl. Raises UsageError where the file is there already, unless forced."""
+    """Writes an equivalent ClusterConfig of eksctl. Raises UsageError if the file exists, unless forced."""
     from windlass.spec.yamlwriter import block_lines
 
     config, left_out = cluster_config(named.cluster)
@@ -47,14 +47,14 @@ def export_eksctl(named: ManagedCluster, context: Context, *, force: bool) -> Ex
 
 
 def export_terraform(named: ManagedCluster, context: Context) -> ExportedCluster:
-    """Write the Terraform configuration of a cluster into its working folder, to be read or run by hand."""
+    """Writes the Terraform configuration of a cluster into its working folder, for use by hand."""
     with named.folder.locked("cluster export"):
         write_folder(named, context)
     return ExportedCluster(tuple(str(named.folder.path / name) for name in named.folder.written()), ())
 
 
 def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
-    """The ClusterConfig, and what of the cluster eksctl cannot make: one sentence each."""
+    """Returns the ClusterConfig, and the parts of the cluster that eksctl cannot create, one sentence each."""
     config: dict[str, Any] = {
         "apiVersion": API,
         "kind": "ClusterConfig",
@@ -92,7 +92,7 @@ def _vpc(cluster: Cluster) -> dict[str, Any]:
 
 
 def _access(cluster: Cluster) -> list[dict[str, Any]]:
-    """Entries of EKS: its own policies, so that no ConfigMap decides who may log in."""
+    """Returns EKS access entries with AWS's access policies, so no aws-auth ConfigMap is needed."""
     policy = "arn:aws:eks::aws:cluster-access-policy/"
     whole = [{"policyARN": f"{policy}AmazonEKSClusterAdminPolicy", "accessScope": {"type": "cluster"}}]
     scope = {"type": "namespace", "namespaces": [cluster.namespace]}
@@ -104,7 +104,7 @@ def _access(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _pod_identities(cluster: Cluster) -> list[dict[str, Any]]:
-    """Roles for the drivers that eksctl knows the policies of."""
+    """Returns pod identity associations for the drivers whose policies eksctl provides."""
     known = [("ebs-csi-controller-sa", {"ebsCSIController": True})]
     if cluster.storage.efs or cluster.storage.s3_files:
         known.append(("efs-csi-controller-sa", {"efsCSIController": True}))

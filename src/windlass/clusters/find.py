@@ -1,4 +1,4 @@
-"""Finds the cluster that a command names, by a cluster file or by the name of a cluster that was made."""
+"""Finds the cluster that a command names, by its cluster file or by the name of an existing cluster."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OUTPUTS: Final = "outputs.json"
 KUBECONFIG: Final = "kubeconfig"
 TARGETS: Final = "targets.yaml"
 OnEvent = Callable[[Any], None]
-"""Takes events of Terraform (`clusters.terraform.events`), steps of components and of the drain, and `StageStarted`."""
+"""Callback for Terraform events (`clusters.terraform.events`), component and drain steps, and `StageStarted`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """A stage of a command begins."""
+    """Event: a stage of a command starts."""
 
     text: str
-    """The heading of the stage: `installing operators`."""
+    """Heading of the stage, such as `installing operators`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +46,25 @@ class ManagedCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """Where the kubeconfig of the cluster is."""
+        """Path of the cluster's kubeconfig."""
         return self.folder.path / KUBECONFIG
 
     def aws(self, context: Context) -> Aws:
-        """AWS clients in the region of the cluster. Raises MissingPart, AwsError."""
+        """Creates AWS clients in the region of the cluster. Raises MissingPart, AwsError."""
         from windlass.clusters.aws import Aws
 
         return Aws(self.cluster.region, environ=context.environ)
 
     def terraform(self, context: Context, on_event: OnEvent, stop: StopRequests | None = None) -> Terraform:
-        """Terraform in the working folder. Raises MissingPart where it is not installed."""
+        """Returns the Terraform driver for the working folder. Raises MissingPart if Terraform is not installed."""
         from windlass.clusters.terraform import Terraform, find_program
 
         return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)
 
     def outputs(self) -> Outputs | None:
-        """Outputs of the last `up`; None before one has ended. Raises FolderError for damaged outputs."""
+        """Returns the outputs of the last `up`; None before the first one has finished. Raises FolderError for damaged
+        outputs.
+        """
         import json
 
         from windlass.clusters.eks.outputs import Outputs
@@ -75,9 +77,9 @@ class ManagedCluster:
 
 
 def find(named: str | None, context: Context) -> ManagedCluster:
-    """The cluster of a file, of a name, or of the cluster.yaml of the working folder.
+    """Resolves a cluster by file, by name, or by the cluster.yaml of the current directory.
 
-    Raises UsageError where there is none, JobFileError for a file with problems, FolderError for a folder with them.
+    Raises UsageError if it does not exist, JobFileError for an invalid file, FolderError for a damaged folder.
     """
     if named is None:
         return _of_file(context.cwd / FILE, FILE, context)
@@ -93,12 +95,16 @@ def find(named: str | None, context: Context) -> ManagedCluster:
 
 
 def all_of(context: Context) -> list[ClusterFolder]:
-    """The folders of this user that have a cluster file, by name: a command that was refused leaves one without it."""
+    """Returns this user's cluster folders that contain a cluster file, sorted by name. A refused command may leave a
+    folder without one.
+    """
     return [one for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
 
 
 def of_folder(folder: ClusterFolder, context: Context) -> ManagedCluster:
-    """The cluster of a working folder. Raises JobFileError for a damaged cluster file, FolderError for another's."""
+    """Returns the cluster of a working folder. Raises JobFileError for a damaged cluster file, FolderError for a copied
+    folder.
+    """
     path = folder.path / FILE
     found = _of_file(path, str(path), context)
     if found.cluster.name != folder.name:

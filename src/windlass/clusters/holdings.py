@@ -1,4 +1,4 @@
-"""Objects that hold resources of the cloud (load balancers, volumes, nodes), and why they stay."""
+"""Finds Kubernetes objects that own AWS resources (load balancers, volumes, nodes), and why they are not deleted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAX_CHARS: Final = 300
 
 
 class Controller(NamedTuple):
-    """What removes a finalizer."""
+    """The controller that removes a finalizer."""
 
     finalizer: str
-    """How its name begins."""
+    """Prefix of the finalizer's name."""
     deployments: tuple[str, ...]
-    """Names of its Deployment; empty for a part of the control plane."""
+    """Names of the controller's Deployments; empty if it is part of the control plane."""
     name: str
 
 
@@ -46,23 +46,23 @@ PVC_PROTECTION: Final = "kubernetes.io/pvc-protection"
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An object that holds something which costs money."""
+    """A Kubernetes object that owns a billed AWS resource."""
 
     stage: Stage
     ref: Ref
     holds: str
-    """In the cloud: `load balancer a.elb.amazonaws.com`, `volume vol-0a`, `instance i-0b`."""
+    """The AWS resource: `load balancer a.elb.amazonaws.com`, `volume vol-0a`, `instance i-0b`."""
     is_retained: bool = False
-    """Whether the volume is to stay when the claim is deleted (reclaim policy Retain)."""
+    """Whether the volume outlives its claim (reclaim policy Retain)."""
     why: str = ""
-    """Why a drain has left or kept it; empty otherwise."""
+    """Why a drain did not remove the object; empty otherwise."""
 
     def __str__(self) -> str:
         return f"{self.ref} ({self.holds}){f': {self.why}' if self.why else ''}"
 
 
 def of_services(resources: Resources) -> Iterator[Holding]:
-    """Load balancers and target groups. Raises Refused, Unreachable."""
+    """Yields objects with load balancers and target groups. Raises Refused, Unreachable."""
     for one in resources.list("v1", "Service"):
         if one["spec"].get("type") == "LoadBalancer":
             yield Holding("services", ref_of("v1", "Service", one), _balancer(one))
@@ -76,7 +76,7 @@ def of_services(resources: Resources) -> Iterator[Holding]:
 
 
 def of_claims(resources: Resources) -> Iterator[Holding]:
-    """Volumes that were made for claims; those that Terraform made are its own. Raises Refused, Unreachable."""
+    """Yields claims and volumes that were provisioned dynamically, not by Terraform. Raises Refused, Unreachable."""
     for one in resources.list("v1", "PersistentVolume"):
         if PROVISIONED not in (one["metadata"].get("annotations") or {}):
             continue
@@ -90,7 +90,7 @@ def of_claims(resources: Resources) -> Iterator[Holding]:
 
 
 def of_nodes(resources: Resources) -> Iterator[Holding]:
-    """What Karpenter has made, and what would have it make more. Raises Refused, Unreachable."""
+    """Yields Karpenter's nodes, and the pools that would make it create more. Raises Refused, Unreachable."""
     for one in resources.list("karpenter.sh/v1", "NodePool"):
         num = str((one.get("status", {}).get("resources") or {}).get("nodes") or "0")
         yield Holding("nodes", ref_of("karpenter.sh/v1", "NodePool", one), f"{num} nodes")
@@ -105,12 +105,12 @@ READERS: Final = {"services": of_services, "claims": of_claims, "nodes": of_node
 
 
 def of_stage(resources: Resources, stage: Stage) -> tuple[Holding, ...]:
-    """Objects to remove in one stage of the drain. Raises Refused, Unreachable."""
+    """Returns the objects to remove in one stage of the drain. Raises Refused, Unreachable."""
     return tuple(READERS[stage](resources))
 
 
 def running(resources: Resources) -> tuple[str, ...]:
-    """Pods of runs that have not ended: `team/digits-1-0 of run digits-ab12`. Raises Refused, Unreachable."""
+    """Returns the pods of active runs: `team/digits-1-0 of run digits-ab12`. Raises Refused, Unreachable."""
     pods = resources.list("v1", "Pod", layout.RUN_LABEL)
     return tuple(
         f"{one['metadata']['namespace']}/{one['metadata']['name']} of run {one['metadata']['labels'][layout.RUN_LABEL]}"
@@ -120,14 +120,14 @@ def running(resources: Resources) -> tuple[str, ...]:
 
 
 def ref_of(api: str, kind: str, one: Json) -> Ref:
-    """The name of an object of a list, which does not repeat its kind."""
+    """Returns the reference of a list item; items do not contain their kind."""
     return Ref(api, kind, str(one["metadata"].get("namespace") or ""), str(one["metadata"]["name"]))
 
 
 def why_left(resources: Resources, ref: Ref) -> str:
-    """Why an object is not gone, by its finalizers, their controllers, its pods and its events.
+    """Explains why an object still exists, by its finalizers, their controllers, its pods and its events.
 
-    Empty where it is gone. Raises Refused, Unreachable.
+    Empty if the object is gone. Raises Refused, Unreachable.
     """
     found = resources.get(ref)
     if found is None:
@@ -157,7 +157,7 @@ def _finalizer(resources: Resources, ref: Ref, finalizer: str) -> str:
 
 
 def _state(resources: Resources, controller: Controller) -> str:
-    """Whether what removes a finalizer runs."""
+    """Describes whether the controller of a finalizer runs."""
     if not controller.deployments:
         return f"{controller.name} has not removed it"
     found = [
@@ -173,7 +173,7 @@ def _state(resources: Resources, controller: Controller) -> str:
 
 
 def _users(resources: Resources, ref: Ref) -> Iterator[str]:
-    """Pods that use a claim."""
+    """Yields the pods that use a claim."""
     for pod in resources.list("v1", "Pod", namespace=ref.namespace):
         volumes = pod["spec"].get("volumes") or ()
         claims = {(one.get("persistentVolumeClaim") or {}).get("claimName") for one in volumes}
@@ -182,7 +182,7 @@ def _users(resources: Resources, ref: Ref) -> Iterator[str]:
 
 
 def _warning(resources: Resources, ref: Ref) -> str:
-    """The last warning about an object."""
+    """Returns the latest warning event of an object."""
     client = resources.client.within(ref.namespace or "default")
     fields = f"involvedObject.kind={ref.kind},involvedObject.name={ref.name},type=Warning"
     events = client.find("v1", "Event", fieldSelector=fields)["items"]

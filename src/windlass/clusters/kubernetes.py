@@ -1,4 +1,4 @@
-"""What Windlass does by the API server of a cluster: operators, the namespace of runs, and the rights of its users."""
+"""Prepares a cluster through its API server: components, the namespace of runs, and the permissions of its users."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.access.client import Client
 
 CHARTS: Final = "WINDLASS_CHARTS"
-"""Variable with a folder of charts and manifests, for machines that do not reach their repositories."""
+"""Environment variable with a folder of charts and manifests, for machines that cannot reach the repositories."""
 CACHE: Final = "charts"
 USERS: Final = "windlass-users"
-"""The group of Kubernetes that the users of the cluster file are in, by their access entries."""
+"""Kubernetes group of the users in the cluster file, assigned by their access entries."""
 
 
 @contextlib.contextmanager
 def api_client(named: ManagedCluster, outputs: ApiServer | Outputs) -> Iterator[Client]:
-    """A client of the cluster's API server, in the namespace of its runs."""
+    """Opens a client of the cluster's API server, in the namespace of its runs."""
     from windlass.engines.kubernetes.access.client import Client
 
     with contextlib.closing(Client(outputs.name, outputs.namespace, str(named.kubeconfig))) as client:
@@ -36,7 +36,7 @@ def api_client(named: ManagedCluster, outputs: ApiServer | Outputs) -> Iterator[
 
 @contextlib.contextmanager
 def component_manager(named: ManagedCluster, outputs: Outputs, context: Context) -> Iterator[Manager]:
-    """The manager of the operators in a cluster."""
+    """Opens the manager of the cluster's components."""
     from windlass.clusters.components.manager import Manager
     from windlass.clusters.components.source import FolderSource, NetworkSource
     from windlass.clusters.components.values import gpu_pool, values_of
@@ -52,7 +52,7 @@ def component_manager(named: ManagedCluster, outputs: Outputs, context: Context)
 
 
 def create_namespace(named: ManagedCluster, outputs: Outputs) -> None:
-    """Create the namespace of the runs unless it exists. Raises Refused, Unreachable."""
+    """Creates the namespace of the runs unless it exists. Raises Refused, Unreachable."""
     from windlass.clusters.components.resources import Ref, Resources
 
     if outputs.namespace == "default":
@@ -66,9 +66,10 @@ def create_namespace(named: ManagedCluster, outputs: Outputs) -> None:
 
 
 def grant_users(named: ManagedCluster, outputs: Outputs, rights: Sequence[Mapping[str, Any]]) -> None:
-    """Let the users of the cluster file make runs: AWS's own policies of EKS know no JobSets and TrainJobs.
+    """Grants the users of the cluster file permission to create runs: EKS's own access policies omit JobSets and
+    TrainJobs.
 
-    `rights` are the objects that grant what runs need, a Role among them. Raises Refused, Unreachable.
+    `rights` are the objects that grant the permissions, including a Role. Raises Refused, Unreachable.
     """
     from windlass.clusters.components.resources import Ref, Resources
 
@@ -90,6 +91,6 @@ def grant_users(named: ManagedCluster, outputs: Outputs, rights: Sequence[Mappin
 
 
 def wanted_components(named: ManagedCluster) -> list[str]:
-    """The components that a cluster file asks for, with those that are made of the outputs of Terraform."""
+    """Returns the components that a cluster file requests, including those generated from Terraform outputs."""
     asked = list(named.cluster.components)
     return [*asked, "storage", *(["node-pools"] if named.cluster.karpenter_pools else [])]

@@ -1,4 +1,4 @@
-"""The plan of a cluster: Terraform's changes, the minutes that AWS takes, the price of the cluster, and notes."""
+"""The plan of a cluster: Terraform's changes, the expected minutes in AWS, the price of the cluster, and notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOSSES: Final = frozenset(
         "aws_kms_key",
     }
 )
-"""Types of resources whose end is the end of what users keep in them."""
+"""Resource types whose deletion also deletes users' data."""
 CHAIN: Final[tuple[tuple[str, float, float], ...]] = (
     ("aws_vpc", 0.5, 0.5),
     ("aws_nat_gateway", 2.0, 1.0),
@@ -37,12 +37,12 @@ CHAIN: Final[tuple[tuple[str, float, float], ...]] = (
     ("aws_eks_node_group", 3.0, 5.0),
     ("aws_eks_addon", 2.0, 0.5),
 )
-"""Types that wait for each other, with minutes to make and to remove: those of one type are made at the same time."""
+"""Types that depend on each other, with minutes to create and to destroy. Resources of one type run in parallel."""
 BESIDE: Final[tuple[tuple[str, float, float], ...]] = (
     ("aws_fsx_lustre_file_system", 8.0, 10.0),
     ("aws_fsx_data_repository_association", 5.0, 5.0),
 )
-"""Types that wait for each other beside the chain."""
+"""Types that depend on each other and run in parallel with `CHAIN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,23 @@ class ClusterPlan:
     region: str
     changes: tuple[Change, ...]
     drift: tuple[Change, ...]
-    """What differs in AWS from what Terraform has made."""
+    """Differences between AWS and the Terraform state."""
     summary: str
     """`Plan: 99 to add, 0 to change, 0 to destroy.`"""
     minutes: float
-    """Usual duration in AWS, by figures of AWS and eksctl; for display only."""
+    """Expected duration in AWS, from figures of AWS and eksctl; for display only."""
     price: Estimate
     path: str
-    """Path of the working folder, in which `terraform` can be run by hand too."""
+    """Path of the working folder, in which `terraform` can also be run by hand."""
     is_private: bool
-    """Whether the API server is reached from the VPC alone."""
+    """Whether the API server is reachable only from the VPC."""
     notes: tuple[str, ...] = ()
-    """Notes to read before confirming: a bucket of others, end of support, zones without an instance type, and checks
+    """Notes to read before confirming: a foreign bucket, end of support, zones without an instance type, and checks
     that could not be made."""
 
 
 def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
-    """Minutes to expect for resources of these types; 0 where all of them are quick."""
+    """Estimates the minutes for resources of these types; 0 if all of them are quick."""
     present = set(types)
     chain, beside = (
         sum(removed if is_destroy else made for kind, made, removed in rows if kind in present)
@@ -79,7 +79,7 @@ def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:
 
 
 def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Iterable[str] = ()) -> ClusterPlan:
-    """A plan of Terraform with its duration in AWS and the price of the cluster."""
+    """Combines a Terraform plan with its expected duration and the price of the cluster."""
     return ClusterPlan(
         named.cluster.name,
         named.cluster.region,
@@ -95,8 +95,8 @@ def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Ite
 
 
 def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:
-    """Notes on a cluster file before it is applied: end of support of its Kubernetes version, and zones that lack an
-    instance type, in which no node would start. A question that AWS does not answer is a note too.
+    """Returns notes on a cluster file before it is applied: end of support of its Kubernetes version, and zones without
+    an instance type, in which no node would start. A failed AWS query is a note too.
     """
     from windlass.clusters.preflight.offerings import offering_findings, zones_of
     from windlass.errors import WindlassError
@@ -114,7 +114,7 @@ def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:
 
 
 def require_kept(summary: PlanSummary) -> None:
-    """Raise UsageError for a plan that deletes or replaces what holds files of users, or the cluster itself."""
+    """Raises UsageError for a plan that deletes or replaces storage with users' files, or the cluster itself."""
     lost = [one for one in summary.changes if one.type in LOSSES and one.action in (Action.DELETE, Action.REPLACE)]
     if lost:
         words = ", ".join(f"{one.action.value} {one.address}" for one in lost)
@@ -125,7 +125,7 @@ def require_kept(summary: PlanSummary) -> None:
 
 
 def price(cluster: Cluster, context: Context) -> Estimate:
-    """The price of a cluster by list prices, which come with Windlass or were fetched by `prices update`."""
+    """Estimates the price of a cluster, from the bundled list prices or those fetched by `prices update`."""
     from windlass.pricing.items import items_of
     from windlass.pricing.refreshed import load
 

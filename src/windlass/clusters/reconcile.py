@@ -1,4 +1,4 @@
-"""Brings the state of Terraform in line with AWS: takes up what a killed command left, refuses a wrong login."""
+"""Reconciles the Terraform state with AWS: recovers from a killed command, refuses the wrong account."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def recover(
     break_lock: bool,
     is_asked: bool,
 ) -> None:
-    """Take up again what a killed command has left, so that nothing exists that Terraform does not know.
+    """Recovers from a killed command, so that the Terraform state contains every resource that exists.
 
-    Without such a command, only where the user asks: for the recovery itself (`is_asked`), as after the state was lost,
-    or for the release of a lock, which a command on another machine may have left. A pending deletion of the key of the
-    bucket is cancelled before: a second key would be made in place of one that is not to be found. Raises StateLocked,
-    TerraformError, AwsError.
+    Runs only after a killed command, or if the user requests it: with `is_asked`, for example after the state was lost,
+    or with `break_lock`, to release a lock that a command on another machine left. First cancels a pending deletion of
+    the bucket's key, because otherwise the plan would create a second key. Raises StateLocked, TerraformError,
+    AwsError.
     """
     from windlass.clusters.recovery import recover as recover_state
 
@@ -52,7 +52,7 @@ def recover(
 
 
 def recovery_lines(report: RecoveryReport) -> list[str]:
-    """Lines that describe a recovery: changes to the state, and resources that the user should check."""
+    """Describes a recovery in lines: changes to the state, and resources that the user should check."""
     lock = [f"released the lock of {report.lock.who}"] if report.lock is not None else []
     return [
         *lock,
@@ -69,8 +69,9 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
 
 
 def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -> None:
-    """Raise UsageError where the cluster exists and the state lacks it: a second network and key would be made beside
-    it, and file systems replaced that have the first key. Raises AwsError.
+    """Raises UsageError if the cluster exists in AWS but not in the state.
+
+    Terraform would create a second network and key, and replace file systems that use the first key. Raises AwsError.
     """
     from windlass.clusters.aws import NotThere, aws_errors
 
@@ -89,14 +90,16 @@ def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -
 
 
 def require_account(named: ManagedCluster, terraform: Terraform, context: Context) -> None:
-    """Raise UsageError where the login is of another account than the cluster: Terraform would find nothing of it, and
-    forget it, while AWS bills it. Raises TerraformError, AwsError.
+    """Raises UsageError if the credentials belong to another account than the cluster.
+
+    Terraform would find no resources there and drop them from the state, while AWS bills them. Raises TerraformError,
+    AwsError.
     """
     from windlass.clusters.eks.contents import accounts
 
     try:
         named.folder.local_state()
-    except FolderError:  # damaged: a recovery makes it again
+    except FolderError:  # a damaged state is rebuilt by the recovery
         return
     if owners := accounts(terraform.state()):
         with named.aws(context) as aws:
@@ -104,7 +107,7 @@ def require_account(named: ManagedCluster, terraform: Terraform, context: Contex
 
 
 def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:
-    """Raise UsageError where the login is of another account than the cluster: nothing of it is found there."""
+    """Raises UsageError if the credentials belong to another account than the cluster."""
     if accounts and (own := aws.identity.account_id) not in accounts:
         raise UsageError(
             f"{name} is in account {', '.join(sorted(accounts))}, and the login is of account {own}",

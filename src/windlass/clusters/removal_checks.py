@@ -1,4 +1,4 @@
-"""Refuses `cluster down` while runs are active, files are in no bucket, or the cluster was not looked at."""
+"""Refuses `cluster down` while runs are active, files are in no bucket, or the cluster could not be checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.clusters.holdings import Holding
 
 EMPTY_BYTES: Final = 1_000_000
-"""What an EFS without files of users may report: it counts the folders of its access points."""
+"""Bytes that an EFS without user files may report, because it counts the folders of its access points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class ClusterUsage:
 
     contents: Contents
     active: tuple[str, ...] = ()
-    """Runs that have not ended, one sentence each."""
+    """Active runs, one sentence each."""
     holdings: tuple[Holding, ...] = ()
-    """What holds objects in AWS."""
+    """Kubernetes objects that own AWS resources."""
     not_looked: str = ""
     """Why the API server could not be queried; empty if it was, or if no cluster exists."""
 
 
 def find_usage(named: ManagedCluster, found: Contents, context: Context) -> ClusterUsage:
-    """Runs and cloud resources of the cluster in the state of Terraform, without changing any."""
+    """Returns runs and cloud resources of the cluster in the Terraform state. Reads only."""
     recorded = recorded_runs(named, context)
     if not found.has_cluster:
         return ClusterUsage(found, recorded)
@@ -44,7 +44,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
         return ClusterUsage(found, recorded, not_looked="the state of Terraform has no address of its API server")
     from windlass.clusters import drain
 
-    # A kubeconfig that another machine has written is not in this home.
+    # The kubeconfig may have been written on another machine only.
     write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
     try:
         with api_client(named, found.api) as client:
@@ -54,7 +54,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
 
 
 def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
-    """Runs of this user on the cluster that have not ended."""
+    """Returns this user's active runs on the cluster."""
     names = {named.cluster.name, f"{named.cluster.name}-sagemaker"}
     with context.store() as store:
         found = [status for status in store.statuses(unfinished=True) if status.target in names]
@@ -62,8 +62,8 @@ def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
 
 
 def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
-    """Jobs of SageMaker that have not ended and store their models with the role of the cluster, also those that others
-    have started. Raises AwsError.
+    """Returns active SageMaker jobs that use the cluster's role, including those started by other users. Raises
+    AwsError.
     """
     from windlass.clusters.aws import aws_errors
 
@@ -83,7 +83,7 @@ def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
 
 
 def require_idle(named: ManagedCluster, active: tuple[str, ...], not_looked: str = "") -> None:
-    """Raise UsageError if runs are active, or if the cluster could not be queried."""
+    """Raises UsageError if runs are active, or if the cluster could not be queried."""
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
@@ -98,14 +98,14 @@ def require_idle(named: ManagedCluster, active: tuple[str, ...], not_looked: str
 
 
 def require_exported(found: Contents, aws: Aws) -> None:
-    """Raise UsageError while a file system that goes with the cluster has files that no bucket has. Raises AwsError."""
+    """Raises UsageError if a file system that would be deleted has files that are in no bucket. Raises AwsError."""
     from windlass.clusters.aws import NotThere, aws_errors
 
     for efs in found.efs_ids:
         try:
             with aws_errors(f"describe {efs}", action="elasticfilesystem:DescribeFileSystems"):
                 [system] = aws.client("efs").describe_file_systems(FileSystemId=efs)["FileSystems"]
-        except NotThere:  # an earlier `down` has removed it already
+        except NotThere:  # an earlier `down` has deleted the file system
             continue
         if (size := int(system["SizeInBytes"]["Value"])) > EMPTY_BYTES:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Compares rules of a cluster's security groups with those that Terraform has made, which sees its own rules alone."""
+"""Finds security group rules that were added outside Terraform, which only compares its own rules."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ RULES: Final = ("aws_vpc_security_group_ingress_rule", "aws_vpc_security_group_e
 GROUPS: Final = ("aws_security_group", "aws_default_security_group")
 WORLD: Final = ("0.0.0.0/0", "::/0")
 OF_CONTROLLER: Final = "elbv2.k8s.aws/"
-"""How tags and descriptions of the AWS Load Balancer Controller begin, whose groups may be open to the world."""
+"""Prefix of tags and descriptions of the AWS Load Balancer Controller, whose security groups may be open to the
+world."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedRule:
-    """A rule that others have added."""
+    """A security group rule that was added outside Terraform."""
 
     group: str
     """Name of the security group."""
     text: str
-    """`tcp 22 from 0.0.0.0/0`."""
+    """Description of the rule: `tcp 22 from 0.0.0.0/0`."""
     remedy: str
 
 
 def added_rules(aws: Aws, state: Iterable[StateResource]) -> tuple[AddedRule, ...]:
-    """Rules of the cluster's groups that are not in the state. In groups that EKS and others have made in its VPC, only
-    those that are open to the world. Raises AwsError.
+    """Returns rules of the cluster's security groups that are not in the state. In groups that EKS and other tools
+    created in its VPC, only rules open to the world count. Raises AwsError.
     """
     made = [one for one in state if one.mode == "managed"]
     own = {one.id for one in made if one.type in GROUPS}

@@ -1,4 +1,4 @@
-"""Lists clusters and shows one: what Terraform, AWS and the cluster report."""
+"""Lists clusters and shows one: the status reported by Terraform, AWS and the cluster."""
 
 from __future__ import annotations
 
@@ -26,47 +26,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """A cluster of this user."""
+    """One cluster of this user in the list of clusters."""
 
     name: str
     region: str
     kubernetes: str
     state: str
-    """`up`, `incomplete` where a command did not end or the state was lost, `configured` where nothing is made,
-    `unknown` where the state is in a bucket and was not read, or `damaged` where a file of its folder cannot be read.
-    """
+    """`up`; `incomplete` if a command was killed or the state was lost; `configured` if no resources exist; `unknown`
+    if the state is in a bucket and was not read; `damaged` if a file of the folder cannot be read."""
     resources: int
-    """Number of resources in the state of Terraform."""
+    """Number of resources in the Terraform state."""
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The status of a cluster, by Terraform, AWS and its API server."""
+    """Status of a cluster according to Terraform, AWS and its API server."""
 
     summary: ClusterSummary
     drift: tuple[Change, ...]
-    """What differs in AWS from what Terraform has made."""
+    """Differences between AWS and the Terraform state."""
     components: tuple[ComponentStatus, ...]
     unreachable: str
-    """Why the API server does not answer; empty where it does."""
+    """Why the API server does not respond; empty if it does."""
     target: str
-    """Name of the target for `--on`; empty before `cluster up` has ended."""
+    """Name of the target for `--on`; empty before the first `cluster up` has finished."""
     added: tuple[AddedRule, ...] = ()
-    """Rules of security groups that others have added."""
+    """Security group rules that were added outside Terraform."""
     not_looked: tuple[str, ...] = ()
-    """What AWS was asked for comparison and did not answer."""
+    """Comparisons for which AWS did not answer."""
     notes: tuple[str, ...] = ()
     """Notes, such as the end of support of the Kubernetes version."""
 
 
 def summaries(context: Context) -> Sequence[ClusterSummary]:
-    """The clusters of this user, by their folders; asks neither AWS nor the clusters."""
+    """Returns summaries of this user's clusters from their folders; queries neither AWS nor the clusters."""
     return [_listed(one, context) for one in all_of(context)]
 
 
 def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
-    """Summary of one cluster; a damaged folder is listed as `damaged`."""
+    """Returns the summary of one cluster; a damaged folder is listed as `damaged`."""
     try:
         return summary(of_folder(folder, context))
     except WindlassError:
@@ -74,8 +73,8 @@ def _listed(folder: ClusterFolder, context: Context) -> ClusterSummary:
 
 
 def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSummary:
-    """Summary of a cluster by its folder; `in_bucket` is the number of resources of a state in a bucket, None if the
-    bucket was not read. Raises FolderError.
+    """Returns the summary of a cluster from its folder. `in_bucket` is the number of resources of a remote state, None
+    if the bucket was not read. Raises FolderError.
     """
     from windlass.clusters.recovery import needs_recovery
 
@@ -83,11 +82,12 @@ def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSumma
     resources = in_bucket or 0 if is_remote else _resources(named)
     may_exist = resources > 0 or (is_remote and in_bucket is None)
     has_outputs = named.outputs() is not None
-    if needs_recovery(named.folder) or (has_outputs and not may_exist):  # the second: its state was lost
+    # outputs without resources mean that the state was lost
+    if needs_recovery(named.folder) or (has_outputs and not may_exist):
         word = "incomplete"
     elif has_outputs:
         word = "up"
-    elif is_remote and in_bucket is None:  # another machine may have made it: nothing is known of it here
+    elif is_remote and in_bucket is None:  # another machine may have created the cluster; this folder does not show it
         word = "unknown"
     else:
         word = "incomplete" if may_exist else "configured"
@@ -96,7 +96,7 @@ def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSumma
 
 
 def _resources(named: ManagedCluster) -> int:
-    """How many resources the state in the folder names; 0 where Terraform is writing it. Raises FolderError."""
+    """Returns the number of resources in the local state; 0 while Terraform writes it. Raises FolderError."""
     from windlass.clusters.terraform.process import record_of
 
     running = record_of(named.folder.path)
@@ -110,7 +110,7 @@ def _resources(named: ManagedCluster) -> int:
 
 
 def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_drift: bool = True) -> ClusterStatus:
-    """The status of a cluster: differences in AWS, and the state of its operators. Raises TerraformError."""
+    """Returns the status of a cluster: differences in AWS, and the state of its components. Raises TerraformError."""
     drift: tuple[Change, ...] = ()
     in_bucket: int | None = None
     added: tuple[AddedRule, ...] = ()
@@ -118,7 +118,7 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
     note = support_note(named.cluster.kubernetes, datetime.now(UTC).date())
     if with_drift and (named.folder.exists or named.cluster.state is not None):
         with named.folder.locked("cluster status"):
-            if not named.folder.exists:  # another machine may have made the cluster
+            if not named.folder.exists:  # another machine may have created the cluster
                 write_folder(named, context, bucket=bucket_or_remembered(named, context))
             terraform = named.terraform(context, on_event)
             terraform.init()
@@ -147,7 +147,7 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
 def _added(
     named: ManagedCluster, context: Context, state: Sequence[StateResource]
 ) -> tuple[tuple[AddedRule, ...], tuple[str, ...]]:
-    """Rules that others have added to the groups of the cluster, and what AWS did not answer."""
+    """Returns rules that were added to the cluster's security groups, and the queries that AWS did not answer."""
     try:
         with named.aws(context) as aws:
             found = added_rules(aws, state)

@@ -1,4 +1,4 @@
-"""Tags of AWS: the one that names the cluster which an object belongs to, and tags in each form of AWS's services."""
+"""AWS tags: the tag that names the cluster of an object, and tags in the format of each service."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 OWNER: Final = "windlass.dev/cluster"
-"""Set on all that Windlass makes; its value settles the question."""
+"""Tag on every object that Windlass creates; its value outweighs all other evidence of ownership."""
 
 
 def flat(tags: object) -> dict[str, str]:
-    """Tags of any service as a dictionary: lists of pairs with differently named members, or a mapping."""
+    """Converts the tags of any service to a dictionary, from a mapping or from pairs with differently named members."""
     if isinstance(tags, Mapping):
         return {str(key): str(value) for key, value in tags.items()}
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Makes a cluster, or changes it to what its file says: Terraform, the target, operators, supervisors."""
+"""Creates or updates a cluster: Terraform, the target, components, supervisor setup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAMS: Final = {
     "helm": "https://helm.sh/docs/intro/install/",
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
 }
-"""Programs that `up` needs beside Terraform, with their download pages."""
+"""Programs that `up` needs in addition to Terraform, with their download pages."""
 UNFINISHED: Final = (
     "an earlier command did not end: `up` first takes up again what it left, and this plan may show that as missing"
 )
@@ -42,28 +42,28 @@ class RunSetup(Protocol):
     """One-time setup of a target by its engine, before runs."""
 
     def set_up(self) -> None:
-        """Create what supervisors need. Raises UsageError, EngineError."""
+        """Creates the objects that supervisors need. Raises UsageError, EngineError."""
 
     def rights(self) -> Sequence[Mapping[str, Any]]:
-        """The objects that grant what runs need. Raises UsageError, EngineError."""
+        """Returns the Kubernetes objects that grant the permissions for runs. Raises UsageError, EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMade:
-    """What `cluster up` has made."""
+    """Result of `cluster up`."""
 
     name: str
     region: str
     target: str
     """Name of the target for `--on`."""
     kubeconfig: str
-    """Path."""
+    """Path of the kubeconfig."""
     bucket: str
-    """Of data, code and results."""
+    """Bucket for data, code and results."""
     added: int
     changed: int
     destroyed: int
-    """Resources of Terraform."""
+    """Number of Terraform resources destroyed."""
     seconds: float
     components: tuple[ComponentStatus, ...]
 
@@ -78,10 +78,10 @@ def plan_up(
     with_recovery: bool = False,
     is_dry: bool = False,
 ) -> tuple[Plan, ClusterPlan]:
-    """Plan what `up` does in AWS, after what an earlier command left is taken up again; the folder is locked.
+    """Plans what `up` changes in AWS, after recovering from a killed command. The folder must be locked.
 
-    `is_dry`: nothing changes in AWS or in the state: nothing is recovered, and the state is not locked.
-    Raises TerraformError, AwsError, FolderError, UsageError.
+    `is_dry`: changes nothing in AWS or the state; there is no recovery, and the state is not locked. Raises
+    TerraformError, AwsError, FolderError, UsageError.
     """
     from windlass.clusters.storage.bucket import require_usable
 
@@ -95,7 +95,7 @@ def plan_up(
     if not is_dry:
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
     if named.outputs() is None and take_outputs(named, terraform) is not None:
-        write_folder(named, context, bucket=bucket)  # with the zones of the first `up`, on whichever machine that was
+        write_folder(named, context, bucket=bucket)  # uses the zones of the first `up`, on whichever machine it ran
     state = {one.address: one.id for one in terraform.state()}
     bucket = in_state(named, context, bucket, state)
     notes = [UNFINISHED] if is_dry and must_recover else []
@@ -110,9 +110,9 @@ def plan_up(
 
 
 def in_state(named: ManagedCluster, context: Context, bucket: Bucket, state: Mapping[str, str]) -> Bucket:
-    """The bucket, as Terraform has to take it: what it has made is its own, also where the tag was removed since.
+    """Returns the bucket as managed if it is in the Terraform state, even if its tag was removed.
 
-    Raises UsageError where the tag names another cluster.
+    Raises UsageError if the tag names another cluster.
     """
     if bucket.is_managed or state.get(ADDRESS) != bucket.name:
         return bucket
@@ -127,7 +127,7 @@ def in_state(named: ManagedCluster, context: Context, bucket: Bucket, state: Map
 
 
 def foreign_notes(bucket: Bucket) -> list[str]:
-    """Notes on a bucket that is not managed by the cluster."""
+    """Returns notes on a bucket that the cluster does not manage."""
     from windlass.clusters.storage.bucket import whose
 
     if bucket.is_managed:
@@ -149,11 +149,10 @@ def up(
     with_components: bool = True,
     force: bool = False,
 ) -> ClusterMade | None:
-    """Make the cluster, or change it; None where `confirm` refuses the plan. May be repeated, also after a crash.
+    """Creates or updates the cluster; returns None if `confirm` declines the plan. Can be repeated, also after a crash.
 
-    `runs` sets the target up, once the operators are installed.
-    Raises UsageError for a plan that loses files of users, unless forced; TerraformError, AwsError, FolderError,
-    EngineError, MissingPart.
+    `runs` sets up the target once the components are installed. Raises UsageError for a plan that would delete users'
+    files, unless forced; TerraformError, AwsError, FolderError, EngineError, MissingPart.
     """
     began = time.monotonic()
     if with_components:
@@ -193,7 +192,7 @@ def up(
 
 
 def require_programs(context: Context) -> None:
-    """Raise MissingPart for a program that operators are installed by: before AWS has worked for 20 minutes."""
+    """Raises MissingPart for a missing program of the component installation, before Terraform works for 20 minutes."""
     for program, url in PROGRAMS.items():
         if shutil.which(program, path=context.environ.get("PATH", "")) is None:
             raise MissingPart(
@@ -203,9 +202,9 @@ def require_programs(context: Context) -> None:
 
 
 def retire(named: ManagedCluster, outputs: Outputs, context: Context, on_event: OnEvent) -> None:
-    """Uninstall the operators that the cluster file has no more, while the roles and queues that they use are there.
+    """Uninstalls components that are no longer in the cluster file, while their roles and queues still exist.
 
-    Raises EngineError where something of theirs is in use.
+    Raises EngineError if custom resources of a component still exist.
     """
     names = wanted_components(named)
     with component_manager(named, outputs, context) as manager:
@@ -218,7 +217,7 @@ def retire(named: ManagedCluster, outputs: Outputs, context: Context, on_event: 
 def install(
     named: ManagedCluster, outputs: Outputs, context: Context, on_event: OnEvent, runs: RunSetup
 ) -> tuple[ComponentStatus, ...]:
-    """Install the operators of the cluster file, and set the namespace up for supervisors.
+    """Installs the components of the cluster file, and sets up the namespace for supervisors.
 
     Raises EngineError, MissingPart.
     """

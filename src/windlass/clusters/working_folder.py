@@ -1,4 +1,4 @@
-"""The working folder of a cluster: Terraform's configuration, variables and backend, kubeconfig, target and outputs."""
+"""Writes the working folder of a cluster: Terraform configuration, variables, backend, kubeconfig, target, outputs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ SERVICES: Final = (
     "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
     "s3", "sqs", "sts",
 )  # fmt: skip
-"""Whose endpoints an emulator replaces."""
+"""AWS services whose endpoints an emulator replaces."""
 
 
 def endpoints(context: Context) -> dict[str, str]:
-    """Endpoints of the emulator in `$AWS_ENDPOINT_URL`, by service; empty for AWS."""
+    """Returns the endpoints of the emulator in `$AWS_ENDPOINT_URL` by service; empty for AWS."""
     url = context.environ.get("AWS_ENDPOINT_URL")
     return dict.fromkeys(SERVICES, url) if url else {}
 
 
 def backend_of(cluster: Cluster, context: Context) -> Backend:
-    """Where Terraform keeps the state of a cluster."""
+    """Returns the backend in which Terraform stores the state of a cluster."""
     if (state := cluster.state) is None:
         return LocalBackend()
     key = f"{state.prefix.strip('/')}/{cluster.name}.tfstate"
@@ -41,7 +41,7 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
 
 
 def look_at_bucket(named: ManagedCluster, context: Context) -> Bucket:
-    """The bucket of a cluster, and whether it is its own. Raises AwsError, FolderError."""
+    """Looks up the bucket of a cluster, and whether the cluster owns it. Raises AwsError, FolderError."""
     from windlass.clusters.recovery import needs_recovery
     from windlass.clusters.storage import bucket
 
@@ -51,7 +51,9 @@ def look_at_bucket(named: ManagedCluster, context: Context) -> Bucket:
 
 
 def bucket_or_remembered(named: ManagedCluster, context: Context) -> Bucket | None:
-    """The same for a removal; None where AWS does not say, and the last command knew it. Raises AwsError."""
+    """Looks up the bucket before a removal; None if AWS does not answer but the last command recorded it. Raises
+    AwsError.
+    """
     from windlass.clusters.aws import AwsError
 
     try:
@@ -65,10 +67,10 @@ def bucket_or_remembered(named: ManagedCluster, context: Context) -> Bucket | No
 def write_folder(
     named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
 ) -> None:
-    """Write configuration, variables and backend into the working folder, and the cluster file itself. `bucket` as it
-    was looked at; None where AWS was not asked, so that it counts as in the command before.
+    """Writes configuration, variables and backend into the working folder, and the cluster file itself.
 
-    Raises UsageError for a change of region and for a folder that was copied, FolderError, OSError.
+    `bucket` is the looked-up bucket; with None, the values of the previous command are kept. Raises UsageError for a
+    change of region and for a copied folder, FolderError, OSError.
     """
     _refuse_other_name(named)
     _refuse_other_region(named)
@@ -79,15 +81,17 @@ def write_folder(
     elif before.get("bucket_name") == made["bucket_name"]:
         made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
     if not made["zones"] and (outputs := named.outputs()) is not None:
-        made["zones"] = list(outputs.zones)  # those of the first `up`: a zone that a region gains moves no subnet
-    if delete_bucket:  # by a destroy, with all that is in it
+        made["zones"] = list(outputs.zones)  # zones of the first `up`: a new zone of the region must not move subnets
+    if delete_bucket:  # a destroy then deletes the bucket's objects too
         made["bucket_force_destroy"] = True
     named.folder.write(files("windlass.clusters") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
 
 
 def _refuse_other_name(named: ManagedCluster) -> None:
-    """The state of a copied folder names the resources of the other cluster: they would be replaced, or destroyed."""
+    """Raises UsageError for a copied folder: its state has the resources of the other cluster, which would be
+    replaced.
+    """
     before = named.folder.variables().get("name")
     if before not in (None, named.cluster.name):
         raise UsageError(
@@ -97,7 +101,9 @@ def _refuse_other_name(named: ManagedCluster) -> None:
 
 
 def _refuse_other_region(named: ManagedCluster) -> None:
-    """Terraform would not find its resources in another region and drop them from the state, while AWS bills them."""
+    """Raises UsageError for a change of region: Terraform would find no resources and drop them while AWS bills
+    them.
+    """
     before = named.folder.variables().get("region")
     if before in (None, named.cluster.region) or not _may_have_resources(named):
         return
@@ -115,13 +121,13 @@ def _may_have_resources(named: ManagedCluster) -> bool:
 
 
 def local_resources(named: ManagedCluster) -> int:
-    """Number of resources in the local state; 0 without a state. Raises FolderError."""
+    """Returns the number of resources in the local state; 0 without a state. Raises FolderError."""
     found = (named.folder.local_state() or {}).get("resources", [])
     return sum(len(one.get("instances", ())) for one in found if one.get("mode") == "managed")
 
 
 def connect(named: ManagedCluster, outputs: Outputs) -> None:
-    """Write the outputs, the kubeconfig and the target of the cluster into its folder."""
+    """Writes the outputs, the kubeconfig and the target of the cluster into its folder."""
     from windlass.spec.yamlwriter import block_lines
 
     cluster, folder = named.cluster, named.folder.path
@@ -134,13 +140,14 @@ def connect(named: ManagedCluster, outputs: Outputs) -> None:
 
 
 def take_outputs(named: ManagedCluster, terraform: Terraform) -> Outputs | None:
-    """The outputs of Terraform's state, written into the folder as `connect` does where it lacks them: another machine
-    may have made the cluster. None where no `up` has ended. Raises TerraformError, FolderError.
+    """Returns the outputs in Terraform's state, and writes them into the folder like `connect` if they differ.
+
+    Another machine may have created the cluster. None if no `up` has finished. Raises TerraformError, FolderError.
     """
     values = terraform.outputs()
     try:
         found = Outputs.of(values)
-    except EngineError:  # not all of them are there
+    except EngineError:  # the outputs are incomplete
         return None
     if found != named.outputs():
         connect(named, found)

@@ -1,4 +1,4 @@
-"""Lists what exists in AWS and belongs to a cluster, service by service, and says what could not be listed."""
+"""Lists the AWS resources of a cluster service by service, and reports every listing that failed."""
 
 from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
 from windlass.clusters.audit.run import audit

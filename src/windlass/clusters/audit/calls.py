@@ -1,4 +1,4 @@
-"""Calls that finders make: paginated, shared between finders, and held to what each has declared."""
+"""AWS calls of the finders: paginated, shared between finders, and limited to the operations that each one declares."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PAGE_SIZES: Final = {
     ("sqs", "list_queues"): 1000,
     ("s3", "list_buckets"): 1000,
 }
-"""EC2 answers an unbounded listing of a large account with an error, SQS and S3 cut it off silently."""
+"""Page sizes. EC2 rejects an unbounded listing in a large account; SQS and S3 truncate it silently."""
 
 
 class Asker:
-    """All calls of one audit; used by several threads."""
+    """Shared listings and threads for all AWS calls of one audit. Thread-safe."""
 
     def __init__(self, aws: Aws, details: Executor) -> None:
         self.aws = aws
@@ -42,13 +42,13 @@ class Asker:
         self._listings: dict[tuple[Any, ...], Listing] = {}
 
     def listing(self, key: tuple[Any, ...]) -> Listing:
-        """The listing of these arguments, empty where it was not asked for before."""
+        """Returns the listing with this key; a new, unread one if no finder has requested it yet."""
         with self._lock:
             return self._listings.setdefault(key, Listing())
 
 
 class Listing:
-    """What one listing has given so far, and the error that ended it."""
+    """Items of one paginated listing, and the error that ended it early."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -58,7 +58,7 @@ class Listing:
 
 
 class Ask:
-    """The calls of one finder."""
+    """AWS calls of one finder."""
 
     def __init__(self, asker: Asker, service: str, kind: str, declared: Iterable[str]) -> None:
         self._asker, self._service, self._kind = asker, service, kind
@@ -67,7 +67,10 @@ class Ask:
         self._lock = threading.Lock()
 
     def items(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
-        """The items below `key` in all pages; asked once for all finders. Raises AwsError after those before it."""
+        """Yields the items under `key` of every page. The listing is read once for all finders.
+
+        If a page fails, raises AwsError after the items of the earlier pages.
+        """
         self._method(service, operation)
         listing = self._asker.listing((service, operation, key, repr(sorted(parameters.items()))))
         with listing.lock:
@@ -78,14 +81,14 @@ class Ask:
             raise listing.error
 
     def get(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The answer of one call. Raises NotThere, AwsError."""
+        """Returns the response of one call. Raises NotThere, AwsError."""
         method, action = self._method(service, operation)
         with aws_errors(f"look for any {self._kind}", action):
             answer: dict[str, Any] = method(**parameters)
         return answer
 
     def tags(self, service: str, operation: str, key: str, **parameters: Any) -> dict[str, str]:
-        """Tags of one object, of all pages. Raises NotThere, AwsError."""
+        """Returns the tags of one object, from all pages. Raises NotThere, AwsError."""
         client, action = self._client(service, operation)
         found: dict[str, str] = {}
         for page in _pages(client, operation, parameters, action, self._kind):
@@ -93,10 +96,10 @@ class Ask:
         return found
 
     def each(self, items: Iterable[T], look: Callable[[T], Iterable[R]]) -> Iterator[R]:
-        """What `look` gives for each item, looked at side by side, in the items' order.
+        """Calls `look` on every item in parallel, and yields the results in the order of the items.
 
-        An item that is gone meanwhile is left out; one that cannot be looked at is recorded as unknown. An error of
-        `items` itself is raised after those before it have been looked at.
+        Items that were deleted in the meantime are skipped; items whose lookup fails are recorded as unknown. An error
+        of `items` itself is raised after the earlier items have been processed.
         """
         started, failed = [], None
         try:
@@ -115,17 +118,17 @@ class Ask:
             raise failed
 
     def not_known(self, error: AwsError) -> None:
-        """Record a question that was not answered."""
+        """Records a failed query."""
         with self._lock:
             self._failed.setdefault((error.action, error.code), error)
 
     @property
     def unknown(self) -> list[Unknown]:
-        """What was asked and not answered; equal failures as one row."""
+        """Failed queries; equal failures share one row."""
         return [Unknown(self._kind, error.action, error.message, error.hint) for error in self._failed.values()]
 
     def is_absent(self, error: AwsError, service: str = "") -> bool:
-        """Whether a call failed because the region does not have the service (default: the finder's) at all."""
+        """Whether a call failed because the region does not offer the service (default: the finder's service)."""
         return isinstance(error, NoEndpoint) and not self._asker.aws.offers(service or self._service)
 
     def _read(self, listing: Listing, service: str, operation: str, key: str, parameters: dict[str, Any]) -> None:
@@ -140,7 +143,7 @@ class Ask:
     def _client(self, service: str, operation: str) -> tuple[Any, str]:
         client = self._asker.aws.client(service)
         name = client.meta.method_to_api_mapping[operation]
-        if f"{service}:{name}" not in self._declared:  # the policy that the audit needs is made of what is declared
+        if f"{service}:{name}" not in self._declared:  # the audit's IAM policy is built from the declared operations
             raise WindlassError(f"internal error: the finder of {self._kind} does not declare {service}:{name}")
         return client, iam_action(service, name)
 

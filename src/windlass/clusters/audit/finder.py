@@ -1,4 +1,4 @@
-"""What a finder is: one kind of object, the calls that list it, and the function that picks the cluster's."""
+"""Defines a finder: one kind of object, the calls that list it, and the function that selects the cluster's objects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Lists one kind of object of one service."""
+    """Finder for one kind of object of one AWS service."""
 
     service: str
     """Name of the boto3 client."""
     kind: str
-    """Singular, as a person reads it: `volume`."""
+    """Display name in the singular, such as `volume`."""
     asks: tuple[str, ...]
-    """All operations that `find` may call, `CLIENT:Operation`; the policy of the audit is made of them."""
+    """Operations that `find` may call, as `CLIENT:Operation`; the audit's IAM policy is built from them."""
     find: Callable[[Ask, Scope], Iterable[Found]]
 
 
@@ -44,9 +44,9 @@ def row(
     region: str = "",
     is_kept: bool = False,
 ) -> Found:
-    """A row of the report on an object that is `what` (service, kind); it bills if it has prices.
+    """Builds the report row of an object; `what` is its service and kind. The object bills if it has prices.
 
-    Control characters in text from outside are replaced.
+    Control characters in external text are replaced.
     """
     tags, keys = tags or {}, tuple(prices)
     return Found(
@@ -66,26 +66,26 @@ def row(
 
 
 def command(scope: Scope, words: str, *names: str, region: bool = True) -> str:
-    """An `aws` command as a person may paste it; names from outside are quoted."""
+    """Returns an `aws` command that is safe to paste: external names are quoted."""
     where = f" --region {scope.region}" if region else ""
     return f"aws {words} {' '.join(shlex.quote(clean(name)) for name in names)}{where}"
 
 
 def hourly(service: str, dimension: str = "", quantity: float = 1) -> PriceKey:
-    """A part of a bill that runs by the hour."""
+    """Returns the price key of a charge per hour."""
     return PriceKey(service, "hour", dimension, float(quantity))
 
 
 def stored(service: str, dimension: str, gib: float | None) -> PriceKey:
-    """A part of a bill that runs by the size."""
+    """Returns the price key of a charge per GiB-month."""
     return PriceKey(service, "GiB-month", dimension, None if gib is None else round(float(gib), 4))
 
 
 def gib(num_bytes: Any) -> float:
-    """Bytes as GiB."""
+    """Converts bytes to GiB."""
     return float(num_bytes or 0) / GIB
 
 
 def clean(text: str) -> str:
-    """Text from outside with its control characters replaced."""
+    """Replaces the control characters of external text."""
     return CONTROLS.sub("�", str(text))

@@ -1,4 +1,4 @@
-"""Learns what an audit has to know of a cluster before it can recognize what belongs to it: its VPC above all."""
+"""Collects the facts by which an audit recognizes a cluster's objects, above all its VPC."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ ASKS: Final = (
 
 
 def locate(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
-    """`scope` with what EKS and EC2 say of the cluster; what they do not answer is recorded by `ask`."""
+    """Returns `scope` with the facts that EKS and EC2 report about the cluster. Failed queries are recorded by
+    `ask`.
+    """
     for step in (_others, partial(_vpcs, vpc_id=vpc_id), _subnets, _groups, _instances, _volumes):
         with _recorded(ask):
             scope = step(ask, scope)
@@ -49,7 +51,7 @@ def _others(ask: Ask, scope: Scope) -> Scope:
 
 
 def _vpcs(ask: Ask, scope: Scope, vpc_id: str | None) -> Scope:
-    """A VPC that the cluster shares with another does not count: others' objects are in it too."""
+    """Adds the VPCs of the cluster. A VPC shared with another cluster is excluded, because it has objects of both."""
     about = _described(ask, scope.name)
     used = {vpc_id or "", _vpc_of(about)} - {""}
     if used and not scope.is_ours:

@@ -1,4 +1,4 @@
-"""Lists what AWS has of a cluster, with prices; also of clusters that Windlass did not make."""
+"""Lists the AWS resources of a cluster with their prices, also for clusters that Windlass did not create."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
 
 EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-"""Names that EKS takes; an audit by an empty name would take everything in the account for its own."""
+"""Valid EKS cluster names. With an empty name, an audit would match every object of the account."""
 
 
 def audit(
@@ -29,7 +29,9 @@ def audit(
     volumes: Volumes | None = None,
     subnet_ids: Iterable[str] = (),
 ) -> AuditReport:
-    """What AWS has of the cluster `name`, by a listing of each service. Raises AwsError where there is no login."""
+    """Audits the AWS resources of the cluster `name` by listing each service. Raises AwsError without valid
+    credentials.
+    """
     from windlass.clusters.audit.prices import priced
     from windlass.clusters.audit.run import audit as list_all
     from windlass.pricing.refreshed import load
@@ -49,9 +51,9 @@ def audit(
 
 
 def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> AuditReport:
-    """The same, in an account that the usual variables and files of AWS name.
+    """Audits a cluster with the credentials from the usual environment variables and files of AWS.
 
-    Raises UsageError for a name that no cluster can have, JobFileError, FolderError, AwsError, MissingPart.
+    Raises UsageError for an invalid cluster name, JobFileError, FolderError, AwsError, MissingPart.
     """
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")

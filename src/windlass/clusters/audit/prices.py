@@ -1,4 +1,4 @@
-"""Prices what an audit has found, by the names that price tables have for its parts. Pure."""
+"""Adds prices to the findings of an audit, by the names used in the price tables. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHARGES: Final[Mapping[tuple[str, str], str]] = {
     ("s3", "standard"): "s3.standard",
     ("kms", "key"): "kms.key",
 }
-"""The charge of each service and dimension; what is not here has no price in the tables."""
+"""Name of the charge for each service and dimension; other combinations have no price in the tables."""
 OF_UNIT: Final[Mapping[tuple[str, str, str], str]] = {
     ("ebs", "IOPS-month", "gp3"): "ebs.gp3-iops",
     ("ebs", "MiBps-month", "gp3"): "ebs.gp3-throughput",
@@ -39,7 +39,7 @@ EXTENDED: Final = ("eks", "extended")
 
 
 def priced(report: AuditReport, table: Table) -> AuditReport:
-    """A report with the price of each object that bills."""
+    """Returns the report with the price of each object that bills."""
     return replace(report, found=tuple(_priced(one, report.region, table) for one in report.found))
 
 
@@ -49,14 +49,16 @@ def _priced(found: Found, region: str, table: Table) -> Found:
 
 
 def bill(found: Found, region: str, table: Table) -> float | None:
-    """US dollars in a month of 730 hours, by list prices; None where a part has no price or no known quantity."""
+    """Returns the list price in US dollars per month of 730 hours; None if a part has no price or an unknown
+    quantity.
+    """
     parts = [part for key in found.price_keys for part in _parts(key, region, table)]
     known = [part for part in parts if part is not None]
     return sum(known) if known and len(known) == len(parts) else None
 
 
 def _parts(key: PriceKey, region: str, table: Table) -> list[float | None]:
-    """US dollars a month of each price of this part."""
+    """Returns the US dollars per month of each price that applies to this part."""
     if (key.service, key.dimension) == EXTENDED:
         prices = [table.charge(name, region) for name in ("eks.control-plane", "eks.extended-support")]
     elif key.service == "ec2-spot":
@@ -69,7 +71,7 @@ def _parts(key: PriceKey, region: str, table: Table) -> list[float | None]:
 
 
 def charge_of(key: PriceKey) -> str:
-    """The name of a part's price in the tables; empty where they have none for it."""
+    """Returns the name of a part's charge in the price tables; empty if they have none."""
     if key.service in ("ec2", "ec2-reservation"):
         return EC2 + key.dimension
     if key.service == "fsx-lustre":

@@ -1,4 +1,4 @@
-"""What an audit found, as values: objects that are left, and questions that AWS did not answer."""
+"""Result of an audit: objects that exist, and queries that AWS did not answer."""
 
 from __future__ import annotations
 
@@ -10,90 +10,92 @@ Unit = Literal["hour", "month", "GiB-month", "MiBps-month", "IOPS-month"]
 
 @dataclass(frozen=True, slots=True)
 class PriceKey:
-    """What a price table needs to price one part of an object's bill."""
+    """Key into the price tables for one part of an object's bill."""
 
     service: str
-    """The table: `ec2`, `ec2-spot`, `ebs`, `efs`, `nat`, …."""
+    """Price table: `ec2`, `ec2-spot`, `ebs`, `efs`, `nat`, …."""
     unit: Unit
-    """What one price is for; `MiBps-month` and `IOPS-month` are what is provisioned beyond what is free."""
+    """Unit of the price. `MiBps-month` and `IOPS-month` count only what is provisioned beyond the free amount."""
     dimension: str
-    """Within the table: an instance type, a volume type, a storage class; empty where there is one price."""
+    """Row of the price table: an instance type, a volume type or a storage class; empty if the table has a single
+    price."""
     quantity: float | None
-    """How many units at any moment (instances, GiB); None where AWS does not report it."""
+    """Number of units that bill at any moment (instances, GiB); None if AWS does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One object that exists and belongs to the cluster."""
+    """An existing object that belongs to the cluster."""
 
     service: str
-    """Name of the client: `ec2`, `elbv2`."""
+    """Name of the boto3 client: `ec2`, `elbv2`."""
     kind: str
-    """`volume`, `load balancer`; as a person reads it."""
+    """Display name of the kind: `volume`, `load balancer`."""
     id: str
-    """What `remedy` needs: an id, a name or an ARN."""
+    """Id, name or ARN, as used in `remedy`."""
     name: str
-    """The tag `Name` or the object's own name; the id where it has none."""
+    """Value of the tag `Name`, or the object's own name; the id if it has neither."""
     region: str
-    """`global` for IAM and budgets."""
+    """AWS region; `global` for IAM and budgets."""
     reason: str
-    """Why it is held to belong to the cluster: `tag windlass.dev/cluster=train`."""
+    """Why the object counts as part of the cluster: `tag windlass.dev/cluster=train`."""
     bills: bool
-    """Whether AWS charges for it as it is now. Charges for use alone (requests, traffic) do not count."""
+    """Whether AWS charges for the object in its current state. Charges per use (requests, traffic) do not count."""
     price_keys: tuple[PriceKey, ...] = ()
-    """Every part of its bill that runs with time; empty if it does not bill."""
+    """Every time-based charge of the object; empty if it does not bill."""
     kept_on_purpose: bool = False
-    """Its deletion is the user's decision: a bucket with results, or tagged `windlass.dev/keep`."""
+    """Whether the user decides about its deletion: a bucket with results, or an object tagged `windlass.dev/keep`."""
     remedy: str = ""
-    """A command that deletes it, or what deletes it."""
+    """Command that deletes the object, or the name of whatever deletes it."""
     is_certain: bool = True
-    """False where only the beginning of its name, or a claim that names no cluster, points to the cluster."""
+    """False if only a name prefix, or a claim that names no cluster, links the object to the cluster."""
     detail: str = ""
-    """State or size, for a person: `in-use by i-0abc`, `available, 100 GiB gp3`."""
+    """State or size for display: `in-use by i-0abc`, `available, 100 GiB gp3`."""
     usd_per_month: float | None = None
-    """By list prices; null where it does not bill or has no known price, and before it is priced."""
+    """US dollars per month at list prices; null if the object does not bill, has no known price, or was not
+    priced yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A question that AWS did not answer; what it asks about may exist and bill."""
+    """A query that AWS did not answer; objects of this kind may exist and bill."""
 
     kind: str
-    """What was looked for: `volume`."""
+    """Kind of object that was listed, such as `volume`."""
     asked: str
-    """The action of IAM: `ec2:DescribeVolumes`."""
+    """IAM action of the query: `ec2:DescribeVolumes`."""
     reason: str
-    """Why it is not known: the message of the error."""
+    """Message of the error."""
     hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All that an audit found, sorted: what bills first, then by service, kind and name."""
+    """Everything that an audit found, sorted: billing objects first, then by service, kind and name."""
 
     cluster: str
     region: str
     found: tuple[Found, ...]
-    """Certain and uncertain ones, also those that are kept on purpose."""
+    """Certain and uncertain objects, including those kept on purpose."""
     unknown: tuple[Unknown, ...]
     at: float
-    """Unix seconds."""
+    """Time of the audit in Unix seconds."""
     num_calls: int
-    """Calls to AWS, pages counted one by one, without repeated attempts."""
+    """Number of AWS calls; each page counts, retries do not."""
 
     @property
     def usd_per_month(self) -> float:
-        """Of all objects with a known price, but for those that may belong to it."""
+        """Sum in US dollars per month over all certain objects with a known price."""
         return round(sum(one.usd_per_month or 0.0 for one in (*self.leaks, *self.kept)), 2)
 
     @property
     def leaks(self) -> tuple[Found, ...]:
-        """What certainly belongs to the cluster and is not kept on purpose; billing or not."""
+        """Objects that certainly belong to the cluster and are not kept on purpose, billing or not."""
         return tuple(one for one in self.found if one.is_certain and not one.kept_on_purpose)
 
     @property
     def kept(self) -> tuple[Found, ...]:
-        """What is left on purpose; it may bill."""
+        """Objects that are kept on purpose; they may bill."""
         return tuple(one for one in self.found if one.is_certain and one.kept_on_purpose)
 
     @property
@@ -103,8 +105,8 @@ class AuditReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every question was answered, no leak was found, and nothing that bills may belong to the cluster
-        and is not kept on purpose; `kept` and `possible` may have rows.
+        """Whether every query was answered, no leak was found, and no uncertain object bills, except objects kept on
+        purpose. `kept` and `possible` may still have rows.
         """
         is_unproved = any(one.bills and not one.kept_on_purpose for one in self.possible)
         return not self.leaks and not self.unknown and not is_unproved

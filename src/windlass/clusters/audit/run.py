@@ -1,4 +1,4 @@
-"""Audits one cluster: runs all finders side by side and gathers what they found, and what they could not ask."""
+"""Audits one cluster: runs all finders in parallel, and collects their findings and failed queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.clusters.aws import Aws, AwsError, partition
 
 FINDER_THREADS: Final = 8
 DETAIL_THREADS: Final = 8
-"""IAM answers about 20 calls a second to one account; more threads would only be throttled."""
+"""Threads for calls per object. IAM allows about 20 calls per second and account; more threads would be throttled."""
 
 
 def audit(
@@ -31,14 +31,18 @@ def audit(
     volume_ids: Collection[str] = (),
     subnet_ids: Collection[str] = (),
 ) -> AuditReport:
-    """What exists in `aws`'s region, and globally, and belongs to the cluster of this name, whether it exists or not.
+    """Finds everything in the region of `aws`, and globally, that belongs to the named cluster, even if the cluster is
+    gone.
 
-    `is_ours`: Windlass made the cluster; then all in the VPC `vpc_id`, or in one that its tags name, is its own, and
-    names that begin with the cluster's are reported as possible. Else what is in a VPC that only this cluster uses is
-    possible. `bucket`: its bucket, where the user chose its name. `volume_names`: PersistentVolumes (`pvc-…`) that the
-    cluster is known to have had, `volume_ids` and `subnet_ids` its volumes of EBS and its subnets. Changes nothing.
-    A question that is not answered is a row of `unknown`, never an empty list.
-    Raises NotLoggedIn, or another AwsError, where AWS does not even say whose credentials these are.
+    `is_ours`: Windlass created the cluster. Then every object in the VPC `vpc_id`, or in a VPC tagged for the cluster,
+    belongs to it, and objects whose name starts with the cluster's name are reported as possible. Otherwise objects in
+    a VPC that only this cluster uses are reported as possible.
+
+    `bucket`: name of the cluster's bucket, if the user chose it. `volume_names`: PersistentVolumes (`pvc-…`) that the
+    cluster is known to have had. `volume_ids`, `subnet_ids`: its EBS volumes and its subnets.
+
+    Changes nothing. A failed query becomes a row of `unknown`, never an empty list. Raises NotLoggedIn or another
+    AwsError if AWS does not identify the credentials.
     """
     before = aws.num_calls
     scope = Scope(
@@ -65,7 +69,7 @@ def audit(
             for rows, failed in threads.map(lambda finder: run_finder(finder, asker, scope), FINDERS):
                 found += rows
                 unknown += failed
-        except BaseException:  # an interrupt does not wait for what has not begun
+        except BaseException:  # on an interrupt, calls that have not started are cancelled
             threads.shutdown(wait=False, cancel_futures=True)
             details.shutdown(wait=False, cancel_futures=True)
             raise
@@ -80,7 +84,7 @@ def audit(
 
 
 def run_finder(finder: Finder, asker: Asker, scope: Scope) -> tuple[list[Found], list[Unknown]]:
-    """What one finder found before and beside what it could not ask."""
+    """Runs one finder; returns the objects that it found, also those before an error, and its failed queries."""
     ask = Ask(asker, finder.service, finder.kind, finder.asks)
     found: list[Found] = []
     try:
@@ -89,7 +93,8 @@ def run_finder(finder: Finder, asker: Asker, scope: Scope) -> tuple[list[Found],
     except AwsError as error:
         if not ask.is_absent(error):
             ask.not_known(error)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # what is not understood may be a leak
+    # an object in a malformed response may be a leak
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         ask.not_known(AwsError(f"an answer of {finder.service} is not understood: {error!r}", action=finder.asks[0]))
     return found, ask.unknown
 

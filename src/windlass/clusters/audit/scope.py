@@ -1,4 +1,4 @@
-"""Decides whether an object of AWS belongs to a cluster: by its tags, its VPC, role, subnet, origin or name. Pure."""
+"""Decides whether an AWS object belongs to a cluster, by its tags, VPC, role, subnet, origin or name. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 from windlass.clusters.tags import OWNER
 
 KEEP: Final = "windlass.dev/keep"
-"""Set by a user on what has to stay after the cluster."""
+"""Tag by which users mark objects that must outlive the cluster."""
 NAME_TAGS: Final = (
     "karpenter.sh/discovery",
     "eks:cluster-name",
@@ -26,25 +26,26 @@ NAME_TAGS: Final = (
     "cluster.k8s.amazonaws.com/name",
     "karpenter.k8s.aws/cluster",
 )
-"""Tags whose value is the cluster's name: of Karpenter, EKS, the load balancer controller, eksctl, the VPC CNI."""
+"""Tags whose value is the cluster's name, set by Karpenter, EKS, the load balancer controller, eksctl and the
+VPC CNI."""
 OWNED_PREFIXES: Final = (
     "kubernetes.io/cluster/",
     "k8s.io/cluster/",
     "sigs.k8s.io/cluster-api-provider-aws/cluster/",
 )
-"""Tags whose key ends in the cluster's name; the value is `owned` or `shared`, and what is shared outlives it."""
+"""Tags whose key ends with the cluster's name. The value is `owned` or `shared`; shared objects outlive the cluster."""
 SELECTORS: Final = frozenset({"karpenter.sh/discovery"})
-"""Tags that users put on VPCs and subnets which the cluster only uses."""
+"""Tags that users set on VPCs and subnets that the cluster only uses."""
 CLAIM_NAME: Final = "kubernetes.io/created-for/pvc/name"
 CLAIM_SPACE: Final = "kubernetes.io/created-for/pvc/namespace"
 CLAIM_VOLUME: Final = "kubernetes.io/created-for/pv/name"
 CSI_TAGS: Final = ("ebs.csi.aws.com/cluster", "efs.csi.aws.com/cluster", "CSIVolumeName", CLAIM_NAME)
-"""On what a CSI driver made; none of them names the cluster."""
+"""Tags of objects created by a CSI driver; none of them names the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Why an object belongs to the cluster."""
+    """Reason why an object belongs to the cluster."""
 
     reason: str
     is_certain: bool = True
@@ -52,44 +53,44 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One cluster, as far as an audit needs to know it to recognize what belongs to it."""
+    """Facts about one cluster by which an audit recognizes its objects."""
 
     name: str
     region: str
     account_id: str
     partition: str = "aws"
     is_ours: bool = False
-    """Whether Windlass made it; then names that begin with the cluster's are suspicious."""
+    """Whether Windlass created the cluster; then objects whose name starts with the cluster's name are suspicious."""
     vpc_ids: frozenset[str] = frozenset()
-    """VPCs made for the cluster: all that is in them belongs to it unless a tag names another cluster."""
+    """VPCs created for the cluster: every object in them belongs to it unless a tag names another cluster."""
     used_vpc_ids: frozenset[str] = frozenset()
-    """VPCs that no tag gives to the cluster and no other cluster of EKS uses: what is in them may be its own."""
+    """VPCs without a cluster tag that no other EKS cluster uses: objects in them may belong to the cluster."""
     other_names: frozenset[str] = frozenset()
-    """Names of the region's other clusters, and of those that tags of VPCs and instances name."""
+    """Names of other clusters in the region, from EKS and from tags of VPCs and instances."""
     issuer: str = ""
-    """URL of the OIDC issuer without its scheme; empty once the cluster is gone."""
+    """URL of the OIDC issuer without its scheme; empty once the cluster is deleted."""
     instance_ids: frozenset[str] = frozenset()
-    """Instances that belong to the cluster, running or not."""
+    """Instances of the cluster, running or stopped."""
     other_instance_ids: frozenset[str] = frozenset()
     """Instances of other clusters."""
     security_group_ids: frozenset[str] = frozenset()
-    """Security groups that belong to the cluster."""
+    """Security groups of the cluster."""
     bucket: str = ""
-    """Name of the bucket that Windlass made for the cluster; `windlass-NAME-ACCOUNT` where it is empty."""
+    """Name of the bucket that Windlass created for the cluster; empty for the default name `windlass-NAME-ACCOUNT`."""
     volume_names: frozenset[str] = frozenset()
     """Names of PersistentVolumes (`pvc-…`) that the cluster is known to have had."""
     volume_ids: frozenset[str] = frozenset()
-    """Volumes of EBS that the cluster has, or is known to have had."""
+    """EBS volumes that the cluster has, or is known to have had."""
     subnet_ids: frozenset[str] = frozenset()
-    """Subnets of the cluster, also where they are gone."""
+    """Subnets of the cluster, including deleted ones."""
 
     def owner(
         self, tags: Mapping[str, str] | None = None, *, name: str = "", vpc_id: str = "", is_network: bool = False
     ) -> Owner | None:
-        """Why an object with these tags, this name, in this VPC, belongs to the cluster; None where it does not.
+        """Returns why an object with these tags, this name and this VPC belongs to the cluster; None if it does not.
 
-        `is_network` is for VPCs and subnets, which may carry tags of a cluster that only uses them. A tag of another
-        cluster outweighs VPC and name.
+        `is_network` is for VPCs and subnets, which may carry tags of a cluster that only uses them. A tag that names
+        another cluster outweighs VPC and name.
         """
         tags = tags or {}
         if OWNER in tags:
@@ -112,8 +113,8 @@ class Scope:
     def user(
         self, tags: Mapping[str, str], *, role: str = "", subnets: Iterable[str] = (), profile: str = ""
     ) -> Owner | None:
-        """Why an object that runs as this role (its ARN or name) or with this instance profile, or in these subnets,
-        belongs to the cluster; None where it does not. A tag of another cluster outweighs them.
+        """Returns why an object with this role (ARN or name), instance profile or these subnets belongs to the cluster;
+        None if it does not. A tag that names another cluster outweighs them.
         """
         if self.is_of_another(tags):
             return None
@@ -128,12 +129,14 @@ class Scope:
         return None
 
     def is_of_another(self, tags: Mapping[str, str]) -> bool:
-        """Whether a tag names a cluster, and not this one."""
+        """Whether a tag names a different cluster."""
         named = clusters_of(tags)
         return bool(named) and self.name not in named
 
     def begins(self, name: str) -> bool:
-        """Whether a name is the cluster's, or begins with it and a separator, and not with another cluster's."""
+        """Whether a name is the cluster's name, or starts with it and a separator but not with the name of another
+        cluster.
+        """
         bare = name.removeprefix("windlass-").removeprefix("windlass/")
         if not _begins(bare, self.name):
             return False
@@ -158,21 +161,21 @@ class Scope:
 
 
 def better(*owners: Owner | None) -> Owner | None:
-    """The first that is certain, else the first."""
+    """Returns the first owner that is certain, else the first owner."""
     found = [one for one in owners if one is not None]
     return next((one for one in found if one.is_certain), found[0] if found else None)
 
 
 @functools.cache
 def names_of(kind: str, cluster: str) -> frozenset[str]:
-    """Names that the Terraform configuration gives to resources of a type."""
+    """Returns the names that the Terraform configuration gives to resources of a type."""
     patterns = json.loads((files("windlass.clusters") / "eks" / "names.json").read_text())
     found = (name for address, name in patterns.items() if address.startswith(f"{kind}."))
     return frozenset(name.replace("{name}", cluster) for name in found if "{key}" not in name)
 
 
 def clusters_of(tags: Mapping[str, str]) -> set[str]:
-    """Names of the clusters that tags name as owners; Windlass's own tag outweighs all others."""
+    """Returns the clusters that tags name as owners; Windlass's own tag outweighs all others."""
     if OWNER in tags:
         return {tags[OWNER]}
     return {tags[key] for key in NAME_TAGS if tags.get(key)} | {

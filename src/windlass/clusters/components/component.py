@@ -1,4 +1,4 @@
-"""A component: its pinned version, where it comes from, and what must be ready in the end. Pure."""
+"""Describes a component: its pinned version, its source, and the objects that must become ready. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.clusters.components.values import ClusterValues
 
 Json = Mapping[str, Any]
 COMPONENT_LABEL: Final = "windlass.dev/component"
-"""Of every object and every Helm release that was installed, and of the record: the name of its component."""
+"""Label with the component's name, on every installed object, every Helm release, and the record."""
 VERSION_ANNOTATION: Final = "windlass.dev/component-version"
 SYSTEM: Final = "kube-system"
 
@@ -20,42 +20,43 @@ class Chart:
     """A Helm chart."""
 
     repository: str
-    """`oci://…` or `https://…`, without the name of the chart."""
+    """Repository URL (`oci://…` or `https://…`), without the name of the chart."""
     name: str
     version: str
     sha256: str = ""
-    """Of its archive, as its repository publishes it; empty where only the cluster knows it, from the first time on."""
+    """SHA-256 of the chart's archive as published by its repository. If empty, the digest of the first installation,
+    which is recorded in the cluster, is compared instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """A file of manifests that a project publishes for a version."""
+    """A file of manifests that a project publishes for each version."""
 
     url: str
     sha256: str = ""
-    """Of the file; empty as above."""
+    """SHA-256 of the file. If empty, the digest of the first installation is compared instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Objects that Windlass makes from the outputs of the cluster."""
+    """Objects that Windlass generates from the Terraform outputs of the cluster."""
 
     make: Callable[[ClusterValues], Sequence[Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """An object that must be there and ready: a Deployment, a DaemonSet, a definition, an APIService."""
+    """An object that must exist and be ready: a Deployment, DaemonSet, CustomResourceDefinition or APIService."""
 
     kind: str
     name: str
     namespace: str = ""
-    """Empty for the namespace of the component, or for a kind without namespaces."""
+    """Namespace of the object; empty for the component's namespace, or for a cluster-scoped kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One row of the table."""
+    """A component of a training cluster: one row of the table."""
 
     name: str
     version: str
@@ -63,15 +64,15 @@ class Component:
     namespace: str
     ready: tuple[Ready, ...] = ()
     needs: tuple[str, ...] = ()
-    """Components that it cannot be without: they are installed with it, before it."""
+    """Components that this one requires: they are installed with it, before it."""
     after: tuple[str, ...] = ()
-    """Components that are installed before it where they are installed with it."""
+    """Components that are installed before this one if both are selected."""
     values: Callable[[ClusterValues], Json] = lambda _: {}
-    """Values of the chart, by the outputs of the cluster."""
+    """Helm values of the chart, computed from the cluster's values."""
     is_wanted: Callable[[ClusterValues], bool] = lambda _: True
-    """Whether a cluster with these outputs is to have it."""
+    """Whether a cluster with these values gets the component."""
 
 
 def crds(*names: str) -> tuple[Ready, ...]:
-    """Custom resource definitions, by their names."""
+    """Returns readiness checks for CustomResourceDefinitions, by name."""
     return tuple(Ready("CustomResourceDefinition", name) for name in names)

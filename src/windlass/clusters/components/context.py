@@ -1,4 +1,4 @@
-"""What installation, status and removal of components share: cluster, clocks, and how they wait."""
+"""Context shared by installation, status and removal of components: cluster, clocks, and waiting."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CLOCK_SKEW_SECONDS: Final = 120.0
 
 
 class NotReady(EngineError):
-    """A component is not ready, or not gone, in time."""
+    """A component did not become ready, or was not removed, in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster, for the time of one command."""
+    """One cluster, for the duration of one command."""
 
     resources: Resources
     records: Records
@@ -36,10 +36,10 @@ class Context:
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     now: Callable[[], float]
-    """Unix seconds."""
+    """Returns the current time in Unix seconds."""
 
     def until(self, is_true: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
-        """Wait for a condition. Raises NotReady."""
+        """Waits until a condition is true. Raises NotReady after `seconds`."""
         give_up = self.clock() + seconds
         while not is_true():
             if self.clock() >= give_up:
@@ -49,12 +49,13 @@ class Context:
             self.sleep(POLL_SECONDS)
 
     def await_worker(self, record: Record | None) -> None:
-        """Raises EngineError while another process works on a component."""
+        """Raises EngineError while another process installs or removes a component."""
         if record is None or record.state == "installed":
             return
         worker, is_running = record.worker, Worker.here().is_running(record.worker)
         if is_running is None:
-            # A helm ends with the process that started it, but whether that runs cannot be seen from another machine.
+            # helm exits with the process that started it, but processes of other machines cannot be checked: assume
+            # that they run until the time limit has passed.
             is_running = record.is_release and self.now() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
         if is_running:
             raise EngineError(
@@ -63,7 +64,7 @@ class Context:
             )
 
     def problems(self, component: Component) -> tuple[str, ...]:
-        """Why a component is not ready, its generated objects included. Raises Refused, Unreachable."""
+        """Returns why a component is not ready, including its generated objects. Raises Refused, Unreachable."""
         found = readiness.problems(self.resources, component)
         if not isinstance(component.source, Generated):
             return found

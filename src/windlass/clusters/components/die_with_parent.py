@@ -1,7 +1,7 @@
-"""Runs a program and kills it when the caller ends, also by kill -9: `die_with_parent.py PROGRAM ARGUMENT...`.
+"""Runs a program and kills it when the caller exits, even by kill -9: `die_with_parent.py PROGRAM ARGUMENT...`.
 
-The caller holds the other end of standard input; when it ends, the kernel closes the pipe. A `helm` that survived its
-caller would change the cluster at the same time as the next command.
+The caller holds the other end of standard input; the kernel closes that pipe when the caller exits. A `helm` that
+outlived its caller would change the cluster at the same time as the next command.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import threading
 
 
 def main(argv: list[str]) -> int:
-    """The exit code of the program; 128 and the signal where one ended it."""
+    """Runs the program; returns its exit code, or 128 plus the number of the signal that killed it."""
     child = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
     threading.Thread(target=_follow, args=(child,), daemon=True).start()
     while True:
         try:
             code = child.wait()
-        except KeyboardInterrupt:  # the terminal sends it to the child too, which cleans up first
+        except KeyboardInterrupt:  # the terminal also sends SIGINT to the child, which cleans up before it exits
             continue
         return code if code >= 0 else 128 - code
 
 
 def _follow(child: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 4096):  # a buffered read would hold a lock that the end of the interpreter waits for
+    while os.read(0, 4096):  # a buffered read would hold a lock that interpreter shutdown waits for
         pass
     child.kill()
 

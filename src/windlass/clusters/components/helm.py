@@ -1,4 +1,4 @@
-"""Runs the `helm` program: releases of charts in a cluster."""
+"""Runs the `helm` program to install, upgrade and remove chart releases."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from windlass.clusters.components.component import COMPONENT_LABEL
 from windlass.errors import EngineError, MissingPart
 
 HOOK_SECONDS: Final = 300
-"""How long a hook of a chart may run; whether a release is ready is not waited for by helm."""
+"""Seconds that a chart's hook may run. Windlass itself waits for readiness, not helm."""
 RUN_SECONDS: Final = 420.0
 INTERRUPT_SECONDS: Final = 20.0
 HISTORY: Final = 5
 MIN_VERSION: Final = (3, 13)
-"""The first that labels releases."""
+"""First helm version that can label releases."""
 EVERY_STATE: Final = ("--deployed", "--failed", "--pending", "--superseded", "--uninstalling")
-"""Options of `helm list`: version 3 lists those without `--all`, an option that version 4 does not have."""
+"""Options of `helm list` for releases in every state. Version 4 has no `--all`."""
 PENDING: Final = ("pending-install", "pending-upgrade", "pending-rollback", "uninstalling")
-"""States that a killed helm leaves behind."""
+"""Release states that a killed helm leaves behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release, as `helm list` reports it."""
+    """A release as reported by `helm list`."""
 
     name: str
     namespace: str
     status: str
     chart: str
-    """Name and version: `karpenter-1.14.1`."""
+    """Name and version of the chart: `karpenter-1.14.1`."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether helm was ended in the middle of it, or still works on it."""
+        """Whether an operation on the release was interrupted or is still running."""
         return self.status in PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class Helm:
-    """The program, and the cluster that it talks to."""
+    """The helm program, and the cluster that it connects to."""
 
     program: str
     kubeconfig: str
-    """As in `$KUBECONFIG`."""
+    """Kubeconfig paths, in the format of `$KUBECONFIG`."""
     context: str
 
     def version(self) -> tuple[int, ...]:
-        """Raises MissingPart where there is no helm or it is too old, EngineError."""
+        """Returns the version of helm. Raises MissingPart if helm is missing or too old, EngineError if it fails."""
         text = run_helm([self.program, "version", "--template", "{{.Version}}"], {}, 30).strip().removeprefix("v")
         found = tuple(int(part) for part in text.split("-")[0].split("+")[0].split(".") if part.isdigit())
         if found < MIN_VERSION:
@@ -68,7 +68,7 @@ class Helm:
         return found
 
     def find(self, name: str, namespace: str, *, is_ours: bool = False) -> Release | None:
-        """A release, in whatever state; `is_ours`: only one with our label. Raises EngineError."""
+        """Returns a release in any state; `is_ours`: only if it has Windlass's label. Raises EngineError."""
         mine = ["--selector", f"{COMPONENT_LABEL}={name}"] if is_ours else []
         text = self._run(
             "list", "--namespace", namespace, *EVERY_STATE, "--filter", f"^{name}$", "--output", "json", *mine
@@ -80,7 +80,8 @@ class Helm:
         return Release(name, namespace, str(one["status"]), str(one["chart"]))
 
     def upgrade(self, name: str, namespace: str, chart: Path, values: Mapping[str, Any]) -> None:
-        """Install a chart, or upgrade its release. Its definitions are left to the caller: helm never upgrades them.
+        """Installs a chart, or upgrades its release. The caller applies the chart's CRDs, because helm never upgrades
+        them.
 
         Raises EngineError.
         """
@@ -94,18 +95,20 @@ class Helm:
             )  # fmt: skip
 
     def recover(self, release: Release) -> None:
-        """End what a killed helm has begun: back to the revision before it, or nothing. Raises EngineError."""
+        """Undoes the operation of a killed helm: rolls back to the previous revision, or uninstalls the first one.
+        Raises EngineError.
+        """
         if release.status in ("pending-upgrade", "pending-rollback"):
             self._run("rollback", release.name, "--namespace", release.namespace, "--timeout", f"{HOOK_SECONDS}s")
         else:
             self.uninstall(release.name, release.namespace)
 
     def uninstall(self, name: str, namespace: str) -> None:
-        """Remove a release with its objects; one that is not there is as welcome. Raises EngineError."""
+        """Removes a release with its objects; does nothing if the release does not exist. Raises EngineError."""
         self._run("uninstall", name, "--namespace", namespace, "--ignore-not-found", "--timeout", f"{HOOK_SECONDS}s")
 
     def definitions(self, chart: Path) -> str:
-        """The definitions in a chart's folder `crds`, as YAML. Raises EngineError."""
+        """Returns the YAML of the chart's `crds` folder. Raises EngineError."""
         return self._run("show", "crds", str(chart))
 
     def _run(self, *args: str) -> str:
@@ -114,7 +117,7 @@ class Helm:
 
 
 def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> str:
-    """The output of a helm that ends with this process. Raises EngineError, MissingPart."""
+    """Runs helm as a child that exits with this process, and returns its output. Raises EngineError, MissingPart."""
     if shutil.which(command[0]) is None:
         raise MissingPart(
             "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
@@ -127,7 +130,8 @@ def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float)
         try:
             code = process.wait(seconds)
         except KeyboardInterrupt:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # helm got it too, and records what it has not done
+            # helm received the signal too, and records which operation it interrupted
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(INTERRUPT_SECONDS)
             raise
         except subprocess.TimeoutExpired:
@@ -148,7 +152,7 @@ def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float)
 
 
 def _verb(command: Sequence[str]) -> str:
-    """What helm was asked to do, for messages: `upgrade karpenter`."""
+    """Returns the helm operation for messages: `upgrade karpenter`."""
     words = [word for word in command[1:] if not word.startswith("-")]
     skipped = 1 if "--kube-context" in command else 0
     return " ".join(words[skipped : skipped + 2])

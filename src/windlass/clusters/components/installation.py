@@ -1,4 +1,4 @@
-"""Installs one component or changes what differs; goes on where a killed installation ended."""
+"""Installs or updates one component; continues after a killed installation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SERVED_SECONDS: Final = 60.0
 
 
 class Foreign(EngineError):
-    """What a component would install is there already, and was not installed by Windlass."""
+    """An object or release of the component exists already, and Windlass did not install it."""
 
 
 def install(context: Context, component: Component, steps: Steps, seconds: float) -> None:
-    """Install a component and wait until it is ready. Raises NotReady, Foreign, EngineError, MissingPart."""
+    """Installs a component and waits until it is ready. Raises NotReady, Foreign, EngineError, MissingPart."""
     before = context.records.find(component.name)
     content = _content(context, component)
     _refuse_other_content(component, content, before)
@@ -67,7 +67,9 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
 
 
 def _content(context: Context, component: Component) -> str:
-    """SHA-256 of the archive or the manifests of a component; empty for a chart in a folder, and for what we make."""
+    """Returns the SHA-256 of a component's archive or manifests; empty for an unpacked chart and for generated
+    objects.
+    """
     source = component.source
     if isinstance(source, Chart):
         archive = context.source.chart(source)
@@ -78,8 +80,10 @@ def _content(context: Context, component: Component) -> str:
 
 
 def _refuse_other_content(component: Component, content: str, before: Record | None) -> None:
-    """Raise EngineError for a chart or manifests that are not those of this version, as published or as first installed
-    in this cluster: a version whose content changes is another one, published by the project or by an attacker.
+    """Raises EngineError if the content of a chart or manifest file differs from the published digest, or from the
+    digest of the first installation of this version in this cluster.
+
+    Published content that changes under the same version was replaced, by the project or by an attacker.
     """
     published = "" if isinstance(component.source, Generated) else component.source.sha256
     installed = before.content if before is not None and before.version == component.version else ""
@@ -94,7 +98,7 @@ def _refuse_other_content(component: Component, content: str, before: Record | N
 
 
 def _objects(context: Context, component: Component) -> list[Json]:
-    """What is applied by ourselves: of a chart only its folder of definitions, which helm would never upgrade."""
+    """Returns the objects that Windlass applies itself. Of a chart these are its CRDs, which helm never upgrades."""
     source, what = component.source, f"component {component.name}"
     if isinstance(source, Chart):
         return list(parsed(context.helm.definitions(context.source.chart(source)), what))
@@ -104,7 +108,7 @@ def _objects(context: Context, component: Component) -> list[Json]:
 
 
 def _refs(context: Context, component: Component, objects: Iterable[Json]) -> Iterator[Ref]:
-    """The names of all objects; the namespace that is made for them first."""
+    """Yields references to all objects; the component's dedicated namespace comes first."""
     if removal.is_own_namespace(component.namespace):
         yield Ref("v1", "Namespace", "", component.namespace)
     for each in objects:
@@ -114,7 +118,7 @@ def _refs(context: Context, component: Component, objects: Iterable[Json]) -> It
 
 
 def _refuse_foreign(context: Context, component: Component, refs: Iterable[Ref], before: Record | None) -> None:
-    """Raises Foreign where an object or a release exists that this component has not made."""
+    """Raises Foreign if an object or a release exists that this component did not create."""
     for ref in refs:
         found = None if ref.kind == "Namespace" else context.resources.get(ref)
         if found is not None and not removal.is_marked(found, component.name):
@@ -135,10 +139,10 @@ def _refuse_foreign(context: Context, component: Component, refs: Iterable[Ref],
 
 
 def _change(context: Context, component: Component, objects: Sequence[Json], steps: Steps) -> None:
-    """Bring the cluster to what is wanted: definitions until they are served, then the rest, then the release."""
+    """Applies the component: CRDs until they are served, then the other objects, then the Helm release."""
     if removal.is_own_namespace(component.namespace):
         ref = Ref("v1", "Namespace", "", component.namespace)
-        if context.resources.get(ref) is None:  # one that is there already stays its owner's
+        if context.resources.get(ref) is None:  # an existing namespace keeps its owner
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": component.namespace}}
             context.resources.apply(_marked(made, component), ref)
     definitions = [one for one in objects if one["kind"] == DEFINITION]
@@ -170,7 +174,9 @@ def _release(context: Context, component: Component, chart: Chart, steps: Steps)
 
 
 def _drop_stale(context: Context, record: Record, refs: Sequence[Ref], steps: Steps) -> None:
-    """Delete what an earlier version had and this one has not. Definitions stay: their objects would go with them."""
+    """Deletes objects of the previous version that this version does not have. CRDs are kept, because deleting a CRD
+    would delete its custom resources.
+    """
     for ref in reversed(record.objects):
         is_stale = ref not in refs and ref.kind not in (DEFINITION, "Namespace")
         if is_stale and removal.is_marked(context.resources.get(ref), record.component):
@@ -192,7 +198,7 @@ def _await_served(context: Context, definition: Json) -> None:
 
 
 def _is_listed(context: Context, definition: Json) -> bool:
-    """Whether discovery has a kind: a moment after its definition is established."""
+    """Whether API discovery lists a kind, which happens shortly after its CRD is established."""
     spec = definition["spec"]
     context.resources.forget()
     try:
@@ -216,7 +222,7 @@ def _await_ready(context: Context, component: Component, steps: Steps, seconds: 
 
 
 def _marked(each: Json, component: Component) -> dict[str, Any]:
-    """The object with our label, by which `uninstall` knows it."""
+    """Returns the object with Windlass's component label, by which `uninstall` recognizes it."""
     meta = each["metadata"]
     return {
         **each,
@@ -229,7 +235,7 @@ def _marked(each: Json, component: Component) -> dict[str, Any]:
 
 
 def _digest(component: Component, objects: Sequence[Json], values: Json) -> str:
-    """Digest of the component as it would be installed: another digest means another installation."""
+    """Returns a digest over everything that is installed; a different digest requires a new installation."""
     source = component.source
     chart = [source.repository, source.name, source.version] if isinstance(source, Chart) else None
     text = json.dumps([component.version, chart, list(objects), values], sort_keys=True, default=str)

@@ -21,31 +21,31 @@ from windlass.clusters.components.values import ClusterValues
 from windlass.engines.kubernetes.access.client import Client
 
 READY_SECONDS: Final = 600.0
-"""For a component to be ready: on new nodes its images are pulled first."""
+"""Seconds for a component to become ready; new nodes pull its images first."""
 State = Literal["absent", "foreign", "installing", "installed", "removing"]
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """An operator in the cluster."""
+    """Status of a component in the cluster."""
 
     name: str
     installed: str
-    """Its version; empty where Windlass has not installed it."""
+    """Installed version; empty if Windlass did not install the component."""
     wanted: str
     state: State
-    """`foreign`: it is there, and was not installed by Windlass."""
+    """`foreign`: the component exists, but Windlass did not install it."""
     problems: tuple[str, ...]
-    """Why it is not healthy; empty where it is, or is not installed."""
+    """Reasons why the component is not healthy; empty if it is healthy or not installed."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether all of it is ready."""
+        """Whether everything in the component is ready."""
         return self.state in ("installed", "foreign") and not self.problems
 
     @property
     def is_current(self) -> bool:
-        """Whether it has the version of this Windlass."""
+        """Whether the installed version is the one of this Windlass."""
         return self.installed == self.wanted
 
 
@@ -65,7 +65,9 @@ class Manager:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`kubeconfig` is the one of the client, for helm. `clock` and `sleep` time waits, `now` is Unix seconds."""
+        """`kubeconfig` is the client's kubeconfig, passed to helm. `clock` and `sleep` time waits; `now` returns Unix
+        seconds.
+        """
         resources = Resources(client)
         self._context = Context(
             resources,
@@ -80,9 +82,9 @@ class Manager:
         )
 
     def install(self, names: Iterable[str], progress: Progress) -> None:
-        """Install components and those that they need, or change what differs; each is ready before the next begins.
+        """Installs or updates components and their requirements; each must be ready before the next one starts.
 
-        May be interrupted at any point: the next call goes on. Raises NotReady, Foreign, EngineError, MissingPart,
+        Can be interrupted at any point; the next call continues. Raises NotReady, Foreign, EngineError, MissingPart,
         UsageError.
         """
         context = self._context
@@ -93,7 +95,8 @@ class Manager:
             installation.install(context, one, Steps(one.name, progress), READY_SECONDS)
 
     def status(self, names: Iterable[str] = ()) -> tuple[ComponentStatus, ...]:
-        """Installed and wanted version of components, and why they are not healthy; without names, of all in the table.
+        """Returns installed and required versions of components, and why they are not healthy; without names, of all
+        components.
 
         Reads only. Raises Refused, Unreachable.
         """
@@ -102,7 +105,7 @@ class Manager:
         return tuple(self._status(one, recorded.get(one.name)) for one in wanted)
 
     def uninstall(self, names: Iterable[str], progress: Progress) -> None:
-        """Remove components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
+        """Removes components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
         removal.remove(self._context, tuple(names), progress)
 
     def _status(self, component: Component, record: Record | None) -> ComponentStatus:
@@ -112,6 +115,6 @@ class Manager:
         found = {ref: self._context.resources.get(ref) for ref in readiness.refs(component)}
         if not any(found.values()):
             return ComponentStatus(component.name, "", component.version, "absent", ())
-        # An operator of others may have other names than ours: only its kinds must be there.
+        # A component installed by another tool may use other object names, so only its CRDs must exist.
         missing = tuple(f"{ref}: does not exist" for ref, one in found.items() if ref.kind == DEFINITION and not one)
         return ComponentStatus(component.name, "", component.version, "foreign", missing)

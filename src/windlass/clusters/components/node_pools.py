@@ -1,4 +1,4 @@
-"""Karpenter's NodePools and EC2NodeClasses from the GPU pools of a cluster. Pure."""
+"""Builds Karpenter's NodePools and EC2NodeClasses from the GPU pools of a cluster. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from windlass.clusters.components.values import ClusterValues, GpuPool
 CAPACITY_TYPES: Final = {"on-demand": "on-demand", "spot": "spot", "capacity-block": "reserved"}
 GPU_TAINT: Final = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 EMPTY_SECONDS: Final = 300
-"""How long a GPU node may be empty before it is deleted: the next run of a sweep finds it, with its images."""
+"""Seconds before an empty GPU node is deleted: the next run of a sweep can reuse the node and its images."""
 FREE_IOPS: Final = 3000
 IOPS_PER_MIBS: Final = 4
-"""gp3 allows 0.25 MiB/s for each provisioned operation a second."""
+"""IOPS per MiB/s of throughput: gp3 allows at most 0.25 MiB/s per provisioned IOPS."""
 POOL_LABEL: Final = "windlass.dev/pool"
 
 
 def objects(values: ClusterValues) -> list[dict[str, Any]]:
-    """A class and a pool for each GPU pool."""
+    """Returns an EC2NodeClass and a NodePool for each GPU pool."""
     return [each for pool in values.pools for each in (node_class(pool, values), node_pool(pool))]
 
 
 def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
-    """How instances of a pool are started: image, network, root volume."""
+    """Returns the EC2NodeClass of a pool: image, network and root volume of its instances."""
     spec: dict[str, Any] = {
         "amiSelectorTerms": [{"alias": pool.ami_alias}],
         "instanceProfile": values.instance_profile,
         "subnetSelectorTerms": [{"id": subnet} for subnet in values.private_subnet_ids],
         "securityGroupSelectorTerms": [{"id": values.node_security_group_id}],
         "blockDeviceMappings": [_root_volume(pool)],
-        # A pod reaches its role by Pod Identity; one hop keeps it from the role of the node.
+        # Pods get their role through Pod Identity; a hop limit of 1 keeps them from the node's role.
         "metadataOptions": {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1},
         "instanceStorePolicy": "RAID0",
         "tags": dict(values.tags),
@@ -48,7 +48,7 @@ def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
 
 
 def node_pool(pool: GpuPool) -> dict[str, Any]:
-    """Which instances may be started, up to which number, and when they are deleted."""
+    """Returns the NodePool of a pool: allowed instance types, limits, and when nodes are deleted."""
     requirements = {
         "node.kubernetes.io/instance-type": list(pool.instance_types),
         "karpenter.sh/capacity-type": [CAPACITY_TYPES[pool.capacity]],
@@ -57,13 +57,13 @@ def node_pool(pool: GpuPool) -> dict[str, Any]:
     template: dict[str, Any] = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
         "requirements": [{"key": key, "operator": "In", "values": found} for key, found in requirements.items()],
-        # A node that expires would end the training on it.
+        # An expiring node would kill the training job on it.
         "expireAfter": "Never",
         **({"taints": [GPU_TAINT]} if pool.is_tainted else {}),
     }
     spec: dict[str, Any] = {
         "template": {"metadata": {"labels": {**pool.labels, POOL_LABEL: pool.name}}, "spec": template},
-        # Nodes in use are never replaced by cheaper ones: a run would start again from its last checkpoint.
+        # Nodes in use are never consolidated: the run would restart from its last checkpoint.
         "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": f"{EMPTY_SECONDS}s"},
     }
     if pool.max_nodes is not None:

@@ -1,4 +1,4 @@
-"""Whether what a component consists of is ready, and if not, why."""
+"""Checks whether the objects of a component are ready, and if not, why."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ MAX_CHARS: Final = 300
 
 
 def refs(component: Component) -> Iterator[Ref]:
-    """What must be ready."""
+    """Yields references to the objects that must be ready."""
     for one in component.ready:
         namespace = (one.namespace or component.namespace) if one.kind in NAMESPACED else ""
         yield Ref(APIS[one.kind], one.kind, namespace, one.name)
 
 
 def problems(resources: Resources, component: Component) -> tuple[str, ...]:
-    """Why a component is not ready, a sentence for each part; empty where it is. Raises Refused, Unreachable."""
+    """Returns why a component is not ready, one sentence per object; empty if it is ready. Raises Refused,
+    Unreachable.
+    """
     found = ((ref, resources.get(ref)) for ref in refs(component))
     return tuple(f"{ref}: {why}" for ref, one in found if (why := _problem(resources, ref, one)))
 
 
 def of_object(one: Json) -> str:
-    """Why an object is not ready; empty where it is, or where its kind has no such state. Pure."""
+    """Returns why an object is not ready; empty if it is ready or its kind has no readiness. Pure."""
     kind = str(one["kind"])
     if kind == "Deployment":
         return _deployment(one)
@@ -90,7 +92,7 @@ def _daemon_set(one: Json) -> str:
 
 
 def _failed(one: Json, kind: str) -> str:
-    """What a condition of a Deployment says that reports a failure."""
+    """Returns the message of a Deployment condition that reports a failure."""
     state = condition(one, kind)
     is_failure = state.get("status") == ("True" if kind == "ReplicaFailure" else "False")
     return _said(state) if is_failure else ""
@@ -101,7 +103,7 @@ def _said(state: Json) -> str:
 
 
 def _pods(resources: Resources, ref: Ref, one: Json) -> list[str]:
-    """Why its pods do not run: `pod x: ImagePullBackOff: …`, each reason once."""
+    """Returns why the pods of an object do not run: `pod x: ImagePullBackOff: …`, each reason once."""
     wanted = one["spec"].get("selector", {}).get("matchLabels") or {}
     selector = ",".join(f"{name}={value}" for name, value in wanted.items())
     if not selector:

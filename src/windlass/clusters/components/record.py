@@ -1,4 +1,4 @@
-"""The record of a component in its cluster, a ConfigMap that is written before anything is applied."""
+"""The record of a component in its cluster: a ConfigMap that is written before any object is applied."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Worker:
 
     @classmethod
     def here(cls) -> Worker:
-        """This process."""
+        """Returns the current process."""
         machine, found = this_machine(os.environ), process.stat(os.getpid())
         return cls(machine.id, machine.host, os.getpid(), found.start_ticks if found else 0, process.boot_id())
 
     def is_running(self, other: Worker) -> bool | None:
-        """Whether `other` is a process of this machine that runs; None where it is one of another machine."""
+        """Whether `other` is a running process on this machine; None if it is on another machine."""
         if other.machine != self.machine:
             return None
         if other == self:
@@ -46,49 +46,50 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A component in a cluster."""
+    """State of a component in a cluster."""
 
     component: str
     version: str
-    """That is installed, or is being installed."""
+    """Version that is installed or being installed."""
     state: State
     namespace: str
     is_release: bool
-    """Whether helm installs it, as a release with the name of the component."""
+    """Whether helm installs the component, as a release with the component's name."""
     digest: str
-    """Of the version and of everything that it is configured with."""
+    """Digest of the version and the whole configuration."""
     content: str
-    """SHA-256 of the chart's archive or of the manifests, to which the version is pinned; empty where it has none."""
+    """SHA-256 of the chart's archive or the manifests, to which the version is pinned; empty for generated objects and
+    unpacked charts."""
     objects: tuple[Ref, ...]
-    """That were applied, or may have been, apart from those of a release; in the order of creation."""
+    """Objects that were or may have been applied, in order of creation; objects of a Helm release are not listed."""
     worker: Worker
     since: float
-    """Unix seconds of the last change of the state."""
+    """Time of the last change of state in Unix seconds."""
 
     def with_state(self, state: State, now: float) -> Record:
-        """The same in another state."""
+        """Returns a copy with another state."""
         return replace(self, state=state, worker=Worker.here(), since=now)
 
 
 class Records:
-    """The records of a cluster. Its methods raise Refused, Unreachable and EngineError."""
+    """Component records of a cluster. The methods raise Refused, Unreachable and EngineError."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
 
     def all(self) -> dict[str, Record]:
-        """By component."""
+        """Returns all records by component."""
         found = self._resources.list("v1", "ConfigMap", COMPONENT_LABEL, SYSTEM)
         read = (_read(one) for one in found if str(one["metadata"]["name"]).startswith(PREFIX))
         return {one.component: one for one in read}
 
     def find(self, component: str) -> Record | None:
-        """That of a component; None where it is not installed."""
+        """Returns the record of a component; None if it is not installed."""
         found = self._resources.get(_ref(component))
         return None if found is None else _read(found)
 
     def write(self, record: Record) -> None:
-        """Create or replace it."""
+        """Creates or replaces a record."""
         meta = {
             "name": PREFIX + record.component,
             "labels": {COMPONENT_LABEL: record.component, labels.PART_OF: labels.WINDLASS},
@@ -105,12 +106,12 @@ class Records:
         self._resources.apply(made, _ref(record.component))
 
     def remove(self, component: str) -> None:
-        """Forget a component."""
+        """Deletes the record of a component."""
         self._resources.delete(_ref(component))
 
 
 def joined(*groups: Iterable[Ref]) -> tuple[Ref, ...]:
-    """All of them, each once."""
+    """Merges references and drops duplicates."""
     return tuple(dict.fromkeys(one for group in groups for one in group))
 
 

@@ -1,4 +1,4 @@
-"""Removes what Windlass has installed and nothing else; refuses while custom resources of users exist."""
+"""Removes the objects that Windlass installed and no others; refuses while users' custom resources exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMOVE_SECONDS: Final = 300.0
 DEFINITIONS: Final = "apiextensions.k8s.io/v1"
 RELEASE: Final = "meta.helm.sh/release-name"
 HOOK: Final = "helm.sh/hook"
-"""Of objects that helm makes for a moment, and leaves behind where it is killed."""
+"""Annotation of short-lived hook objects that a killed helm leaves behind."""
 HELM_OBJECTS: Final = "app.kubernetes.io/managed-by=Helm"
 MAX_NAMED: Final = 10
 CONTENTS: Final = (
@@ -34,13 +34,13 @@ OF_EVERY_NAMESPACE: Final = ("kube-root-ca.crt",)
 
 
 class InUse(EngineError):
-    """Custom resources exist that would be deleted with their definitions, or components that need this one."""
+    """Custom resources exist that would be deleted with their CRDs, or other components need this one."""
 
 
 def remove(context: Context, names: Sequence[str], progress: Progress) -> None:
-    """Remove these components, or all that are recorded, in the reverse order of their installation.
+    """Removes these components, or all recorded ones, in the reverse order of installation.
 
-    May be interrupted at any point: the next call goes on. Raises InUse, NotReady, EngineError, MissingPart.
+    Can be interrupted at any point; the next call continues. Raises InUse, NotReady, EngineError, MissingPart.
     """
     recorded = context.records.all()
     chosen = [recorded[name] for name in _reversed(context.table, recorded) if name in names or not names]
@@ -52,17 +52,19 @@ def remove(context: Context, names: Sequence[str], progress: Progress) -> None:
 
 
 def is_marked(found: Json | None, component: str) -> bool:
-    """Whether an object exists and was made by this component."""
+    """Whether an object exists and was created by this component."""
     return found is not None and (found["metadata"].get("labels") or {}).get(COMPONENT_LABEL) == component
 
 
 def is_own_namespace(namespace: str) -> bool:
-    """Whether a component has a namespace that is made for it."""
+    """Whether a component's namespace is a dedicated one that Windlass creates."""
     return namespace not in (SYSTEM, "default", "")
 
 
 def _reversed(table: Sequence[Component], recorded: Mapping[str, Record]) -> list[str]:
-    """Recorded components, the last installed first; those that no table has any more, first of all."""
+    """Returns recorded components, the last installed first; components that are no longer in the table come before
+    all.
+    """
     known = [one.name for one in table]
     order = [*(name for name in known if name in recorded), *sorted(recorded.keys() - set(known))]
     needs = {one.name: (*one.needs, *one.after) for one in table}
@@ -97,7 +99,9 @@ def _refuse_used(context: Context, chosen: Sequence[Record]) -> None:
 
 
 def custom_resources(resources: Resources, record: Record, components: Collection[str]) -> Iterator[Ref]:
-    """Objects of a component's kinds, apart from those that these components have made. Raises Refused, Unreachable."""
+    """Yields custom resources of a component's kinds, except those that these components created. Raises Refused,
+    Unreachable.
+    """
     for definition in _definitions(resources, record):
         spec = definition["spec"]
         version = next(each["name"] for each in spec["versions"] if each["storage"])
@@ -110,7 +114,7 @@ def custom_resources(resources: Resources, record: Record, components: Collectio
 
 
 def _definitions(resources: Resources, record: Record) -> list[Json]:
-    """Those that go with a component: applied by us, or by its release."""
+    """Returns the CRDs that are removed with a component: applied by Windlass, or part of its Helm release."""
     own = f"{COMPONENT_LABEL}={record.component}"
     found: list[Json] = list(resources.list(DEFINITIONS, DEFINITION, own))
     if record.is_release:
@@ -126,7 +130,7 @@ def _remove(context: Context, record: Record, steps: Steps) -> None:
         context.helm.uninstall(record.component, record.namespace)
     mine = [ref for ref in reversed(record.objects) if is_marked(context.resources.get(ref), record.component)]
     _delete(context, [ref for ref in mine if ref.kind not in (DEFINITION, "Namespace")], steps)
-    _refuse_used(context, [record])  # what was made since would be lost with its definition
+    _refuse_used(context, [record])  # custom resources created in the meantime would be lost with their CRD
     _delete(context, [ref for ref in mine if ref.kind == DEFINITION], steps)
     context.resources.forget()
     for ref in mine:
@@ -137,7 +141,7 @@ def _remove(context: Context, record: Record, steps: Steps) -> None:
 
 
 def _delete(context: Context, refs: Sequence[Ref], steps: Steps) -> None:
-    """Request the deletions, then wait until all are gone. Raises NotReady with what holds the first that is not."""
+    """Requests all deletions, then waits for them. Raises NotReady with the finalizers of the remaining objects."""
     for ref in refs:
         steps.say("delete", str(ref))
         context.resources.delete(ref)
@@ -153,7 +157,7 @@ def _delete(context: Context, refs: Sequence[Ref], steps: Steps) -> None:
 
 
 def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
-    """Delete a namespace that we made, if nothing of others is in it; else report why it is kept."""
+    """Deletes a namespace that Windlass created, unless it has objects of other tools; then reports why it is kept."""
     others = [
         f"{kind} {one['metadata']['name']}"
         for api, kind in CONTENTS
@@ -167,7 +171,7 @@ def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
 
 
 def _is_of_others(one: Json) -> bool:
-    """Whether an object stays once all of the component is gone: what is owned, ends already or is a hook does not."""
+    """Whether an object outlives the component. Owned objects, objects in deletion and helm hooks do not."""
     meta = one["metadata"]
     if meta.get("deletionTimestamp") or meta.get("ownerReferences") or HOOK in (meta.get("annotations") or {}):
         return False

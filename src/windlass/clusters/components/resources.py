@@ -16,16 +16,16 @@ PAGE: Final = "200"
 
 
 class NotServed(EngineError):
-    """The cluster does not serve a kind: its definition is not there, or not yet."""
+    """The cluster does not serve a kind: its CRD is missing or not established yet."""
 
 
 class Ref(NamedTuple):
-    """An object by its name."""
+    """Reference to an object by API version, kind, namespace and name."""
 
     api: str
     kind: str
     namespace: str
-    """Empty for a kind without namespaces."""
+    """Empty for a cluster-scoped kind."""
     name: str
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Ref(NamedTuple):
 
 
 class Resources:
-    """The kinds of one cluster, as discovery lists them. Its methods raise Refused and Unreachable."""
+    """The kinds of one cluster, from API discovery. The methods raise Refused and Unreachable."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -42,13 +42,13 @@ class Resources:
         """By version of an API: of each kind its name in URLs, and whether it has namespaces."""
 
     def ref(self, manifest: Json, namespace: str) -> Ref:
-        """Where an object goes; `namespace` is for one that names none. Raises NotServed."""
+        """Returns the reference of a manifest; `namespace` is the default namespace. Raises NotServed."""
         api, kind, meta = manifest["apiVersion"], manifest["kind"], manifest["metadata"]
         own = str(meta.get("namespace") or namespace) if self.kind(api, kind)[1] else ""
         return Ref(api, kind, own, str(meta["name"]))
 
     def kind(self, api: str, kind: str) -> tuple[str, bool]:
-        """The name of a kind in URLs, and whether it has namespaces. Raises NotServed."""
+        """Returns the plural name of a kind for URLs, and whether the kind is namespaced. Raises NotServed."""
         if kind not in self._kinds.get(api, {}):
             self._kinds[api] = self._discovered(api)
         try:
@@ -57,24 +57,26 @@ class Resources:
             raise NotServed(f"the cluster does not serve {kind} ({api})", "is its operator installed?") from None
 
     def learn(self, definition: Json) -> None:
-        """Take a kind for served that its definition will add."""
+        """Registers the kind that a CRD will add, before the cluster serves it."""
         spec = definition["spec"]
         for one in spec["versions"]:
             kinds = self._kinds.setdefault(f"{spec['group']}/{one['name']}", {})
             kinds[spec["names"]["kind"]] = (str(spec["names"]["plural"]), spec["scope"] == "Namespaced")
 
     def forget(self) -> None:
-        """Read the kinds again when they are next needed: definitions have come or gone."""
+        """Clears the discovered kinds, after CRDs were added or removed; they are read again when needed."""
         self._kinds.clear()
 
     def path(self, ref: Ref) -> str:
-        """The address of an object; without a name, of all of its kind, in all namespaces where it names none."""
+        """Returns the URL path of an object; without a name, the list of its kind, in all namespaces if none is
+        given.
+        """
         root = f"/apis/{ref.api}" if "/" in ref.api else f"/api/{ref.api}"
         place = f"/namespaces/{quote(ref.namespace, safe='')}" if ref.namespace else ""
         return f"{root}{place}/{self.kind(ref.api, ref.kind)[0]}" + (f"/{quote(ref.name, safe='')}" if ref.name else "")
 
     def get(self, ref: Ref) -> dict[str, Any] | None:
-        """An object; None where it does not exist, or its kind is not served."""
+        """Returns an object; None if it does not exist or its kind is not served."""
         try:
             return self.client.call("GET", self.path(ref))
         except NotServed:
@@ -85,7 +87,7 @@ class Resources:
             raise
 
     def list(self, api: str, kind: str, selector: str = "", namespace: str = "") -> Iterator[dict[str, Any]]:
-        """All objects of a kind in one namespace or in all; none where the kind is not served."""
+        """Yields all objects of a kind in one namespace or in all; nothing if the kind is not served."""
         query = {"limit": PAGE, **({"labelSelector": selector} if selector else {})}
         try:
             path = self.path(Ref(api, kind, namespace, ""))
@@ -95,7 +97,7 @@ class Resources:
             try:
                 page = self.client.call("GET", path, query=query)
             except Refused as error:
-                if error.status == 404:  # the definition was deleted meanwhile
+                if error.status == 404:  # the CRD was deleted meanwhile
                     return
                 raise
             yield from page.get("items") or ()
@@ -104,7 +106,7 @@ class Resources:
             query["continue"] = more
 
     def apply(self, manifest: Json, ref: Ref) -> None:
-        """Create an object, or change those of its fields that the manifest has."""
+        """Creates an object, or changes the fields that the manifest contains."""
         body = {
             **manifest,
             "metadata": {**manifest["metadata"], **({"namespace": ref.namespace} if ref.namespace else {})},
@@ -113,7 +115,7 @@ class Resources:
         self.client.call("PATCH", self.path(ref), body, query, content=APPLY)
 
     def delete(self, ref: Ref) -> None:
-        """Request the deletion of an object, if it is there."""
+        """Requests the deletion of an object, if it exists."""
         try:
             self.client.call("DELETE", self.path(ref), {"propagationPolicy": "Background"})
         except NotServed:

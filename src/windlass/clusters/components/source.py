@@ -1,4 +1,4 @@
-"""Where charts and manifests come from: the network, or a folder of this machine."""
+"""Sources of charts and manifests: the network, or a local folder."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from windlass.clusters.components.helm import run_helm
 from windlass.errors import EngineError
 
 MAX_BYTES: Final = 32 * 2**20
-"""Of a file of manifests; the largest that is known has 2 MB."""
+"""Maximum size of a manifest file; the largest known one has 2 MB."""
 FETCH_SECONDS: Final = 60.0
 PULL_SECONDS: Final = 180.0
 
 
 class Source(Protocol):
-    """The only part of an installation that may use the network."""
+    """Source of charts and manifests: the only part of an installation that may use the network."""
 
     def chart(self, chart: Chart) -> Path:
-        """A chart on this machine: its folder or its archive. Raises EngineError, MissingPart."""
+        """Returns the local path of a chart: a folder or an archive. Raises EngineError, MissingPart."""
         ...
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """The manifests of the component of this name, as YAML. Raises EngineError."""
+        """Returns the manifests of the named component as YAML. Raises EngineError."""
         ...
 
 
 class FolderSource:
-    """Charts and manifests that were copied into a folder: for clusters without a way out, and for tests.
+    """Charts and manifests in a local folder, for clusters without Internet access and for tests.
 
     A chart is `NAME/`, `NAME-VERSION/` or `NAME-VERSION.tgz`; manifests are `COMPONENT.yaml`.
     """
@@ -62,7 +62,7 @@ class FolderSource:
 
 
 class NetworkSource:
-    """The repositories of the projects; what was fetched once is kept in a folder."""
+    """Charts and manifests from the repositories of the projects; downloads are cached in a folder."""
 
     def __init__(self, cache: Path, helm: str = "helm") -> None:
         self._cache = cache
@@ -106,7 +106,7 @@ class NetworkSource:
 
 
 def _reference(chart: Chart) -> str:
-    """What `helm pull` is given: an address for OCI, the name alone for a repository."""
+    """Returns the chart argument of `helm pull`: a URL for OCI, the plain name for an HTTP repository."""
     return f"{chart.repository}/{chart.name}" if chart.repository.startswith("oci://") else chart.name
 
 
@@ -115,5 +115,5 @@ def _repository(chart: Chart) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """As the name of a file."""
+    """Converts text to a safe file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)

@@ -1,4 +1,4 @@
-"""Reports what an installation does, once for each change."""
+"""Reports the progress of an installation, each change once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was begun or found."""
+    """One reported step of an installation or removal."""
 
     component: str
     what: str
@@ -20,7 +20,7 @@ Progress = Callable[[Step], None]
 
 
 class Steps:
-    """Those of one component. A wait is reported when its reason changes."""
+    """Reports the steps of one component. A wait is reported again only if its reason changes."""
 
     def __init__(self, component: str, progress: Progress) -> None:
         self._component = component
@@ -28,7 +28,7 @@ class Steps:
         self._last: tuple[str, str] | None = None
 
     def say(self, what: str, detail: str) -> None:
-        """Report a step."""
+        """Reports a step."""
         if (what, detail) != self._last:
             self._last = (what, detail)
             self._progress(Step(self._component, what, detail))

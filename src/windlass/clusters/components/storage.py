@@ -1,4 +1,4 @@
-"""Storage classes, and the volumes and claims of the file systems that Terraform has made. Pure."""
+"""Builds storage classes, and the volumes and claims for file systems created by Terraform. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from windlass.clusters.components.values import ClusterValues, Efs, Fsx
 GP3: Final = "gp3"
 EFS: Final = "efs"
 FSX: Final = "fsx"
-"""Names of the classes, and of the claims in the namespace of the runs."""
+"""Names of the storage classes, and of the claims in the namespace of the runs."""
 EFS_GIB: Final = 1024
-"""The size of a claim must be named; EFS ignores it."""
+"""Size of claims in GiB, which Kubernetes requires and EFS ignores."""
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
 def objects(values: ClusterValues) -> list[dict[str, Any]]:
-    """Everything that runs need to store files in this cluster."""
+    """Returns all storage objects that runs need in this cluster."""
     made = [_gp3()]
     if values.efs is not None:
         made += [_efs_class(values.efs), *(_efs_claim(values.efs, values) if values.efs.access_point_id else ())]
@@ -44,7 +44,7 @@ def _gp3() -> dict[str, Any]:
         "ebs.csi.aws.com",
         {"type": "gp3", "encrypted": "true"},
         meta={"annotations": {DEFAULT_CLASS: "true"}},
-        # A volume lies in one zone: it is made in that of the node that the pod got.
+        # An EBS volume belongs to one zone, so it is created in the zone of the node that the pod is scheduled to.
         volumeBindingMode="WaitForFirstConsumer",
         allowVolumeExpansion=True,
     )
@@ -79,8 +79,10 @@ def _fsx_claim(fsx: Fsx, values: ClusterValues) -> list[dict[str, Any]]:
 
 
 def _pair(claim: str, values: ClusterValues, gib: int, driver: dict[str, Any], options: list[str]) -> list[Any]:
-    """A volume, reserved for the one claim that names it. It is kept without the claim: Terraform has made it."""
-    # Volumes have no namespace: the cluster's name keeps those of two apart.
+    """Returns a PersistentVolume and the only claim that may bind it. The volume is retained: Terraform created its
+    storage.
+    """
+    # PersistentVolumes are cluster-scoped; the cluster's name prevents collisions.
     volume, size = f"windlass-{values.name}-{claim}", f"{gib}Gi"
     return [
         {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},

@@ -1,4 +1,4 @@
-"""The components of a training cluster: versions, sources, values and what must be ready."""
+"""The components of a training cluster: versions, sources, values and readiness checks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFERS_OTHER_NODE: Final = {
     },
 }
 SYSTEM_POOL: Final = "system"
-"""Value of the label of nodes without GPUs, which Terraform makes for components."""
+"""Label value of the nodes without GPUs that Terraform creates for components."""
 GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -33,7 +33,7 @@ def _karpenter(values: ClusterValues) -> Values:
             "clusterEndpoint": values.endpoint,
             "interruptionQueue": values.queue_name,
         },
-        # Its chart requires a node for each of two replicas, and a cluster may have one.
+        # The chart requires a separate node for each of two replicas, but a cluster may have only one.
         "affinity": {
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": None,
@@ -53,7 +53,7 @@ def _load_balancers(values: ClusterValues) -> Values:
         "region": values.region,
         "vpcId": values.vpc_id,
         "serviceAccount": {"create": True, "name": "aws-load-balancer-controller"},
-        # Of what it makes, so that an audit finds it.
+        # Tags on the load balancers that the controller creates, for the audit.
         "defaultTags": {**values.tags, "windlass.dev/managed-by": "aws-load-balancer-controller"},
     }
 
@@ -63,7 +63,7 @@ def _jobset(_: ClusterValues) -> Values:
 
 
 def _trainer(_: ClusterValues) -> Values:
-    # JobSet is a component of its own. The installer of runtimes would fetch programs from the web at each upgrade.
+    # JobSet is a separate component. The runtimes installer would download programs at each upgrade.
     return {"fullnameOverride": "kubeflow-trainer", "jobset": {"install": False}, "runtimes": {"defaultEnabled": False}}
 
 
@@ -73,12 +73,12 @@ def _kueue(_: ClusterValues) -> Values:
 
 
 def _released(repository: str, version: str) -> Values:
-    """The image of a release: in their sources, these charts name the image of a branch, which moves."""
+    """Returns values that pin the released image: the charts' sources refer to a moving branch image."""
     return {"repository": f"registry.k8s.io/{repository}", "tag": f"v{version}", "pullPolicy": "IfNotPresent"}
 
 
 def _device_plugin(_: ClusterValues) -> Values:
-    # The chart's own affinity is to labels of node-feature-discovery, which is not installed.
+    # The chart's default affinity uses labels of node-feature-discovery, which is not installed.
     of_a_pool = [
         {"key": POOL_LABEL, "operator": "Exists"},
         {"key": POOL_LABEL, "operator": "NotIn", "values": [SYSTEM_POOL]},
@@ -86,7 +86,7 @@ def _device_plugin(_: ClusterValues) -> Values:
     with_gpus = [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]
     terms = [{"matchExpressions": of_a_pool}, {"matchExpressions": with_gpus}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    # A pool may have accelerators of another maker: there it waits, rather than restart again and again.
+    # On nodes with accelerators of another vendor the plugin waits instead of crash-looping.
     return {
         "fullnameOverride": "nvidia-device-plugin",
         "tolerations": [GPU_TOLERATION],
@@ -137,7 +137,7 @@ KUEUE: Final = Component(
         Ready("Deployment", "kueue-controller-manager"),
         *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
     ),
-    # It watches the kinds that it queues from its start on.
+    # Kueue watches the kinds that it queues only if they exist when it starts.
     after=("jobset", "trainer", "mpi-operator"),
     values=_kueue,
 )
@@ -155,7 +155,7 @@ LOAD_BALANCERS: Final = Component(
     Chart("https://aws.github.io/eks-charts", "aws-load-balancer-controller", "3.2.2"),
     SYSTEM,
     ready=(Ready("Deployment", "aws-load-balancer-controller"), *crds("targetgroupbindings.elbv2.k8s.aws")),
-    # While it starts, its webhook keeps out every Service, also those of other components.
+    # While the controller starts, its webhook rejects every Service, including those of other components.
     after=("jobset", "trainer", "kueue", "metrics-server", "karpenter"),
     values=_load_balancers,
     is_wanted=lambda values: values.has_load_balancer_controller,
@@ -196,16 +196,16 @@ NODE_POOLS: Final = Component(
 )
 COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGIN, LOAD_BALANCERS, KARPENTER,
                      METRICS, NODE_POOLS)  # fmt: skip
-"""In the order of installation where nothing else orders them."""
+"""Installation order, unless requirements dictate another."""
 
 
 def default(values: ClusterValues) -> tuple[str, ...]:
-    """Those that a cluster with these outputs is to have."""
+    """Returns the components that a cluster with these values gets."""
     return tuple(one.name for one in COMPONENTS if one.is_wanted(values))
 
 
 def ordered(names: Iterable[str], table: Sequence[Component] = COMPONENTS) -> tuple[Component, ...]:
-    """These components, each after those that it needs, which are included. Raises UsageError on an unknown name."""
+    """Returns these components and their requirements in installation order. Raises UsageError for an unknown name."""
     by_name, wanted = {one.name: one for one in table}, tuple(names)
     found: dict[str, Component] = {}
 

@@ -1,4 +1,4 @@
-"""Reads manifests of others as objects, and orders them for installation. Pure."""
+"""Parses third-party manifests, and orders their objects for installation. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FIRST: Final = ("Namespace", DEFINITION, "PriorityClass", "StorageClass", "Servi
                 "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "PersistentVolume",
                 "PersistentVolumeClaim", "Service", "Deployment", "DaemonSet", "StatefulSet", "Job")  # fmt: skip
 LAST: Final = ("APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-"""Asked about other objects as soon as they are there."""
+"""Kinds created last: the API server calls them for other objects as soon as they exist."""
 
 
 def parsed(text: str, what: str) -> list[dict[str, Any]]:
-    """The objects in YAML documents, those in lists too. Raises EngineError."""
+    """Parses the objects of YAML documents, including items of lists. Raises EngineError."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -33,7 +33,7 @@ def parsed(text: str, what: str) -> list[dict[str, Any]]:
 
 
 def in_order(objects: Iterable[Json]) -> list[Json]:
-    """For creation: what others need first, custom resources and webhooks last."""
+    """Sorts objects for creation: dependencies first, custom resources and webhooks last."""
     return sorted(objects, key=lambda one: _rank(str(one["kind"])))
 
 

@@ -1,4 +1,4 @@
-"""Turns the outputs of Terraform and the GPU pools into what components are configured with. Pure."""
+"""Converts Terraform outputs and GPU pools into the configuration of components. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, Final, Literal
 Json = Mapping[str, Any]
 Capacity = Literal["on-demand", "spot", "capacity-block"]
 AMI_ALIASES: Final = {"BOTTLEROCKET": "bottlerocket@latest", "AL2023": "al2023@latest"}
-"""Karpenter's names of images, by the beginning of EKS's `ami_type`."""
+"""Karpenter's AMI alias, by the prefix of EKS's `ami_type`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Efs:
-    """A file system of EFS."""
+    """An EFS file system."""
 
     file_system_id: str
     access_point_id: str = ""
-    """That the claim of the runs mounts; empty where volumes are only made on demand."""
+    """Access point mounted by the claim of the runs; empty if volumes are only created on demand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fsx:
-    """A file system of FSx for Lustre."""
+    """An FSx for Lustre file system."""
 
     file_system_id: str
     dns_name: str
@@ -33,7 +33,7 @@ class Fsx:
 
 @dataclass(frozen=True, slots=True)
 class GpuPool:
-    """Nodes with GPUs that Karpenter makes when pods need them."""
+    """GPU nodes that Karpenter creates for pending pods."""
 
     name: str
     instance_types: tuple[str, ...]
@@ -41,32 +41,33 @@ class GpuPool:
     capacity_reservation_id: str = ""
     max_nodes: int | None = None
     zone: str = ""
-    """Empty for every zone of the cluster."""
+    """Availability zone; empty for every zone of the cluster."""
     disk_gib: int = 200
     disk_throughput_mibs: int = 600
-    """MiB/s of the root volume; at gp3's 125 the pull of an image takes minutes."""
+    """Throughput of the root volume in MiB/s; with gp3's default of 125, pulling an image takes minutes."""
     is_pull_parallel: bool = False
-    """Whether nodeadm pulls the layers of an image at the same time, which small types have no processors for."""
+    """Whether nodeadm unpacks image layers in parallel, for which small instance types have too few cores."""
     ami_alias: str = AMI_ALIASES["AL2023"]
     labels: Mapping[str, str] = field(default_factory=dict)
     is_tainted: bool = True
-    """Whether only pods that tolerate `nvidia.com/gpu` run there."""
+    """Whether only pods that tolerate `nvidia.com/gpu` are scheduled on these nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterValues:
-    """What is known of a cluster."""
+    """Facts about a cluster that components are configured with."""
 
     name: str
     region: str
     vpc_id: str
     namespace: str
-    """Where runs live."""
+    """Namespace of the runs."""
     endpoint: str = ""
     queue_name: str = ""
-    """SQS queue of Karpenter: spot interruptions and other events of instances. Empty where there is no Karpenter."""
+    """Karpenter's SQS queue with spot interruptions and other instance events; empty without Karpenter."""
     instance_profile: str = ""
-    """Of Karpenter's nodes. Given by name: Karpenter would make profiles from a role, and leave them behind."""
+    """Instance profile of Karpenter's nodes. It is set explicitly, because Karpenter would create profiles and leave
+    them behind."""
     private_subnet_ids: tuple[str, ...] = ()
     node_security_group_id: str = ""
     has_load_balancer_controller: bool = False
@@ -74,18 +75,18 @@ class ClusterValues:
     fsx: Fsx | None = None
     pools: tuple[GpuPool, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
-    """Of the instances and volumes that controllers make, so that an audit finds them."""
+    """Tags of the instances and volumes that controllers create, for the audit."""
 
     @property
     def has_karpenter(self) -> bool:
-        """Whether Terraform has made what Karpenter needs."""
+        """Whether Terraform has created the resources that Karpenter needs."""
         return bool(self.queue_name)
 
 
 def values_of(
     outputs: Json, pools: Iterable[GpuPool] = (), *, fsx_size_gib: int = 1200, tags: Mapping[str, str] | None = None
 ) -> ClusterValues:
-    """From the values of `terraform output`; an output that is null or missing means that the part does not exist."""
+    """Builds the values from `terraform output`; a null or missing output means that the part does not exist."""
     karpenter = outputs.get("karpenter") or {}
     name = str(outputs["name"])
     return ClusterValues(
@@ -107,7 +108,7 @@ def values_of(
 
 
 def gpu_pool(name: str, settings: Json) -> GpuPool:
-    """From an entry of the Terraform variable `gpu_pools`."""
+    """Builds a GpuPool from an entry of the Terraform variable `gpu_pools`."""
     ami_type = str(settings.get("ami_type") or "AL2023")
     alias = next((alias for start, alias in AMI_ALIASES.items() if ami_type.startswith(start)), AMI_ALIASES["AL2023"])
     defaults = GpuPool(name, ())

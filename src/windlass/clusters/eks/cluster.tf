@@ -1,4 +1,4 @@
-# The control plane, who may use it, and EKS add-ons.
+# The control plane, access to it, and EKS add-ons.
 
 data "aws_iam_policy_document" "trust" {
   for_each = {
@@ -15,7 +15,7 @@ data "aws_iam_policy_document" "trust" {
       type        = "Service"
       identifiers = [each.value]
     }
-    # So that no other account's cluster, log or job makes AWS use the role.
+    # Confused deputy: AWS must not use the role for clusters, logs or jobs of other accounts.
     dynamic "condition" {
       for_each = each.key == "node" ? [] : [1]
       content {
@@ -72,23 +72,23 @@ resource "aws_eks_cluster" "main" {
   }
 
   lifecycle {
-    # EKS does not tell them: after an import they would replace the cluster.
+    # EKS does not return these attributes: after an import, Terraform would replace the cluster because of them.
     ignore_changes = [bootstrap_self_managed_addons, access_config[0].bootstrap_cluster_creator_admin_permissions]
 
     precondition {
       condition     = length(local.zones) >= 2
-      error_message = "EKS needs two availability zones, and the region offers ${length(local.zones)}: name them in zones."
+      error_message = "EKS needs two availability zones, but the region offers ${length(local.zones)}: list zones in the variable zones."
     }
   }
 
-  # EKS makes the log group by itself, without retention, where there is none.
+  # If the log group does not exist yet, EKS creates it, without retention.
   depends_on = [aws_iam_role_policy_attachment.cluster, aws_cloudwatch_log_group.cluster]
 }
 
 locals {
   access = merge(
     { for arn in var.admin_principals : arn => { policy = "AmazonEKSClusterAdminPolicy", groups = [], namespaces = [] } },
-    # EKS's policy knows no custom resources, so that what is installed in the cluster binds rights on those to the group.
+    # EKS's access policy omits custom resources. Components in the cluster bind permissions on them to this group.
     { for arn in var.user_principals : arn => { policy = "AmazonEKSEditPolicy", groups = ["windlass-users"], namespaces = [var.namespace] } },
   )
 }
@@ -112,7 +112,7 @@ resource "aws_eks_access_policy_association" "main" {
   }
 }
 
-# The newest: the default of a version of Kubernetes may be older than 3, which does not know S3 Files.
+# The newest version: EKS's default may be older than 3, which does not support S3 Files.
 data "aws_eks_addon_version" "efs" {
   count              = local.has_efs_driver ? 1 : 0
   addon_name         = "aws-efs-csi-driver"
@@ -123,15 +123,15 @@ data "aws_eks_addon_version" "efs" {
 locals {
   has_efs_driver = var.efs != null || var.s3_files
 
-  # Before the nodes, which are not ready without them.
+  # Created before the nodes, which do not become ready without these add-ons.
   node_addons = ["vpc-cni", "kube-proxy", "eks-pod-identity-agent"]
 
-  # After the nodes, for their pods run there. The values are configurations.
+  # Created after the nodes, on which their pods run. The map's values are add-on configurations.
   pod_addons = merge(
     { coredns = null, aws-ebs-csi-driver = null },
     local.has_efs_driver ? { aws-efs-csi-driver = null } : {},
     var.fsx != null ? { aws-fsx-csi-driver = null } : {},
-    # By default it leaves tainted nodes out, which GPU nodes are.
+    # By default the agent does not run on tainted nodes, such as GPU nodes.
     var.s3_mountpoint ? { aws-mountpoint-s3-csi-driver = jsonencode({ node = { tolerateAllTaints = true } }) } : {},
   )
 
@@ -162,7 +162,7 @@ resource "aws_eks_addon" "pod" {
   lifecycle {
     precondition {
       condition     = each.key != "aws-efs-csi-driver" || tonumber(split(".", trimprefix(lookup(local.addon_versions, each.key, "v3"), "v"))[0]) >= 3
-      error_message = "The EFS driver is ${lookup(local.addon_versions, "aws-efs-csi-driver", "none")}: S3 Files and mounts by access points of pods need version 3."
+      error_message = "The EFS driver is ${lookup(local.addon_versions, "aws-efs-csi-driver", "none")}: S3 Files and mounts through access points need version 3."
     }
   }
 

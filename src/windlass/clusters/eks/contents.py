@@ -1,4 +1,4 @@
-"""Finds the account, the API server and the file systems of a cluster in the state of Terraform. Pure."""
+"""Extracts the account, the API server and the file systems of a cluster from the Terraform state. Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SAGEMAKER_ROLE: Final = "aws_iam_role.sagemaker"
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What exists of a cluster, whichever machine made it."""
+    """Resources of a cluster that exist, whichever machine created them."""
 
     has_cluster: bool = False
-    """Whether the state has a cluster of EKS."""
+    """Whether the state contains an EKS cluster."""
     api: ApiServer | None = None
-    """Its API server; None where the state has no address of it, as while EKS makes it."""
+    """API server of the cluster; None if the state has no address yet, as while EKS creates the cluster."""
     efs_ids: tuple[str, ...] = ()
     fsx_ids: tuple[str, ...] = ()
     vpc_id: str | None = None
     sagemaker_role: str = ""
-    """ARN of the role of SageMaker's training jobs; empty where there is none."""
+    """ARN of the role for SageMaker training jobs; empty if the cluster has none."""
 
 
 def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
-    """The contents of a state."""
+    """Extracts the contents from a state."""
     made = [one for one in state if one.mode == "managed"]
 
     def ids(type: str) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ def contents(state: Iterable[StateResource], cluster: Cluster) -> Contents:
 
 
 def accounts(state: Iterable[StateResource]) -> frozenset[str]:
-    """Numbers of the accounts that the ARNs of a state name."""
+    """Returns the account numbers in the ARNs of a state."""
     arns = (str(one.values.get("arn") or "").split(":") for one in state if one.mode == "managed")
     return frozenset(parts[4] for parts in arns if len(parts) > 5 and parts[4].isdigit())
 
 
 def _first(blocks: Any) -> dict[str, Any]:
-    """The only block of its kind; empty where there is none."""
+    """Returns the only block of a list; empty if the list is empty."""
     return dict(blocks[0]) if isinstance(blocks, list) and blocks else {}

@@ -1,10 +1,10 @@
-# Two keys, 1 USD/month each: one for the cluster's secrets, logs, file systems and repositories, and one for the bucket,
-# which `down` keeps with its objects.
+# Two KMS keys, 1 USD/month each: one for the cluster's secrets, logs, file systems and repositories, and one for the
+# bucket, which `down` keeps with its objects.
 
 data "aws_iam_policy_document" "key" {
-  #checkov:skip=CKV_AWS_109:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
-  #checkov:skip=CKV_AWS_111:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
-  #checkov:skip=CKV_AWS_356:A key policy's resource is the key itself.
+  #checkov:skip=CKV_AWS_109:The resource of a key policy is the key itself, and AWS's default key policy delegates permissions to IAM.
+  #checkov:skip=CKV_AWS_111:The resource of a key policy is the key itself, and AWS's default key policy delegates permissions to IAM.
+  #checkov:skip=CKV_AWS_356:The resource of a key policy is the key itself.
   statement {
     sid       = "Account"
     actions   = ["kms:*"]
@@ -48,9 +48,9 @@ resource "aws_kms_alias" "main" {
 }
 
 data "aws_iam_policy_document" "bucket_key" {
-  #checkov:skip=CKV_AWS_109:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
-  #checkov:skip=CKV_AWS_111:A key policy's resource is the key itself, and AWS's default one leaves rights to IAM.
-  #checkov:skip=CKV_AWS_356:A key policy's resource is the key itself.
+  #checkov:skip=CKV_AWS_109:The resource of a key policy is the key itself, and AWS's default key policy delegates permissions to IAM.
+  #checkov:skip=CKV_AWS_111:The resource of a key policy is the key itself, and AWS's default key policy delegates permissions to IAM.
+  #checkov:skip=CKV_AWS_356:The resource of a key policy is the key itself.
   statement {
     sid       = "Account"
     actions   = ["kms:*"]
@@ -61,7 +61,7 @@ data "aws_iam_policy_document" "bucket_key" {
     }
   }
 
-  # The link to the bucket works with a role of AWS's own, whose name ends in the id of the file system.
+  # FSx accesses the bucket with a service-linked role, whose name ends with the id of the file system.
   dynamic "statement" {
     for_each = var.fsx == null ? [] : [1]
     content {

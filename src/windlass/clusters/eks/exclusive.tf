@@ -1,5 +1,5 @@
-# Each role has the policies that are written here, and no others: what others attach is drift, and the next apply takes
-# it away. Rules of security groups are compared by `windlass cluster status`.
+# Each role has exactly the policies listed here. Policies attached outside Terraform are drift, and the next apply
+# detaches them. `windlass cluster status` compares security group rules.
 
 locals {
   every_role = {

@@ -1,14 +1,14 @@
 # FSx for Lustre in the zone of the GPU nodes, linked to a prefix of the bucket.
 
 locals {
-  # The folder that shows the bucket: FSX_PATH of clusters/eks/outputs.py.
+  # The folder linked to the bucket: FSX_PATH in clusters/eks/outputs.py.
   fsx_path = "/"
 }
 
 resource "aws_vpc_security_group_ingress_rule" "lustre" {
   for_each = var.fsx == null ? {} : {
     nodes = aws_security_group.node.id
-    # Servers of the file system talk with each other.
+    # Traffic between the servers of the file system.
     self = aws_security_group.filesystem[0].id
   }
   security_group_id            = aws_security_group.filesystem[0].id
@@ -32,7 +32,7 @@ resource "aws_vpc_security_group_egress_rule" "lustre" {
 }
 
 resource "aws_fsx_lustre_file_system" "main" {
-  #checkov:skip=CKV_AWS_190:SCRATCH_2 takes no key of the customer, and PERSISTENT_2 gets it.
+  #checkov:skip=CKV_AWS_190:SCRATCH_2 does not support customer keys; PERSISTENT_2 gets one.
   count                       = var.fsx == null ? 0 : 1
   storage_capacity            = var.fsx.size_gib
   deployment_type             = var.fsx.deployment
@@ -42,7 +42,7 @@ resource "aws_fsx_lustre_file_system" "main" {
   kms_key_id                  = var.fsx.deployment == "PERSISTENT_2" ? aws_kms_key.main.arn : null
   file_system_type_version    = "2.15"
   data_compression_type       = "LZ4"
-  # A file system that is linked to a bucket has no backups; the bucket keeps what is exported.
+  # File systems linked to a bucket do not support backups; exported files are in the bucket.
   automatic_backup_retention_days = var.fsx.deployment == "PERSISTENT_2" ? 0 : null
   skip_final_backup               = true
   tags                            = { Name = local.names["aws_fsx_lustre_file_system.main"] }
@@ -53,7 +53,7 @@ resource "aws_fsx_lustre_file_system" "main" {
   }
 
   lifecycle {
-    # FSx does not tell them: one that is imported after a lost state would be replaced, with all of its files.
+    # FSx does not return these attributes: after an import, Terraform would replace the file system and lose its files.
     ignore_changes = [security_group_ids]
   }
 }
@@ -74,7 +74,7 @@ resource "aws_fsx_data_repository_association" "main" {
     dynamic "auto_export_policy" {
       for_each = var.fsx.export ? [1] : []
       content {
-        # Without DELETED a file that is removed from the file system stays in the bucket.
+        # Without DELETED, a file deleted from the file system remains in the bucket.
         events = var.fsx.export_deleted ? ["NEW", "CHANGED", "DELETED"] : ["NEW", "CHANGED"]
       }
     }

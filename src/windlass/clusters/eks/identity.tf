@@ -1,4 +1,4 @@
-# Roles of pods, by EKS Pod Identity: each for one service account of this cluster.
+# Roles of pods through EKS Pod Identity, each for one service account of this cluster.
 
 locals {
   driver_accounts = merge(
@@ -48,7 +48,7 @@ data "aws_iam_policy_document" "pod" {
   }
 }
 
-# What the pods of a run may do: this bucket, its key, and images of these repositories.
+# Permissions of a run's pods: this bucket, its key, and images of these repositories.
 data "aws_iam_policy_document" "run" {
   source_policy_documents = [data.aws_iam_policy_document.bucket_access.json]
 
@@ -65,13 +65,13 @@ data "aws_iam_policy_document" "run" {
     for_each = length(var.repositories) > 0 ? [1] : []
     content {
       sid       = "Login"
-      actions   = ["ecr:GetAuthorizationToken"] # names no resource
+      actions   = ["ecr:GetAuthorizationToken"] # does not support resources
       resources = ["*"]
     }
   }
 }
 
-# Of the run's, the SageMaker jobs' and the Mountpoint driver's roles.
+# Bucket permissions shared by the roles of runs, SageMaker jobs and the Mountpoint driver.
 data "aws_iam_policy_document" "bucket_access" {
   statement {
     sid       = "Bucket"
@@ -147,7 +147,7 @@ resource "aws_iam_role_policy_attachment" "efs_csi" {
   policy_arn = "arn:${local.partition}:iam::aws:policy/service-role/${each.key}"
 }
 
-# The node's part of the driver mounts S3 Files with the rights of its role.
+# The node plugin of the driver mounts S3 Files with the permissions of this role.
 data "aws_iam_policy_document" "s3_files_mount" {
   statement {
     sid       = "Mount"
@@ -160,7 +160,7 @@ data "aws_iam_policy_document" "s3_files_mount" {
     }
   }
 
-  # Large reads go to the bucket itself.
+  # Large reads bypass S3 Files and read the bucket directly.
   statement {
     sid       = "Read"
     actions   = ["s3:GetObject", "s3:GetObjectVersion"]

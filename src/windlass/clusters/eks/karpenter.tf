@@ -1,5 +1,5 @@
-# What Karpenter 1 needs: roles of its controller and of its nodes, and a queue with the events that end nodes.
-# The statements grant what Karpenter's documentation asks for, less what an instance profile of ours makes needless.
+# Resources for Karpenter 1: roles of its controller and its nodes, and a queue with node termination events.
+# The statements follow Karpenter's documentation, without permissions that the instance profile below makes unnecessary.
 
 resource "aws_iam_role" "karpenter_node" {
   count              = var.karpenter ? 1 : 0
@@ -20,7 +20,7 @@ resource "aws_iam_instance_profile" "karpenter_node" {
   role  = aws_iam_role.karpenter_node[0].name
 }
 
-# EKS makes the entry of a managed node group's role by itself, and not this one.
+# EKS creates the access entries of managed node groups itself, but not this one.
 resource "aws_eks_access_entry" "karpenter_node" {
   count         = var.karpenter ? 1 : 0
   cluster_name  = aws_eks_cluster.main.name
@@ -55,7 +55,8 @@ data "aws_iam_policy_document" "karpenter" {
     resources = concat([for subnet in aws_subnet.private : subnet.arn], [aws_security_group.node.arn])
   }
 
-  # By its tag: EKS makes this group, and by the cluster's attribute the policy would be unknown at each change of that.
+  # Selected by tag: EKS creates this group. With the cluster's attribute, the policy would be unknown whenever a plan
+  # changes the cluster.
   statement {
     sid       = "StartWith"
     actions   = ["ec2:CreateFleet", "ec2:RunInstances"]
@@ -159,7 +160,7 @@ data "aws_iam_policy_document" "karpenter" {
     }
   }
 
-  # Descriptions of EC2, prices and the list of profiles name no resource.
+  # EC2 Describe actions, prices and the list of instance profiles do not support resources.
   statement {
     sid = "Read"
     actions = [

@@ -1,5 +1,5 @@
-# The role of the AWS Load Balancer Controller. The statements grant what the policy that its project publishes grants,
-# narrowed to this account and region, to this VPC, and to this cluster's tag where the controller sets it.
+# The role of the AWS Load Balancer Controller. The statements grant the permissions of the policy published by its project,
+# limited to this account, region and VPC, and to this cluster's tag where the controller sets it.
 
 locals {
   elb              = "arn:${local.partition}:elasticloadbalancing:${var.region}:${local.account_id}"
@@ -14,7 +14,7 @@ locals {
 data "aws_iam_policy_document" "load_balancer_controller" {
   count = var.load_balancer_controller ? 1 : 0
 
-  # Descriptions name no resource.
+  # Describe actions do not support resources.
   statement {
     sid = "Read"
     actions = [
@@ -39,7 +39,7 @@ data "aws_iam_policy_document" "load_balancer_controller" {
     resources = [aws_vpc.main.arn]
   }
 
-  # TLS listeners find their certificates by themselves.
+  # Certificate discovery for TLS listeners.
   statement {
     sid       = "ListCertificates"
     actions   = ["acm:ListCertificates"]
@@ -65,7 +65,7 @@ data "aws_iam_policy_document" "load_balancer_controller" {
     }
   }
 
-  # Rules on the nodes' groups, which let the balancers in: groups of this VPC alone.
+  # Rules in the nodes' security groups that admit load balancers; only groups of this VPC.
   statement {
     sid       = "NodeRules"
     actions   = ["ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress"]
@@ -156,7 +156,7 @@ data "aws_iam_policy_document" "load_balancer_controller" {
     }
   }
 
-  # Listeners of a network load balancer have tags only after they are made.
+  # Listeners of a network load balancer are tagged only after creation.
   statement {
     sid = "Listeners"
     actions = [

@@ -1,6 +1,6 @@
-# The name of each thing that has one, by its Terraform address. Names are made of var.name alone, so that what a run of
-# Terraform left behind can be found, imported and removed without its state. `{key}` is the key of for_each.
-# names.json is read by Windlass too.
+# Names of all named resources, by Terraform address. They depend only on var.name, so that resources left behind by
+# Terraform can be found, imported and removed without its state. `{key}` is the key of for_each.
+# Windlass also reads names.json.
 
 locals {
   account_id = data.aws_caller_identity.current.account_id
@@ -17,7 +17,7 @@ locals {
     "windlass.dev/managed-by" = "terraform"
   })
 
-  # The ARN is known before the cluster is, so that trust policies can name it.
+  # Known before the cluster exists, so that trust policies can contain it.
   cluster_arn = "arn:${local.partition}:eks:${var.region}:${local.account_id}:cluster/${var.name}"
   bucket_arn  = "arn:${local.partition}:s3:::${local.bucket}"
   repository_arns = [

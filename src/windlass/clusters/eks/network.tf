@@ -1,12 +1,12 @@
-# A VPC over the zones: public subnets for NAT and load balancers, private ones for everything that runs.
+# A VPC across the zones: public subnets for NAT and load balancers, private subnets for nodes and pods.
 
 data "aws_availability_zones" "available" {
-  #checkov:skip=CKV_AWS_394:Only the first zone_count of the sorted names are taken, and zones names them where none may change.
+  #checkov:skip=CKV_AWS_394:Only the first zone_count of the sorted names are used; the variable zones fixes them.
   state = "available"
-  # EKS has no control plane there.
+  # EKS does not support control planes in these zones.
   exclude_zone_ids = ["use1-az3", "usw1-az2", "cac1-az3"]
 
-  # Not Local Zones and Wavelength Zones.
+  # Excludes Local Zones and Wavelength Zones.
   filter {
     name   = "opt-in-status"
     values = ["opt-in-not-required"]
@@ -17,7 +17,7 @@ locals {
   zones = length(var.zones) > 0 ? var.zones : slice(
     sort(data.aws_availability_zones.available.names), 0, min(var.zone_count, length(data.aws_availability_zones.available.names))
   )
-  # Six eighths of the range are private, the last eighth is public: a zone that is added at the end moves no other.
+  # Six eighths of the range are private, the last eighth is public: appending a zone does not move existing subnets.
   private_cidrs = { for index, zone in local.zones : zone => cidrsubnet(var.vpc_cidr, 3, index) }
   public_cidrs  = { for index, zone in local.zones : zone => cidrsubnet(cidrsubnet(var.vpc_cidr, 3, 7), 3, index) }
   nat_zones     = var.nat == "one" ? slice(local.zones, 0, 1) : local.zones
@@ -30,7 +30,7 @@ resource "aws_vpc" "main" {
   tags                 = { Name = local.names["aws_vpc.main"] }
 }
 
-# Without rules: nothing uses it.
+# The default security group stays without rules: nothing uses it.
 resource "aws_default_security_group" "main" {
   vpc_id = aws_vpc.main.id
   tags   = { Name = local.names["aws_default_security_group.main"] }
@@ -94,14 +94,14 @@ resource "aws_route" "public" {
   gateway_id             = aws_internet_gateway.main.id
 }
 
-# Keys come from variables and zones, not from other resources, so that `terraform import` knows them.
+# Keys come from variables and zones, not from other resources, so that `terraform import` can resolve them.
 resource "aws_route_table_association" "public" {
   for_each       = local.public_cidrs
   route_table_id = aws_route_table.public.id
   subnet_id      = aws_subnet.public[each.key].id
 }
 
-# One for each zone even with one NAT gateway, so that going from one to several replaces routes alone.
+# One route table per zone even with a single NAT gateway, so that a change to several replaces only routes.
 resource "aws_route_table" "private" {
   for_each = local.private_cidrs
   vpc_id   = aws_vpc.main.id
@@ -121,7 +121,7 @@ resource "aws_route_table_association" "private" {
   subnet_id      = aws_subnet.private[each.key].id
 }
 
-# Data of S3 does not pass the NAT gateway, which would cost 0.045 USD/GB.
+# Keeps S3 traffic off the NAT gateway, which would cost 0.045 USD/GB.
 resource "aws_vpc_endpoint" "s3" {
   vpc_id            = aws_vpc.main.id
   service_name      = "com.amazonaws.${var.region}.s3"
@@ -138,7 +138,7 @@ resource "aws_flow_log" "main" {
   tags            = { Name = local.names["aws_flow_log.main"] }
 }
 
-# Nodes have this group beside the one that EKS makes for the cluster. EFA needs both directions to name the group.
+# Nodes have this group in addition to the cluster's group from EKS. EFA requires rules for the group in both directions.
 resource "aws_security_group" "node" {
   name        = local.names["aws_security_group.node"]
   description = "Nodes of ${var.name}: all traffic between them, and outwards"

@@ -1,4 +1,4 @@
-# Nodes: a group for operators, and groups for training that begin at zero.
+# Nodes: a group for components, and training groups that scale from zero.
 
 resource "aws_iam_role" "node" {
   name               = local.names["aws_iam_role.node"]
@@ -19,14 +19,14 @@ locals {
   # Graviton: m7g, c8gn, g5g; but not g5 and p4d.
   system_is_arm = anytrue([for type in var.system_nodes.instance_types : can(regex("^[a-z]+[0-9]+g[a-z]*\\.", type))])
 
-  # FSx, and nodes of a placement group or with EFA, are in one zone.
+  # FSx, placement groups and EFA require a single zone.
   gpu_zone = try([for pool in values(var.gpu_pools) : pool.zone if pool.zone != null][0], local.zones[0])
   pool_zones = {
     for name, pool in var.gpu_pools : name =>
     pool.zone != null ? [pool.zone] : (var.fsx != null || pool.efa_interfaces > 0 || pool.placement_group) ? [local.gpu_zone] : local.zones
   }
 
-  # nodeadm reads it: local NVMe disks hold images and scratch data, and layers of an image are unpacked side by side.
+  # Configuration for nodeadm: images and scratch data on local NVMe disks, and parallel unpacking of image layers.
   user_data = {
     for name, pool in var.gpu_pools : name => <<-EOT
       MIME-Version: 1.0
@@ -67,7 +67,7 @@ resource "aws_launch_template" "system" {
   metadata_options {
     http_endpoint = "enabled"
     http_tokens   = "required"
-    # Pods have Pod Identity: one hop keeps them from the node's role.
+    # Pods use Pod Identity; a hop limit of 1 keeps them from the node's role.
     http_put_response_hop_limit = 1
   }
 
@@ -123,9 +123,9 @@ resource "aws_launch_template" "gpu" {
   description            = "Nodes of the pool ${each.key} of ${var.name}"
   update_default_version = true
   user_data              = base64encode(local.user_data[each.key])
-  # With interfaces of its own, the groups belong to them.
+  # If network interfaces are listed, security groups must be set on them.
   vpc_security_group_ids = each.value.efa_interfaces > 0 ? null : local.node_groups
-  # EKS takes the type of a capacity block from here.
+  # For a capacity block, EKS reads the instance type from the launch template.
   instance_type = each.value.capacity == "capacity-block" ? each.value.instance_types[0] : null
 
   block_device_mappings {
@@ -140,7 +140,7 @@ resource "aws_launch_template" "gpu" {
     }
   }
 
-  # The first card carries IP traffic too; the others, EFA's alone, take no address of the subnet.
+  # The first card also carries IP traffic; the others are EFA-only and use no subnet address.
   dynamic "network_interfaces" {
     for_each = range(each.value.efa_interfaces)
     content {
@@ -226,12 +226,12 @@ resource "aws_eks_node_group" "gpu" {
   }
 
   lifecycle {
-    # What scales the group changes it.
+    # Changed by the autoscaler.
     ignore_changes = [scaling_config[0].desired_size]
 
     precondition {
       condition     = length(setsubtract(local.pool_zones[each.key], local.zones)) == 0
-      error_message = "The pool ${each.key} is in ${join(", ", local.pool_zones[each.key])}, and the cluster in ${join(", ", local.zones)}: add the zone to zones."
+      error_message = "The pool ${each.key} is in ${join(", ", local.pool_zones[each.key])}, but the cluster is in ${join(", ", local.zones)}: add the zone to zones."
     }
   }
 

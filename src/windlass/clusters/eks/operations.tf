@@ -1,21 +1,21 @@
 # Logs and the budget.
 
 resource "aws_cloudwatch_log_group" "cluster" {
-  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  #checkov:skip=CKV_AWS_338:log_retention_days sets the retention; the default is a year.
   name              = local.names["aws_cloudwatch_log_group.cluster"]
   retention_in_days = var.log_retention_days
   kms_key_id        = aws_kms_key.main.arn
 }
 
 resource "aws_cloudwatch_log_group" "flow" {
-  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  #checkov:skip=CKV_AWS_338:log_retention_days sets the retention; the default is a year.
   name              = local.names["aws_cloudwatch_log_group.flow"]
   retention_in_days = var.log_retention_days
   kms_key_id        = aws_kms_key.main.arn
 }
 
 resource "aws_cloudwatch_log_group" "fsx" {
-  #checkov:skip=CKV_AWS_338:log_retention_days says how long; its default is a year.
+  #checkov:skip=CKV_AWS_338:log_retention_days sets the retention; the default is a year.
   count             = var.fsx == null ? 0 : 1
   name              = local.names["aws_cloudwatch_log_group.fsx"]
   retention_in_days = var.log_retention_days
@@ -42,7 +42,7 @@ resource "aws_iam_role_policy" "flow" {
   policy = data.aws_iam_policy_document.flow.json
 }
 
-# Of the whole account: costs by tag are known only where the account has activated the tag for cost allocation.
+# For the whole account, because costs by tag require that the account has activated the tag for cost allocation.
 resource "aws_budgets_budget" "main" {
   count        = var.budget == null ? 0 : 1
   name         = local.names["aws_budgets_budget.main"]

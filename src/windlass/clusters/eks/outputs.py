@@ -1,4 +1,4 @@
-"""Turns the outputs of Terraform into a target, a kubeconfig and what operators are configured with. Pure."""
+"""Converts Terraform outputs into a target, a kubeconfig and the configuration of components. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from windlass.spec.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Karpenter:
-    """What Karpenter runs with."""
+    """Terraform outputs for Karpenter."""
 
     queue_name: str
-    """SQS queue with spot interruptions and other events of instances."""
+    """SQS queue with spot interruptions and other instance events."""
     instance_profile: str
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """How the API server of a cluster is reached."""
+    """Connection settings of a cluster's API server."""
 
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     region: str
     endpoint: str
     certificate_authority: str
-    """Base64 of the certificate (PEM)."""
+    """CA certificate (PEM) in base64."""
     namespace: str
-    """Of the runs."""
+    """Namespace of the runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What Terraform has made, as far as others have to know it."""
+    """Terraform outputs that other packages use."""
 
     name: str
     region: str
     endpoint: str
     certificate_authority: str
-    """Base64 of the certificate (PEM)."""
+    """CA certificate (PEM) in base64."""
     vpc_id: str
     private_subnet_ids: tuple[str, ...]
     zones: tuple[str, ...]
@@ -49,9 +49,9 @@ class Outputs:
     bucket: str
     namespace: str
     run_role_arn: str
-    """Role of the pods of runs."""
+    """Role of the runs' pods."""
     load_balancer_controller_role_arn: str | None = None
-    """Terraform leaves out what is null: this and what follows."""
+    """This field and the ones below are None if absent: Terraform omits null outputs."""
     efs_id: str | None = None
     efs_access_point_id: str | None = None
     fsx_id: str | None = None
@@ -62,7 +62,7 @@ class Outputs:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Outputs:
-        """From the values of `terraform output`. Raises EngineError where one is missing."""
+        """Builds the outputs from `terraform output`. Raises EngineError if one is missing."""
         known = {field.name: field.default is MISSING for field in fields(cls)}
         if missing := sorted(name for name, is_needed in known.items() if is_needed and values.get(name) is None):
             raise EngineError(
@@ -78,15 +78,15 @@ class Outputs:
 
 
 FSX_PATH = "/"
-"""The folder of FSx for Lustre that shows the bucket: all of it, so that an export leaves nothing out. It is the path
-of the association (`fsx_path` of clusters/eks/fsx.tf), of the target, of mounts and of the export."""
+"""Folder of FSx for Lustre that is linked to the bucket: the root, so that an export includes every file. The data
+repository association (`fsx_path` in clusters/eks/fsx.tf), the target, the mounts and the export all use this path."""
 EFS_CLAIM = "efs"
 FSX_CLAIM = "fsx"
-"""Claims in the namespace of the runs, made by the component `storage`."""
+"""Names of the claims in the namespace of the runs, created by the component `storage`."""
 
 
 def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str, Any]:
-    """The Kubernetes target of a cluster, as an entry of `targets.yaml`."""
+    """Returns the cluster's Kubernetes target as an entry of `targets.yaml`."""
     entry: dict[str, Any] = {
         "kind": "kubernetes",
         "context": outputs.name,
@@ -113,7 +113,7 @@ def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str
 
 
 def sagemaker_target(outputs: Outputs) -> dict[str, Any] | None:
-    """The target of SageMaker beside the cluster; None where no role was asked for."""
+    """Returns the SageMaker target of the cluster; None if no SageMaker role was requested."""
     if outputs.sagemaker_role_arn is None:
         return None
     storage = f"s3://{outputs.bucket}/sagemaker/"
@@ -121,7 +121,7 @@ def sagemaker_target(outputs: Outputs) -> dict[str, Any] | None:
 
 
 def kubeconfig(outputs: ApiServer | Outputs) -> dict[str, Any]:
-    """A kubeconfig whose login asks AWS for a token at each use, so that the file holds no secret."""
+    """Returns a kubeconfig that requests a token from AWS at each use, so the file contains no secret."""
     arguments = ["eks", "get-token", "--cluster-name", outputs.name, "--region", outputs.region, "--output", "json"]
     login = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",

@@ -24,7 +24,7 @@ output "endpoint" {
 }
 
 output "certificate_authority" {
-  description = "Certificate of the API server's authority, PEM in base64."
+  description = "CA certificate of the API server, PEM in base64."
   value       = aws_eks_cluster.main.certificate_authority[0].data
 }
 
@@ -39,7 +39,7 @@ output "oidc_issuer" {
 }
 
 output "vpc_id" {
-  description = "The VPC."
+  description = "Id of the VPC."
   value       = aws_vpc.main.id
 }
 
@@ -59,62 +59,62 @@ output "public_subnet_ids" {
 }
 
 output "cluster_security_group_id" {
-  description = "The group that EKS made: of the control plane and of all nodes."
+  description = "Security group created by EKS for the control plane and all nodes."
   value       = aws_eks_cluster.main.vpc_config[0].cluster_security_group_id
 }
 
 output "node_security_group_id" {
-  description = "The nodes' further group: EFA, and the way to file systems."
+  description = "Additional security group of the nodes, for EFA and file systems."
   value       = aws_security_group.node.id
 }
 
 output "bucket" {
-  description = "The bucket."
+  description = "Name of the bucket."
   value       = one(concat(aws_s3_bucket.main[*].id, data.aws_s3_bucket.main[*].id))
 }
 
 output "repositories" {
-  description = "Address of each repository for images."
+  description = "URL of each image repository."
   value       = { for name, repository in aws_ecr_repository.main : name => repository.repository_url }
 }
 
 output "efs_id" {
-  description = "The shared file system, or null."
+  description = "Id of the shared file system (EFS), or null."
   value       = one(aws_efs_file_system.main[*].id)
 }
 
 output "efs_access_point_id" {
-  description = "Its access point, or null."
+  description = "Access point of the shared file system, or null."
   value       = one(aws_efs_access_point.main[*].id)
 }
 
 output "s3_files_id" {
-  description = "The file system over the bucket (S3 Files), or null."
+  description = "Id of the S3 Files file system of the bucket, or null."
   value       = one([for resource in aws_cloudcontrolapi_resource.s3_files : jsondecode(resource.properties)["FileSystemId"]])
 }
 
 output "fsx_id" {
-  description = "The parallel file system, or null."
+  description = "Id of the parallel file system (FSx for Lustre), or null."
   value       = one(aws_fsx_lustre_file_system.main[*].id)
 }
 
 output "fsx_dns_name" {
-  description = "Its address, or null."
+  description = "DNS name of the parallel file system, or null."
   value       = one(aws_fsx_lustre_file_system.main[*].dns_name)
 }
 
 output "fsx_mount_name" {
-  description = "Its name at mounting, or null."
+  description = "Mount name of the parallel file system, or null."
   value       = one(aws_fsx_lustre_file_system.main[*].mount_name)
 }
 
 output "fsx_association_id" {
-  description = "Its link to the bucket, or null."
+  description = "Data repository association of the parallel file system, or null."
   value       = one(aws_fsx_data_repository_association.main[*].id)
 }
 
 output "fsx_zone" {
-  description = "Its availability zone, or null."
+  description = "Availability zone of the parallel file system, or null."
   value       = var.fsx == null ? null : local.gpu_zone
 }
 
@@ -144,7 +144,7 @@ output "node_role_arn" {
 }
 
 output "karpenter" {
-  description = "What Karpenter is told: its queue, its role, its nodes' role and instance profile; or null."
+  description = "Settings for Karpenter: its queue, its role, and the role and instance profile of its nodes; or null."
   value = var.karpenter ? {
     queue_name          = aws_sqs_queue.karpenter[0].name
     controller_role_arn = aws_iam_role.karpenter[0].arn
@@ -159,12 +159,12 @@ output "load_balancer_controller_role_arn" {
 }
 
 output "kms_key_arn" {
-  description = "The key of secrets, logs, file systems and repositories."
+  description = "ARN of the key for secrets, logs, file systems and repositories."
   value       = aws_kms_key.main.arn
 }
 
 output "bucket_key_arn" {
-  description = "The key of the bucket, or null."
+  description = "ARN of the bucket's key, or null."
   value       = one(local.bucket_keys)
 }
 

@@ -1,5 +1,5 @@
 terraform {
-  # Before 1.10 the S3 backend has no lock file.
+  # The S3 backend supports lock files since 1.10.
   required_version = ">= 1.10"
 
   required_providers {
@@ -15,14 +15,14 @@ locals {
   is_emulated = length(local.endpoints) > 0
 }
 
-# Credentials come from the environment, as AWS's own tools find them; none are written here.
+# Credentials come from the environment or AWS's own files; none are written here.
 provider "aws" {
   region                      = var.region
   s3_use_path_style           = local.is_emulated
   skip_credentials_validation = local.is_emulated
   skip_region_validation      = local.is_emulated
   skip_metadata_api_check     = local.is_emulated ? "true" : null
-  # With the default of 25 the provider backs off for minutes from a call that an emulator lacks.
+  # With the default of 25, the provider retries calls that an emulator does not support for minutes.
   max_retries = local.is_emulated ? 3 : null
 
   default_tags {

@@ -1,10 +1,10 @@
-# Repositories for images.
+# Image repositories.
 
 resource "aws_ecr_repository" "main" {
   for_each             = toset(var.repositories)
   name                 = replace(local.names["aws_ecr_repository.main"], "{key}", each.key)
   image_tag_mutability = "IMMUTABLE"
-  # Images are built from code: they do not stop the destruction of the cluster.
+  # Images can be rebuilt from code, so they do not block the destruction of the cluster.
   force_delete = true
 
   image_scanning_configuration {

@@ -1,4 +1,4 @@
-# Amazon S3 Files. Provider 5.100 has no resource for it (6.40 has), so that it is made through the Cloud Control API.
+# Amazon S3 Files, through the Cloud Control API: provider 5.100 has no resource for it (6.40 does).
 
 resource "aws_iam_role" "s3_files" {
   count              = var.s3_files ? 1 : 0
@@ -31,7 +31,7 @@ data "aws_iam_policy_document" "s3_files" {
     }
   }
 
-  # S3 Files makes rules of such names, by which it learns of changes in the bucket.
+  # S3 Files creates rules with these names to be notified of changes in the bucket.
   statement {
     sid = "Events"
     actions = [

@@ -1,4 +1,4 @@
-# The role that SageMaker's training jobs run with.
+# Execution role of SageMaker training jobs.
 
 resource "aws_iam_role" "sagemaker" {
   count              = var.sagemaker ? 1 : 0
@@ -13,13 +13,13 @@ data "aws_iam_policy_document" "sagemaker" {
   statement {
     sid     = "Images"
     actions = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
-    # 763104351884 publishes AWS's own images for deep learning.
+    # 763104351884 publishes the AWS Deep Learning Containers.
     resources = concat(local.repository_arns, ["arn:${local.partition}:ecr:${var.region}:763104351884:repository/*"])
   }
 
   statement {
     sid       = "Login"
-    actions   = ["ecr:GetAuthorizationToken"] # names no resource
+    actions   = ["ecr:GetAuthorizationToken"] # does not support resources
     resources = ["*"]
   }
 
@@ -31,7 +31,7 @@ data "aws_iam_policy_document" "sagemaker" {
 
   statement {
     sid       = "Metrics"
-    actions   = ["cloudwatch:PutMetricData"] # names no resource, but a namespace
+    actions   = ["cloudwatch:PutMetricData"] # supports namespaces only
     resources = ["*"]
     condition {
       test     = "StringEquals"

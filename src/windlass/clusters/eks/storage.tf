@@ -5,21 +5,21 @@ locals {
   bucket_keys = var.bucket_managed ? aws_kms_key.bucket[*].arn : compact([var.bucket_key_arn])
 }
 
-# One that exists and is not of this cluster: it is read, and nothing of it is changed.
+# An existing bucket of another owner: it is only read, never changed.
 data "aws_s3_bucket" "main" {
   count  = var.bucket_managed ? 0 : 1
   bucket = local.bucket
 }
 
 resource "aws_s3_bucket" "main" {
-  #checkov:skip=CKV_AWS_18:Logs of accesses would need a second bucket; CloudTrail's data events are the account's choice.
-  #checkov:skip=CKV_AWS_144:Data for training and its results are not copied to another region, which would double their price.
-  #checkov:skip=CKV2_AWS_62:No part of the cluster waits for events of the bucket.
+  #checkov:skip=CKV_AWS_18:Access logs would need a second bucket; CloudTrail data events are configured per account.
+  #checkov:skip=CKV_AWS_144:Training data and results are not replicated to another region, which would double their price.
+  #checkov:skip=CKV2_AWS_62:The cluster does not use event notifications of the bucket.
   count         = local.own_bucket
   bucket        = local.names["aws_s3_bucket.main"]
   force_destroy = var.bucket_force_destroy
 
-  # Destroyed before its key: where the deletion of the bucket fails, its objects stay readable.
+  # Destroyed before its key: if the deletion of the bucket fails, its objects remain readable.
   depends_on = [aws_kms_key.bucket]
 }
 
@@ -35,7 +35,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "main" {
   count  = local.own_bucket
   bucket = aws_s3_bucket.main[0].id
   rule {
-    # One key of the bucket for many objects: else each read of a small file is a request to KMS.
+    # A bucket key serves many objects; otherwise each read of a small file is a request to KMS.
     bucket_key_enabled = true
     apply_server_side_encryption_by_default {
       sse_algorithm     = "aws:kms"
@@ -87,7 +87,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "main" {
     id     = "old-versions"
     status = "Enabled"
     filter {}
-    # Checkpoints that are written over again and again would be kept for ever.
+    # Otherwise all versions of overwritten checkpoints would be kept forever.
     noncurrent_version_expiration {
       noncurrent_days = 30
     }
@@ -140,7 +140,7 @@ resource "aws_efs_file_system" "main" {
 
 data "aws_iam_policy_document" "efs" {
   count     = var.efs != null ? 1 : 0
-  policy_id = var.name # EFS gives one where there is none
+  policy_id = var.name # EFS sets one if it is missing
 
   statement {
     sid       = "MountTargets"
@@ -187,7 +187,7 @@ resource "aws_efs_mount_target" "main" {
   security_groups = [aws_security_group.filesystem[0].id]
 }
 
-# Pods that run as different users write files of one owner.
+# Pods with different user ids write files with the same owner.
 resource "aws_efs_access_point" "main" {
   count          = var.efs != null ? 1 : 0
   file_system_id = aws_efs_file_system.main[0].id

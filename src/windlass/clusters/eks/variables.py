@@ -9,16 +9,16 @@ from windlass.pricing.instances import cores_of, efa_of
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 DISK_MIB_PER_SECOND: Final = 600
-"""Throughput of the disks of GPU nodes: with gp3's own 125 MiB/s, unpacking an image of 10 GB takes minutes."""
+"""Disk throughput of GPU nodes in MiB/s: with gp3's default of 125, unpacking an image of 10 GB takes minutes."""
 PARALLEL_PULL_CORES: Final = 16
-"""Processor cores from which nodes unpack the layers of an image in parallel: it needs several of them at once."""
+"""Minimum number of processor cores for nodes that unpack image layers in parallel."""
 AMI: Final = {"nvidia": "AL2023_x86_64_NVIDIA", "arm-nvidia": "AL2023_ARM_64_NVIDIA", "neuron": "AL2023_x86_64_NEURON"}
 NEURON: Final = ("trn", "inf")
 ARM: Final = ("g5g.", "p6e-gb200.", "p6e-gb300.")
 
 
 def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The variables of a cluster; `endpoints` are those of an emulator by service, none for AWS."""
+    """Returns the variables of a cluster; `endpoints` maps services to the URLs of an emulator, empty for AWS."""
     fsx, budget = cluster.storage.fsx, cluster.budget
     return {
         "name": cluster.name,
@@ -64,7 +64,7 @@ def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> d
 
 
 def pool_variables(pool: GpuPool) -> dict[str, Any]:
-    """The variables of a pool; it has EFA where its first instance type has adapters, unless turned off."""
+    """Returns the variables of a pool. EFA is enabled by default if the first instance type has adapters."""
     first = pool.instances[0]
     efa = num_adapters(pool)
     return {
@@ -86,7 +86,7 @@ def pool_variables(pool: GpuPool) -> dict[str, Any]:
 
 
 def num_adapters(pool: GpuPool) -> int:
-    """How many Elastic Fabric Adapters each node of a pool gets."""
+    """Returns the number of Elastic Fabric Adapters per node of a pool."""
     return efa_of(pool.instances[0]) if pool.efa is not False else 0
 
 

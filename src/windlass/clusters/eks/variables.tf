@@ -1,11 +1,11 @@
-# Costs are list prices of us-east-1 in 2026, to show what weighs; `windlass prices` has the dated table.
+# Costs are list prices of us-east-1 in 2026, for orientation; `windlass prices` has the dated table.
 
 variable "name" {
-  description = "Name of the cluster; the names of all that is made begin with it. 3 to 30 characters. No default. Free."
+  description = "Name of the cluster and prefix of all resource names. 3 to 30 characters. No default. Free."
   type        = string
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{1,28}[a-z0-9]$", var.name))
-    error_message = "The name has 3 to 30 lower-case letters, digits and '-', beginning with a letter."
+    error_message = "The name must have 3 to 30 lower-case letters, digits and '-', and start with a letter."
   }
 }
 
@@ -14,31 +14,31 @@ variable "region" {
   type        = string
   validation {
     condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
-    error_message = "A region is written as us-west-2."
+    error_message = "region must be a region name such as us-west-2."
   }
 }
 
 variable "zones" {
-  description = "Availability zones by name, two at least. Default [] = the first `zone_count` that are available; name them where zones must not change. Each zone adds a subnet pair and mount targets, which are free."
+  description = "Names of availability zones, at least two. Default [] = the first `zone_count` available zones; list them to keep the zones fixed. Each zone adds a subnet pair and mount targets, which are free."
   type        = list(string)
   default     = []
   validation {
     condition     = length(var.zones) == 0 || (length(var.zones) >= 2 && length(var.zones) <= 6 && length(distinct(var.zones)) == length(var.zones))
-    error_message = "Name two to six different zones, or none."
+    error_message = "zones must have two to six different zones, or be empty."
   }
   validation {
     condition     = alltrue([for zone in var.zones : startswith(zone, var.region)])
-    error_message = "All zones are in the region."
+    error_message = "All zones must be in the region."
   }
 }
 
 variable "zone_count" {
-  description = "Number of availability zones where `zones` names none, 2 to 6. Default 3. Traffic between zones costs 0.01 USD/GB in each direction."
+  description = "Number of availability zones if `zones` is empty, 2 to 6. Default 3. Traffic between zones costs 0.01 USD/GB in each direction."
   type        = number
   default     = 3
   validation {
     condition     = var.zone_count >= 2 && var.zone_count <= 6
-    error_message = "EKS needs two zones; there is room for six."
+    error_message = "zone_count must be 2 to 6: EKS needs two zones, and the address range has subnets for six."
   }
 }
 
@@ -48,27 +48,27 @@ variable "kubernetes_version" {
   default     = "1.35"
   validation {
     condition     = can(regex("^1\\.[0-9]{2}$", var.kubernetes_version))
-    error_message = "A version is written as 1.35."
+    error_message = "kubernetes_version must be MAJOR.MINOR, such as 1.35."
   }
 }
 
 variable "support_type" {
-  description = "STANDARD: AWS upgrades the control plane when standard support ends. EXTENDED: it stays, for 0.60 instead of 0.10 USD/hour. Default STANDARD."
+  description = "STANDARD: AWS upgrades the control plane when standard support ends. EXTENDED: the version is kept, for 0.60 instead of 0.10 USD/hour. Default STANDARD."
   type        = string
   default     = "STANDARD"
   validation {
     condition     = contains(["STANDARD", "EXTENDED"], var.support_type)
-    error_message = "STANDARD or EXTENDED."
+    error_message = "The support type must be STANDARD or EXTENDED."
   }
 }
 
 variable "vpc_cidr" {
-  description = "Private addresses of nodes and pods, /16 to /20. Default 10.40.0.0/16; choose another where networks are peered. Free."
+  description = "Private addresses of nodes and pods, /16 to /20. Default 10.40.0.0/16; choose another range if networks are peered. Free."
   type        = string
   default     = "10.40.0.0/16"
   validation {
     condition     = can(cidrnetmask(var.vpc_cidr)) && try(tonumber(split("/", var.vpc_cidr)[1]), 0) >= 16 && try(tonumber(split("/", var.vpc_cidr)[1]), 99) <= 20
-    error_message = "A range from /16 to /20, such as 10.40.0.0/16."
+    error_message = "The address range must be /16 to /20, such as 10.40.0.0/16."
   }
 }
 
@@ -78,27 +78,27 @@ variable "nat" {
   default     = "one"
   validation {
     condition     = contains(["one", "per-zone"], var.nat)
-    error_message = "one or per-zone."
+    error_message = "The value must be one or per-zone."
   }
 }
 
 variable "endpoint_public_cidrs" {
-  description = "Ranges of addresses from which the API server is reached over the Internet. Default [] = from the VPC alone. Free."
+  description = "CIDR ranges that may reach the API server over the Internet. Default [] = only the VPC. Free."
   type        = list(string)
   default     = []
   validation {
     condition     = alltrue([for cidr in var.endpoint_public_cidrs : can(cidrnetmask(cidr)) && !endswith(cidr, "/0")])
-    error_message = "Ranges such as 203.0.113.7/32; all of the Internet is not one."
+    error_message = "Each entry must be a CIDR range such as 203.0.113.7/32; 0.0.0.0/0 is not allowed."
   }
 }
 
 variable "admin_principals" {
-  description = "ARNs of IAM roles and users that administer the cluster, besides the one that creates it, which EKS adds by itself and which must not be listed. Default []. Free."
+  description = "ARNs of IAM roles and users that administer the cluster, in addition to its creator, which EKS adds automatically and which must not be listed. Default []. Free."
   type        = list(string)
   default     = []
   validation {
     condition     = alltrue([for arn in var.admin_principals : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(role|user)/", arn))])
-    error_message = "ARNs of roles and users, such as arn:aws:iam::123456789012:role/platform."
+    error_message = "Each entry must be the ARN of a role or user, such as arn:aws:iam::123456789012:role/platform."
   }
 }
 
@@ -108,11 +108,11 @@ variable "user_principals" {
   default     = []
   validation {
     condition     = alltrue([for arn in var.user_principals : can(regex("^arn:[a-z-]+:iam::[0-9]{12}:(role|user)/", arn))])
-    error_message = "ARNs of roles and users, such as arn:aws:iam::123456789012:role/research."
+    error_message = "Each entry must be the ARN of a role or user, such as arn:aws:iam::123456789012:role/research."
   }
   validation {
     condition     = length(setintersection(var.user_principals, var.admin_principals)) == 0
-    error_message = "An administrator needs no rights of a user."
+    error_message = "An administrator must not be listed as a user too."
   }
 }
 
@@ -129,7 +129,7 @@ variable "service_account" {
 }
 
 variable "system_nodes" {
-  description = "Nodes for operators: instance types (the first preferred; of one architecture), nodes at least and at most, disk in GiB. Default 2 to 4 of m7i.large with 50 GiB. Each m7i.large costs 0.10 USD/hour, its disk 0.08 USD/GiB-month."
+  description = "Nodes for components: instance types (first one preferred; one architecture), minimum and maximum nodes, disk in GiB. Default 2 to 4 of m7i.large with 50 GiB. Each m7i.large costs 0.10 USD/hour, its disk 0.08 USD/GiB-month."
   type = object({
     instance_types = optional(list(string), ["m7i.large"])
     min            = optional(number, 2)
@@ -139,16 +139,16 @@ variable "system_nodes" {
   default = {}
   validation {
     condition     = var.system_nodes.min >= 1 && var.system_nodes.max >= var.system_nodes.min
-    error_message = "One node at least, and max not below min: operators must run."
+    error_message = "min must be at least 1, and max at least min, so that components can run."
   }
   validation {
     condition     = length(distinct([for type in var.system_nodes.instance_types : can(regex("^[a-z]+[0-9]+g[a-z]*\\.", type))])) == 1
-    error_message = "Instance types of one architecture, one at least."
+    error_message = "At least one instance type is required, and all must have the same architecture."
   }
 }
 
 variable "gpu_pools" {
-  description = "Managed node groups for training by name: instance types, capacity (on-demand, spot or capacity-block with its capacity_reservation_id and zone), nodes at least (0 = from zero) and at most, zone, EFA interfaces of a node (0 = none), a placement group, disk in GiB and its throughput in MiB/s, parallel_pull (unpacks image layers in parallel; needs 600 MiB/s), AMI type, labels, and whether nodes are tainted nvidia.com/gpu. Default {} = none. `min` nodes are paid for at all times; throughput above 125 costs 0.04 USD/MiB/s-month."
+  description = "Managed node groups for training by name: instance types, capacity (on-demand, spot or capacity-block with its capacity_reservation_id and zone), minimum nodes (0 = scale from zero) and maximum nodes, zone, EFA interfaces per node (0 = none), a placement group, disk in GiB and its throughput in MiB/s, parallel_pull (unpacks image layers in parallel; needs 600 MiB/s), AMI type, labels, and whether nodes are tainted nvidia.com/gpu. Default {} = none. `min` nodes are paid for at all times; throughput above 125 costs 0.04 USD/MiB/s-month."
   type = map(object({
     instance_types          = list(string)
     capacity                = optional(string, "on-demand")
@@ -168,42 +168,42 @@ variable "gpu_pools" {
   default = {}
   validation {
     condition     = alltrue([for name, pool in var.gpu_pools : can(regex("^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$", name)) && length(pool.instance_types) > 0])
-    error_message = "A pool has a name of at most 20 lower-case letters, digits and '-', and one instance type at least."
+    error_message = "A pool needs a name of at most 20 lower-case letters, digits and '-', and at least one instance type."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : contains(["on-demand", "spot", "capacity-block"], pool.capacity)])
-    error_message = "capacity is on-demand, spot or capacity-block."
+    error_message = "capacity must be on-demand, spot or capacity-block."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.capacity != "capacity-block" || (pool.capacity_reservation_id != null && pool.zone != null && length(pool.instance_types) == 1)])
-    error_message = "A capacity block needs its capacity_reservation_id, the zone that it was bought in, and its one instance type."
+    error_message = "A capacity block needs its capacity_reservation_id, its zone, and exactly one instance type."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.min >= 0 && pool.max >= max(pool.min, 1)])
-    error_message = "max is 1 at least, and not below min."
+    error_message = "max must be at least 1 and at least min."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.disk_throughput_mibs >= 125 && pool.disk_throughput_mibs <= 1000])
-    error_message = "disk_throughput_mibs is 125 to 1000."
+    error_message = "disk_throughput_mibs must be 125 to 1000."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : !pool.parallel_pull || pool.disk_throughput_mibs >= 600])
-    error_message = "parallel_pull needs disk_throughput_mibs of 600: on a slower disk it makes pulls slower."
+    error_message = "parallel_pull needs a disk_throughput_mibs of at least 600: on a slower disk it slows pulls down."
   }
   validation {
     condition     = alltrue([for pool in values(var.gpu_pools) : pool.efa_interfaces >= 0 && pool.efa_interfaces <= 32])
-    error_message = "efa_interfaces is 0 to 32: as many as the instance type has network cards."
+    error_message = "efa_interfaces must be 0 to 32, the number of network cards of the instance type."
   }
 }
 
 variable "karpenter" {
-  description = "Whether to make the roles, queue and event rules of Karpenter, which starts nodes when pods wait. Default true. The queue costs cents a month; nodes cost what Karpenter starts."
+  description = "Whether to create the roles, queue and event rules of Karpenter, which starts nodes for pending pods. Default true. The queue costs cents a month; nodes cost what Karpenter starts."
   type        = bool
   default     = true
 }
 
 variable "load_balancer_controller" {
-  description = "Whether to make the role of the AWS Load Balancer Controller. Default true. Free; each load balancer that a Service asks for costs 0.0225 USD/hour."
+  description = "Whether to create the role of the AWS Load Balancer Controller. Default true. Free; each load balancer requested by a Service costs 0.0225 USD/hour."
   type        = bool
   default     = true
 }
@@ -215,17 +215,17 @@ variable "addon_versions" {
 }
 
 variable "efs" {
-  description = "A shared file system (EFS): throughput `elastic` (billed by use: 0.03 USD/GB read, 0.06 written) or `bursting` (grows with what is stored). Default null = none. 0.30 USD/GB-month stored, 0.016 after 30 days without access."
+  description = "A shared file system (EFS): throughput `elastic` (billed by use: 0.03 USD/GB read, 0.06 written) or `bursting` (grows with the stored data). Default null = none. 0.30 USD/GB-month stored, 0.016 after 30 days without access."
   type        = object({ throughput = optional(string, "elastic") })
   default     = null
   validation {
     condition     = var.efs == null ? true : contains(["elastic", "bursting"], var.efs.throughput)
-    error_message = "throughput is elastic or bursting."
+    error_message = "throughput must be elastic or bursting."
   }
 }
 
 variable "fsx" {
-  description = "A parallel file system (FSx for Lustre) in the zone of the GPU nodes, linked to `import_prefix` of the bucket: size in GiB (1200, or a multiple of 2400), deployment SCRATCH_2 or PERSISTENT_2, throughput in MB/s for each TiB of PERSISTENT_2 (125, 250, 500, 1000), export of new and changed files, export of deletions. Default null = none. SCRATCH_2 costs 0.14 USD/GB-month whether used or not: 168 USD for 1200 GiB."
+  description = "A parallel file system (FSx for Lustre) in the zone of the GPU nodes, linked to `import_prefix` of the bucket: size in GiB (1200, or a multiple of 2400), deployment SCRATCH_2 or PERSISTENT_2, throughput in MB/s per TiB of PERSISTENT_2 (125, 250, 500, 1000), export of new and changed files, export of deletions. Default null = none. SCRATCH_2 costs 0.14 USD/GB-month whether used or not: 168 USD for 1200 GiB."
   type = object({
     size_gib       = optional(number, 1200)
     deployment     = optional(string, "SCRATCH_2")
@@ -237,20 +237,20 @@ variable "fsx" {
   default = null
   validation {
     condition     = var.fsx == null ? true : (var.fsx.size_gib == 1200 || (var.fsx.size_gib > 0 && var.fsx.size_gib % 2400 == 0))
-    error_message = "size_gib is 1200 or a multiple of 2400."
+    error_message = "size_gib must be 1200 or a multiple of 2400."
   }
   validation {
     condition     = var.fsx == null ? true : contains(["SCRATCH_2", "PERSISTENT_2"], var.fsx.deployment)
-    error_message = "deployment is SCRATCH_2 or PERSISTENT_2: no other can be linked to a bucket."
+    error_message = "deployment must be SCRATCH_2 or PERSISTENT_2: other types cannot be linked to a bucket."
   }
   validation {
     condition     = var.fsx == null ? true : (var.fsx.throughput == null || (var.fsx.deployment == "PERSISTENT_2" && contains([125, 250, 500, 1000], coalesce(var.fsx.throughput, 0))))
-    error_message = "throughput is for PERSISTENT_2: 125, 250, 500 or 1000 MB/s for each TiB."
+    error_message = "throughput requires PERSISTENT_2 and must be 125, 250, 500 or 1000 MB/s per TiB."
   }
 }
 
 variable "s3_files" {
-  description = "Whether the bucket can be mounted as a file system by NFS (Amazon S3 Files). Default false. The part of the data that is in use costs as much as EFS."
+  description = "Whether the bucket can be mounted over NFS (Amazon S3 Files). Default false. Data in active use costs as much as in EFS."
   type        = bool
   default     = false
 }
@@ -267,80 +267,80 @@ variable "bucket_name" {
   default     = ""
   validation {
     condition     = var.bucket_name == "" || can(regex("^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$", var.bucket_name))
-    error_message = "3 to 63 lower-case letters, digits, '-' and '.', without s3://."
+    error_message = "The bucket name must have 3 to 63 lower-case letters, digits, '-' and '.', without s3://."
   }
 }
 
 variable "bucket_managed" {
-  description = "Whether Terraform makes the bucket and its settings; false for a bucket of others, which is only read, and on which the cluster's roles get rights. Default true. Free."
+  description = "Whether Terraform creates the bucket and its settings; false for an existing bucket, whose settings are not changed, and to which the cluster's roles get access. Default true. Free."
   type        = bool
   default     = true
   validation {
     condition     = var.bucket_managed || (var.bucket_name != "" && var.fsx == null && !var.s3_files)
-    error_message = "A bucket of others has a name, and is not linked to FSx or S3 Files, which change its notifications."
+    error_message = "An unmanaged bucket needs a name, and cannot be linked to FSx or S3 Files, which change its notifications."
   }
 }
 
 variable "bucket_key_arn" {
-  description = "ARN of the key of KMS that encrypts a bucket of others. Default \"\" = none, or AWS's own. Each request to KMS costs 0.000003 USD."
+  description = "ARN of the KMS key that encrypts an unmanaged bucket. Default \"\" = none, or AWS's own key. Each request to KMS costs 0.000003 USD."
   type        = string
   default     = ""
 }
 
 variable "bucket_force_destroy" {
-  description = "Whether destroying the cluster deletes what the bucket holds; else a bucket that is not empty stops the destruction. Default false. Free."
+  description = "Whether destroying the cluster deletes the objects in the bucket; otherwise a bucket with objects stops the destruction. Default false. Free."
   type        = bool
   default     = false
 }
 
 variable "repositories" {
-  description = "Repositories for images (ECR), by name. Default [] = none. 0.10 USD/GB-month; images without a tag are removed after 14 days."
+  description = "Names of image repositories (ECR). Default [] = none. 0.10 USD/GB-month; images without a tag are removed after 14 days."
   type        = list(string)
   default     = []
   validation {
     condition     = alltrue([for repository in var.repositories : can(regex("^[a-z0-9][a-z0-9._/-]{1,199}$", repository))])
-    error_message = "A repository has a name of lower-case letters, digits, '.', '_', '/' and '-'."
+    error_message = "A repository name may have lower-case letters, digits, '.', '_', '/' and '-'."
   }
 }
 
 variable "sagemaker" {
-  description = "Whether to make a role with which SageMaker's training jobs use the bucket and the repositories. Default false. Free."
+  description = "Whether to create a role for SageMaker training jobs with access to the bucket and the repositories. Default false. Free."
   type        = bool
   default     = false
 }
 
 variable "log_retention_days" {
-  description = "Days that the logs of the control plane, of refused connections and of FSx are kept. Default 365. 0.50 USD/GB written, 0.03 USD/GB-month kept."
+  description = "Retention in days of the logs of the control plane, rejected connections and FSx. Default 365. 0.50 USD/GB written, 0.03 USD/GB-month kept."
   type        = number
   default     = 365
   validation {
     condition     = contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.log_retention_days)
-    error_message = "CloudWatch keeps logs for 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 … days."
+    error_message = "CloudWatch supports a retention of 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731 … days."
   }
 }
 
 variable "budget" {
-  description = "A message to `email` when the account's costs of a month reach 80 % of `limit_usd`, and when the forecast exceeds it. Default null = none. Two budgets are free."
+  description = "An alert to `email` when the account's monthly costs reach 80 % of `limit_usd`, and when the forecast exceeds it. Default null = none. Two budgets are free."
   type        = object({ limit_usd = number, email = string })
   default     = null
   validation {
     condition     = var.budget == null ? true : var.budget.limit_usd > 0
-    error_message = "limit_usd is above zero."
+    error_message = "limit_usd must be above zero."
   }
 }
 
 variable "tags" {
-  description = "Tags of all that is made, for cost reports. Default {}. Free."
+  description = "Tags for all resources, for cost reports. Default {}. Free."
   type        = map(string)
   default     = {}
   validation {
     condition     = alltrue([for key in keys(var.tags) : !startswith(key, "windlass.dev/") && !startswith(lower(key), "aws:")])
-    error_message = "Tags that begin with windlass.dev/ or aws: are set by Windlass and by AWS."
+    error_message = "Tags that start with windlass.dev/ or aws: are reserved for Windlass and AWS."
   }
 }
 
 variable "endpoints" {
-  description = "URLs of services by the provider's names (ec2, eks, s3, …), for an emulator of AWS. Default {} = AWS; so is an empty one. Free."
+  description = "Service URLs by the provider's service name (ec2, eks, s3, …), for an AWS emulator. Default {} = AWS; so does an empty URL. Free."
   type        = map(string)
   default     = {}
   validation {
@@ -348,6 +348,6 @@ variable "endpoints" {
       "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
       "s3", "sqs", "sts",
     ], service)])
-    error_message = "budgets, cloudcontrolapi, cloudformation, ec2, ecr, efs, eks, events, fsx, iam, kms, logs, s3, sqs and sts are used."
+    error_message = "Only budgets, cloudcontrolapi, cloudformation, ec2, ecr, efs, eks, events, fsx, iam, kms, logs, s3, sqs and sts can be set."
   }
 }

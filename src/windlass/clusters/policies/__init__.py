@@ -1,4 +1,4 @@
-"""The least policies for a cluster: of who makes and removes it, checks it, audits it, or runs on it. Pure."""
+"""Least-privilege IAM policies of a cluster: to create and remove it, check it, audit it, or run jobs on it. Pure."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = [
 
 
 class Purpose(StrEnum):
-    """What a policy is for."""
+    """Purpose of a policy."""
 
     UP = "up"
-    """`cluster plan`, `up`, `status` and `down`, which audits; attach its documents and those of the audit."""
+    """`cluster plan`, `up`, `status` and `down`. Because `down` audits, attach the audit's documents too."""
     AUDIT = "audit"
     """`cluster audit`."""
     DOCTOR = "doctor"
-    """`doctor --on`; what it simulates are the statements of `up`."""
+    """`doctor --on`, which simulates the statements of `up`."""
     RUNS = "runs"
-    """The person who starts runs. The role of their pods is `pods`."""
+    """A user who starts runs. The role of the runs' pods is `pods`."""
     PODS = "pods"
-    """The role of the runs' pods, which Terraform makes: shown, not attached by hand."""
+    """The role of the runs' pods, which Terraform creates: shown for information, not attached by hand."""
 
 
 TITLES: Final = {
@@ -47,11 +47,11 @@ TITLES: Final = {
     Purpose.RUNS: "persons who start runs; name them in access.users of the cluster file too",
     Purpose.PODS: "the pods of runs: Terraform makes this role, there is nothing to attach",
 }
-"""Whom each policy is for."""
+"""Who needs each policy."""
 
 
 def made(cluster: Cluster, place: Place) -> tuple[Statement, ...]:
-    """What Terraform needs to make a cluster and to remove it."""
+    """Returns the statements that Terraform needs to create a cluster and to remove it."""
     parts: tuple[Iterable[Statement], ...] = (
         network.statements(cluster, place),
         control.statements(cluster, place),
@@ -63,7 +63,7 @@ def made(cluster: Cluster, place: Place) -> tuple[Statement, ...]:
 
 
 def statements(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Statement, ...]:
-    """The statements of one purpose for a cluster in an account (12 digits)."""
+    """Returns the statements of one purpose for a cluster in an account (12 digits)."""
     place = Place.of(cluster, account)
     if purpose is Purpose.UP:
         return made(cluster, place)
@@ -75,12 +75,12 @@ def statements(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Statem
 
 
 def policies(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Document, ...]:
-    """The documents of one purpose, each within IAM's limit."""
+    """Returns the policy documents of one purpose, each within IAM's size limit."""
     return documents(
         f"windlass-{cluster.name}-{purpose.value}", statements(cluster, account, purpose), whom=TITLES[purpose]
     )
 
 
 def as_statements(cluster: Cluster, account: str, purpose: Purpose) -> list[dict[str, Any]]:
-    """The same as plain data, for a simulation."""
+    """Returns the statements of one purpose as plain data, for IAM's policy simulation."""
     return [one.as_json() for one in statements(cluster, account, purpose)]

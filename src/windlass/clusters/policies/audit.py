@@ -1,4 +1,4 @@
-"""The least policy that an audit needs, made of what the finders declare."""
+"""The least-privilege policy of an audit, built from the operations that its finders declare."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from windlass.clusters.aws import iam_action
 
 
 def audit_actions() -> tuple[str, ...]:
-    """All actions of IAM that an audit uses, sorted; none of them changes anything."""
+    """Returns all IAM actions that an audit uses, sorted; all are read-only."""
     asked = {call for finder in FINDERS for call in finder.asks} | set(ASKS)
     return tuple(sorted({iam_action(*call.split(":")) for call in asked}))
 
 
 def audit_statements() -> list[dict[str, Any]]:
-    """One statement for each service. Listings cannot be bounded to resources, and tags are read of all of them."""
+    """Returns one statement per service. List actions cannot be limited to resources, and the audit reads all tags."""
     by_service: defaultdict[str, list[str]] = defaultdict(list)
     for action in audit_actions():
         by_service[action.split(":")[0]].append(action)

@@ -1,4 +1,4 @@
-"""What Terraform does for the control plane: EKS, the roles, the key, the logs."""
+"""IAM actions that Terraform needs for the control plane: EKS, roles, the key, logs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from windlass.spec.cluster import Cluster
 
 ADDONS_IN: Final = ("nodegroup", "addon", "access-entry", "podidentityassociation")
 LINKED: Final = ("eks", "eks-nodegroup", "autoscaling")
-"""Services whose own role EKS makes in an account, by the caller's rights, when the first cluster needs it."""
+"""Services whose service-linked role EKS creates, with the caller's permissions, for the first cluster of an
+account."""
 
 
 def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    """EKS, IAM, KMS and CloudWatch Logs."""
+    """Yields the statements for EKS, IAM, KMS and CloudWatch Logs."""
     yield from _eks(place)
     yield from _roles(cluster, place)
     yield from _key(cluster, place)
@@ -52,7 +53,7 @@ def _eks(place: Place) -> Iterator[Statement]:
 
 
 def managed_policies(cluster: Cluster) -> tuple[str, ...]:
-    """AWS's own policies that roles of the configuration get."""
+    """Returns the AWS managed policies that the configuration attaches to its roles."""
     found = [
         "AmazonEKSClusterPolicy",
         "AmazonEKSWorkerNodePolicy",
@@ -120,12 +121,12 @@ def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
 
 
 def roles_of(cluster: Cluster) -> tuple[str, ...]:
-    """The roles that Terraform makes, by the end of their name."""
+    """Returns the suffixes of the names of the roles that Terraform creates."""
     return (*passed(cluster), *(["sagemaker"] if cluster.sagemaker else []))
 
 
 def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """Roles that are handed to services, by the end of their name; which services may get each."""
+    """Returns the roles passed to services, by name suffix, with the services that may receive each."""
     found = {
         "cluster": ("eks.amazonaws.com",),
         "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),

@@ -1,4 +1,4 @@
-"""What `windlass doctor --on CLUSTER` asks of AWS: it reads, and files what it is told to file."""
+"""IAM actions of `windlass doctor --on CLUSTER`: reads, and the requests that it files for the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from windlass.clusters.policies.statement import Place, Statement, actions
 
 
 def statements(place: Place) -> Iterator[Statement]:
-    """Zones and offers, quotas and what runs, rights by simulation, the association of the runs' role."""
+    """Yields statements for zones and offerings, quotas and usage, policy simulation, and the pod identity
+    association.
+    """
     yield Statement(
         "ReadOffersAndUse",
         actions(

@@ -1,4 +1,4 @@
-"""Puts statements into policy documents that IAM takes: a managed policy has 6,144 characters at most."""
+"""Packs statements into policy documents within IAM's limit of 6,144 characters."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Any, Final
 from windlass.clusters.policies.statement import Statement
 
 LONGEST: Final = 6144
-"""Characters of a managed policy, white space not counted.
+"""Maximum number of characters in a managed policy, not counting white space.
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One policy."""
+    """One policy document."""
 
     name: str
-    """For IAM: letters, digits and dashes."""
+    """Name in IAM: letters, digits and dashes."""
     statements: tuple[Statement, ...]
     whom: str = ""
-    """Who needs it."""
+    """User or role that needs the policy."""
 
     @property
     def document(self) -> dict[str, Any]:
-        """As IAM takes it."""
+        """The JSON document for IAM."""
         return {"Version": "2012-10-17", "Statement": [one.as_json() for one in self.statements]}
 
     @property
     def size(self) -> int:
-        """Characters as IAM counts them, of the 6,144 that a managed policy may have."""
+        """Number of characters as counted by IAM; a managed policy may have 6,144."""
         return len(_short(self.document))
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why statements are as they are, where their names do not say so."""
+        """Explanations of statements whose purpose is not clear from their names."""
         return tuple(f"{one.sid}: {one.why}" for one in self.statements if one.why)
 
 
 def documents(
     name: str, statements: Iterable[Statement], longest: int = LONGEST, whom: str = ""
 ) -> tuple[Document, ...]:
-    """As few documents as the order of the statements allows; several are numbered from 1."""
+    """Packs statements, in order, into as few documents as possible; if there are several, they are numbered from 1."""
     groups: list[list[Statement]] = [[]]
     for one in statements:
         if groups[-1] and Document("", (*groups[-1], one)).size > longest:

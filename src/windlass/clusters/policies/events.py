@@ -1,4 +1,4 @@
-"""What Terraform does for Karpenter's messages, and for the budget."""
+"""IAM actions that Terraform needs for Karpenter's event queue and for the budget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.spec.cluster import Cluster
 
 
 def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    """SQS and EventBridge with Karpenter, Budgets with a budget."""
+    """Yields statements for SQS and EventBridge if the cluster has Karpenter, and for Budgets if it has a budget."""
     if "karpenter" in cluster.components:
         yield Statement(
             "OwnQueue",

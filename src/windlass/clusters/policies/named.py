@@ -1,4 +1,4 @@
-"""Makes the least policies for a cluster, as values and as files that `aws iam create-policy` reads."""
+"""Builds the least-privilege policies of a cluster, as values and as files for `aws iam create-policy`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context
 
 TOGETHER: Final = {"up": ("up", "audit"), "audit": ("audit",), "doctor": ("doctor",), "runs": ("runs", "pods")}
-"""Policies that are printed for each purpose: `down` ends with an audit, and the role of pods is shown with runs."""
+"""Policies printed for each purpose: `down` ends with an audit, and the role of pods is shown with `runs`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPolicies:
-    """The least policies of one purpose for a cluster."""
+    """The least-privilege policies of one purpose for a cluster."""
 
     cluster: str
     region: str
     account_id: str
     policies: tuple[Document, ...]
     written: tuple[str, ...]
-    """Files that were written."""
+    """Paths of the written files."""
 
 
 def policies(
     named: ManagedCluster, purpose: str, context: Context, *, account: str = "", into: Path | None = None
 ) -> ClusterPolicies:
-    """The policies of a purpose (a key of `TOGETHER`); `into` is a folder for one file each.
+    """Returns the policies of a purpose (a key of `TOGETHER`); `into` is a folder to write one file per policy.
 
-    Raises UsageError where the account is not known, OSError where a file cannot be written.
+    Raises UsageError if the account is unknown, OSError if a file cannot be written.
     """
     account = account or _account(named, context)
     if not re.fullmatch(r"\d{12}", account):

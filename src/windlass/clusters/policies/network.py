@@ -1,6 +1,7 @@
-"""What Terraform does in EC2 for a cluster: a VPC with all that is in it, launch templates, placement groups.
+"""EC2 actions that Terraform needs for a cluster: a VPC and its parts, launch templates, placement groups.
 
-EC2 gives ids, and names of ours are tags: what is made must get the cluster's tag, and what is changed must have it.
+EC2 objects have generated ids; Windlass's names are tags. Therefore new objects must be tagged with the cluster, and
+only objects with that tag may be changed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ MADE: Final = {
     "AuthorizeSecurityGroupEgress": "security-group-rule",
     "AuthorizeSecurityGroupIngress": "security-group-rule",
 }
-"""The resource type that each action makes."""
+"""Resource type created by each action."""
 PLACEMENT: Final = {"CreatePlacementGroup": "placement-group"}
-"""Where a pool has a placement group."""
+"""Additional action for pools with a placement group."""
 DESCRIBED: Final = (
     "Addresses", "AddressesAttribute", "AvailabilityZones", "FlowLogs", "InstanceTypeOfferings", "InternetGateways",
     "LaunchTemplateVersions", "LaunchTemplates", "NatGateways", "NetworkAcls", "NetworkInterfaces", "PlacementGroups",
@@ -37,7 +38,7 @@ DESCRIBED: Final = (
 
 
 def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    """All of EC2 that `up` and `down` need."""
+    """Yields the EC2 statements that `up` and `down` need."""
     made = MADE | (PLACEMENT if cluster.node_groups else {})
     kinds = sorted(set(made.values()))
     yield Statement(
@@ -78,7 +79,7 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
         "RetagOwnNetwork",
         ("ec2:CreateTags",),
         _ec2(place, kinds),
-        # Other tags may be set, and the cluster's may only stay what it is.
+        # Other tags may be set freely, but the cluster tag must keep its value.
         both(place.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}),
     )
     yield Statement(
@@ -115,7 +116,9 @@ def _deleting(cluster: Cluster, place: Place) -> Iterator[Statement]:
 
 
 def _launching(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    """EKS tries whether the caller may start instances from the template of a node group, and refuses it otherwise."""
+    """Yields the permission to launch instances from a node group's template: EKS checks it when it creates the
+    group.
+    """
     why = "EKS refuses a node group with a launch template to a person who could not start instances from it"
     yield Statement(
         "LaunchFromOwnTemplates", ("ec2:RunInstances",), _ec2(place, ["launch-template"]), place.own, why=why

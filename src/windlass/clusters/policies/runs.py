@@ -1,6 +1,6 @@
-"""What runs need: the role of their pods, which Terraform makes, and the person who starts them.
+"""IAM permissions for runs: the role of their pods, which Terraform creates, and the users who start them.
 
-The role is the text of `run` in clusters/eks/identity.tf; a test compares both.
+The role repeats the policy `run` in clusters/eks/identity.tf; a test compares both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OBJECTS = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUp
 
 
 def of_pods(place: Place, key_arn: str = "") -> Iterator[Statement]:
-    """The role of pods; without `key_arn`, the key is any with the tag of the cluster."""
+    """Yields the statements of the pods' role; without `key_arn`, any key tagged with the cluster is allowed."""
     yield from _bucket(place, key_arn)
     yield Statement(
         "Images",
@@ -24,7 +24,9 @@ def of_pods(place: Place, key_arn: str = "") -> Iterator[Statement]:
 
 
 def of_person(place: Place) -> Iterator[Statement]:
-    """Who starts runs: an access entry (`access.users` of the cluster file) gives rights in the cluster itself."""
+    """Yields the statements for users who start runs. Their permissions inside the cluster come from an access entry
+    (`access.users` of the cluster file).
+    """
     yield Statement("FindCluster", ("eks:DescribeCluster",), place.arns("eks", f"cluster/{place.name}"))
     yield from _bucket(place, "")
     yield Statement(

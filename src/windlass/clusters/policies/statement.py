@@ -1,4 +1,4 @@
-"""One statement of a policy, and the names that its resources are made of."""
+"""One policy statement, and the ARNs and conditions that statements are built from."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Conditions = Mapping[str, Mapping[str, str | list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a cluster is, and how what belongs to it is called."""
+    """Account, region and resource names of a cluster, from which ARNs are built."""
 
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     region: str
     account: str
-    """12 digits."""
+    """Account number, 12 digits."""
     bucket: str
-    """Of the cluster's data."""
+    """Name of the cluster's data bucket."""
     repositories: tuple[str, ...]
-    """Of images."""
+    """Names of the image repositories."""
 
     @classmethod
     def of(cls, cluster: Cluster, account: str) -> Place:
-        """The place of a cluster in an account."""
+        """Builds the scope of a cluster in an account."""
         bucket = cluster.storage.bucket or f"windlass-{cluster.name}-{account}"
         return cls(cluster.name, cluster.region, account, bucket, cluster.repositories or (cluster.name,))
 
@@ -39,56 +39,56 @@ class Place:
         return partition(self.region)
 
     def arn(self, service: str, rest: str) -> str:
-        """An ARN in the region of the cluster."""
+        """Returns an ARN in the region of the cluster."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{rest}"
 
     def arns(self, service: str, *rests: str) -> tuple[str, ...]:
-        """Several of them."""
+        """Returns several ARNs of one service in the region of the cluster."""
         return tuple(self.arn(service, rest) for rest in rests)
 
     def iam(self, rest: str) -> str:
-        """An ARN of IAM, which has no region."""
+        """Returns an IAM ARN, which has no region."""
         return f"arn:{self.partition}:iam::{self.account}:{rest}"
 
     def role(self, name: str) -> str:
-        """The ARN of the role NAME-`name`."""
+        """Returns the ARN of the role `CLUSTER-name`."""
         return self.iam(f"role/{self.name}-{name}")
 
     @property
     def bucket_arn(self) -> str:
-        """The ARN of the bucket."""
+        """ARN of the data bucket."""
         return f"arn:{self.partition}:s3:::{self.bucket}"
 
     @property
     def here(self) -> Conditions:
-        """In the region of the cluster alone: for what names no resource."""
+        """Condition: requests in the region of the cluster, for actions without a resource."""
         return {"StringEquals": {"aws:RequestedRegion": self.region}}
 
     @property
     def own(self) -> Conditions:
-        """On what has the tag of the cluster: for what has no name of ours, but an id."""
+        """Condition: resources tagged with the cluster, for resources that have generated ids instead of names."""
         return {"StringEquals": {f"aws:ResourceTag/{OWNER}": self.name}}
 
     @property
     def new(self) -> Conditions:
-        """On what gets the tag of the cluster while it is made."""
+        """Condition: resources that are tagged with the cluster on creation."""
         return {"StringEquals": {f"aws:RequestTag/{OWNER}": self.name}}
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is allowed, on what, and when."""
+    """A policy statement: allowed actions, resources and conditions."""
 
     sid: str
-    """Says what it is for; letters and digits."""
+    """Statement id that describes the purpose; letters and digits."""
     actions: tuple[str, ...]
     resources: tuple[str, ...] = ("*",)
     conditions: Conditions = field(default_factory=dict)
     why: str = ""
-    """Why it is as it is, where the names do not say so."""
+    """Reason for the statement, if the names do not show it."""
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in a policy."""
+        """Returns the statement as JSON for a policy document."""
         found: dict[str, Any] = {
             "Sid": self.sid,
             "Effect": "Allow",
@@ -105,12 +105,12 @@ def _one_or_all(values: tuple[str, ...]) -> str | list[str]:
 
 
 def actions(service: str, *names: str) -> tuple[str, ...]:
-    """Actions of one service, sorted."""
+    """Returns the prefixed names of actions of one service, sorted."""
     return tuple(sorted(f"{service}:{name}" for name in names))
 
 
 def both(*conditions: Conditions) -> Conditions:
-    """All conditions together."""
+    """Merges conditions; all of them must hold."""
     found: dict[str, dict[str, str | list[str]]] = {}
     for one in conditions:
         for operator, values in one.items():

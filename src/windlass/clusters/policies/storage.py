@@ -1,4 +1,4 @@
-"""What Terraform does for data: the bucket, the repositories, EFS, FSx for Lustre, S3 Files, the state's bucket."""
+"""IAM actions that Terraform needs for storage: buckets, repositories, EFS, FSx for Lustre, S3 Files, remote state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ THROUGH_A_SERVICE: Conditions = {"Bool": {"aws:ViaAWSService": "true"}}
 
 
 def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    """All of it that a cluster file asks for."""
+    """Yields the statements for the storage that a cluster file requests."""
     yield from _bucket(place)
     yield from _repositories(place)
     if cluster.storage.efs is not None:

@@ -1,1 +1,3 @@
-"""Checks of an account before and after `cluster up`: programs, identity, permissions, quotas, offers. Reads only."""
+"""Checks of an account before and after `cluster up`: programs, identity, permissions, quotas, offerings. Reads
+only.
+"""

@@ -1,4 +1,4 @@
-"""Checks an account for what `cluster up` needs of it; each finding as soon as it is known."""
+"""Checks whether an account meets the requirements of `cluster up`; yields each finding immediately."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from windlass.spec.cluster import Cluster
 
 
 def account_findings(aws: Aws, cluster: Cluster, statements: Callable[[str], Sequence[Statement]]) -> Iterator[Finding]:
-    """Identity, permissions, zones and offers, quotas; without an identity nothing else is asked.
+    """Checks identity, permissions, zones and offerings, and quotas. Without valid credentials, the other checks are
+    skipped.
 
-    `statements` gives the policy that the credentials need, for the number of the account.
+    `statements` returns the required policy for an account number.
     """
     identity = identity_finding(aws)
     yield identity

@@ -1,7 +1,7 @@
-"""Which quotas of EC2 the nodes of a cluster count against, and how many vCPUs they need. Pure.
+"""Computes the EC2 quotas that a cluster's nodes count against, and the vCPUs they need. Pure.
 
-Quotas and what counts against them: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html;
-codes: `aws service-quotas list-service-quotas --service-code ec2`.
+Quotas and their scope: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html; codes: `aws
+service-quotas list-service-quotas --service-code ec2`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from windlass.spec.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A quota of Service Quotas."""
+    """A quota in AWS Service Quotas."""
 
     code: str
     label: str
-    """Short, such as `G/VT spot`."""
+    """Short name for display, such as `G/VT spot`."""
     name: str
-    """As Service Quotas calls it."""
+    """Name in Service Quotas."""
     service: str = "ec2"
 
 
@@ -45,37 +45,37 @@ CLASSES: Final[Mapping[str, tuple[Quota, Quota | None]]] = {
     "u": _pair("L-43DA4232", "", "high memory", "High Memory"),
     "hpc": _pair("L-F7808C92", "", "HPC", "HPC"),
 }
-"""By class: the quota of what runs on demand, and that of spot instances; None where it is not known."""
+"""Quotas for on-demand and for spot instances, by instance class; None if unknown."""
 CLASS_OF: Final[Mapping[str, str]] = {
     **dict.fromkeys(("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z"), "standard"),
     **dict.fromkeys(("g", "gr", "vt"), "g"),
     **{name: name for name in CLASSES if name not in ("standard", "g")},
 }
-"""By the letters that a family begins with."""
+"""Instance class by the letters at the start of the instance family."""
 SPOT_OF_P: Final[Mapping[str, Quota]] = {
     **dict.fromkeys("234", Quota("L-7212CCBC", "P2-P4 spot", "All P4, P3 and P2 Spot Instance Requests")),
     "5": Quota("L-C4BD4855", "P5 spot", "All P5 Spot Instance Requests"),
 }
-"""By generation; that of newer ones is not known."""
+"""Spot quota of P instances by generation; quotas of newer generations are unknown."""
 ADDRESSES: Final = Quota("L-0263D0A3", "addresses", "EC2-VPC Elastic IPs")
 VPCS: Final = Quota("L-F678F1CE", "VPCs", "VPCs per Region", "vpc")
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a cluster needs of one quota."""
+    """Amount of one quota that a cluster needs."""
 
     quota: Quota
     at_most: int
     """vCPUs of all pools at their maximum."""
     at_least: int
-    """vCPUs without which a pool has no node at all: those that always run, else one node of the smallest."""
+    """Minimum vCPUs for every pool to have a node: its permanent nodes, or one node of the smallest type."""
     pools: tuple[str, ...]
-    """Such as `a10g: 8 × g5.12xlarge`."""
+    """Descriptions of the pools: `a10g: 8 × g5.12xlarge`."""
 
 
 def quota_of(instance_type: str, *, is_spot: bool) -> Quota | None:
-    """The quota that an instance of a type counts against; None where it is not known."""
+    """Returns the quota that an instance type counts against; None if unknown."""
     found = re.match(r"([a-z]+)(\d?)", instance_type)
     if found is None or found[1] not in CLASS_OF:
         return None
@@ -87,7 +87,7 @@ def quota_of(instance_type: str, *, is_spot: bool) -> Quota | None:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Nodes of one kind. Those of a capacity block count against no quota of running instances."""
+    """A pool of equal nodes. Capacity blocks are excluded, because they count against no quota of running instances."""
 
     name: str
     types: tuple[str, ...]
@@ -97,7 +97,7 @@ class Pool:
 
 
 def pools_of(cluster: Cluster) -> Iterator[Pool]:
-    """The pools of a cluster whose nodes count against quotas."""
+    """Yields the pools of a cluster whose nodes count against quotas."""
     system = cluster.system
     yield Pool("system", tuple(system.instances), False, system.min, system.max)
     for one in cluster.gpus:
@@ -106,9 +106,9 @@ def pools_of(cluster: Cluster) -> Iterator[Pool]:
 
 
 def demands(cluster: Cluster) -> tuple[list[Demand], list[str]]:
-    """What a cluster needs of each quota, and the instance types whose vCPUs or quota are not known.
+    """Returns the demand per quota, and the instance types with unknown vCPUs or quota.
 
-    A pool of several types counts with the largest of them at its maximum, and with the smallest for one node.
+    A pool with several types counts with its largest type at the maximum, and with its smallest type at the minimum.
     """
     found: dict[str, Demand] = {}
     unclear: list[str] = []

@@ -1,4 +1,4 @@
-"""What a check of an account has found, and what Windlass can do about it where the user agrees."""
+"""Result of an account check, and the fix that Windlass offers for it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Something that Windlass can do about a finding; it is done after the user has agreed."""
+    """A fix for a finding that Windlass can carry out with the user's consent."""
 
     question: str
-    """Such as `Request 384 vCPUs of …?`."""
+    """Question to the user, such as `Request 384 vCPUs of …?`."""
     act: Callable[[], Finding]
-    """Does it, and gives what has come of it. Raises AwsError."""
+    """Carries out the fix and returns a new finding. Raises AwsError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     level: Level
-    """`fail`: the cluster cannot be made or used; `warn`: a part of it cannot, or it is unknown."""
+    """`fail`: the cluster cannot be created or used. `warn`: a part of it cannot, or the check gave no result."""
     found: str
     fix: str = ""
     offer: Offer | None = None
 
 
 def unknown(name: str, error: WindlassError) -> Finding:
-    """What could not be asked for: no failure of the cluster, and no success."""
+    """Returns a warning for a check that gave no result, neither failure nor success."""
     return Finding(name, "warn", f"unknown: {error.message}", error.hint)

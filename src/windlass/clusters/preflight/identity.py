@@ -1,4 +1,4 @@
-"""Which role EKS Pod Identity gives to the pods of a service account; makes the association where it is missing."""
+"""Checks the IAM role that EKS Pod Identity gives to a service account's pods; creates a missing association."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AGENT: Final = "eks-pod-identity-agent"
 
 @dataclass(frozen=True, slots=True)
 class PodsOf:
-    """The pods that are to have a role."""
+    """Pods that need the role: cluster, namespace and service account."""
 
     cluster: str
     namespace: str
@@ -25,9 +25,10 @@ class PodsOf:
 
 
 def association_finding(aws: Aws, pods: PodsOf, role_arn: str) -> Finding:
-    """Whether the pods are associated with the role (any role, where it is empty), and the agent is installed.
+    """Checks that the pods are associated with the role (any role, if `role_arn` is empty), and that the agent is
+    installed.
 
-    Where it is not, the fix is the command that makes it; with a role there is also an offer to make it.
+    If the association is missing, the fix is the command that creates it; with a role there is also an offer to do so.
     """
     try:
         found = _associated(aws, pods)
@@ -56,7 +57,7 @@ def association_finding(aws: Aws, pods: PodsOf, role_arn: str) -> Finding:
 
 
 def command(region: str, pods: PodsOf, role_arn: str) -> str:
-    """What makes the association by hand."""
+    """Returns the `aws` command that creates the association."""
     return (
         f"aws eks create-pod-identity-association --cluster-name {pods.cluster} --namespace {pods.namespace} "
         f"--service-account {pods.service_account} --role-arn {role_arn or 'ROLE_ARN'} --region {region}"
@@ -64,7 +65,7 @@ def command(region: str, pods: PodsOf, role_arn: str) -> str:
 
 
 def associate(aws: Aws, pods: PodsOf, role_arn: str) -> Finding:
-    """Make the association. Raises AwsError."""
+    """Creates the association. Raises AwsError."""
     with aws_errors(f"associate {role_arn}", "eks:CreatePodIdentityAssociation"):
         made = aws.client("eks").create_pod_identity_association(
             clusterName=pods.cluster, namespace=pods.namespace, serviceAccount=pods.service_account, roleArn=role_arn

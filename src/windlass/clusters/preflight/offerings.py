@@ -1,4 +1,4 @@
-"""In which zones a region offers the instance types of a cluster, and whether its pools can have nodes there."""
+"""Checks in which zones a region offers a cluster's instance types, and whether its pools can have nodes there."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from windlass.pricing.instances import efa_of
 from windlass.spec.cluster import Cluster, GpuPool
 
 NO_CONTROL_PLANE: Final = ("use1-az3", "usw1-az2", "cac1-az3")
-"""Zones (by id) in which EKS puts no control plane; the Terraform configuration leaves them out too."""
+"""Ids of zones in which EKS runs no control plane; the Terraform configuration excludes them too."""
 NUM_ZONES: Final = 3
 Offered = Mapping[str, Collection[str]]
 """Zones by instance type."""
 
 
 def zones_of(aws: Aws, cluster: Cluster) -> tuple[str, ...]:
-    """The zones of the cluster: those of its file, else the first that Terraform would take. Raises AwsError."""
+    """Returns the zones of the cluster: those in its file, or the first ones that Terraform would use. Raises
+    AwsError.
+    """
     if cluster.zones:
         return tuple(cluster.zones)
     filters = [
@@ -33,7 +35,7 @@ def zones_of(aws: Aws, cluster: Cluster) -> tuple[str, ...]:
 
 
 def offering_findings(aws: Aws, cluster: Cluster, zones: tuple[str, ...]) -> Iterator[Finding]:
-    """A finding for each pool: where its types are offered, and whether they have the adapters that it asks for."""
+    """Yields a finding per pool: where its instance types are offered, and whether they have the requested adapters."""
     types = sorted({*cluster.system.instances, *(name for pool in cluster.gpus for name in pool.instances)})
     try:
         offered = _offered(aws, types)
@@ -49,9 +51,9 @@ def offering_findings(aws: Aws, cluster: Cluster, zones: tuple[str, ...]) -> Ite
 
 
 def zones_of_pool(cluster: Cluster, pool: GpuPool, zones: tuple[str, ...]) -> tuple[str, ...]:
-    """The zones of a pool, as the Terraform configuration chooses them. Pure.
+    """Returns the zones of a pool, as the Terraform configuration chooses them. Pure.
 
-    Node groups are in one zone where nodes share a placement group (EFA), or FSx for Lustre.
+    Node groups use a single zone if their nodes share a placement group (EFA) or FSx for Lustre.
     """
     if pool.zone:
         return (pool.zone,)

@@ -1,4 +1,4 @@
-"""Checks the programs that `cluster up` and logins to EKS need, and whose credentials there are."""
+"""Checks the programs that `cluster up` and EKS logins need, and the AWS credentials."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SECONDS: Final = 30
 HELM: Final = "install it: https://helm.sh/docs/intro/install/"
 CLI: Final = "install version 2: https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 PASSED: Final = ("PATH", "HOME", "TMPDIR", "LANG")
-"""Variables of the environment that are passed to a program that is asked for its version."""
+"""Environment variables passed to a program that is run to print its version."""
 
 
 def program_findings(
     environ: Mapping[str, str], *, has_components: bool = True, builds: bool = True
 ) -> Iterator[Finding]:
-    """terraform and helm where a cluster is made (`builds`), the aws command that logins call, and boto3."""
+    """Checks terraform and helm if a cluster will be created (`builds`), the aws command for logins, and boto3."""
     if builds:
         try:
             found = find_program(environ)
@@ -58,7 +58,7 @@ def _program(name: str, words: list[str], environ: Mapping[str, str], fix: str, 
 
 
 def identity_finding(aws: Aws) -> Finding:
-    """Whose credentials there are; `fail` where there are none."""
+    """Reports the identity of the credentials; `fail` without credentials."""
     try:
         found = aws.identity
     except WindlassError as error:

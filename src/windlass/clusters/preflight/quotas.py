@@ -1,4 +1,4 @@
-"""Checks the quotas of an account against what runs now and what a cluster needs; files requests for more."""
+"""Compares an account's quotas with current usage and a cluster's demand; files increase requests."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from windlass.spec.cluster import Cluster
 
 CONSOLE: Final = "look: https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
 OPEN: Final = ("PENDING", "CASE_OPENED")
-"""States of a request that AWS has not decided on."""
+"""States of a request that AWS has not decided yet."""
 OF_CLUSTER: Final = ("windlass.dev/cluster", "eks:cluster-name", "aws:eks:cluster-name", "eks:eks-cluster-name")
-"""Tags of nodes with the name of their cluster."""
+"""Tags of nodes that contain the name of their cluster."""
 MISSING: Final = ("NoSuchResourceException", "ResourceNotFoundException")
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A request that AWS has not decided on."""
+    """A quota increase request that AWS has not decided yet."""
 
     wanted: float
     since: str
 
 
 def quota_findings(aws: Aws, cluster: Cluster, zones: int) -> Iterator[Finding]:
-    """vCPUs of each class of instances that the pools have, Elastic IPs and VPCs. Each quota once."""
+    """Checks the vCPU quotas of the pools' instance classes, Elastic IPs and VPCs; each quota once."""
     account = _Account(aws)
     needed, unclear = demands(cluster)
     for demand in needed:
@@ -54,7 +54,7 @@ def _asked(name: str, ask: Callable[[str], Finding]) -> Finding:
 
 
 class _Account:
-    """What runs in the account, and what its quotas are."""
+    """Running instances and quotas of the account."""
 
     def __init__(self, aws: Aws) -> None:
         self._aws = aws
@@ -67,7 +67,7 @@ class _Account:
             return [one for page in pages for group in page["Reservations"] for one in group["Instances"]]
 
     def vcpus(self, name: str, demand: Demand, cluster: str) -> Finding:
-        """Whether all pools fit beside what else runs. Raises AwsError."""
+        """Checks whether all pools fit in addition to the other running instances. Raises AwsError."""
         quota = demand.quota
         value = self.value(quota)
         used = used_by_others(self._instances, cluster)[quota.code]
@@ -81,7 +81,7 @@ class _Account:
         return self._short(name, level, text, quota, used + demand.at_most)
 
     def counted(self, name: str, quota: Quota, needed: int, cluster: str) -> Finding:
-        """Whether so many more of a thing fit. Raises AwsError."""
+        """Checks whether `needed` more objects fit into a quota. Raises AwsError."""
         value = self.value(quota)
         used = self._addresses(cluster) if quota is ADDRESSES else self._vpcs(cluster)
         text = f"{value:g} ({quota.name}), {used} of them used by others; the cluster needs {needed}"
@@ -90,7 +90,7 @@ class _Account:
         return self._short(name, "fail", text, quota, used + needed)
 
     def value(self, quota: Quota) -> float:
-        """What applies; the default where the account has no value of its own. Raises AwsError."""
+        """Returns the account's value of a quota, or the AWS default if the account has none. Raises AwsError."""
         client = self._aws.client("service-quotas")
         named = {"ServiceCode": quota.service, "QuotaCode": quota.code}
         try:
@@ -103,7 +103,7 @@ class _Account:
             return float(client.get_aws_default_service_quota(**named)["Quota"]["Value"])
 
     def pending(self, quota: Quota) -> Pending | None:
-        """The largest request that is open. Raises AwsError."""
+        """Returns the largest open increase request; None without one. Raises AwsError."""
         client = self._aws.client("service-quotas")
         with aws_errors("list requests", "servicequotas:ListRequestedServiceQuotaChangeHistoryByQuota"):
             pages = client.get_paginator("list_requested_service_quota_change_history_by_quota").paginate(
@@ -152,7 +152,7 @@ class _Account:
 
 
 def used_by_others(instances: list[Mapping[str, Any]], cluster: str) -> Counter[str]:
-    """vCPUs by the code of their quota, without the nodes of the cluster itself and those of capacity blocks. Pure."""
+    """Returns used vCPUs by quota code, excluding the cluster's own nodes and capacity blocks. Pure."""
     used: Counter[str] = Counter()
     for one in instances:
         lifecycle = one.get("InstanceLifecycle", "")
@@ -171,7 +171,7 @@ def _is_of(thing: Mapping[str, Any], cluster: str) -> bool:
 
 
 def request(aws: Aws, name: str, quota: Quota, wanted: int) -> Finding:
-    """File a request for a larger quota. Raises AwsError."""
+    """Files a request for a larger quota. Raises AwsError."""
     with aws_errors(f"request quota {quota.code}", "servicequotas:RequestServiceQuotaIncrease"):
         made = aws.client("service-quotas").request_service_quota_increase(
             ServiceCode=quota.service, QuotaCode=quota.code, DesiredValue=float(wanted)

@@ -1,7 +1,7 @@
-"""Checks by IAM's own simulation whether the credentials may do what a policy lists; names the least that is missing.
+"""Simulates with IAM whether the credentials allow a policy's actions; reports the least policy that is missing.
 
-https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html; boundaries and policies of the
-organization count too. Nothing is done: an action is only evaluated.
+https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html; permission boundaries and
+organization policies are included. Actions are only evaluated, never executed.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from windlass.errors import WindlassError
 
 Statement = Mapping[str, Any]
 BATCH: Final = 50
-"""Actions of one request."""
+"""Actions per simulation request."""
 AT_ONCE: Final = 4
-"""Requests at a time: IAM allows few in a second."""
+"""Parallel requests; IAM allows only a few per second."""
 NAME: Final = "permissions"
 SAMPLE: Final = "doctor"
-"""Stands for a `*` within a name: a policy for all names of a pattern allows this one too."""
+"""Replaces `*` inside a resource name for the simulation: a policy for the pattern allows this name too."""
 ALLOW: Final = "allow iam:SimulatePrincipalPolicy and iam:GetRole, to have them checked"
 SHOWN: Final = 8
 MANY: Final = 60
-"""Missing actions from which on the whole policy is attached rather than a statement added."""
+"""If more actions than this are missing, the fix is to attach the whole policy instead of a statement."""
 KINDS: Final = {"true": "boolean", "false": "boolean"}
-"""Types of values of conditions that are no texts."""
+"""Types of condition values that are not strings."""
 ON_TEXTS: Final = re.compile(r"(ForAnyValue:|ForAllValues:)?(String(Equals|Like)|Arn(Equals|Like)|Bool)(IfExists)?")
-"""Operators of conditions whose values are texts that may be given as they are."""
+"""Condition operators whose values can be passed to the simulation unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one request asks: actions on each resource, in the context in which a statement allows them."""
+    """One simulation request: actions on each resource, in the context in which a statement allows them."""
 
     actions: tuple[str, ...]
     resources: tuple[str, ...]
-    """As the statement names them."""
+    """Resources as written in the statement."""
     condition: str = "{}"
-    """Of the statement, as JSON."""
+    """Condition of the statement as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An action that would be refused."""
+    """An action that would be denied."""
 
     action: str
     resource: str
-    """As the statement names it."""
+    """Resource as written in the statement."""
     condition: str = "{}"
-    """Of the statement, as JSON."""
+    """Condition of the statement as JSON."""
     why: str = ""
-    """What forbids it where no statement of the credentials' own policies can allow it; else empty."""
+    """What denies the action, if no policy of the credentials can allow it; else empty."""
 
 
 def permission_finding(aws: Aws, statements: Sequence[Statement]) -> Finding:
-    """Whether all actions of the statements of a policy are allowed."""
+    """Checks whether all actions in a policy's statements are allowed."""
     try:
         principal = principal_of(aws)
         if principal.endswith(":root"):
@@ -75,7 +75,7 @@ def permission_finding(aws: Aws, statements: Sequence[Statement]) -> Finding:
 
 
 def judged(refused: Sequence[Refusal], count: int, principal: str) -> Finding:
-    """What refusals mean: the least policy that is missing, as statements. Pure."""
+    """Builds the finding from refusals, with the missing permissions as statements. Pure."""
     if not refused:
         return Finding(NAME, "ok", f"all {count} actions that cluster up and down use are allowed to {principal}")
     names = list(dict.fromkeys(one.action for one in refused))
@@ -91,7 +91,7 @@ def judged(refused: Sequence[Refusal], count: int, principal: str) -> Finding:
 
 
 def least(refused: Iterable[Refusal]) -> list[dict[str, Any]]:
-    """The statements that allow just what was refused: one for each condition and set of resources. Pure."""
+    """Returns the smallest statements that allow the refused actions: one per condition and set of resources. Pure."""
     resources: dict[tuple[str, str], set[str]] = {}
     for one in refused:
         resources.setdefault((one.condition, one.action), set()).add(one.resource)
@@ -110,14 +110,14 @@ def least(refused: Iterable[Refusal]) -> list[dict[str, Any]]:
 
 
 def simulate(aws: Aws, principal: str, statements: Sequence[Statement]) -> Iterator[Refusal]:
-    """What of these statements would be refused. Raises AwsError."""
+    """Yields the actions of these statements that would be denied. Raises AwsError."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for found in pool.map(lambda asked: _refused(aws, principal, asked), requests(statements)):
             yield from found
 
 
 def requests(statements: Sequence[Statement]) -> list[Asked]:
-    """What is asked for, at most `BATCH` actions at once. Pure."""
+    """Splits statements into simulation requests of at most `BATCH` actions. Pure."""
     found: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for one in statements:
         key = (tuple(_list(one.get("Resource", "*"))), json.dumps(one.get("Condition", {}), sort_keys=True))
@@ -131,12 +131,12 @@ def requests(statements: Sequence[Statement]) -> list[Asked]:
 
 
 def actions_of(statement: Statement) -> list[str]:
-    """The actions of a statement that have a name; a pattern cannot be simulated."""
+    """Returns the actions of a statement without wildcards; patterns cannot be simulated."""
     return [action for action in _list(statement.get("Action", ())) if "*" not in action]
 
 
 def context_of(condition: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Values under which a condition holds, as far as it is one on texts."""
+    """Returns context values that satisfy a condition, as far as it compares strings."""
     found: dict[str, str] = {}
     for operator, values in condition.items():
         if ON_TEXTS.fullmatch(operator):
@@ -175,9 +175,9 @@ def _why(result: Mapping[str, Any]) -> str:
 
 
 def principal_of(aws: Aws) -> str:
-    """The user or role behind the credentials, as policies are attached to it. Raises AwsError.
+    """Returns the ARN of the user or role behind the credentials. Raises AwsError.
 
-    A session of a role is named by the role without its path, which IAM has to be asked for.
+    The ARN of a role session lacks the role's path, which is read from IAM.
     """
     arn = aws.identity.arn
     session = re.fullmatch(r"arn:(aws[\w-]*):sts::(\d+):assumed-role/([^/]+)/.+", arn)

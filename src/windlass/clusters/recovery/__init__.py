@@ -1,4 +1,4 @@
-"""Recovery after a crash: nothing that a killed command has made stays unknown to Terraform."""
+"""Recovery after a crash: adds every resource that a killed command created to the Terraform state."""
 
 from windlass.clusters.recovery.recover import needs_recovery, recover
 from windlass.clusters.recovery.report import Duplicate, Foreign, Imported, Orphan, RecoveryReport

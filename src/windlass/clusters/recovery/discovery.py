@@ -1,8 +1,8 @@
-"""Finds what exists in AWS, is described by the configuration, and is missing in the state.
+"""Finds resources that exist in AWS and are in the configuration, but are missing in the state.
 
-A plan is asked what it would create; for each such resource, AWS is asked whether it exists. What is found becomes an
-import block, and the next plan then knows attributes that more resources depend on (a subnet's id), until a plan
-brings nothing new.
+For each resource that a plan would create, AWS is asked whether it exists. Existing ones get an import block. The next
+plan then knows attributes that other resources depend on, such as a subnet's id. This repeats until a plan finds no
+more existing resources.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from windlass.clusters.terraform.events import Note
 
 POLL_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 45 * 60.0
-"""The longest that AWS takes to make or delete one resource: an EKS cluster or a file system of FSx."""
+"""Longest time in seconds that AWS takes to create or delete one resource: an EKS cluster or an FSx file system."""
 _LOOKED_FOR: Final = {*FINDERS, *WITHOUT_OBJECT}
 _NOT_THERE: Final = re.compile(r'import an existing object to "((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(slots=True)
 class Discovery:
-    """What was found so far."""
+    """Search for existing resources, with the results so far."""
 
     terraform: Terraform
     search: Search
     wait: Callable[[float], None]
-    """Waits for so many seconds."""
+    """Sleeps for a number of seconds."""
     plan: Callable[[], Plan]
-    """Makes a plan that need not read again what is in the state."""
+    """Creates a plan, without refreshing the state if possible."""
     ids: dict[str, str] = field(default_factory=dict)
     """Import ids by address."""
     failed: list[str] = field(default_factory=list)
-    """Addresses of resources that AWS could not complete."""
+    """Addresses of resources that AWS failed to create."""
     duplicates: list[Duplicate] = field(default_factory=list)
     foreign: list[Foreign] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     rejected: set[str] = field(default_factory=set)
-    """Addresses whose import Terraform refused: the resource has gone meanwhile."""
+    """Addresses whose import Terraform refused, because the resource was deleted meanwhile."""
     unkept: set[str] = field(default_factory=set)
-    """Resource blocks whose provider refuses a plan that keeps all attributes."""
+    """Resource blocks whose provider rejects a plan that ignores all changes."""
 
     def run(self) -> tuple[Imported, ...]:
-        """Find all. Raises TerraformError, AwsError."""
+        """Finds all missing resources and returns their imports. Raises TerraformError, AwsError."""
         while True:
             creates = self._creates()
             found = {change.address: id for change in creates if (id := self._import_id(change)) is not None}
@@ -62,10 +62,11 @@ class Discovery:
             self.write_blocks()
 
     def write_blocks(self) -> None:
-        """Write the import blocks into the folder, and that the plan does not change what they import.
+        """Writes the import blocks into the folder, and an override that keeps the plan from changing imported
+        resources.
 
-        Attributes that no import reads (`force_delete`), or that a killed command had not set yet, are for the plan
-        that the user sees.
+        Attributes that imports do not read (`force_delete`), or that a killed command had not set yet, are left to the
+        plan that the user confirms.
         """
         folder = self.terraform.folder.path
         blocks = [import_block(*one) for one in sorted(self.ids.items())]
@@ -75,7 +76,7 @@ class Discovery:
         (folder / KEEPING).write_text("\n".join(kept), encoding="utf-8")
 
     def _creates(self) -> Sequence[Change]:
-        """What a plan with the import blocks would still create."""
+        """Returns the resources that a plan with the import blocks would still create."""
         while True:
             try:
                 plan = self.plan()
@@ -88,9 +89,10 @@ class Discovery:
             return [one for one in plan.summary.changes if one.action is Action.CREATE]
 
     def _gives_way(self, error: TerraformFailed) -> bool:
-        """Take back what a plan has refused: imports of what has gone, and attributes kept that a provider rejects.
+        """Drops what a plan refused: imports of deleted resources, and `ignore_changes` where a provider rejects it.
 
-        aws_nat_gateway refuses the number of its secondary addresses, which is in the state and not in any file.
+        Returns whether anything was dropped. For example, aws_nat_gateway rejects its number of secondary addresses,
+        which is in the state but in no file.
         """
         refused = {found for one in error.diagnostics for found in _refused(one.detail)} & set(self.ids)
         for address in refused:
@@ -101,7 +103,9 @@ class Discovery:
         return bool(refused or unkept)
 
     def _import_id(self, change: Change) -> str | None:
-        """The id of what exists for an address; None if nothing does, or that cannot be known yet."""
+        """Returns the id of the existing resource for an address; None if none exists or it cannot be
+        determined yet.
+        """
         if change.address in self.rejected or any(one.address == change.address for one in self.foreign):
             return None
         found = self.settled(change.address, change.type, change.after)
@@ -119,7 +123,9 @@ class Discovery:
         return kept.id
 
     def settled(self, address: str, type: str, values: Values) -> Sequence[Found]:
-        """What exists for an address, after AWS has finished making it; what AWS is deleting is waited for."""
+        """Returns the existing resources for an address, after waiting until AWS has finished creating or deleting
+        them.
+        """
         waited = 0.0
         while True:
             try:
@@ -143,17 +149,17 @@ class Discovery:
 
 
 def _block(address: str) -> str:
-    """`"aws_vpc" "main"` of `aws_vpc.main["a"]`."""
+    """Returns the HCL block labels of an address: `"aws_vpc" "main"` for `aws_vpc.main["a"]`."""
     type, name = address.partition("[")[0].split(".")[-2:]
     return f'"{type}" "{name}"'
 
 
 def remove_blocks(terraform: Terraform) -> None:
-    """Remove what `write_blocks` wrote: later, an id in it may be gone, and each plan would fail."""
+    """Removes the files of `write_blocks`: if an id in them disappeared later, every plan would fail."""
     for name in (RECOVERY, KEEPING):
         (terraform.folder.path / name).unlink(missing_ok=True)
 
 
 def _refused(detail: str) -> list[str]:
-    """Addresses for which Terraform found no object to import."""
+    """Returns the addresses for which Terraform found no object to import."""
     return [json.loads(f'"{found}"') for found in _NOT_THERE.findall(detail)]

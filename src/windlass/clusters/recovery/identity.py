@@ -1,4 +1,4 @@
-"""Finds roles and policies of IAM and keys of KMS."""
+"""Finds existing IAM roles and policies and KMS keys."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _openid_connect_provider(search: Search, values: Values) -> Sequence[Found]:
 
 
 def _keys(search: Search) -> Sequence[Found]:
-    """Customer keys with the cluster's tag; the list of keys names no tags, so that each is asked for."""
+    """Returns customer keys with the cluster's tag. The list of keys has no tags, so each key is queried."""
     found = []
     for key in search.pages("kms", "list_keys", "Keys"):
         tags = search.call("kms", "list_resource_tags", KeyId=key["KeyId"]).get("Tags")
@@ -71,7 +71,9 @@ def _keys(search: Search) -> Sequence[Found]:
 
 
 def _key(search: Search, values: Values) -> Sequence[Found]:
-    """A deleted key bills nothing, waits a week or more, and is not the one that is planned."""
+    """Returns the key for planned values. Keys pending deletion are skipped: they do not bill and are not the planned
+    key.
+    """
     name = name_of(values)
     return [one for one in _keys(search) if one.name == name and one.status is not Status.GOING]
 

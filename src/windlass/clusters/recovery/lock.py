@@ -1,4 +1,4 @@
-"""Releases the lock that a killed Terraform has left on a state, if its holder is provably gone."""
+"""Releases the state lock of a killed Terraform process if its holder is provably gone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from windlass.clusters.terraform.driver import Terraform
 from windlass.clusters.terraform.errors import LockInfo, StateLocked
 
 CLOCK_SECONDS: Final = 2.0
-"""Tolerance between the clock that Terraform reads and ours: both are of this machine."""
+"""Tolerance in seconds between Terraform's clock and Windlass's; both are on this machine."""
 FLAG: Final = "--break-lock"
 
 
 def release(terraform: Terraform, error: StateLocked, *, is_forced: bool) -> LockInfo:
-    """Release the lock that a command found held; returns it.
+    """Releases the lock that a command found held, and returns it.
 
     Raises StateLocked, with the reason as its hint, if the holder may be alive and `is_forced` is false.
     """
@@ -30,10 +30,11 @@ def release(terraform: Terraform, error: StateLocked, *, is_forced: bool) -> Loc
 
 
 def why_kept(terraform: Terraform, lock: LockInfo) -> str:
-    """Why the holder of a lock may be alive; empty if it is provably gone.
+    """Returns why the holder of a lock may be alive; empty if it is provably gone.
 
-    The proof: a Terraform that Windlass started on this machine ended unseen, the lock was taken after it had started,
-    no process holds the lock that its children inherit, and no other Terraform on this machine works on that state.
+    The proof has four parts: Windlass started a Terraform process on this machine and did not see it end; the lock was
+    taken after that start; no process holds the flock that its children inherit; no other Terraform process on this
+    machine uses that state.
     """
     folder = terraform.folder.path
     here = os.uname().nodename
@@ -55,13 +56,13 @@ def why_kept(terraform: Terraform, lock: LockInfo) -> str:
 
 
 def _unseen(terraform: Terraform) -> list[process.RunningCommand]:
-    """Terraform processes of which no Windlass has seen the end."""
+    """Returns Terraform processes whose end no Windlass process observed."""
     last = process.record_of(terraform.folder.path)
     return [*process.killed_in(terraform.folder.path), *([last] if last else [])]
 
 
 def _unix(created: str) -> float | None:
-    """Of `2026-11-25 01:12:27.628984248 +0000 UTC`; None for a text of another form."""
+    """Parses `2026-11-25 01:12:27.628984248 +0000 UTC` into Unix seconds; None for other formats."""
     found = re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC", created)
     if not found:
         return None

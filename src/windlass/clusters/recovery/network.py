@@ -1,4 +1,4 @@
-"""Finds what EC2 holds: networks by their tags, routes and associations by what they join."""
+"""Finds existing EC2 resources: networks by their tags, routes and associations by the objects that they connect."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from windlass.clusters.tags import OWNER
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A type of EC2 that is found by the tags `windlass.dev/cluster` and `Name`."""
+    """An EC2 resource type that is found by the tags `windlass.dev/cluster` and `Name`."""
 
     operation: str
     key: str
-    """Of the list in the answer."""
+    """Key of the list in the response."""
     id_key: str
     state_key: str = ""
     filters_key: str = "Filters"
     only: tuple[tuple[str, Any], ...] = ()
-    """Further attributes that an item must have."""
+    """Attribute values that an item must also have."""
     never: tuple[tuple[str, Any], ...] = ()
-    """Attributes of items that Terraform does not make."""
+    """Attribute values of items that Terraform does not create."""
 
     def find(self, search: Search, values: Values) -> list[Found]:
-        """The resources with the planned name."""
+        """Returns the resources with the planned name."""
         name = planned_name(values)
         found = self._described(search, {"Name": "tag:Name", "Values": [name]})
-        return [one for one in found if one.name == name]  # filters narrow an answer, and are no proof
+        return [one for one in found if one.name == name]  # the request filter may return inexact matches
 
     def every(self, search: Search) -> list[Found]:
-        """The resources of the cluster."""
+        """Returns all resources of the cluster."""
         return self._described(search)
 
     def _described(self, search: Search, *more: Mapping[str, Any]) -> list[Found]:
@@ -74,7 +74,7 @@ TAGGED: Final[Mapping[str, Tagged]] = {
     "aws_eip": Tagged("describe_addresses", "Addresses", "AllocationId"),
     "aws_route_table": Tagged("describe_route_tables", "RouteTables", "RouteTableId"),
     "aws_network_acl": Tagged("describe_network_acls", "NetworkAcls", "NetworkAclId", never=(("IsDefault", True),)),
-    # each VPC has one named default, which goes with it
+    # Every VPC has a security group named `default`, which is deleted with the VPC.
     "aws_security_group": Tagged(
         "describe_security_groups", "SecurityGroups", "GroupId", never=(("GroupName", "default"),)
     ),

@@ -1,4 +1,4 @@
-"""Brings state and AWS together again after a crash of Windlass, of Terraform, or of the machine."""
+"""Restores consistency between state and AWS after a crash of Windlass, of Terraform, or of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def needs_recovery(folder: ClusterFolder) -> bool:
-    """Whether a command on this cluster did not end orderly, by what it left in the folder; asks nothing of AWS."""
+    """Whether a command on this cluster was killed, judging by files it left in the folder; does not query AWS."""
     marks = (UNFINISHED, ERRORED_STATE, RECOVERY, KEEPING, process.RECORD, process.KILLED)
     return any((folder.path / name).exists() for name in marks)
 
@@ -33,10 +33,11 @@ def needs_recovery(folder: ClusterFolder) -> bool:
 def recover(
     terraform: Terraform, aws: Aws, *, break_lock: bool = False, wait: Callable[[float], None] = time.sleep
 ) -> RecoveryReport:
-    """Follow what still runs, release a leftover lock, and import what exists and is not in the state.
+    """Waits for a Terraform process that still runs, releases a leftover lock, and imports resources missing in the
+    state.
 
-    Call it inside `ClusterFolder.locked` before the plan of up and of down. It creates and destroys nothing.
-    `break_lock` releases a lock whose holder cannot be proved to be gone. Raises StateLocked, TerraformError, AwsError.
+    Must be called inside `ClusterFolder.locked`, before the plan of `up` and `down`. Creates and destroys nothing.
+    `break_lock` releases a lock even if its holder is not provably gone. Raises StateLocked, TerraformError, AwsError.
     """
     return _Recovery(terraform, Search(aws, terraform.folder.name), break_lock, wait).run()
 
@@ -66,11 +67,13 @@ class _Recovery:
     def _follow(self) -> None:
         try:
             self._terraform.follow()
-        except TerraformError as error:  # it has ended orderly; its errors come again if their cause is still there
+        except TerraformError as error:  # the earlier command ended regularly; persistent errors will occur again
             self._terraform.on_event(Note(f"the earlier command failed: {error.message}"))
 
     def _set_damaged_state_aside(self) -> None:
-        """A local state that a kill has cut off in its middle: Terraform refuses to read it, and all is found again."""
+        """Renames a local state that was truncated by a kill. Terraform cannot read it; the recovery rebuilds it from
+        AWS.
+        """
         folder = self._terraform.folder
         try:
             folder.local_state()
@@ -80,7 +83,7 @@ class _Recovery:
 
     @contextmanager
     def _blocks(self) -> Iterator[None]:
-        """The files of a recovery exist only meanwhile."""
+        """Context in which the files of a recovery may exist."""
         remove_blocks(self._terraform)
         try:
             yield
@@ -88,7 +91,7 @@ class _Recovery:
             remove_blocks(self._terraform)
 
     def _unlocked(self, work: Callable[[], T]) -> T:
-        """Run a Terraform command; a leftover lock is released once."""
+        """Runs a Terraform command; releases a leftover lock at most once."""
         try:
             return work()
         except StateLocked as error:
@@ -102,12 +105,13 @@ class _Recovery:
         with self._quiet():
             try:
                 return self._unlocked(lambda: self._terraform.plan(refresh=False))
-            except TerraformFailed:  # the state lacks attributes of what was interrupted, and of what others need
+            # without a refresh, the state lacks attributes of interrupted resources that other resources need
+            except TerraformFailed:
                 return self._unlocked(self._terraform.plan)
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
-        """A plan that only asks what is missing must not look like one that will be applied, or like a failure."""
+        """Hides events of internal plans, which the user could mistake for the real plan or for a failure."""
         loud = self._terraform.on_event
         self._terraform.on_event = lambda event: loud(event) if isinstance(event, Note) else None
         try:
@@ -117,7 +121,9 @@ class _Recovery:
 
     @contextmanager
     def _without_taints(self) -> Iterator[None]:
-        """Meanwhile Terraform replaces nothing: a plan for what is imported takes in what that depends on, too."""
+        """Removes all taints for the duration of the import: its plan includes dependencies, which Terraform would
+        replace.
+        """
         tainted = [one.address for one in self._terraform.state() if one.is_tainted]
         for address in tainted:
             self._terraform.untaint(address)
@@ -128,7 +134,7 @@ class _Recovery:
                 self._terraform.taint(address)
 
     def _import(self, imported: tuple[Imported, ...]) -> None:
-        """Apply the import blocks. Raises TerraformFailed rather than destroy anything."""
+        """Applies the import blocks. Raises TerraformFailed if the plan would destroy any resource."""
         self._terraform.on_event(Note(f"importing {len(imported)} resources that exist and are not in the state"))
         with self._quiet():
             plan = self._terraform.plan(targets=[one.address for one in imported])
@@ -136,14 +142,14 @@ class _Recovery:
             if one.action in (Action.DELETE, Action.REPLACE):
                 message = f"the import of {one.address} would {one.action} it ({', '.join(one.changed)})"
                 raise TerraformFailed(message, f"import it by hand in {self._terraform.folder.path}")
-        with self._quiet():  # Terraform warns that a plan with targets is not the whole
+        with self._quiet():  # hides Terraform's warning about plans with targets
             self._terraform.apply(plan)
-        remove_blocks(self._terraform)  # the override would hide what the following plans have to change
+        remove_blocks(self._terraform)  # the override would hide changes from the following plans
         for address in self._found.failed:
             self._terraform.taint(address)
 
     def _untaint(self) -> tuple[str, ...]:
-        """Keep resources whose creation was interrupted while Terraform waited for them, and which are complete."""
+        """Untaints complete resources that Terraform tainted because their creation was interrupted."""
         done = []
         for one in self._terraform.state():
             if one.is_tainted and one.address not in self._found.failed and self._is_complete(one):
@@ -160,7 +166,7 @@ class _Recovery:
         return found[0].has_status or one.type in COMPLETE_BY_NAME
 
     def _extra(self) -> tuple[tuple[Duplicate, ...], tuple[Orphan, ...]]:
-        """What has the cluster's tag and is not in the state: duplicates of what is, and others."""
+        """Returns tagged resources that are missing in the state: duplicates of resources in the state, and orphans."""
         state = [one for one in self._terraform.state() if one.mode == "managed"]
         known = {one.id for one in state}
         names = {(one.type, name_of(one.values)): one.id for one in state}

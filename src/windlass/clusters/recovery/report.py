@@ -1,4 +1,4 @@
-"""What a recovery has found and done, as plain data."""
+"""Result of a recovery, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.clusters.terraform.errors import LockInfo
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A resource that existed and was not in the state."""
+    """A resource that existed in AWS and was missing in the state."""
 
     address: str
     id: str
@@ -17,23 +17,23 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Several resources carry the name of one; all but `kept` are in no state and bill."""
+    """Several resources with the same name; all except `kept` are in no state and bill."""
 
     type: str
     name: str
     ids: tuple[str, ...]
     kept: str
-    """The id that is in the state."""
+    """Id of the resource in the state."""
 
     @property
     def extra(self) -> tuple[str, ...]:
-        """Ids that are in no state."""
+        """Ids of the resources that are in no state."""
         return tuple(one for one in self.ids if one != self.kept)
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A resource with the cluster's tag that is in no state and of no address of the configuration."""
+    """A resource with the cluster's tag that is in no state and matches no address of the configuration."""
 
     type: str
     id: str
@@ -42,7 +42,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A resource that has the name of an address and not the cluster's tag: it is not imported, and apply will fail."""
+    """A resource with the name of an address but without the cluster's tag. It is not imported, and apply will fail."""
 
     address: str
     id: str
@@ -56,15 +56,14 @@ class RecoveryReport:
     """The leftover lock that was released."""
     imported: tuple[Imported, ...] = ()
     untainted: tuple[str, ...] = ()
-    """Addresses of resources that are complete, and that Terraform would have replaced since their creation was
-    interrupted."""
+    """Addresses of complete resources that Terraform would have replaced because their creation was interrupted."""
     duplicates: tuple[Duplicate, ...] = ()
     orphans: tuple[Orphan, ...] = ()
     foreign: tuple[Foreign, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Addresses that are not in the state and of types that recovery cannot look for."""
+    """Addresses missing in the state whose type the recovery cannot search for."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found that the user has to look at."""
+        """Whether the recovery found nothing that the user has to check."""
         return not (self.duplicates or self.orphans or self.foreign or self.unknown)

@@ -1,4 +1,4 @@
-"""Looks up in AWS what a configuration describes: the tools that the finders of all services share."""
+"""Searches AWS for the resources of a configuration: helpers shared by the finders of all services."""
 
 from __future__ import annotations
 
@@ -12,56 +12,58 @@ from windlass.clusters.aws import Aws, AwsError, NotThere, aws_errors
 from windlass.clusters.tags import OWNER, flat
 
 Values = Mapping[str, Any]
-"""Attributes of a resource, as planned or as in the state; unknown ones are missing or null."""
+"""Attributes of a resource, planned or from the state; unknown ones are missing or null."""
 
 
 class Status(enum.Enum):
-    """How far a resource is."""
+    """Lifecycle status of a resource."""
 
     READY = "ready"
     PENDING = "pending"
-    """AWS still makes or changes it."""
+    """AWS is still creating or changing the resource."""
     GOING = "going"
-    """AWS deletes it."""
+    """AWS is deleting the resource."""
     GONE = "gone"
-    """AWS still lists what it has deleted: a NAT gateway for an hour."""
+    """The resource is deleted, but AWS still lists it: a NAT gateway for an hour."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A resource that exists."""
+    """A resource that exists in AWS."""
 
     id: str
     """The id for `terraform import`."""
     status: Status = Status.READY
     name: str = ""
     created: str = ""
-    """Sorts by time of creation; empty where AWS does not say."""
+    """Creation time as sortable text; empty if AWS does not report it."""
     is_ours: bool = True
-    """Whether it carries the cluster's tag, or is part of something that does."""
+    """Whether the resource has the cluster's tag, or is part of a resource with the tag."""
     has_status: bool = False
-    """Whether AWS reports a status for it: only then READY says that its creation was completed."""
+    """Whether AWS reports a status for the resource. Without one, READY does not prove that its creation was
+    completed."""
 
 
 class NotKnownYet(Exception):
-    """An attribute that identifies the resource depends on one that does not exist or is not imported yet."""
+    """An identifying attribute of the resource depends on another resource that is missing or not imported yet."""
 
 
 Finder = Callable[["Search", Values], Sequence[Found]]
-"""Returns what exists for the planned values; several are duplicates. Raises NotKnownYet, AwsError."""
+"""Function that returns the existing resources for planned values; more than one are duplicates. Raises NotKnownYet,
+AwsError."""
 Lister = Callable[["Search"], Sequence[Found]]
-"""Returns all resources of a type with the cluster's tag. Raises AwsError."""
+"""Function that returns all resources of a type with the cluster's tag. Raises AwsError."""
 
 _ABSENT: Final = re.compile(r"NotFound|NoSuch|NonExist|NotExist")
-"""In codes such as NoSuchLifecycleConfiguration, PolicyNotFound, LifecyclePolicyNotFoundException."""
+"""Matches error codes such as NoSuchLifecycleConfiguration, PolicyNotFound, LifecyclePolicyNotFoundException."""
 _PENDING: Final = frozenset({"pending", "creating", "updating", "pendingacceptance", "modifying"})
 _GOING: Final = frozenset({"deleting", "pendingdeletion"})
 _FAILED: Final = frozenset({"failed", "create_failed", "delete_failed", "misconfigured", "error"})
 
 
 def status_of(word: str) -> Status:
-    """The status by the word of any AWS service: `ACTIVE`, `available`, `CREATING`, `Deleting`."""
+    """Maps the status word of any AWS service to a Status: `ACTIVE`, `available`, `CREATING`, `Deleting`."""
     folded = word.lower()
     if folded in _PENDING:
         return Status.PENDING
@@ -73,13 +75,13 @@ def status_of(word: str) -> Status:
 
 
 class Search:
-    """One cluster in one account and region."""
+    """Searches for the resources of one cluster in one account and region."""
 
     def __init__(self, aws: Aws, cluster: str) -> None:
         self.aws, self.cluster = aws, cluster
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """The answer of one call; empty if what it names does not exist. Raises AwsError."""
+        """Returns the response of one call; empty if the named object does not exist. Raises AwsError."""
         try:
             with aws_errors(f"look for what an interrupted command has made ({service})"):
                 found: dict[str, Any] = getattr(self.aws.client(service), operation)(**arguments)
@@ -90,7 +92,7 @@ class Search:
             raise
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any]:
-        """All items of a list; none if what it names does not exist. Raises AwsError."""
+        """Returns all items of a paginated list; empty if the named object does not exist. Raises AwsError."""
         client = self.aws.client(service)
         if not client.can_paginate(operation):
             return list(self.call(service, operation, **arguments).get(key) or ())
@@ -104,22 +106,22 @@ class Search:
             raise
 
     def owns(self, tags: Any) -> bool:
-        """Whether these tags, in any of the forms of AWS's services, name the cluster."""
+        """Whether tags, in the format of any AWS service, name the cluster."""
         return tag_of(tags, OWNER) == self.cluster
 
 
 def is_absence(error: AwsError) -> bool:
-    """Whether a service says that what was asked for does not exist: each part of a resource has a code of its own."""
+    """Whether an error means that the requested object does not exist; services use a different code for each kind."""
     return isinstance(error, NotThere) or bool(_ABSENT.search(error.code))
 
 
 def tag_of(tags: Any, name: str) -> str:
-    """The value of a tag in a map or a list of pairs; empty if there is none."""
+    """Returns the value of a tag in a map or a list of pairs; empty if it is missing."""
     return flat(tags).get(name, "")
 
 
 def need(values: Values, name: str) -> str:
-    """An attribute that identifies the resource. Raises NotKnownYet."""
+    """Returns an attribute that identifies the resource. Raises NotKnownYet."""
     found = values.get(name)
     if found in (None, "", []):
         raise NotKnownYet(name)
@@ -127,12 +129,12 @@ def need(values: Values, name: str) -> str:
 
 
 def name_of(values: Values) -> str:
-    """The tag Name of a resource; empty if it has none."""
+    """Returns the `Name` tag of a resource; empty if it has none."""
     return tag_of(values.get("tags_all"), "Name") or tag_of(values.get("tags"), "Name")
 
 
 def planned_name(values: Values) -> str:
-    """The same. Raises NotKnownYet for a resource without one."""
+    """Returns the `Name` tag of a resource. Raises NotKnownYet if it has none."""
     if name := name_of(values):
         return name
     raise NotKnownYet("tags.Name")

@@ -1,4 +1,4 @@
-"""Finds clusters of EKS with their parts, repositories, queues, rules, log groups, alarms, topics and budgets."""
+"""Finds existing EKS clusters with their parts, repositories, queues, rules, log groups, alarms, topics and budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds buckets and file systems, and what belongs to them."""
+"""Finds existing buckets and file systems, and their settings and parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def _bucket(search: Search, values: Values) -> Sequence[Found]:
 
 
 def _is_empty(search: Search, bucket: str) -> bool:
-    """The provider tags a bucket after it has made it: one without tags and objects is what a kill left in between."""
+    """Whether a bucket has no objects. The provider tags a bucket only after creating it, so a killed command may leave
+    an empty bucket without tags.
+    """
     found = search.call("s3", "list_object_versions", Bucket=bucket, MaxKeys=1)
     return not found.get("Versions") and not found.get("DeleteMarkers")
 

@@ -1,4 +1,4 @@
-"""The types of Terraform resources that recovery can find in AWS."""
+"""Terraform resource types that recovery can find in AWS."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FINDERS: Final[Mapping[str, Finder]] = {
     **storage.FINDERS,
     **services.FINDERS,
 }
-"""By type: finds what exists for planned attributes."""
+"""Finder of each resource type."""
 LISTERS: Final[Mapping[str, Lister]] = {**network.LISTERS, **identity.LISTERS, **storage.LISTERS}
-"""By type: lists all with the cluster's tag, for types whose names AWS does not keep unique."""
+"""Lister of each resource type whose names are not unique in AWS."""
 WITHOUT_OBJECT: Final = frozenset(
     {
         "aws_default_security_group",
@@ -29,6 +29,7 @@ WITHOUT_OBJECT: Final = frozenset(
         "aws_iam_role_policy_attachments_exclusive",
     }
 )
-"""Types whose creation makes nothing in AWS: they adopt what the VPC brings along, or are only in the state."""
+"""Types that create no AWS object: they adopt a default object of the VPC, or exist only in the state."""
 COMPLETE_BY_NAME: Final = frozenset({"aws_sqs_queue"})
-"""Types without a status that one call creates completely: Terraform waits after it for the answer to be consistent."""
+"""Types without a status whose creation is complete after a single call; afterwards Terraform only waits for
+consistency."""

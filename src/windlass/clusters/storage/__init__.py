@@ -1,1 +1,1 @@
-"""What keeps a cluster's files: its bucket and the bucket's key, FSx, and volumes."""
+"""Storage of a cluster: its bucket and the bucket's key, FSx, and volumes."""

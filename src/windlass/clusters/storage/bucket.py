@@ -1,4 +1,4 @@
-"""Finds out whether the bucket of a cluster is its own, by the tag: only then Terraform manages it. Reads only."""
+"""Determines from the tag whether a bucket belongs to the cluster; only then Terraform manages it. Reads only."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ ADDRESS: Final = "aws_s3_bucket.main[0]"
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The bucket of a cluster, as AWS has it."""
+    """The bucket of a cluster as it exists in AWS."""
 
     name: str
     exists: bool
     owner: str = ""
-    """Value of the tag `windlass.dev/cluster`; empty where it has none."""
+    """Value of the tag `windlass.dev/cluster`; empty without the tag."""
     is_managed: bool = True
-    """Whether Terraform makes it and its settings: where it does not exist, or has the tag of the cluster."""
+    """Whether Terraform creates the bucket and its settings: the bucket does not exist, or has the cluster's tag."""
     key_arn: str = ""
-    """The key of KMS that encrypts a bucket of others; empty for none, or AWS's own."""
+    """KMS key that encrypts an unmanaged bucket; empty for no key or AWS's own."""
     region: str = ""
-    """Where it is, for a bucket of a cluster of the same name in another region."""
+    """Region of the bucket, if it belongs to a cluster of the same name in another region."""
 
     def variables(self) -> dict[str, Any]:
-        """Variables of the Terraform configuration that describe the bucket."""
+        """Returns the Terraform variables that describe the bucket."""
         return {"bucket_managed": self.is_managed, "bucket_key_arn": self.key_arn}
 
 
 def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished: bool) -> Bucket:
-    """The bucket that a cluster file means. `before` are the variables of the last command, which did not end orderly
-    where `is_unfinished`: a bucket that it made may not have its tag yet.
+    """Looks up the bucket that a cluster file names or implies.
 
-    Raises AwsError where AWS does not say whose the bucket is.
+    `before` are the Terraform variables of the last command. If that command was killed (`is_unfinished`), a bucket
+    that it created may have no tag yet. Raises AwsError if AWS does not report the owner.
     """
     name = cluster.storage.bucket or f"windlass-{cluster.name}-{aws.identity.account_id}"
     s3 = aws.client("s3")
@@ -65,8 +65,8 @@ def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished
 
 
 def require_usable(bucket: Bucket, cluster: Cluster) -> None:
-    """Raise UsageError for the bucket of a cluster of the same name in another region, and for parts of a cluster that
-    would change the settings of a bucket of others.
+    """Raises UsageError for the bucket of a cluster of the same name in another region, and for storage options that
+    would change the settings of an unmanaged bucket.
     """
     if bucket.is_managed:
         return
@@ -86,7 +86,7 @@ def require_usable(bucket: Bucket, cluster: Cluster) -> None:
 
 
 def whose(bucket: Bucket) -> str:
-    """Why a bucket is not managed."""
+    """Returns why a bucket is not managed."""
     return f"its tag {OWNER} is {bucket.owner}" if bucket.owner else f"it has no tag {OWNER}"
 
 
@@ -97,7 +97,9 @@ def _is_empty(s3: Any, name: str) -> bool:
 
 
 def _key(aws: Aws, name: str) -> str:
-    """ARN of the key that encrypts a bucket; empty for none, for AWS's own, and for an alias, which no policy names."""
+    """Returns the ARN of the key that encrypts a bucket; empty for no key, AWS's own key, and an alias, which IAM
+    policies cannot name.
+    """
     key = default_key(aws, name)
     if key.startswith("arn:") or not key:
         return "" if ":alias/" in key else key

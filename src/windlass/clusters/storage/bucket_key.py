@@ -1,4 +1,4 @@
-"""The KMS key of a cluster's bucket: finds it, and makes a key usable again that waits for its deletion."""
+"""Finds the KMS key of a cluster's bucket, and cancels its pending deletion."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class BucketKey:
 
     id: str
     state: str
-    """As KMS has it: `Enabled`, `PendingDeletion`."""
+    """Key state in KMS: `Enabled`, `PendingDeletion`."""
     cluster: str
-    """Value of the tag `windlass.dev/cluster`; empty for a key that Windlass did not make."""
+    """Value of the tag `windlass.dev/cluster`; empty for a key that Windlass did not create."""
 
 
 def key_of(aws: Aws, bucket: str) -> BucketKey | None:
-    """The key of a bucket's default encryption; None where it has none. Raises NotThere for a key that is deleted,
+    """Returns the key of a bucket's default encryption; None if it has none. Raises NotThere for a deleted key,
     AwsError.
     """
     if not (named := default_key(aws, bucket)):
@@ -39,7 +39,9 @@ def key_of(aws: Aws, bucket: str) -> BucketKey | None:
 
 
 def default_key(aws: Aws, bucket: str) -> str:
-    """Id, ARN or alias of the key by which S3 encrypts new objects of a bucket; empty for keys of S3's own."""
+    """Returns the id, ARN or alias of the key with which S3 encrypts new objects of a bucket; empty for S3's
+    own keys.
+    """
     try:
         with aws_errors(f"read the encryption of s3://{bucket}", action="s3:GetEncryptionConfiguration"):
             found = aws.client("s3").get_bucket_encryption(Bucket=bucket)
@@ -50,12 +52,12 @@ def default_key(aws: Aws, bucket: str) -> str:
 
 
 def key_in(rule: dict[str, dict[str, str]]) -> str:
-    """The key that a rule of a bucket's encryption names; empty where it names none."""
+    """Returns the key in an encryption rule of a bucket; empty if it has none."""
     return str((rule.get("ApplyServerSideEncryptionByDefault") or {}).get("KMSMasterKeyID") or "")
 
 
 def restore(aws: Aws, key: BucketKey) -> None:
-    """Cancel the pending deletion of a key, and enable it: cancelling leaves it disabled. Raises AwsError."""
+    """Cancels the pending deletion of a key, and enables it: cancelling leaves it disabled. Raises AwsError."""
     kms = aws.client("kms")
     with aws_errors(f"cancel the deletion of the key {key.id}", action="kms:CancelKeyDeletion"):
         kms.cancel_key_deletion(KeyId=key.id)

@@ -1,4 +1,4 @@
-"""Tasks of FSx for Lustre that keep a file system and its bucket alike, run by the FSx API."""
+"""Synchronizes FSx for Lustre file systems with their bucket, by tasks of the FSx API."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ UNDER_WAY: Final = frozenset({"PENDING", "EXECUTING"})
 EXPORT: Final = "EXPORT_TO_REPOSITORY"
 POLL_SECONDS: Final = 10.0
 EXPORTED: Final = "exported.json"
-"""Names the file systems of FSx that a removal under way has exported: Terraform destroys the link to the bucket first,
-and a `down` that goes on after a kill could not export again. The next `up` deletes it."""
+"""File with the FSx file systems that a running `down` has exported. Terraform destroys the link to the bucket first,
+so a `down` that continues after a kill could not export again. The next `up` deletes the file."""
 
 
 def exists(aws: Aws, file_system: str) -> bool:
-    """Whether a file system is there, and not being deleted. Raises AwsError."""
+    """Whether a file system exists and is not being deleted. Raises AwsError."""
     try:
         with aws_errors(f"describe {file_system}", action="fsx:DescribeFileSystems"):
             [found] = aws.client("fsx").describe_file_systems(FileSystemIds=[file_system])["FileSystems"]
@@ -36,7 +36,8 @@ def exists(aws: Aws, file_system: str) -> bool:
 
 
 def linked(aws: Aws, file_system: str) -> tuple[str, ...]:
-    """Folders of a file system that are linked to a bucket, by its data repository associations: `/` is all of it.
+    """Returns the folders of a file system that data repository associations link to a bucket; `/` is the whole file
+    system.
 
     Raises AwsError.
     """
@@ -45,8 +46,8 @@ def linked(aws: Aws, file_system: str) -> tuple[str, ...]:
 
 
 def under_way(aws: Aws, file_system: str, folder: str) -> str:
-    """The id of a task that writes a folder to the bucket and has not ended; empty where there is none. Files that were
-    written since it began are not in it. Raises AwsError.
+    """Returns the id of a running task that exports a folder to the bucket; empty without one. Files written after the
+    task started are not included. Raises AwsError.
     """
     for known in _listed(aws, file_system, "describe_data_repository_tasks", "DataRepositoryTasks"):
         paths = [one for one in known.get("Paths", ()) if one.strip("/")]
@@ -56,9 +57,9 @@ def under_way(aws: Aws, file_system: str, folder: str) -> str:
 
 
 def begin_export(aws: Aws, file_system: str, folder: str) -> str:
-    """Begin to write a folder to the bucket; returns the id of the task, which goes on without the caller.
+    """Starts the export of a folder to the bucket; returns the id of the task, which continues if the caller exits.
 
-    Raises AwsError where the account refuses it.
+    Raises AwsError if the account refuses it.
     """
     paths = _paths(folder)
     with aws_errors(f"start {EXPORT} on {file_system}", action="fsx:CreateDataRepositoryTask"):
@@ -72,7 +73,7 @@ def begin_export(aws: Aws, file_system: str, folder: str) -> str:
 
 
 def _paths(folder: str) -> list[str]:
-    """A folder as tasks name it; none stands for the whole file system."""
+    """Returns the task path of a folder; an empty list stands for the whole file system."""
     return [folder.strip("/")] if folder.strip("/") else []
 
 
@@ -82,8 +83,8 @@ def wait(
     on_progress: Callable[[str, float | None], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Block until a task has succeeded; progress is its lifecycle as the API has it, and the share done, 0 to 1,
-    where it is known. Raises EngineError where it fails, with the reason of the API, and AwsError.
+    """Blocks until a task has succeeded. Progress is reported as the task's lifecycle state in the API and the
+    completed fraction, 0 to 1, if known. Raises EngineError with the API's reason if the task fails, and AwsError.
     """
     while True:
         with aws_errors(f"describe {task_id}", action="fsx:DescribeDataRepositoryTasks"):
@@ -104,7 +105,7 @@ def wait(
 
 
 def _listed(aws: Aws, file_system: str, operation: str, key: str) -> Iterator[dict[str, Any]]:
-    """All that an operation lists of a file system; botocore has no paginators for them."""
+    """Yields all items that an operation lists for a file system; botocore has no paginators for them."""
     chosen = [{"Name": "file-system-id", "Values": [file_system]}]
     token: dict[str, str] = {}
     client = aws.client("fsx")
@@ -119,17 +120,17 @@ def _listed(aws: Aws, file_system: str, operation: str, key: str) -> Iterator[di
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
-    """How far an export of FSx is."""
+    """Progress of an FSx export."""
 
     state: str
     share: float | None
 
 
 def export(named: ManagedCluster, found: Contents, aws: Aws, on_event: OnEvent, *, force: bool) -> tuple[str, ...]:
-    """Write what FSx has and the bucket lacks to the bucket, and wait for it; returns what was not exported.
+    """Exports files that are only in FSx to the bucket, and waits; returns descriptions of what was not exported.
 
-    Raises UsageError for a file system that cannot be exported, EngineError and AwsError for an export that fails;
-    where it is forced, they are in the result.
+    Raises UsageError for a file system that cannot be exported, EngineError and AwsError for a failed export. With
+    `force`, these failures are returned instead.
     """
     lost = []
     for system in found.fsx_ids:
@@ -144,7 +145,7 @@ def export(named: ManagedCluster, found: Contents, aws: Aws, on_event: OnEvent, 
 
 
 def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> None:
-    if not exists(aws, system):  # an earlier `down` has removed it already
+    if not exists(aws, system):  # an earlier `down` has deleted the file system
         return
     folders, record = linked(aws, system), named.folder.path / EXPORTED
     before = json.loads(record.read_bytes()) if record.exists() else []
@@ -152,7 +153,7 @@ def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> 
         return
     for folder in folders:
         on_event(StageStarted(f"exporting what {system} has and the bucket lacks"))
-        if earlier := under_way(aws, system, folder):  # of a `down` that was stopped: runs may have written since
+        if earlier := under_way(aws, system, folder):  # the task of an interrupted `down` may miss files written since
             wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
         task = begin_export(aws, system, folder)
         wait(aws, task, lambda state, share: on_event(Exporting(state, share)))

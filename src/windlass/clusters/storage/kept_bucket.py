@@ -1,4 +1,4 @@
-"""Keeps a cluster's bucket and its KMS key when the cluster is removed, and takes the key over by the next `up`."""
+"""Keeps a cluster's bucket and its KMS key when the cluster is removed; the next `up` adopts the key again."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def keep_or_empty(
     terraform: Terraform, aws: Aws, on_event: OnEvent, bucket: Bucket | None, *, is_to_delete: bool
 ) -> bool:
-    """Prepare the bucket for the destroy: one that is not of the cluster, by its tag, is kept also where the user asks
-    for its deletion and Terraform has made it. Returns whether the state was changed. Raises AwsError, TerraformError.
+    """Prepares the bucket for the destroy: keeps it, or empties it with `is_to_delete`.
+
+    A bucket that the tag gives to another owner is always kept, even if Terraform created it. Returns whether the state
+    was changed. Raises AwsError, TerraformError.
     """
     others = bucket.name if bucket is not None and not bucket.is_managed else ""
     if is_to_delete and others:
@@ -31,9 +33,10 @@ def keep_or_empty(
 
 
 def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: str = "") -> bool:
-    """Take a bucket with objects out of the state, with its settings and the key of its objects: results are kept
-    unless asked otherwise. `others` is the name of a bucket that is kept also without objects. Returns whether it did.
-    Raises AwsError, TerraformError.
+    """Removes a bucket with objects from the state, with its settings and KMS key, so that the destroy keeps results.
+
+    `others` is the name of a bucket that is kept even if it is empty. Returns whether the state was changed. Raises
+    AwsError, TerraformError.
     """
     state = [one for one in terraform.state() if one.mode == "managed"]
     for bucket in (one for one in state if one.type == "aws_s3_bucket"):
@@ -60,8 +63,8 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
 
 
 def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
-    """Let the destroy delete the bucket with its objects: Terraform reads that from the state, not from its files.
-    Returns whether the state was changed.
+    """Allows the destroy to delete the bucket with its objects: Terraform reads `force_destroy` from the state, so it
+    must be applied first. Returns whether the state was changed.
     """
     buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
     if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
@@ -74,11 +77,11 @@ def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
 def adoption(
     cluster: str, bucket: Bucket, state: Mapping[str, str], aws: Aws, on_event: OnEvent, *, is_dry: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """What an earlier `down` has kept and the state (ids by address) lacks, by its address: the bucket, and its key,
-    for under a new key objects would need both; and what to say of it.
+    """Returns kept resources that the plan must adopt, as ids by address, and notes about them.
 
-    A pending deletion of the key is cancelled, also where the state has the key: Terraform would make another one.
-    Where `is_dry`, nothing is, and the key is left out. Raises AwsError.
+    These are the bucket that an earlier `down` kept, and its key: with a new key, objects would need both. `state` maps
+    addresses to ids. A pending deletion of the key is cancelled, even if the state has the key, because Terraform would
+    otherwise create another one. With `is_dry` nothing is cancelled, and the key is omitted. Raises AwsError.
     """
     if not (bucket.is_managed and bucket.exists):
         return {}, []
@@ -98,7 +101,7 @@ def adoption(
 
 
 def _pending_key(cluster: str, bucket: str, aws: Aws) -> str:
-    """The id of the cluster's key of a bucket where it waits for its deletion; empty otherwise."""
+    """Returns the id of the cluster's bucket key if it is pending deletion; empty otherwise."""
     try:
         key = bucket_key.key_of(aws, bucket)
     except NotThere:
@@ -107,8 +110,8 @@ def _pending_key(cluster: str, bucket: str, aws: Aws) -> str:
 
 
 def usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
-    """The id of the key that encrypts a bucket, whose pending deletion is cancelled; empty for one that this cluster
-    did not make.
+    """Returns the id of the key that encrypts a bucket, after cancelling its pending deletion; empty for a key that
+    this cluster did not create.
     """
     try:
         key = bucket_key.key_of(aws, bucket)
@@ -126,5 +129,5 @@ def usable_key(cluster: str, bucket: str, aws: Aws, on_event: OnEvent) -> str:
 
 
 def _block(address: str) -> str:
-    """`aws_kms_key.bucket` of `aws_kms_key.bucket[0]`."""
+    """Returns the address without its index: `aws_kms_key.bucket` for `aws_kms_key.bucket[0]`."""
     return address.partition("[")[0]

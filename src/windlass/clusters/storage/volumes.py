@@ -1,4 +1,4 @@
-"""Remembers volumes of a cluster: an audit finds them when the cluster that knew them is gone."""
+"""Records the volumes of a cluster, so that an audit can find them after the cluster is deleted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Volumes:
     """Volumes that a cluster has, or has had."""
 
     names: frozenset[str] = frozenset()
-    """Names of PersistentVolumes, which tags of the CSI drivers repeat."""
+    """Names of PersistentVolumes, which CSI drivers repeat in tags."""
     ids: frozenset[str] = frozenset()
-    """Ids of volumes of EBS, which snapshots name."""
+    """Ids of EBS volumes, which snapshots refer to."""
 
 
 def of_cluster(client: Client) -> Volumes:
-    """The volumes that exist in the cluster. Raises Refused, Unreachable."""
+    """Returns the volumes that exist in the cluster. Raises Refused, Unreachable."""
     from windlass.clusters.components.resources import Resources
 
     found = list(Resources(client).list("v1", "PersistentVolume"))
@@ -38,7 +38,7 @@ def of_cluster(client: Client) -> Volumes:
 
 
 def remember(named: ManagedCluster, found: Volumes) -> Volumes:
-    """Add volumes to those that are remembered in the folder; gives all. Raises FolderError."""
+    """Adds volumes to the record in the folder; returns all recorded volumes. Raises FolderError."""
     before = remembered(named)
     together = Volumes(before.names | found.names, before.ids | found.ids)
     if together != before:
@@ -48,7 +48,7 @@ def remember(named: ManagedCluster, found: Volumes) -> Volumes:
 
 
 def remembered(named: ManagedCluster) -> Volumes:
-    """The volumes that earlier commands have recorded. Raises FolderError for a damaged record."""
+    """Returns the volumes recorded by earlier commands. Raises FolderError for a damaged record."""
     path = named.folder.path / FILE
     try:
         found = json.loads(path.read_bytes()) if path.exists() else {}

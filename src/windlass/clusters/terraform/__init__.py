@@ -1,4 +1,4 @@
-"""Driver of the terraform program: plans as data, progress as events, errors with hints, stops without loss."""
+"""Driver for the terraform program: plans as data, progress as events, errors with hints, safe interruption."""
 
 from windlass.clusters.terraform.changes import Action, Change, PlanSummary
 from windlass.clusters.terraform.driver import Plan, Result, Terraform

@@ -1,4 +1,4 @@
-"""Turns `terraform show -json` of a saved plan into the changes that it holds."""
+"""Parses the changes of a saved plan from `terraform show -json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 class Action(enum.StrEnum):
-    """What a plan does with a resource."""
+    """Planned action on a resource."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -17,9 +17,9 @@ class Action(enum.StrEnum):
     DELETE = "delete"
     READ = "read"
     IMPORT = "import"
-    """The resource exists and gets into the state; it is not changed."""
+    """The existing resource is added to the state unchanged."""
     FORGET = "forget"
-    """The resource leaves the state and goes on to exist."""
+    """The resource is removed from the state but continues to exist."""
     NONE = "no-op"
 
 
@@ -38,21 +38,22 @@ _ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One resource of a plan."""
+    """One resource in a plan."""
 
     address: str
     type: str
     action: Action
     before: Mapping[str, Any] = field(repr=False)
-    """Attributes as they are, sensitive ones too: not for output; empty for a resource that does not exist."""
+    """Current attributes, including sensitive ones: must not be printed. Empty for a resource that does not exist."""
     after: Mapping[str, Any] = field(repr=False)
-    """Attributes as planned, as far as they are known, sensitive ones too; empty for a resource that goes."""
+    """Planned attributes, as far as they are known, including sensitive ones. Empty for a resource that will be
+    deleted."""
     unknown: Mapping[str, Any]
-    """Attributes that are known only after apply: those with a true value."""
+    """Attributes known only after apply: those with a true value."""
     reason: str = ""
-    """Why a resource is replaced or deleted, in Terraform's word: `replace_because_tainted`."""
+    """Terraform's reason for a replacement or deletion: `replace_because_tainted`."""
     import_id: str = ""
-    """The id under which it is imported; empty for a resource that is not."""
+    """Import id; empty for a resource that is not imported."""
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -62,25 +63,25 @@ class Change:
 
     def _differs(self, name: str) -> bool:
         before, after = self.before.get(name), self.after.get(name)
-        is_other = before != after and bool(before or after)  # null, "", [] and {} are one
+        is_other = before != after and bool(before or after)  # null, "", [] and {} count as equal
         return bool(self.unknown.get(name)) or is_other
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """What a plan does."""
+    """Summary of a plan."""
 
     changes: tuple[Change, ...]
-    """Without resources that stay as they are, and without data sources."""
+    """Changes, without unchanged resources and data sources."""
     drift: tuple[Change, ...] = ()
-    """What was changed outside Terraform, found when the plan was made."""
+    """Changes made outside Terraform, detected when the plan was created."""
     output_changes: tuple[str, ...] = ()
 
     @property
     def drift_to_undo(self) -> tuple[Change, ...]:
-        """Drift that the plan changes back.
+        """Drift that the plan reverts.
 
-        The rest are attributes that AWS fills in after the creation, or that the configuration leaves open.
+        The remaining drift consists of attributes that AWS sets after creation, or that the configuration does not set.
         """
         planned = {change.address for change in self.changes}
         return tuple(change for change in self.drift if change.address in planned)
@@ -90,7 +91,7 @@ class PlanSummary:
 
     @property
     def add(self) -> int:
-        """Number of resources to create, those to replace included."""
+        """Number of resources to create, including replacements."""
         return self._count(Action.CREATE, Action.REPLACE)
 
     @property
@@ -100,7 +101,7 @@ class PlanSummary:
 
     @property
     def destroy(self) -> int:
-        """Number of resources to destroy, those to replace included."""
+        """Number of resources to destroy, including replacements."""
         return self._count(Action.DELETE, Action.REPLACE)
 
     @property
@@ -110,17 +111,17 @@ class PlanSummary:
 
     @property
     def imports(self) -> int:
-        """Number of resources to import, those that are changed too included."""
+        """Number of resources to import, including those that are also changed."""
         return sum(bool(change.import_id) for change in self.changes)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing would be done to any resource."""
+        """Whether the plan changes no resource."""
         return not self.changes
 
     @property
     def text(self) -> str:
-        """`8 to add, 1 to change, 0 to destroy`, and what is imported or replaced."""
+        """Text such as `8 to add, 1 to change, 0 to destroy`, with imports and replacements."""
         words = [f"{self.add} to add", f"{self.change} to change", f"{self.destroy} to destroy"]
         words += [f"{self.imports} to import"] if self.imports else []
         text = ", ".join(words)
@@ -128,7 +129,7 @@ class PlanSummary:
 
 
 def summary_of(plan: Mapping[str, Any]) -> PlanSummary:
-    """The summary of a plan as `terraform show -json` prints it (format version 1)."""
+    """Parses a plan as printed by `terraform show -json` (format version 1)."""
     changes = tuple(
         change for change in _changes(plan.get("resource_changes")) if change.action not in (Action.NONE, Action.READ)
     )

@@ -1,4 +1,4 @@
-"""Runs one Terraform command to its end: events as they come, a stop on request, and the log without secrets."""
+"""Runs one Terraform command to completion: streams events, stops on request, and redacts secrets in the log."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ LAST_LETTERS: Final = 400
 
 @dataclass(slots=True)
 class Seen:
-    """What the events of one command have told so far."""
+    """State of one command, accumulated from its events."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     counted: Counted | None = None
-    """The last count: of an apply or destroy that has finished, it is that of the operation."""
+    """Last resource count. For a finished apply or destroy, it is the count of that operation."""
     under_way: dict[str, str] = field(default_factory=dict)
-    """By address: the action that Terraform works on."""
+    """Action in progress, by resource address."""
     num_done: int = 0
     last_line: str = ""
 
     def add(self, event: Event) -> None:
-        """Take in one event."""
+        """Updates the state with one event."""
         match event:
             case ResourceStarted() | ResourceProgress():
                 self.under_way[event.address] = event.action
@@ -67,15 +67,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A Terraform command that is over."""
+    """Result of a finished Terraform command."""
 
     command: str
     exit_code: int | None
-    """None if another Windlass had started it; below 0 for the signal that ended it."""
+    """Exit code; negative for the signal that killed the process, None if an earlier Windlass process started it."""
     seen: Seen
     log: Path
     stops: int
-    """Number of requests to stop that came meanwhile."""
+    """Number of stop requests received during the command."""
 
     @property
     def was_killed(self) -> bool:
@@ -88,7 +88,7 @@ class Finished:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it ended early by a request: resources on which it worked are tainted."""
+        """Whether the command ended early on request; resources in progress are tainted."""
         return any(one.summary in HALTED for one in self.seen.errors) or (
             self.stops > 0 and (self.exit_code or 0) not in (0, 2)
         )
@@ -106,10 +106,12 @@ def run(
     stop: StopRequests,
     is_json: bool = True,
 ) -> Finished:
-    """Run Terraform in `folder`; `command` names it in messages. Raises BlockingIOError while an earlier one runs."""
+    """Runs Terraform in `folder`; `command` is its name in messages. Raises BlockingIOError while an earlier
+    one runs.
+    """
     child = process.start(argv, folder, environ, command=command, log=log, machine_id=machine_id)
     record = process.record_of(folder)
-    assert record is not None  # written by start
+    assert record is not None  # written by process.start
     on_event(CommandStarted(command, log))
     watch = _Watch(record, on_event, stop, is_json)
     return _finished(folder, record, environ, watch, watch.until_over(lambda: _polled(child)))
@@ -118,15 +120,15 @@ def run(
 def follow(
     folder: Path, record: process.RunningCommand, environ: Mapping[str, str], on_event: OnEvent, stop: StopRequests
 ) -> Finished:
-    """Wait for a Terraform that an earlier Windlass has started, and report what it has printed from its start on.
+    """Waits for a Terraform process started by an earlier Windlass process, and replays its output from the start.
 
-    Its record is gone afterwards, or is among those of killed processes.
+    Afterwards its record is deleted, or moved to those of killed processes.
     """
     if process.is_held(folder):
         on_event(Note(f"terraform {record.command} (pid {record.pid}) of an earlier command still runs; following it"))
     on_event(CommandStarted(record.command, record.log))
     watch = _Watch(record, on_event, stop, is_json=True)
-    watch.stops_before = watch.answered = 0  # a stop that was requested before concerns it too
+    watch.stops_before = watch.answered = 0  # an earlier stop request applies to this command too
 
     def gone() -> bool:
         process.end_orphans(record)
@@ -139,7 +141,7 @@ def follow(
 def _finished(
     folder: Path, record: process.RunningCommand, environ: Mapping[str, str], watch: _Watch, code: int | None
 ) -> Finished:
-    """Take the secrets out of the log of a process that is over, and its record away."""
+    """Redacts the log of an exited process, and deletes its record."""
     finished = Finished(record.command, code, watch.seen, record.log, watch.stop.count - watch.stops_before)
     redact(record.log, secrets_of(environ))
     if finished.was_killed:
@@ -157,7 +159,7 @@ def _polled(child: subprocess.Popen[bytes]) -> int | None:
 
 
 class _Watch:
-    """Passes events on and reacts to requests to stop, until the process is over."""
+    """Forwards events and handles stop requests until the process has exited."""
 
     def __init__(self, record: process.RunningCommand, on_event: OnEvent, stop: StopRequests, is_json: bool) -> None:
         self.seen = Seen()
@@ -169,7 +171,7 @@ class _Watch:
         self._text: list[str] = []
 
     def until_over(self, ended: Callable[[], int | None]) -> int:
-        """Returns what `ended` returns first that is not None."""
+        """Waits until `ended` returns a value other than None, and returns that value."""
         while (code := ended()) is None:
             self._read()
             self._answer_stop()
@@ -211,7 +213,7 @@ class _Watch:
         return f": {', '.join(parts)}{more}"
 
     def _price(self) -> str:
-        """What a kill would cost, for a second request."""
+        """Describes what a kill would cost, for a second stop request."""
         return (
             f"terraform (pid {self._record.pid}) is still finishing{self._what()}. If it were killed, its state lock"
             " would stay, and what it has made since the last write of the state (20 s with S3) would exist and bill,"

@@ -25,36 +25,38 @@ from windlass.clusters.terraform.state import StateResource, state_resources
 from windlass.runs.machine import this_machine
 
 RECOVERY: Final = "windlass-recovery.tf"
-"""Import blocks of a recovery under way; no part of the configuration."""
+"""Import blocks of a recovery in progress; not part of the configuration."""
 KEEPING: Final = "windlass_recovery_override.tf"
-"""Keeps Terraform from changing what a recovery imports; `_override` makes it part of the blocks it names."""
+"""Override that keeps Terraform from changing imported resources during a recovery. Terraform merges files named
+`_override` into the blocks that they repeat."""
 ADOPTING: Final = "windlass-adopting.tf"
-"""Import blocks of what an earlier cluster has kept, while a plan is made; no part of the configuration."""
+"""Import blocks of resources kept by an earlier cluster, present while a plan is created; not part of the
+configuration."""
 UNFINISHED: Final = "unfinished.json"
-"""Exists from the start of an apply to its orderly end."""
+"""File that exists from the start of an apply until its regular end."""
 INITIALIZED: Final = Path(".terraform") / "windlass-init"
 ERRORED_STATE: Final = "errored.tfstate"
-"""Where Terraform writes a state that it could not send to its backend."""
+"""File in which Terraform saves a state that it could not send to its backend."""
 KEPT_PLANS: Final = 5
 QUERY_SECONDS: Final = 600
-"""Of a command that only reads, such as `terraform show`."""
+"""Time limit in seconds for read-only commands such as `terraform show`."""
 _LOST_PROVIDER: Final = ("Plugin did not respond", "Failed to save state", "Failed to persist state", "plugin crashed")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A saved plan."""
+    """A saved plan file and its summary."""
 
     path: Path
     summary: PlanSummary
     is_destroy: bool
     sha256: str = field(repr=False)
-    """Of the file: exactly this one is applied."""
+    """Digest of the plan file: only exactly this file is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished apply."""
+    """Result of a finished apply."""
 
     added: int = 0
     changed: int = 0
@@ -62,11 +64,11 @@ class Result:
 
 
 class Terraform:
-    """One cluster's Terraform; use it inside `ClusterFolder.locked`.
+    """Terraform for one cluster; use it inside `ClusterFolder.locked`.
 
-    Each method that fails raises a TerraformError: StateLocked where another command holds the state, Interrupted
-    after a requested stop, else TerraformFailed. A Terraform that an earlier, killed Windlass has left running is
-    followed to its end before the next one starts.
+    Failing methods raise a TerraformError: StateLocked if another command holds the state, Interrupted after a
+    requested stop, else TerraformFailed. A Terraform process that a killed Windlass process left running is awaited
+    before the next one starts.
     """
 
     def __init__(
@@ -84,10 +86,10 @@ class Terraform:
         self._environ = environment(environ)
         self.stop = stop or StopRequests()
 
-    # Commands that may change something
+    # Commands that may change resources or files
 
     def init(self) -> bool:
-        """Get providers and backend ready; returns False, without running Terraform, if they are."""
+        """Initializes providers and backend; returns False, without running Terraform, if they are ready."""
         digest = self._initialization()
         marker = self.folder.path / INITIALIZED
         with contextlib.suppress(FileNotFoundError):
@@ -98,7 +100,7 @@ class Terraform:
         return True
 
     def _initialization(self) -> str:
-        """Changes with whatever makes another `terraform init` necessary."""
+        """Returns a digest of everything whose change requires another `terraform init`."""
         found = hashlib.sha256(self.program.text.encode())
         for path in sorted(self.folder.path.glob("*.tf")) + sorted(self.folder.path.glob("*.tf.json")):
             if path.name not in (RECOVERY, KEEPING, ADOPTING):
@@ -114,24 +116,24 @@ class Terraform:
         adopt: Mapping[str, str] | None = None,
         is_locked: bool = True,
     ) -> Plan:
-        """Make a plan and save it in the folder; nothing changes in AWS.
+        """Creates a plan and saves it in the folder; changes nothing in AWS.
 
-        `adopt`: what exists, by its address, and gets into the state when the plan is applied. `is_locked`: whether the
-        state is locked meanwhile, which writes into a bucket that holds it.
+        `adopt` maps addresses to ids of existing resources that the apply adds to the state. `is_locked`: whether the
+        state is locked meanwhile; for a remote state, the lock is a write to its bucket.
         """
         path = self._new_plan("down" if destroy else "up")
         flags = ["-destroy"] * destroy + ["-refresh=false"] * (not refresh)
         targeted = [f"-target={address}" for address in targets]
         unlocked = [] if is_locked else ["-lock=false"]
         adopting = self.folder.path / ADOPTING
-        adopting.unlink(missing_ok=True)  # of a plan that was killed
+        adopting.unlink(missing_ok=True)  # left by a killed plan
         if adopt:
             adopting.write_text("\n".join(import_block(*one) for one in sorted(adopt.items())), encoding="utf-8")
         try:
             finished = self._run("plan", ["-json", "-detailed-exitcode", f"-out={path}", *flags, *targeted, *unlocked])
         finally:
             adopting.unlink(missing_ok=True)
-        is_empty = finished.exit_code == 0  # it is not read then, which takes seconds
+        is_empty = finished.exit_code == 0  # an empty plan is not parsed, which saves seconds
         shown = {} if is_empty else json.loads(self._query("show", ["-json", str(path)]))
         return Plan(path, summary_of(shown), destroy, hashlib.sha256(path.read_bytes()).hexdigest())
 
@@ -143,7 +145,9 @@ class Terraform:
         return folder / f"{time.time_ns()}-{kind}.tfplan"
 
     def apply(self, plan: Plan) -> Result:
-        """Apply exactly this saved plan, then delete it. Raises StalePlan if state or file have changed since."""
+        """Applies exactly this saved plan, then deletes it. Raises StalePlan if the state or the file has changed
+        since.
+        """
         self._refuse_changed(plan)
         self._mark_unfinished(plan)
         is_orderly = False
@@ -168,49 +172,52 @@ class Terraform:
             raise StalePlan(f"the saved plan {plan.path.name} has changed since it was shown", "plan again")
 
     def untaint(self, address: str) -> None:
-        """Keep a resource that Terraform would replace because its creation was interrupted."""
+        """Keeps a resource that Terraform would replace because its creation was interrupted."""
         self._run("untaint", ["-no-color", address], is_json=False)
 
     def forget(self, addresses: Sequence[str]) -> None:
-        """Take resources out of the state; they go on to exist, and nothing of Terraform's destroys them."""
+        """Removes resources from the state; they continue to exist, and no destroy deletes them."""
         self._run("state-rm", addresses, is_json=False)
 
     def taint(self, address: str) -> None:
-        """Have a resource replaced by the next apply."""
+        """Marks a resource for replacement by the next apply."""
         self._run("taint", ["-no-color", address], is_json=False)
 
     def force_unlock(self, lock_id: str) -> None:
-        """Release the lock of the state after its holder has ended."""
+        """Releases the state lock after its holder has exited."""
         self._run("force-unlock", ["-force", "-no-color", lock_id], is_json=False)
 
     def push_errored_state(self) -> None:
-        """Send a state that Terraform could not write to its backend, where there is one."""
+        """Pushes a state that Terraform could not write to its backend, if there is one."""
         path = self.folder.path / ERRORED_STATE
         if path.exists():
             self._run("state-push", [path.name], is_json=False)
             path.rename(path.with_name(f"{ERRORED_STATE}.pushed"))
 
-    # Commands that only read
+    # Read-only commands
 
     def outputs(self) -> dict[str, Any]:
-        """Values of the outputs by name, sensitive ones too: not all are for printing."""
+        """Returns the output values by name, including sensitive ones, which must not be printed."""
         found = json.loads(self._query("output", ["-json"]))
         return {name: one["value"] for name, one in found.items()}
 
     def state(self) -> list[StateResource]:
-        """What the state holds."""
+        """Returns the resources in the state."""
         return state_resources(self._query("state pull", []))
 
     def drift(self) -> tuple[Change, ...]:
-        """What was changed or deleted outside Terraform since the last apply, and an apply would change back."""
+        """Returns changes and deletions made outside Terraform since the last apply, which another apply would
+        revert.
+        """
         plan = self.plan()
         plan.path.unlink(missing_ok=True)
         return plan.summary.drift_to_undo
 
-    # A Terraform of an earlier Windlass
+    # Terraform process of an earlier Windlass process
 
     def follow(self) -> Result | None:
-        """Wait for a Terraform that an earlier Windlass has left running; None if none does, or it was killed too.
+        """Waits for a Terraform process that an earlier Windlass process left running; None if there is none, or it was
+        killed.
 
         Raises TerraformError if it fails.
         """
@@ -223,7 +230,7 @@ class Terraform:
         return _result(finished)
 
     def _followed(self) -> commands.Finished | None:
-        """The end of the last process, if no Windlass has seen it."""
+        """Returns the result of the last process, if no Windlass process observed its end."""
         while True:
             if (record := process.record_of(self.folder.path)) is not None:
                 return commands.follow(self.folder.path, record, self._environ, self.on_event, self.stop)
@@ -237,18 +244,18 @@ class Terraform:
         if finished.command == "apply" and not finished.was_killed and not finished.was_stopped:
             self.mark_finished()
 
-    # Marks of an apply that did not end
+    # Markers of an unfinished apply
 
     def _mark_unfinished(self, plan: Plan) -> None:
         found = {"is_destroy": plan.is_destroy, "started_at": time.time(), "machine_id": self.machine_id}
         write_private(self.folder.path / UNFINISHED, json.dumps(found).encode())
 
     def mark_finished(self) -> None:
-        """Record that the last apply ended in order, so that no recovery is needed."""
+        """Records that the last apply finished, so that no recovery is needed."""
         (self.folder.path / UNFINISHED).unlink(missing_ok=True)
 
     def mark_recovered(self) -> None:
-        """Record that all earlier commands have been recovered."""
+        """Records that all earlier commands have been recovered."""
         self.mark_finished()
         process.forget(self.folder.path)
         process.forget_killed(self.folder.path)
@@ -256,7 +263,7 @@ class Terraform:
     # Processes
 
     def _run(self, name: str, flags: Sequence[str], *, is_json: bool = True) -> commands.Finished:
-        """Run a command that writes into a log and may hold the state's lock. Raises TerraformError."""
+        """Runs a command that writes a log and may hold the state lock. Raises TerraformError."""
         if name == "apply" and self.stop.count:
             raise Interrupted(f"stopped before terraform {name}; nothing was changed", "run the command again")
         if (earlier := self._followed()) is not None:
@@ -279,7 +286,7 @@ class Terraform:
         raise _error(finished, name)
 
     def _query(self, name: str, flags: Sequence[str]) -> str:
-        """The output of a command that takes no lock and changes nothing. Raises TerraformError."""
+        """Returns the output of a command that takes no lock and changes nothing. Raises TerraformError."""
         argv = [str(self.program.path), *name.split(), *flags]
         try:
             done = subprocess.run(
@@ -302,13 +309,13 @@ class Terraform:
 
 
 def import_block(address: str, id: str) -> str:
-    """What takes something that exists into the state, in HCL."""
+    """Returns an HCL import block that adds an existing resource to the state."""
     quoted = json.dumps(id, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
     return f"import {{\n  to = {address}\n  id = {quoted}\n}}\n"
 
 
 class _Killed(TerraformFailed):
-    """Terraform was ended by a signal that it cannot handle."""
+    """Terraform was killed by a signal that it cannot handle."""
 
 
 def _error(finished: commands.Finished, name: str) -> TerraformError:
@@ -331,7 +338,7 @@ def _error(finished: commands.Finished, name: str) -> TerraformError:
 
 
 def _is_lost(error: TerraformError) -> bool:
-    """Whether an error means that the state may lack something that exists."""
+    """Whether an error means that the state may lack an existing resource."""
     return any(text in f"{one.summary} {one.detail}" for one in error.diagnostics for text in _LOST_PROVIDER)
 
 

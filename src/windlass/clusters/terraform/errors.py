@@ -1,4 +1,4 @@
-"""Turns Terraform's and the provider's diagnostics into one error that says what failed and what to do."""
+"""Converts diagnostics of Terraform and its providers into one error with a cause and a hint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TerraformError(EngineError):
 
 
 class TerraformFailed(TerraformError):
-    """A Terraform command failed, by errors that its message names."""
+    """A Terraform command failed with the errors in its message."""
 
 
 class StalePlan(TerraformError):
@@ -31,36 +31,36 @@ class StalePlan(TerraformError):
 
 
 class Interrupted(TerraformError):
-    """A stop was requested, and Terraform has ended orderly before its work was done."""
+    """A stop was requested, and Terraform exited cleanly before it had finished."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """The record of a lock on a state."""
+    """Information about the holder of a state lock."""
 
     id: str
     path: str
     operation: str
     who: str
-    """`user@host`."""
+    """Holder as `user@host`."""
     created: str
-    """`2026-11-25 01:12:27.628984248 +0000 UTC`."""
+    """Creation time: `2026-11-25 01:12:27.628984248 +0000 UTC`."""
 
     @property
     def host(self) -> str:
-        """The host name of the holder."""
+        """Host name of the holder."""
         return self.who.rpartition("@")[2]
 
     @property
     def doing(self) -> str:
-        """`apply` for OperationTypeApply."""
+        """Operation of the holder: `apply` for OperationTypeApply."""
         return self.operation.removeprefix("OperationType").lower() or "another command"
 
 
 class StateLocked(TerraformError):
-    """Another Terraform command holds the lock of the state."""
+    """Another Terraform command holds the state lock."""
 
     def __init__(self, lock: LockInfo, hint: str = "", **rest: object) -> None:
         since = re.sub(r"\.\d+ \+0000 UTC$", " UTC", lock.created)
@@ -74,7 +74,7 @@ _LOCK_LINE: Final = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(.*?)
 
 
 def lock_of(diagnostics: Sequence[Diagnostic]) -> LockInfo | None:
-    """The lock that a command found held; None if it failed for another reason."""
+    """Returns the lock that a command found held; None if it failed for another reason."""
     for one in diagnostics:
         if one.is_error and "Error acquiring the state lock" in one.summary and "Lock Info:" in one.detail:
             found = dict(_LOCK_LINE.findall(one.detail.partition("Lock Info:")[2]))
@@ -144,19 +144,19 @@ _API_ERROR: Final = re.compile(
     r"(?:api error|RequestID: [\w-]*,) (?!api error|HostID|request send)(\w[\w.]*): (.*)", re.DOTALL
 )
 _BLOB: Final = re.compile(r"\s*Encoded authorization failure message: \S+")
-"""AWS's reasons for a refusal, encrypted: a thousand letters for `aws sts decode-authorization-message`."""
+"""Matches AWS's encrypted reason for a denial: a thousand characters for `aws sts decode-authorization-message`."""
 _NAMED_ACTION: Final = re.compile(r"(?:not authorized to perform|perform):? ([a-z0-9-]+:\w+)")
 _OPERATION: Final = re.compile(r"operation error ([\w ]+): (\w+)")
 HALTED: Final = frozenset({"execution halted", "operation canceled"})
-"""Summaries of the diagnostics of a Terraform that was asked to end."""
+"""Diagnostic summaries of a Terraform process that was asked to stop."""
 LONGEST: Final = 500
-"""Letters of one failure in a message; the log has all."""
+"""Maximum characters per failure in a message; the log is complete."""
 SHOWN: Final = 3
-"""Number of failures of one command that the message spells out; the log has all."""
+"""Maximum number of failures of one command in a message; the log is complete."""
 
 
 def failure(command: str, diagnostics: Sequence[Diagnostic], log: Path, last_line: str = "") -> TerraformError:
-    """The error of a Terraform command that has failed; the first cause decides on the hint."""
+    """Builds the error of a failed Terraform command; the first failure determines the hint."""
     errors = [one for one in diagnostics if one.is_error and one.summary not in HALTED]
     if (lock := lock_of(errors)) is not None:
         return StateLocked(lock, diagnostics=errors, log=log)
@@ -179,24 +179,24 @@ def failure(command: str, diagnostics: Sequence[Diagnostic], log: Path, last_lin
 
 
 def hint_of(one: Diagnostic) -> str:
-    """What to do about a failure; empty where nothing better than the log is known."""
+    """Returns a hint for a failure; empty if only the log can help."""
     hint = next((hint for pattern, hint in _RULES if re.search(pattern, f"{one.summary}\n{one.detail}")), "")
     return f"allow {action}" if hint == ALLOW and (action := denied(one)) else hint
 
 
 def denied(one: Diagnostic) -> str:
-    """The IAM action that was refused, `eks:CreateAddon`; empty where the message names none."""
+    """Returns the denied IAM action, such as `eks:CreateAddon`; empty if the message has none."""
     text = f"{one.summary}\n{one.detail}"
     if named := _NAMED_ACTION.search(text):
         return named[1]
-    if "Unable to access object" in text:  # of the state, in a bucket: S3 answers HEAD without a message
+    if "Unable to access object" in text:  # access to a remote state: S3 answers HEAD without a message
         return "s3:GetObject"
     operation = _OPERATION.search(text)
     return f"{operation[1].replace(' ', '').lower()}:{operation[2]}" if operation else ""
 
 
 def _line(one: Diagnostic) -> str:
-    """One failure: the resource, what the provider did, and AWS's own words without request ids."""
+    """Formats one failure: the resource, the provider's operation, and the AWS message without request ids."""
     text = one.summary if _API_ERROR.search(one.summary) or not one.detail else f"{one.summary}: {one.detail}"
     if found := _API_ERROR.search(text):
         doing = re.split(r": operation error ", text[: found.start()])[0].strip(": \n")

@@ -1,4 +1,4 @@
-"""Turns what Terraform prints into typed events: JSON lines (`-json`), and errors as text of commands without JSON.
+"""Parses Terraform output into typed events: JSON lines (`-json`), and text errors of commands without JSON.
 
 Format: https://developer.hashicorp.com/terraform/internals/machine-readable-ui
 """
@@ -20,7 +20,7 @@ _ADDRESS: Final = re.compile(r"^\s*with (?P<address>\S+),$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class CommandStarted:
-    """A Terraform command runs."""
+    """A Terraform command started."""
 
     command: str
     log: Path
@@ -28,7 +28,7 @@ class CommandStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResourceStarted:
-    """Terraform works on a resource; `action` is `create`, `update`, `delete`, `read` or `import`."""
+    """Terraform started an operation on a resource; `action` is `create`, `update`, `delete`, `read` or `import`."""
 
     address: str
     action: str
@@ -36,7 +36,7 @@ class ResourceStarted:
 
 @dataclass(frozen=True, slots=True)
 class ResourceProgress:
-    """Terraform still works on a resource (every 10 seconds)."""
+    """An operation on a resource is still running (every 10 seconds)."""
 
     address: str
     action: str
@@ -45,7 +45,7 @@ class ResourceProgress:
 
 @dataclass(frozen=True, slots=True)
 class ResourceDone:
-    """A resource is as planned."""
+    """An operation on a resource finished as planned."""
 
     address: str
     action: str
@@ -54,7 +54,7 @@ class ResourceDone:
 
 @dataclass(frozen=True, slots=True)
 class ResourceFailed:
-    """An operation on a resource has failed; a Diagnostic with its address follows."""
+    """An operation on a resource failed; a Diagnostic with its address follows."""
 
     address: str
     action: str
@@ -62,31 +62,31 @@ class ResourceFailed:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """An error or a warning of Terraform or of a provider."""
+    """An error or a warning from Terraform or a provider."""
 
     severity: str
     """`error` or `warning`."""
     summary: str
     detail: str = ""
     address: str = ""
-    """Of the resource that it is about; empty for the configuration as a whole."""
+    """Address of the affected resource; empty for the configuration as a whole."""
     file: str = ""
     line: int = 0
 
     @property
     def is_error(self) -> bool:
-        """Whether the command fails because of it."""
+        """Whether the diagnostic makes the command fail."""
         return self.severity == "error"
 
     @property
     def where(self) -> str:
-        """`vpc.tf:12`; empty where Terraform names no place."""
+        """Position in the configuration, such as `vpc.tf:12`; empty if Terraform reports none."""
         return f"{self.file}:{self.line}" if self.file else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Number of resources of a plan, or of a finished apply or destroy."""
+    """Number of resources in a plan, or in a finished apply or destroy."""
 
     operation: str
     """`plan`, `apply` or `destroy`."""
@@ -97,7 +97,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence of Terraform or of Windlass: waiting for a lock, stopping."""
+    """A message from Terraform or Windlass, such as waiting for a lock, or stopping."""
 
     text: str
 
@@ -109,14 +109,14 @@ OnEvent = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """The callback of a caller that shows no progress."""
+    """Event callback for callers that show no progress."""
 
 
 COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def parse_line(line: str) -> Event | None:
-    """The event of one line of output; None for lines that carry none.
+    """Parses one line of output into an event; None for lines without one.
 
     A line that is not JSON becomes a Note: Terraform prints panics and problems of its CLI configuration as text.
     """
@@ -195,7 +195,7 @@ _PARSERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {
 
 
 def text_diagnostics(text: str) -> list[Diagnostic]:
-    """The diagnostics in the output of a command, in order."""
+    """Parses the diagnostics in a command's text output, in order."""
     plain = _BOX.sub("", COLOR.sub("", text))
     heads = list(_HEAD.finditer(plain))
     ends = [*(head.start() for head in heads), len(plain)][1:]

@@ -1,4 +1,4 @@
-"""Keeps the working folder of a cluster: Terraform configuration, variables, backend, logs, and the lock on it."""
+"""Maintains the working folder of a cluster: Terraform configuration, variables, backend, logs, and its lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME: Final = re.compile(r"[a-z][a-z0-9-]{1,28}[a-z0-9]")
 VARIABLES: Final = "terraform.tfvars.json"
 BACKEND: Final = "backend.tf.json"
 MANIFEST: Final = "configuration.json"
-"""Names and digests of the files that Windlass wrote; any other file in the folder is the user's own."""
+"""Names and digests of the files that Windlass wrote; all other files in the folder belong to the user."""
 STATE: Final = "terraform.tfstate"
 LOCK: Final = "windlass.lock"
 README: Final = """\
@@ -44,34 +44,34 @@ Do not delete this folder while the cluster exists{state}.
 
 
 class FolderError(WindlassError):
-    """The working folder of a cluster cannot be used as it is."""
+    """The working folder of a cluster is damaged or unsuitable."""
 
 
 class FolderBusy(UsageError):
-    """Another command works on this cluster."""
+    """Another command is running on this cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalBackend:
-    """State in the working folder."""
+    """Terraform state in the working folder."""
 
     def configuration(self) -> dict[str, Any]:
-        """The content of `backend.tf.json`."""
+        """Returns the content of `backend.tf.json`."""
         return {"terraform": {"backend": {"local": {"path": STATE}}}}
 
 
 @dataclass(frozen=True, slots=True)
 class S3Backend:
-    """State in an object of an S3 bucket, with a lock file beside it."""
+    """Terraform state in an S3 object, with a lock file next to it."""
 
     bucket: str
     key: str
     region: str
     endpoint: str = ""
-    """URL of an S3 other than AWS's, such as an emulator; empty for AWS."""
+    """URL of another S3 service, such as an emulator; empty for AWS."""
 
     def configuration(self) -> dict[str, Any]:
-        """The content of `backend.tf.json`; credentials come from the environment and are in no file."""
+        """Returns the content of `backend.tf.json`; credentials come from the environment and are in no file."""
         settings: dict[str, Any] = {
             "bucket": self.bucket,
             "key": self.key,
@@ -96,14 +96,14 @@ Backend = LocalBackend | S3Backend
 
 @dataclass(frozen=True, slots=True)
 class ClusterFolder:
-    """The working folder of one cluster; making this object touches nothing."""
+    """The working folder of one cluster; creating this object touches no files."""
 
     home: Path
     name: str
 
     @classmethod
     def of(cls, home: Path, name: str) -> ClusterFolder:
-        """The folder of the cluster `name`. Raises UsageError for a name that no cluster can have."""
+        """Returns the folder of the cluster `name`. Raises UsageError for an invalid name."""
         if not NAME.fullmatch(name):
             hint = "3 to 30 lower-case letters, digits and dashes; the first is a letter"
             raise UsageError(f"{name!r} is not a name of a cluster", hint)
@@ -111,7 +111,7 @@ class ClusterFolder:
 
     @classmethod
     def all_in(cls, home: Path) -> list[ClusterFolder]:
-        """The folders that exist, by name."""
+        """Returns the existing folders, sorted by name."""
         with contextlib.suppress(FileNotFoundError):
             names = sorted(path.name for path in (home / "clusters").iterdir() if path.is_dir())
             return [cls(home, name) for name in names if NAME.fullmatch(name)]
@@ -119,26 +119,26 @@ class ClusterFolder:
 
     @property
     def path(self) -> Path:
-        """`HOME/clusters/NAME`."""
+        """Path of the folder: `HOME/clusters/NAME`."""
         return self.home / "clusters" / self.name
 
     @property
     def exists(self) -> bool:
-        """Whether a configuration was written into it."""
+        """Whether the folder contains a configuration."""
         return (self.path / MANIFEST).exists()
 
     @property
     def logs(self) -> Path:
-        """Holds the output of the last Terraform commands."""
+        """Folder with the output of the last Terraform commands."""
         return self.path / "logs"
 
     @property
     def plans(self) -> Path:
-        """Holds saved plans."""
+        """Folder with saved plans."""
         return self.path / "plans"
 
     def backend(self) -> Backend | None:
-        """The backend that was written; None for a folder without one. Raises FolderError."""
+        """Returns the configured backend; None if none was written. Raises FolderError."""
         found = _read_json(self.path / BACKEND)
         if found is None:
             return None
@@ -152,11 +152,11 @@ class ClusterFolder:
             raise FolderError(f"{self.path / BACKEND} is not a backend that Windlass wrote") from error
 
     def variables(self) -> dict[str, Any]:
-        """The variables that were written; none for a folder without them. Raises FolderError."""
+        """Returns the Terraform variables; empty if none were written. Raises FolderError."""
         return _read_json(self.path / VARIABLES) or {}
 
     def local_state(self) -> dict[str, Any] | None:
-        """The state of Terraform where it is in this folder; None where there is none. Raises FolderError."""
+        """Returns the Terraform state in this folder; None if there is none. Raises FolderError."""
         try:
             return _read_json(self.path / STATE)
         except FolderError as error:
@@ -164,12 +164,12 @@ class ClusterFolder:
             raise FolderError(error.message, hint) from error
 
     def write(self, configuration: Traversable, variables: Mapping[str, Any], backend: Backend) -> None:
-        """Make the folder say what Windlass wants: `configuration` is a directory with *.tf files, and *.json
-        that they read.
+        """Updates the folder with a configuration (a directory of *.tf files and the *.json that they read), variables
+        and backend.
 
-        Files that are right already keep their time; further files of the user are left, also one that has the name
-        of a file that Windlass no longer has. Call it inside `locked`. Raises FolderError for a change of backend:
-        Terraform would not see the resources of the other state.
+        Unchanged files keep their modification time. User files are kept, even with the name of a file that Windlass no
+        longer has. Must be called inside `locked`. Raises FolderError for a change of backend, because Terraform would
+        not see the resources of the other state.
         """
         before = self.backend()
         if before is not None and before != backend:
@@ -187,12 +187,12 @@ class ClusterFolder:
         self._write_changed(wanted)
 
     def _leave(self, before: Backend, backend: Backend) -> None:
-        """Forget a backend that has no state. Raises FolderError for one that may have it."""
+        """Discards a backend without state. Raises FolderError for a backend that may have one."""
         initialized = self.path / ".terraform" / STATE
         if isinstance(before, LocalBackend):
             has_state = bool((self.local_state() or {}).get("resources"))
         else:
-            has_state = initialized.exists()  # what a bucket holds is not known here
+            has_state = initialized.exists()  # the content of the bucket is unknown here
         if has_state:
             content = json.dumps(backend.configuration())
             raise FolderError(
@@ -203,11 +203,11 @@ class ClusterFolder:
         initialized.unlink(missing_ok=True)
 
     def written(self) -> list[str]:
-        """Names of the files that the last `write` wrote, or found right; the manifest itself apart."""
+        """Returns the names of the files managed by the last `write`, except the manifest itself."""
         return sorted((_read_json(self.path / MANIFEST) or {}).get("files", {}))
 
     def _remove_retired(self, wanted: Mapping[str, bytes]) -> None:
-        """Files of an earlier Windlass go, if the user has not changed them since."""
+        """Deletes files of an earlier Windlass version, unless the user has changed them."""
         known = (_read_json(self.path / MANIFEST) or {}).get("files", {})
         for name in known:
             if name not in wanted and _digest(self.path / name) == known[name]:
@@ -219,7 +219,8 @@ class ClusterFolder:
                 write_private(self.path / name, content)
         digests = {name: _sha256(content) for name, content in sorted(wanted.items())}
         manifest = _json({"files": digests})
-        if _read(self.path / MANIFEST) != manifest:  # last: only then the folder counts as written
+        # written last: without the manifest, the folder counts as not written
+        if _read(self.path / MANIFEST) != manifest:
             write_private(self.path / MANIFEST, manifest)
 
     def _readme(self, backend: Backend) -> bytes:
@@ -229,9 +230,9 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def locked(self, purpose: str) -> Iterator[None]:
-        """Hold the folder for one command (`cluster up`), so that two never work on one cluster at once.
+        """Locks the folder for one command (`cluster up`), so that two commands never work on one cluster at once.
 
-        Raises FolderBusy, which names the command that holds it.
+        Raises FolderBusy with the name of the command that holds the lock.
         """
         _make(self.path)
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -255,8 +256,9 @@ class ClusterFolder:
             ) from error
 
     def remove(self) -> None:
-        """Delete the folder. Raises FolderError while a local state still names resources."""
-        is_elsewhere = isinstance(self.backend(), S3Backend)  # terraform leaves the file of a state that it has moved
+        """Deletes the folder. Raises FolderError if a local state still contains resources."""
+        # terraform does not delete the local file of a state that it has migrated
+        is_elsewhere = isinstance(self.backend(), S3Backend)
         state = None if is_elsewhere else self.local_state()
         if state and state.get("resources"):
             count = len(state["resources"])
@@ -280,14 +282,14 @@ def _where(backend: Backend) -> str:
 
 
 def _make(path: Path) -> None:
-    """A folder for this user only: state and plans hold secrets."""
+    """Creates a folder that only this user can access: state and plans contain secrets."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file at once, readable by this user only."""
+    """Replaces a file atomically, readable by this user only."""
     beside = path.with_name(f".{path.name}.new")
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Counts requests to stop (SIGINT, SIGTERM) while Terraform works, instead of ending the process."""
+"""Counts stop requests (SIGINT, SIGTERM) while Terraform runs, instead of exiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequests:
-    """Handles SIGINT and SIGTERM in its block, if it is entered in the main thread; no exception is raised by them."""
+    """Context manager that counts SIGINT and SIGTERM instead of raising exceptions, if entered in the main thread."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Keeps the output of the last Terraform commands, without secrets of the environment."""
+"""Keeps the output of the last Terraform commands, without secrets from the environment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Final
 
 KEPT: Final = 30
-"""Number of logs of one cluster."""
+"""Number of logs kept per cluster."""
 _SECRET_NAME: Final = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|CREDENTIAL|API_KEY", re.IGNORECASE)
 _PATH_NAME: Final = re.compile(r"_(FILE|PATH|DIR|URI|URL|ENDPOINT)$", re.IGNORECASE)
 SHORTEST: Final = 8
-"""Letters of a value that is taken for a secret: a shorter one would be replaced in words that merely contain it."""
+"""Minimum characters of a value that is redacted: a shorter one could match inside ordinary words."""
 MASK: Final = b"(secret)"
 
 
 def new_log(folder: Path, command: str) -> Path:
-    """The path of a log for one command that starts now; the oldest logs beyond KEPT are deleted."""
+    """Returns the path of a new log for one command, and deletes the oldest logs beyond KEPT."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     path = folder / f"{stamp}-{time.monotonic_ns() % 10**9:09d}-{command}.log"
     for old in logs_in(folder)[: -(KEPT - 1)]:
@@ -28,12 +28,12 @@ def new_log(folder: Path, command: str) -> Path:
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """All logs, the oldest first."""
+    """Returns all logs, oldest first."""
     return sorted(folder.glob("*.log"), key=lambda path: (path.name.split("-")[0], path.stat().st_mtime_ns))
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Values of variables with names such as AWS_SECRET_ACCESS_KEY, the longest first."""
+    """Returns the values of variables such as AWS_SECRET_ACCESS_KEY, longest first."""
     found = {
         os.fsencode(value)
         for name, value in environ.items()
@@ -43,7 +43,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def redact(log: Path, secrets: tuple[bytes, ...]) -> None:
-    """Replace secrets in a log that is complete."""
+    """Replaces secrets in a complete log."""
     try:
         before = log.read_bytes()
     except FileNotFoundError:

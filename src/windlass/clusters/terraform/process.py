@@ -1,8 +1,8 @@
-"""Starts Terraform in a session of its own, finds it again after a crash of Windlass, and reads what it prints.
+"""Starts Terraform in a separate session, finds it again after a crash of Windlass, and reads its output.
 
-Terraform writes into a file, not into a pipe: the end of Windlass must not end it by SIGPIPE amid an apply. It inherits
-a descriptor that holds a lock (flock) on a file of the folder; the kernel drops that lock when Terraform and its
-provider processes are gone, so the lock proves whether any of them is still alive, also without /proc.
+Terraform writes to a file instead of a pipe, because the exit of Windlass would otherwise kill it by SIGPIPE during an
+apply. It inherits a descriptor with a lock (flock) on a file in the folder. The kernel releases that lock when
+Terraform and its provider processes have exited, so the lock proves whether any of them is alive, even without /proc.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from windlass.worker.process import boot_id, is_locked, is_same, of_session, sen
 
 RECORD: Final = "running.json"
 KILLED: Final = "killed.json"
-"""Records of processes whose end no Windlass has seen: each may have left a lock on the state."""
+"""Records of processes whose end no Windlass process observed: each may have left a state lock."""
 KILLED_KEPT: Final = 20
 LOCK: Final = "terraform.lock"
 POLL_SECONDS: Final = 0.05
@@ -32,29 +32,31 @@ POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunningCommand:
-    """A Terraform process as its record describes it; the process may be gone."""
+    """Record of a Terraform process, which may have exited."""
 
     command: str
     log: Path
     started_at: float
-    """Unix time."""
+    """Start time in Unix seconds."""
     machine_id: str
     pid: int = 0
-    """0 if Windlass was killed while it started Terraform."""
+    """Process id; 0 if Windlass was killed while it started Terraform."""
     start_ticks: int = 0
     boot: str = ""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the recorded process itself is alive; see also `is_held`, which counts its providers too."""
+        """Whether the recorded process itself is alive; `is_held` also counts its providers."""
         return self.pid > 0 and is_same(self.pid, self.start_ticks, self.boot)
 
 
 def start(
     argv: Sequence[str], folder: Path, environ: Mapping[str, str], *, command: str, log: Path, machine_id: str
 ) -> subprocess.Popen[bytes]:
-    """Start Terraform in `folder`, output to `log`. The record is written before, so that no kill can leave a process
-    without one. Raises BlockingIOError while an earlier one runs, OSError.
+    """Starts Terraform in `folder` with its output in `log`.
+
+    The record is written first, so that every process has one, even after a kill. Raises BlockingIOError while an
+    earlier process runs, OSError.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -89,7 +91,9 @@ def _write_record(folder: Path, record: RunningCommand) -> None:
 
 
 def record_of(folder: Path) -> RunningCommand | None:
-    """The record of the last Terraform process whose end no Windlass has seen; None if there is none."""
+    """Returns the record of the last Terraform process whose end no Windlass process observed; None if there is
+    none.
+    """
     try:
         found = json.loads((folder / RECORD).read_bytes())
         return RunningCommand(**{**found, "log": Path(found["log"])})
@@ -98,7 +102,7 @@ def record_of(folder: Path) -> RunningCommand | None:
 
 
 def keep_killed(folder: Path) -> None:
-    """Move the last record to those of killed processes: it is a proof, see `windlass.clusters.recovery.lock`."""
+    """Moves the last record to those of killed processes, as evidence for `windlass.clusters.recovery.lock`."""
     if (before := record_of(folder)) is not None:
         found = [{**asdict(one), "log": str(one.log)} for one in [*killed_in(folder), before][-KILLED_KEPT:]]
         write_private(folder / KILLED, json.dumps(found).encode())
@@ -106,7 +110,7 @@ def keep_killed(folder: Path) -> None:
 
 
 def killed_in(folder: Path) -> list[RunningCommand]:
-    """Records of earlier processes whose end no Windlass has seen, that of the last one apart."""
+    """Returns the records of earlier processes whose end no Windlass process observed, without the last one."""
     try:
         found = json.loads((folder / KILLED).read_bytes())
         return [RunningCommand(**{**one, "log": Path(one["log"])}) for one in found]
@@ -115,37 +119,37 @@ def killed_in(folder: Path) -> list[RunningCommand]:
 
 
 def forget_killed(folder: Path) -> None:
-    """Delete the records of earlier processes: their locks are released."""
+    """Deletes the records of earlier processes, once their locks are released."""
     (folder / KILLED).unlink(missing_ok=True)
 
 
 def forget(folder: Path) -> None:
-    """Delete the record of a process that is gone."""
+    """Deletes the record of an exited process."""
     (folder / RECORD).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:
-    """Whether Terraform or a provider that a Windlass of this machine started is alive."""
+    """Whether a Terraform or provider process started by Windlass on this machine is alive."""
     return is_locked(str(folder / LOCK))
 
 
 def terminate(command: RunningCommand) -> bool:
-    """Ask Terraform to finish the operations under way and to end. Its providers get no signal: they would drop them.
+    """Asks Terraform to finish the running operations and exit. Providers get no signal, because they would abort them.
 
-    SIGTERM: a process that was started with SIGINT ignored, as in the background of a script, ignores it for good.
+    Sends SIGTERM: a process started with SIGINT ignored, such as in the background of a script, never reacts to SIGINT.
     """
     return command.is_alive and send(command.pid, signal.SIGTERM)
 
 
 def end_orphans(command: RunningCommand) -> None:
-    """End provider processes whose Terraform is gone: they can write nothing into the state any more."""
+    """Kills provider processes whose Terraform process is gone: their results can no longer reach the state."""
     if command.pid and not command.is_alive and command.boot == boot_id():
         for pid in of_session(command.pid):
             send(pid, signal.SIGTERM)
 
 
 class Tail:
-    """Reads complete lines of a log as they are written."""
+    """Reads complete lines of a log while it is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -153,7 +157,7 @@ class Tail:
         self._rest = b""
 
     def lines(self, *, is_over: bool = False) -> Iterator[str]:
-        """Lines since the last call; with `is_over`, also a last one without a line end."""
+        """Yields the lines since the last call; with `is_over`, also a last line without a line end."""
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)
             found = file.read()
@@ -167,10 +171,10 @@ class Tail:
 
 
 def others_at_work(folder: Path) -> list[int]:
-    """Pids of live Terraform processes that may hold the lock of this folder's state, however they were started.
+    """Returns the pids of live Terraform processes that may hold this folder's state lock, however they were started.
 
-    That is each one on this machine that works in the folder, or in a folder with the same backend, or whose folder
-    this user may not see. Raises OSError without /proc.
+    These are the processes on this machine whose working directory is this folder, a folder with the same backend, or a
+    folder that this user may not read. Raises OSError without /proc.
     """
     found = []
     backend = _initialized_backend(folder)
@@ -198,7 +202,7 @@ def _is_terraform(pid: str) -> bool:
 
 
 def _initialized_backend(folder: Path) -> tuple[object, ...] | None:
-    """What identifies the remote state that a folder was initialized for; None for a local state."""
+    """Returns the identity of the remote state that a folder was initialized for; None for a local state."""
     try:
         found = json.loads((folder / ".terraform" / "terraform.tfstate").read_bytes())["backend"]
         config = found["config"]

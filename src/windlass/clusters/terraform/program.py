@@ -14,7 +14,7 @@ from typing import Final
 from windlass.errors import MissingPart
 
 OLDEST: Final = {"terraform": (1, 10, 0), "tofu": (1, 10, 0)}
-"""Of each product: the first version whose S3 backend locks by a lock file (`use_lockfile`)."""
+"""Minimum version of each product: its S3 backend supports lock files (`use_lockfile`)."""
 INSTALL: Final = {
     "terraform": "install it: https://developer.hashicorp.com/terraform/install",
     "tofu": "install it: https://opentofu.org/docs/intro/install",
@@ -23,16 +23,16 @@ VERSION_SECONDS: Final = 60
 KEPT: Final = frozenset(
     {"TF_CLI_CONFIG_FILE", "TF_PLUGIN_CACHE_DIR", "TF_REGISTRY_CLIENT_TIMEOUT", "TF_REGISTRY_DISCOVERY_RETRY"}
 )
-"""Settings of Terraform that are taken from the user's environment.
+"""Terraform settings that are passed on from the user's environment.
 
-The others change what a command does (TF_CLI_ARGS, TF_WORKSPACE, TF_DATA_DIR, TF_VAR_…) or print request headers
+Other settings change what a command does (TF_CLI_ARGS, TF_WORKSPACE, TF_DATA_DIR, TF_VAR_…) or print request headers
 into the log (TF_LOG).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A terraform program."""
+    """An installed terraform or tofu program."""
 
     path: Path
     product: str
@@ -41,12 +41,14 @@ class Program:
 
     @property
     def text(self) -> str:
-        """`terraform 1.11.4`."""
+        """Product and version: `terraform 1.11.4`."""
         return f"{self.product} {'.'.join(map(str, self.version))}"
 
 
 def find_program(environ: Mapping[str, str]) -> Program:
-    """`terraform`, else `tofu`, from `$PATH` of `environ`. Raises MissingPart where there is none, or an old one."""
+    """Finds `terraform`, else `tofu`, in `$PATH` of `environ`. Raises MissingPart if neither is found or it is
+    too old.
+    """
     for one in OLDEST:
         if found := shutil.which(one, path=environ.get("PATH", "")):
             return _checked(Path(found), environ)
@@ -87,6 +89,6 @@ def _version(path: Path, environ: Mapping[str, str]) -> tuple[str, tuple[int, in
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which Windlass runs Terraform: without the settings that would change what a command does."""
+    """Returns the environment for Terraform, without settings that would change what a command does."""
     kept = {name: value for name, value in environ.items() if not name.startswith("TF_") or name in KEPT}
     return {**kept, "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}

@@ -1,4 +1,4 @@
-"""Turns a state as `terraform state pull` prints it (version 4) into resources with addresses."""
+"""Parses a state as printed by `terraform state pull` (version 4) into resources with addresses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class StateResource:
     id: str
     is_tainted: bool
     values: Mapping[str, Any] = field(repr=False)
-    """All attributes, sensitive ones too: not for output."""
+    """All attributes, including sensitive ones: must not be printed."""
 
 
 def state_resources(text: str) -> list[StateResource]:
-    """The resources of a state; none of an empty text, which stands for a state that was never written.
+    """Parses the resources of a state. An empty text, which stands for a state that was never written, has none.
 
-    Raises TerraformError for a text that is no state of version 4.
+    Raises TerraformError if the text is not a state of version 4.
     """
     if not text.strip():
         return []

@@ -1,4 +1,4 @@
-"""The table of all finders; what is not in it is not audited."""
+"""The table of all finders; the audit covers only the kinds of objects that it lists."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from windlass.clusters.aws import AwsError, NotThere
 from windlass.clusters.tags import flat
 
 BATCH: Final = 20
-"""How many objects one call for tags may name."""
+"""Maximum number of load balancers or target groups in one call for tags."""
 
 
 def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
@@ -26,14 +26,16 @@ def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]
                 batch = []
     except AwsError:
         if batch:
-            yield batch  # what came before the error is found all the same
+            yield batch  # the objects listed before the error are still reported
         raise
     if batch:
         yield batch
 
 
 def _tags(ask: Ask, arns: list[str]) -> dict[str, dict[str, str]]:
-    """Tags by ARN; one object that is gone meanwhile fails the call for all, so each is asked for alone then."""
+    """Returns tags by ARN. A single deleted object fails the call for the whole batch; then each ARN is queried
+    separately.
+    """
     try:
         answer = ask.get("elbv2", "describe_tags", ResourceArns=arns)
     except NotThere:

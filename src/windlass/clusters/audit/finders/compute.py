@@ -1,4 +1,4 @@
-"""Finders of EC2: instances, autoscaling groups, volumes, snapshots, images, templates, placement groups, and more."""
+"""Finders for EC2: instances, autoscaling groups, volumes, snapshots, images, templates, placement groups, and more."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windlass.clusters.tags import flat
 
 ENDED: Final = ("terminated", "shutting-down")
 OF_IMAGE: Final = re.compile(r"CreateImage\((i-[0-9a-f]+)\)")
-"""In the description of a snapshot that EC2 makes for an image of an instance."""
+"""Matches the description of a snapshot that EC2 creates for an image of an instance."""
 FREE_IOPS, FREE_MIBPS = 3000, 125
-"""Of a gp3 volume, within its price for a GiB."""
+"""IOPS and MiB/s of a gp3 volume that its price per GiB includes."""
 
 
 def reservations(ask: Ask) -> Iterator[dict[str, Any]]:
-    """All instances of the region that have not ended."""
+    """Yields all instances of the region that are not terminated."""
     for reservation in ask.items("ec2", "describe_instances", "Reservations"):
         for one in reservation["Instances"]:
             if one["State"]["Name"] not in ENDED:
@@ -49,7 +49,9 @@ def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def instance_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """Why an instance belongs to the cluster: by its tags, VPC, subnet or instance profile."""
+    """Returns why an instance belongs to the cluster: its tags, VPC, subnet or instance profile. None if it
+    does not.
+    """
     tags, profile = flat(one.get("Tags")), str((one.get("IamInstanceProfile") or {}).get("Arn", ""))
     return better(
         scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", "")),
@@ -59,12 +61,12 @@ def instance_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
 
 def _instance_prices(one: dict[str, Any], state: str) -> Iterator[PriceKey]:
     if state not in ("running", "pending"):
-        return  # its volumes bill, as rows of their own
+        return  # only its volumes bill, and they have rows of their own
     lifecycle = one.get("InstanceLifecycle", "")
     if lifecycle != "capacity-block":
         yield hourly("ec2-spot" if lifecycle == "spot" else "ec2", one["InstanceType"])
     for interface in one.get("NetworkInterfaces") or ():
-        if interface.get("Association", {}).get("IpOwnerId") == "amazon":  # an elastic address is a row of its own
+        if interface.get("Association", {}).get("IpOwnerId") == "amazon":  # an Elastic IP has a row of its own
             yield hourly("public-ipv4")
 
 
@@ -111,7 +113,7 @@ def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def volume_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """Why a volume belongs to the cluster: by its tags, as one that is known, or by the instance that it is on."""
+    """Returns why a volume belongs to the cluster: its tags, a remembered id, or its instance. None if it does not."""
     tags, users = flat(one.get("Tags")), {at.get("InstanceId", "") for at in one.get("Attachments") or ()}
     owner = scope.owner(tags, name=tags.get("Name", ""))
     if owner is not None and owner.is_certain:
@@ -151,7 +153,9 @@ def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _origin(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
-    """Why a snapshot belongs to the cluster that names no cluster: it was made of a volume or of an instance of it."""
+    """Returns why a snapshot without cluster tags belongs to the cluster: it was created from a volume or an instance
+    of it.
+    """
     if scope.is_of_another(tags):
         return None
     if one.get("VolumeId") in scope.volume_ids:

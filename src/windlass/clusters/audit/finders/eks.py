@@ -1,4 +1,4 @@
-"""Finders of EKS: the cluster itself and its node groups."""
+"""Finders for EKS: the cluster itself and its node groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.clusters.tags import flat
 
 
 def describe(ask: Ask, name: str) -> dict[str, Any] | None:
-    """The cluster of this name, or None where there is none. Raises AwsError."""
+    """Returns the description of the cluster with this name; None if it does not exist. Raises AwsError."""
     try:
         found: dict[str, Any] = ask.get("eks", "describe_cluster", name=name)["cluster"]
     except NotThere:
@@ -40,13 +40,15 @@ def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _support(ask: Ask, version: str, one: dict[str, Any]) -> str:
-    """`standard` or `extended`, by the version's support now and the cluster's choice; empty where it is not known."""
+    """Returns `standard` or `extended`, from the version's support status and the cluster's policy; empty if
+    unknown.
+    """
     if (one.get("upgradePolicy") or {}).get("supportType") == "STANDARD":
         return "standard"
     try:
         found = ask.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
     except AwsError:
-        return ""  # the cluster is named all the same; only its price is not known
+        return ""  # the cluster is reported without a price
     status = str(found[0].get("versionStatus") or found[0].get("status", "")).lower() if found else ""
     return "extended" if "extended" in status else "standard" if "standard" in status else ""
 

@@ -1,4 +1,4 @@
-"""Finders of identity: roles, policies, instance profiles and OIDC providers of IAM."""
+"""Finders for IAM: roles, policies, instance profiles and OIDC providers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.tags import flat
 
 AWS_PATHS: Final = ("/aws-service-role/", "/aws-reserved/")
-"""Roles that AWS made for its services and its single sign-on."""
+"""Paths of roles that AWS creates for its services and for single sign-on."""
 
 
 def _roles(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -81,7 +81,7 @@ def _profiles(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _karpenter_profile(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """By the path and name that Karpenter gives to the profiles which it makes for its node classes."""
+    """Recognizes an instance profile that Karpenter created for a node class, by its path and name."""
     path, name = one.get("Path", "/"), one["InstanceProfileName"]
     if path.startswith(f"/karpenter/{scope.region}/{scope.name}/"):
         return Owner(f"path {path}, of Karpenter")

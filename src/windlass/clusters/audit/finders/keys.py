@@ -1,4 +1,4 @@
-"""Finder of KMS keys, and of what each still encrypts: a key that is deleted makes that unreadable for ever."""
+"""Finder for KMS keys and the data that each encrypts: deleting a key makes that data permanently unreadable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LISTED: Final[tuple[tuple[str, str, str, dict[str, Any], str, str], ...]] = (
     ("ec2", "describe_snapshots", "Snapshots", {"OwnerIds": ["self"]}, "SnapshotId", "KmsKeyId"),
     ("logs", "describe_log_groups", "logGroups", {}, "logGroupName", "kmsKeyId"),
 )
-"""Listings that name the key of each object: client, operation, list, parameters, member with the id, with the key."""
+"""Listings that contain the KMS key of each object: client, operation, list member, parameters, id member, key
+member."""
 
 
 class _Key(NamedTuple):
@@ -42,7 +43,7 @@ def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
         id = one["KeyId"]
         about = ask.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
         if about.get("KeyManager") == "AWS":
-            return  # it does not bill
+            return  # a key in this state does not bill
         tags = ask.tags("kms", "list_resource_tags", "Tags", KeyId=id)
         if owner := scope.owner(tags, name=aliases.get(id, "")):
             yield _Key(id, about, owner, tags)
@@ -57,12 +58,14 @@ def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
-    """A key that bills, or one whose deletion would make something unreadable. A key of a bucket is kept with it."""
+    """Returns a row for a key that bills, or whose deletion would make data unreadable. A bucket's key is kept
+    with it.
+    """
     id, about, owner, tags = key
     state = str(about.get("KeyState", ""))
     is_ending = state in ENDING
     if is_ending and not uses:
-        return None  # it does not bill
+        return None  # a key in this state does not bill
     encrypts = f", encrypts {', '.join(uses[:5])}{f' and {len(uses) - 5} more' if len(uses) > 5 else ''}"
     when = f" until {about['DeletionDate']:%Y-%m-%d}" if is_ending and about.get("DeletionDate") else ""
     is_of_bucket = any(one.startswith("s3://") for one in uses)
@@ -88,7 +91,9 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
 
 
 def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
-    """What each key encrypts, by the key's id: buckets, and where a key waits for its deletion, all that may."""
+    """Returns the objects that each key encrypts, by key id: buckets, and with `all_of_it` every other kind of
+    `LISTED`.
+    """
     found: defaultdict[str, list[str]] = defaultdict(list)
 
     def bucket(one: dict[str, Any]) -> Iterator[tuple[str, str]]:

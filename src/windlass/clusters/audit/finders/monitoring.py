@@ -1,4 +1,4 @@
-"""Finders of logs, alarms, queues, rules and budgets."""
+"""Finders for logs, alarms, queues, rules and budgets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.clusters.audit.report import Found, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope
 
 GROUPS: Final = ("/aws/eks/{}/", "/aws/containerinsights/{}/", "/aws/windlass/{}/", "/windlass/{}/")
-"""Log groups that EKS, Container Insights and Windlass name after a cluster."""
+"""Prefixes of the log groups that EKS, Container Insights and Windlass name after a cluster."""
 
 
 def _log_groups(ask: Ask, scope: Scope) -> Iterator[Found]:

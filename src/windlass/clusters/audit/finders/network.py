@@ -1,4 +1,4 @@
-"""Finders of a VPC's parts: VPCs, security groups, network interfaces, NAT gateways, addresses, endpoints."""
+"""Finders for the parts of a VPC: VPCs, security groups, network interfaces, NAT gateways, addresses, endpoints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from windlass.clusters.audit.scope import Owner, Scope, better
 from windlass.clusters.tags import flat
 
 OF_INSTANCE: Final = re.compile(r"aws-K8S-(i-[0-9a-f]+)")
-"""Description of an interface that the VPC CNI made for an instance."""
+"""Matches the description of a network interface that the VPC CNI created for an instance."""
 ROUNDS: Final = {"deleted", "deleting", "failed", "rejected"}
-"""States of endpoints and NAT gateways that are gone, or going."""
+"""States of endpoints and NAT gateways that are deleted or being deleted."""
 
 
 def _vpcs(ask: Ask, scope: Scope) -> Iterator[Found]:
@@ -34,7 +34,9 @@ def _vpcs(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """Why a security group belongs to the cluster; also by the name that EKS gives to a cluster's group."""
+    """Returns why a security group belongs to the cluster, including by the name that EKS gives to a cluster's
+    group.
+    """
     tags, name = flat(one.get("Tags")), one["GroupName"]
     owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=name)
     if owner is not None and owner.is_certain:
@@ -47,7 +49,7 @@ def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
 def _security_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("ec2", "describe_security_groups", "SecurityGroups"):
         owner = security_group_owner(scope, one)
-        if owner and one["GroupName"] != "default":  # it goes with its VPC
+        if owner and one["GroupName"] != "default":  # the default group is deleted with its VPC
             yield row(
                 SECURITY_GROUP,
                 scope,
@@ -64,7 +66,7 @@ def _interfaces(ask: Ask, scope: Scope) -> Iterator[Found]:
         tags, at = flat(one.get("TagSet") or one.get("Tags")), one.get("Attachment") or {}
         owner = _interface_owner(scope, one, tags)
         if owner is None or (at.get("InstanceId") and at.get("DeleteOnTermination")):
-            continue  # an interface that goes with its instance is no row of its own
+            continue  # an interface that is deleted with its instance has no row of its own
         id, managed = one["NetworkInterfaceId"], one.get("RequesterManaged")
         what = one.get("Description") or one.get("InterfaceType") or ""
         yield row(
@@ -133,7 +135,7 @@ def _addresses(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _holder(ask: Ask, scope: Scope, interface: str, tags: dict[str, str]) -> Owner | None:
-    """Why the interface that an address is on belongs to the cluster."""
+    """Returns why the network interface of an address belongs to the cluster; None if it does not."""
     if scope.is_of_another(tags):
         return None
     for one in ask.items("ec2", "describe_network_interfaces", "NetworkInterfaces"):

@@ -1,4 +1,4 @@
-"""Finders of SageMaker: endpoints, notebooks, jobs and warm pools, domains and their apps, HyperPod."""
+"""Finders for SageMaker: endpoints, notebooks, jobs and warm pools, domains and their apps, HyperPod."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _configured(ask: Ask, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """An endpoint, and its configuration; empty where that is deleted, which ends no endpoint."""
+    """Returns an endpoint and its configuration. The configuration is empty if it was deleted; the endpoint keeps
+    running.
+    """
     about = ask.get("sagemaker", "describe_endpoint", EndpointName=name)
     try:
         return about, ask.get(
@@ -49,7 +51,7 @@ def _configured(ask: Ask, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _users(ask: Ask, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
-    """Why an endpoint belongs to the cluster: the roles and subnets that its models run with."""
+    """Yields why an endpoint belongs to the cluster: by the roles and subnets of its models."""
     yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
     for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
         try:
@@ -111,7 +113,7 @@ def _jobs(ask: Ask, scope: Scope, what: tuple[str, str], words: str, **chosen: s
 
 
 def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str) -> Iterator[Found]:
-    """A job's row: by its tags, else by its subnets, or the role that it runs as."""
+    """Yields the row of a job that belongs to the cluster by its tags, its subnets or its role."""
     name, tags = one["TrainingJobName"], _tags(ask, one["TrainingJobArn"])
     if scope.is_of_another(tags):
         return

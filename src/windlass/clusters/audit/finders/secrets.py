@@ -1,4 +1,4 @@
-"""Finders of secrets (Secrets Manager) and parameters (Systems Manager)."""
+"""Finders for secrets (Secrets Manager) and parameters (Systems Manager)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _secrets(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
-    """Standard parameters are free, advanced ones bill."""
+    """Yields parameters; standard ones are free, advanced ones bill."""
 
     def look(one: dict[str, Any]) -> Iterator[Found]:
         name = one["Name"]

@@ -1,4 +1,4 @@
-"""Finders of storage: EFS, FSx, ECR and S3."""
+"""Finders for storage: EFS, FSx, ECR and S3."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _fsx(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _fsx_class(one: dict[str, Any]) -> tuple[str, str]:
-    """Its price table and class: `PERSISTENT_2-250`, where the number is MB/s for each TiB."""
+    """Returns the price table and the class of a file system, such as `PERSISTENT_2-250` (MB/s per TiB)."""
     if one.get("FileSystemType") != "LUSTRE":
         return "fsx-other", one.get("FileSystemType", "")
     lustre = one.get("LustreConfiguration") or {}
@@ -131,7 +131,7 @@ def _backups(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
-    """File systems over buckets; what of a bucket they hold in their cache bills."""
+    """Yields S3 Files file systems; the part of the bucket in their cache bills."""
 
     def look(one: dict[str, Any]) -> Iterator[Found]:
         id, arn = one["fileSystemId"], one.get("bucket", "")
@@ -174,13 +174,14 @@ def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
 
 
 def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    own = f"windlass-{scope.name}-{scope.account_id}"  # one that the user named is the cluster's own by its tag alone
+    # a bucket with a name chosen by the user is recognized by its tag only
+    own = f"windlass-{scope.name}-{scope.account_id}"
 
     def look(one: dict[str, Any]) -> Iterator[Found]:
         name = one["Name"]
         try:
             tags = ask.tags("s3", "get_bucket_tagging", "TagSet", Bucket=name)
-        except NotThere:  # a bucket without tags
+        except NotThere:  # the bucket has no tags
             tags = {}
         owner = scope.owner(tags, name=name)
         if name == own and not scope.is_of_another(tags):

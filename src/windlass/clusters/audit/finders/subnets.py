@@ -1,4 +1,4 @@
-"""Finders of what a VPC is divided and connected by; nothing of it bills, and all of it blocks the VPC's deletion."""
+"""Finders for the free parts of a VPC that block its deletion, such as subnets, route tables and gateways."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
     for one in ask.items("ec2", "describe_route_tables", "RouteTables"):
         tags, id = flat(one.get("Tags")), one["RouteTableId"]
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True)
-        if owner and not any(each.get("Main") for each in one.get("Associations") or ()):  # it goes with its VPC
+        # the main route table is deleted with its VPC
+        if owner and not any(each.get("Main") for each in one.get("Associations") or ()):
             yield row(
                 TABLE,
                 scope,
