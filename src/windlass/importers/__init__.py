@@ -1,8 +1,8 @@
-"""Converts manifests of other systems into job files, and lists the fields without equivalent. Pure.
+"""Converts manifests of other systems into job files, and lists the fields that have no equivalent.
 
     text ── documents ──▶ Source ── kubeflow, jobset, torchx, sagemaker, … ──▶ Draft ── convert ──▶ Imported
-                             └─ each value is read or reported; `Source.rest` finds those that are neither
+                            └─ each value is read or reported; `Source.rest` finds those that are neither
 
-Pod templates are read by `pods.py`, `node_affinity.py` and `storage.py`, for all kinds; commands of containers by
-`container_command.py` and `shell.py`, with the parsers of torchrun and mpirun in `windlass.spec`.
+`pods.py`, `node_affinity.py` and `storage.py` read the pod templates of all kinds; `container_command.py` and
+`shell.py` parse the commands of containers with the parsers of torchrun and mpirun in `windlass.spec`.
 """

@@ -1,4 +1,4 @@
-"""Reads what all kinds of jobs have: metadata, restart and run policies, and numbers of nodes and ranks."""
+"""Reads the fields common to all kinds of jobs: metadata, restart and run policies, numbers of nodes and ranks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from windlass.importers.source import View
 
 _NNODES: Final = re.compile(r"--nnodes[= ]([1-9][0-9]*)(?![:\w])")
 _COUNTED: Final = re.compile(r"nnodes|num[-_](?:machines|nodes)\b")
-"""In a command: the number of nodes, which its launcher waits for."""
+"""Finds, in a command, a number of nodes that its launcher waits for."""
 RESTARTS: Final = 3
-"""Restarts of a job whose pods are restarted without limit."""
+"""Number of restarts written for a job whose pods are restarted without limit."""
 
 
 class Elastic(NamedTuple):
-    """How an elastic job begins."""
+    """The fields of an elastic job that set its initial and maximum number of nodes."""
 
     at_start: int
-    """Nodes at the start."""
+    """Initial number of nodes."""
     replicas: View
-    """The field with that number."""
+    """Field with the initial number."""
     most: View
-    """The field with their maximum."""
+    """Field with the maximum number."""
 
 
 def metadata(view: View, draft: Draft) -> None:
-    """Read the name, the namespace and the queue of an object."""
+    """Reads the name, the namespace and the queue of an object."""
     meta = view.at("metadata")
     draft.put_name(meta.at("name"))
     draft.put_name(meta.at("generateName"))
@@ -40,7 +40,7 @@ def metadata(view: View, draft: Draft) -> None:
 
 
 def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
-    """Read the run policy of a Kubeflow kind, under `runPolicy` or, in old versions, in the spec itself."""
+    """Reads the run policy of a Kubeflow kind, under `runPolicy` or, in old versions, in the spec itself."""
     draft.put_seconds("timeout", view.at("activeDeadlineSeconds"))
     if draft.get("restarts") is not None:
         view.at("backoffLimit").leave("restarts of pods", "maxRestarts says how many", is_ours=True)
@@ -50,13 +50,13 @@ def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
     policy = view.at("schedulingPolicy")
     if policy.at("queue"):
         policy.at("queue").leave(f"queue {policy.at('queue').value} of Volcano", "queue: names a LocalQueue of Kueue")
-    if not of_mpi:  # which removes the Launcher alone
+    if not of_mpi:  # for an MPIJob, this removes only the Launcher
         draft.put_seconds("kubernetes.ttl", view.at("ttlSecondsAfterFinished"))
     view.at("suspend").take_if(False)
 
 
 def restart_policy(view: View, draft: Draft) -> None:
-    """Read `restartPolicy` of a replica, unless `restarts` is set already."""
+    """Reads `restartPolicy` of a replica, unless `restarts` is set already."""
     policy, at = view.at("restartPolicy").value, view.at("restartPolicy")
     if at.take_if("Never"):
         return
@@ -69,7 +69,9 @@ def restart_policy(view: View, draft: Draft) -> None:
 
 
 def started(pods: Pods, view: View) -> tuple[Start, View]:
-    """What the main container starts, and the field that says so. Raises JobFileError where there is none."""
+    """Returns the parsed command of the main container and its field. Raises JobFileError if the container has no
+    command.
+    """
     if pods.start is None:
         message = "has neither command nor args: the image's own program is started, which the manifest does not name"
         raise view.refused(message, "write what the image starts as command: of the container, and import it again")
@@ -87,12 +89,12 @@ def put_start(
     given: Sequence[Given] = (),
     elastic: Elastic | None = None,
 ) -> None:
-    """Set what is started, `nodes` and `procs_per_node`, and report the findings on the command.
+    """Sets the command, `nodes` and `procs_per_node` of the draft, and reports findings on the command.
 
-    `named` is the number of ranks of a node that the manifest has at `per_node`. `has_group` is whether the operator
-    sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does: without them, programs of several
-    pods know nothing of each other. `given` is what else it sets there, which a command that stays a command may use.
-    `elastic` is how many of a range of nodes the original begins with.
+    `named` is the number of ranks per node that the manifest sets at `per_node`. `has_group` is whether the operator
+    sets RANK, WORLD_SIZE and MASTER_ADDR in each pod, as `launcher: pytorch` does; without these variables, the pods
+    cannot find each other. `given` is what else the operator sets, for commands that are not replaced. `elastic` is the
+    initial number of nodes of a range.
     """
     start, view = started
     if start.by in ("python", "program") and "launcher" not in draft.fields:
@@ -110,7 +112,7 @@ def put_start(
         draft.put_env(name, value, view)
     if "command" in fields:
         fields["command"], names = _with_variables(fields["command"], given, named, view)
-        named = None if RANKS_OF_A_NODE in names else named  # torchrun starts them
+        named = None if RANKS_OF_A_NODE in names else named  # torchrun starts these ranks
     for name in ("run", "command", "launcher", "python", "setup"):
         if name in fields and (name != "launcher" or "launcher" not in draft.fields):
             draft.fields[name] = fields.pop(name)
@@ -137,7 +139,7 @@ def put_start(
 
 
 def _nodes(nodes: Any, said: Any, view: View, elastic: Elastic | None) -> Any:
-    """How many nodes there are, or a range of them, by the manifest and by what the command says; 1 by neither."""
+    """Returns the number or range of nodes from the manifest and the command; 1 if neither sets it."""
     if isinstance(said, int) and isinstance(nodes, dict) and nodes["min"] <= said <= nodes["max"]:
         if nodes["min"] != nodes["max"]:
             (elastic.most if elastic is not None else view).remark(
@@ -157,7 +159,7 @@ def _nodes(nodes: Any, said: Any, view: View, elastic: Elastic | None) -> Any:
 
 
 def _begun(nodes: dict[str, int], elastic: Elastic) -> dict[str, int]:
-    """A range of nodes that ends with those at the start: a run begins with the most that it may have."""
+    """Limits a range of nodes to the initial number, because a run starts with the maximum of its range."""
     least, most = nodes["min"], nodes["max"]
     begun = max(least, min(elastic.at_start, most))
     if begun != elastic.at_start:
@@ -175,7 +177,7 @@ def _begun(nodes: dict[str, int], elastic: Elastic) -> dict[str, int]:
 def _with_variables(
     command: list[str], given: Sequence[Given], named: int | str | None, view: View
 ) -> tuple[list[str], list[str]]:
-    """The command with the variables of its operator that it uses, and their names; those not known are reported."""
+    """Returns the command with the operator's variables that it uses set, and their names; reports unsupported ones."""
     command, names, missing = with_variables(command, given, named)
     if names:
         view.remark(f"{', '.join(names)}: set by its operator", "the command sets them from Windlass's", is_ours=True)
@@ -190,9 +192,9 @@ def _with_variables(
 def _ranks(
     start: Start, view: View, draft: Draft, nodes: int, named: int | str | None, given: Sequence[Given]
 ) -> int | str:
-    """Ranks per node where the command does not say: those that the manifest names, else what torchrun would start.
+    """Returns the ranks per node if the command sets none: the number in the manifest, else torchrun's default.
 
-    A torchrun that no operator tells of more starts one.
+    torchrun's default is one rank, unless an operator sets PET_NPROC_PER_NODE.
     """
     if start.ranks is not None and start.ranks != nodes * (named or 1):
         if start.ranks % nodes:
@@ -218,7 +220,7 @@ def _ranks(
 
 
 def ranks_named(view: View, draft: Draft) -> int | str | None:
-    """Ranks per node of a Kubeflow kind: a number, also as text, or `auto`, `gpu` or `cpu`."""
+    """Returns the ranks per node of a Kubeflow kind: a number, also as text, or `auto`, `gpu` or `cpu`."""
     said = view.scalar()
     if said is None:
         return None
@@ -233,7 +235,7 @@ def ranks_named(view: View, draft: Draft) -> int | str | None:
 
 
 def automatic(view: View, draft: Draft) -> int | str:
-    """A rank per GPU of a node; without GPUs, a rank per core, if their number is known."""
+    """Returns one rank per GPU of a node; without GPUs, one per core if the number of cores is known."""
     if draft.get("resources.gpus"):
         return "auto"
     cpus = draft.get("resources.cpus")
@@ -247,7 +249,7 @@ def automatic(view: View, draft: Draft) -> int | str:
 
 
 def compare(first: Mapping[str, Any], other: Mapping[str, Any], view: View) -> None:
-    """Report the fields in which the pods of another replica differ: all nodes of a job are alike."""
+    """Reports the fields in which the pods of another replica differ, because all nodes of a Windlass job are equal."""
     for name in sorted({*first, *other}):
         mine, theirs = first.get(name), other.get(name)
         if mine == theirs:

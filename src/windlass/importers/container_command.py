@@ -1,10 +1,10 @@
-"""Turns the command of a container into fields of a job, by the parsers of launcher command lines.
+"""Converts the command of a container into fields of a job, with the parsers of launcher command lines.
 
 | words | job |
 |---|---|
-| `torchrun … train.py`, also behind `sh -c "cd x && …"` | `run: train.py`, with what its options say |
+| `torchrun … train.py`, also inside `sh -c "cd x && …"` | `run: train.py`, with the fields that its options set |
 | `mpirun -np 4 … python train.py`, `horovodrun …` | `run: train.py`, `launcher: mpi` |
-| `python train.py` | `run: train.py`, one rank on each node until something says otherwise |
+| `python train.py` | `run: train.py`, one rank per node unless another field sets the number |
 | scripts that need a shell, other programs | `command: [...]`, `launcher: plain`: once on each node, unchanged |
 """
 
@@ -24,7 +24,7 @@ from windlass.spec.launchers import HOROVOD, MPIRUN, TORCHRUN, Parsed, read, rea
 from windlass.spec.runline import join_run, kind_of, split_run
 
 _INITS: Final = ("tini", "dumb-init", "catatonit", "nohup", "time")
-"""Programs that start another one and add nothing for the ranks."""
+"""Programs that only start another program and do not affect the ranks."""
 _IN_IMAGE: Final = "put job.yaml into the folder that has it, or write its path in the image, from the root"
 _MPI: Final = (MPIRUN, HOROVOD)
 _STARTERS: Final = re.compile(
@@ -35,34 +35,34 @@ _LOGIN: Final = re.compile(r"\s(?:--?(?:token|password|api[-_]?key)\b|\blogin\s+
 _QUOTED: Final = re.compile(r'"[^"\n]*"')
 _ONE_WORD: Final = re.compile(r"[^\s*?[]+")
 _NODE_RANK: Final = re.compile(r"""(--node[-_]rank[= ]["']?)\$\(\([^()\n]*\)\)""")
-"""The number of a node that a shell computes for torchrun."""
+"""A node rank that a shell computes for torchrun."""
 _OF_LAUNCHER: Final = "-of-launcher-"
-"""Placeholder for that number while the line is read: a program with it as an argument needs the shell."""
+"""Placeholder for the node rank during parsing: a program with this placeholder as an argument needs the shell."""
 _ARGUMENTS: Final = re.compile(r"ARG|OPT|FLAG|EXTRA", re.IGNORECASE)
 _PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
-"""Words that mean the same in the text of a script as in a variable of it."""
+"""Text with the same meaning in a script as in a variable of the script."""
 _OF_THE_SHELL: Final = frozenset(
     ("conda", "source", ".", "eval", "module", "ulimit", "unset", "umask", "alias", "pushd")
 )
-"""Commands that change the shell itself, and so what is started after them."""
+"""Commands that change the state of the shell, and so affect later commands."""
 
 
 @dataclass
 class Start:
-    """What a command starts, as fields of a job, and findings on what the job cannot express."""
+    """A parsed command as fields of a job, with findings on options that the job cannot express."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """`run` or `command`, and what stands with it; of numbers only those that the words name."""
+    """`run` or `command` and related fields; numbers of nodes and ranks only if the command sets them."""
     left: list[Hint] = field(default_factory=list)
     by: str = "program"
-    """What starts the ranks: `torchrun`, `mpi`, `python` itself, or any other `program`."""
+    """Program that starts the ranks: `torchrun`, `mpi`, `python` itself, or any other `program`."""
     ranks: int | None = None
-    """Of `mpi`: ranks on all nodes together; None if the command does not say."""
+    """Total ranks of an mpirun line over all nodes; None if the line does not set them."""
     text: str = ""
     """The original command line."""
 
     def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
-        """Report a part of the command that the job does not have."""
+        """Reports a part of the command that a job cannot express."""
         self.left.append(Hint(meaning, instead, is_ours))
 
 
@@ -74,7 +74,7 @@ class _Container:
     keep: frozenset[str]
     """Names in `env` that stay variables in the arguments of the script."""
     asked: Collection[str]
-    """Names of variables that are empty until the user gives them a value."""
+    """Names of variables that are empty until the user sets them."""
     folder: str | None
     code_travels: bool
 
@@ -89,12 +89,12 @@ def start_of(
     asked: Collection[str] = (),
     code_travels: bool = False,
 ) -> Start:
-    """What a command starts in a container with these variables, in this folder.
+    """Parses the command of a container with these variables and this working directory.
 
-    `unknown` are variables whose value only the cluster has; `fixed` are those of `env` that the job will not have, and
-    `asked` those that are empty until the user gives them. The others stay variables in the arguments of the script,
-    so that another value in the job's `env` reaches it. `code_travels` is whether the script came with the job, as it
-    does here, and was not in the image.
+    `unknown` are variables whose value only the cluster has; `fixed` are variables of `env` that the job will not have,
+    and `asked` are variables that are empty until the user sets them. All others stay variables in the arguments of the
+    script, so that another value in the job's `env` takes effect. `code_travels` is whether the script was uploaded
+    with the original job, as Windlass does, and was not part of the image.
     """
     keep = frozenset(env).difference(fixed)
     container = _Container(env, keep, asked, folder, code_travels)
@@ -117,7 +117,7 @@ def start_of(
             f"{', '.join(names)}, which the cluster fills in",
             "let the script read it from its environment; JOB_COMPLETION_INDEX is WINDLASS_NODE_RANK here",
         )
-    elif names := [name for name in names if name.isupper()]:  # $(nproc) is a command
+    elif names := [name for name in names if name.isupper()]:  # $(nproc) is a command substitution
         made.leave(
             f"{', '.join(names)}: no variable of the manifest, so that the shell runs a command of that name",
             "write it as a variable of the shell, such as $WINDLASS_NUM_NODES",
@@ -126,7 +126,7 @@ def start_of(
 
 
 def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> Start | None:
-    """What the script of `sh -c` starts; None if it needs a shell."""
+    """Parses the script of `sh -c`; None if it needs a shell."""
     script = _NODE_RANK.sub(r"\1" + _OF_LAUNCHER, script)
     line = read_line(script, lambda found: launcher_of(found) is not None)
     several: dict[str, str] = {}
@@ -155,7 +155,7 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
             "left out: the ranks need none of it",
             is_ours=True,
         )
-    if made.by == "mpi":  # on the launcher's pod alone
+    if made.by == "mpi":  # these commands run only in the launcher's pod
         for other in (*(other for other, _ in line.before), *line.after):
             made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
     elif line.after or any(_is_of_the_shell(other) for other, _ in line.before):
@@ -178,7 +178,9 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
 
 
 def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
-    """A script of these commands, which fails where the original would not have come to what starts the ranks."""
+    """Returns a script of these commands that fails if the original would not have reached the command that starts
+    ranks.
+    """
     if ends_at_errors:
         return "set -e\n" + "".join(f"({command})\n" for command, _ in before)
     lines: list[str] = []
@@ -192,9 +194,9 @@ def _setup(before: Sequence[tuple[str, bool]], *, ends_at_errors: bool) -> str:
 
 
 def _of_several_words(script: str, line: Line, container: _Container) -> dict[str, str]:
-    """The variables in the words of a line that a shell makes several words of, or none: `$ARGS` outside of quotes.
+    """Returns the variables that a shell splits into several words or none: `$ARGS` outside of quotes.
 
-    Those that are asked of the user will be one word, but for names as EXTRA_ARGS.
+    Variables that the user has to set count as one word, except for names such as EXTRA_ARGS.
     """
     unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
     used = {match[1] or match[2] for word in line.words for match in VARIABLE.finditer(word)}
@@ -205,12 +207,12 @@ def _of_several_words(script: str, line: Line, container: _Container) -> dict[st
 
 
 def _is_of_the_shell(command: str) -> bool:
-    """Whether a command means something else in a shell of its own."""
+    """Whether a command has another effect in a separate shell."""
     return bool(re.search(r"[*?~$]", command)) or command.rpartition("&& ")[2].split()[0] in _OF_THE_SHELL
 
 
 def assumed_torchrun(args: Sequence[str]) -> bool:
-    """Whether arguments without a command are those of torchrun, the assumed entry point of the image."""
+    """Whether arguments without a command are options of torchrun, the assumed entry point of the image."""
     parsed = read(TORCHRUN, args, "torchrun")
     is_script = bool(parsed.rest) and (parsed.rest[0].endswith(".py") or bool(parsed.flags & {"module", "no-python"}))
     is_known = bool(parsed.fields or parsed.flags) or not parsed.has_unknown
@@ -218,14 +220,16 @@ def assumed_torchrun(args: Sequence[str]) -> bool:
 
 
 def names_a_program(words: Sequence[str]) -> bool:
-    """Whether the first word is a program for certain: arguments without a command may be those of another one."""
+    """Whether the first word is certainly a program: without a command, words may be arguments of the image's entry
+    point.
+    """
     if launcher_of(words) is not None or script_of(words) is not None:
         return True
     return not words[0].endswith(".py") and bool(re.fullmatch(r"/.*|\./.*|python[0-9.]*|[\w.-]+\.sh", words[0]))
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """The command behind programs that only start another."""
+    """Removes programs that only start another program from the start of the command."""
     while len(words) > 1 and stem(words[0]) in _INITS:
         words = words[1:]
         while words[1:] and words[0].startswith("-"):
@@ -237,9 +241,9 @@ def _unwrapped(words: list[str]) -> list[str]:
 
 
 def _direct(words: Sequence[str], written: Sequence[str], container: _Container) -> Start | None:
-    """What a command starts that needs no shell; None where that cannot be determined.
+    """Parses a command that needs no shell; None if it cannot be parsed.
 
-    `written` are the same words with the variables in them that the arguments of the script are to keep.
+    `written` are the same words with the variables that the arguments of the script keep.
     """
     made = Start(by="python")
     launcher = launcher_of(words)
@@ -277,13 +281,13 @@ def _direct(words: Sequence[str], written: Sequence[str], container: _Container)
         made.fields |= {name: parsed.fields[name] for name in ("nodes", "procs_per_node") if name in parsed.fields}
         made.fields |= {"restarts": {"max": parsed.fields["restarts"]}} if "restarts" in parsed.fields else {}
     _place(made, container.folder, container.code_travels)
-    if made.by != "mpi" or container.code_travels:  # the launcher's variables are not all those of ranks
+    if made.by != "mpi" or container.code_travels:  # the ranks do not get all variables of the launcher's pod
         _keep(made, words, written, container.keep)
     return made
 
 
 def _keep(made: Start, words: Sequence[str], written: Sequence[str], keep: Collection[str]) -> None:
-    """Write the arguments of the script with the variables that they had."""
+    """Restores the original variables in the arguments of the script."""
     run = list(split_run(made.fields["run"]))
     for at in range(1, len(run) - (run[0] == "-m")):
         if run[-at] != words[-at]:
@@ -293,8 +297,8 @@ def _keep(made: Start, words: Sequence[str], written: Sequence[str], keep: Colle
 
 
 def _finding(problem: Problem) -> Hint:
-    """The finding on an option that the job does not have."""
-    if "$" in problem.message:  # a variable of the operator, with a number that the manifest has
+    """Returns the finding on an option that a job cannot express."""
+    if "$" in problem.message:  # a variable of the operator for a number that the manifest sets
         return Hint(f"{problem.field} is filled in by the operator", "nodes: and procs_per_node: set it", True)
     meant = problem.hint.removeprefix("leave it out").strip(" :,")
     instead = meant or problem.hint or "see the launcher's own help"
@@ -302,7 +306,7 @@ def _finding(problem: Problem) -> Hint:
 
 
 def _place(made: Start, folder: str | None, code_travels: bool) -> None:
-    """Set the path of the script: in the image if it is absolute, else in the folder of the job file."""
+    """Sets the path of the script: in the image if it is absolute, else relative to the job file."""
     words = list(split_run(made.fields["run"]))
     kind = kind_of(tuple(words))
     name = words[1] if kind == "module" else words[0]
@@ -311,13 +315,13 @@ def _place(made: Start, folder: str | None, code_travels: bool) -> None:
     if kind == "script" and folder is not None and not name.startswith("/"):
         words[0] = joined(folder, name.removeprefix("./"))
         made.fields["run"] = shlex.join(words)
-    travels = kind != "program" or "/" in words[0]  # the other programs are found by PATH
+    travels = kind != "program" or "/" in words[0]  # other programs are found by PATH
     if travels and not words[0].startswith("/") and not code_travels:
         made.leave(f"{name} was found in the image; now it travels with the job file", _IN_IMAGE)
 
 
 def _as_it_stands(words: Sequence[str], folder: str | None) -> Start:
-    """A command that is started on each node unchanged."""
+    """Returns the command for each node, unchanged."""
     made = Start()
     if folder is not None:
         words = ["sh", "-c", f'cd {shlex.quote(folder)} && exec "$0" "$@"', *words]

@@ -29,7 +29,7 @@ from windlass.spec.parse import job_from_mapping, parse_job
 
 Format = Literal["kubernetes", "torchx", "sky"]
 Reader = Callable[[Documents, Draft], None]
-"""Reads a document into the fields of a job file."""
+"""Function that reads a document into the fields of a job file."""
 _KINDS: Final[Mapping[str, Reader]] = {
     "PyTorchJob": pytorchjob,
     "TFJob": tfjob,
@@ -46,7 +46,7 @@ _FORMS: Final[Mapping[str, tuple[str, Reader]]] = {
     "sky": ("task of SkyPilot", sky),
 }
 _OF_A_HEAD: Final = {"name", "execution", "placement", "primary_tasks", "termination_delay"}
-"""Fields of the first document of a pipeline or a job group of SkyPilot, which is no task."""
+"""Fields of the first document of a SkyPilot pipeline or job group, which is not a task."""
 _KEPT_OUT: Final = Hint(
     "this file holds a value of a secret, and all files beside the job file travel with the job",
     "move it to another folder, or name it in .windlassignore",
@@ -60,28 +60,28 @@ class Imported:
 
     job: Job
     kind: str
-    """Kind of the original: `PyTorchJob kubeflow.org/v1`."""
+    """Kind and API version of the original: `PyTorchJob kubeflow.org/v1`."""
     left: tuple[Left, ...]
-    """Fields without equivalent in the job, in the order of the file."""
+    """Fields without an equivalent in the job, in the order of the file."""
     text: str
-    """The job file."""
+    """YAML text of the job file."""
     target: str = ""
-    """The target to paste into targets.yaml, where the original says where it runs."""
+    """The target to paste into targets.yaml; empty if the original does not specify where it runs."""
 
     @property
     def lost(self) -> tuple[Left, ...]:
-        """Those of `left` about which the user may have to do something."""
+        """The fields in `left` that may need action by the user."""
         return tuple(left for left in self.left if not left.is_ours)
 
 
 def import_text(
     text: str, where: str, *, form: Format = "kubernetes", name: str | None = None, document: str | None = None
 ) -> Imported:
-    """The job of a manifest, a training job of SageMaker, an AppDef or a task in a file named `where`.
+    """Converts a Kubernetes manifest, SageMaker training job, TorchX AppDef or SkyPilot task from a file named `where`.
 
-    `name` replaces the job's name; `document` names the job to read where the file holds several.
+    `name` replaces the job's name; `document` names the job to read if the file contains several.
 
-    Raises JobFileError with all problems if the text is none of these, or holds several jobs.
+    Raises JobFileError with all problems if the format is not supported, or the file contains several jobs.
     """
     draft = Draft()
     read: Reader
@@ -113,12 +113,12 @@ def import_text(
     refuse_secrets(made, text, where)
     left = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
     written = _head(where, shown, left) + dump_job(made)
-    parse_job(written, "job.yaml")  # what we write, we can read
+    parse_job(written, "job.yaml")  # checks that the written file can be parsed
     return Imported(made, shown, left, written, target_text(draft))
 
 
 def _python(text: str, where: str) -> Problem:
-    """The error for a Python file, with what to import or to write in its place."""
+    """Returns the error for a Python file, with the format to import instead."""
     if re.search(r"""^\s*(?:from|import)\s+sagemaker\b|["']sagemaker["']""", text, re.MULTILINE):
         message = "is a Python script that uses SageMaker, and import does not read Python"
         described = "aws sagemaker describe-training-job --training-job-name NAME > job.json"
@@ -130,7 +130,7 @@ def _python(text: str, where: str) -> Problem:
 
 
 def _beside(source: Source) -> None:
-    """Report a document other than the job of which no value was read."""
+    """Reports a document, other than the job, of which no value was read."""
     kind = source.view.at("kind").value if isinstance(source.value, dict) else None
     if not source.is_read:
         source.view.leave(*hints("beside").get(str(kind), _OTHER))
@@ -139,7 +139,9 @@ def _beside(source: Source) -> None:
 
 
 def _pod_names(view: View, draft: Draft) -> None:
-    """Report host names of the operator's pods in the command and the variables: pods of a run have other names."""
+    """Reports host names of the operator's pods in the command and the variables, because pods of a run have other
+    names.
+    """
     if not isinstance(view.value, str):
         return
     command = draft.get("command") or [draft.get("run") or ""]
@@ -156,10 +158,10 @@ def _pod_names(view: View, draft: Draft) -> None:
 
 
 def _only(sources: list[Source], where: str, form: Format, document: str | None) -> Source:
-    """The document of a file, by name where there are several. Raises JobFileError if there is none, or several."""
+    """Returns the document of a file, by name if there are several. Raises JobFileError for no document or several."""
     filled = [source for source in sources if isinstance(source.value, dict)]
     if len(filled) == 2 and form == "sky" and set(filled[0].value) == {"name"}:
-        filled = filled[1:]  # the first document of a managed job only names it
+        filled = filled[1:]  # the first document of a managed job has only its name
     if len(filled) > 1 and set(filled[0].value) <= _OF_A_HEAD:
         filled = filled[1:]
     labels = [str(one.view.at("name").value or at) for at, one in enumerate(filled, 1)]
@@ -177,7 +179,7 @@ def _only(sources: list[Source], where: str, form: Format, document: str | None)
 
 
 def _head(where: str, kind: str, left: tuple[Left, ...]) -> str:
-    """The first lines of the job file: its origin, and how many fields have no equivalent."""
+    """Returns the comment at the start of the job file: its origin, and the number of fields without an equivalent."""
     count = sum(not one.is_ours for one in left)
     name = PurePath(where).name if where.isprintable() else ascii(where)
     lines = [f"# Imported from {name}: {kind}"]

@@ -1,4 +1,4 @@
-"""Splits the text of a file into its one job and the other documents."""
+"""Splits the text of a manifest into its training job and the other documents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Documents:
     others: tuple[Source, ...] = ()
 
     def called(self, kind: str, name: object) -> Source | None:
-        """The other document of this kind and name; None if there is none."""
+        """Returns the other document of this kind and name; None if the file has none."""
         for one in self.others:
             if one.view.at("kind").value == kind and one.view.at("metadata", "name").value == name:
                 return one
@@ -45,7 +45,7 @@ class Documents:
 
 
 def split(text: str, where: str) -> list[Source]:
-    """All documents of a file, with the items of each `List`. Raises JobFileError for text that is not YAML."""
+    """Returns all documents of a file, with the items of each `List`. Raises JobFileError for text that is not YAML."""
     try:
         found, lines = read_documents(text, where)
     except JobFileError as error:
@@ -64,9 +64,9 @@ def split(text: str, where: str) -> list[Source]:
 
 
 def manifests(text: str, where: str, document: str | None = None) -> Documents:
-    """The job among Kubernetes objects, by name where there are several, and the others.
+    """Splits Kubernetes objects into the job, chosen by name if there are several, and the others.
 
-    Raises JobFileError if there is none, or several without a name, and for placeholders of a template.
+    Raises JobFileError for no job, for several jobs without a name, and for template placeholders.
     """
     sources = split(text, where)
     jobs = [source for source in sources if _kind(source) in JOBS]
@@ -122,7 +122,9 @@ def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
 
 
 def chosen(sources: Sequence[Source], labels: Sequence[str], document: str, where: str) -> Source:
-    """The document that the user names: `PyTorchJob/llama`, `llama`, or a number from 1. Raises JobFileError."""
+    """Returns the document that the user names: `PyTorchJob/llama`, `llama`, or a number from 1. Raises
+    JobFileError.
+    """
     named = [
         source for source, label in zip(sources, labels, strict=True) if document in (label, *label.split("/")[1:])
     ]

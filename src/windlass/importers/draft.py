@@ -1,4 +1,4 @@
-"""A job file that is being built: a field is set only if the job parser accepts it, else it is reported."""
+"""A job file under construction: a field is set only if the job parser accepts it, and reported otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.spec.parse import job_from_mapping
 
 
 class Draft:
-    """The fields of a job, as a job file has them."""
+    """The fields of a job file under construction."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -27,14 +27,16 @@ class Draft:
         """Whether the original is a training job of SageMaker, whose secrets are in Secrets Manager."""
 
     def get(self, field: str) -> Any:
-        """The value of `resources.gpus`; None where it is not said yet."""
+        """Returns the value of a field such as `resources.gpus`; None if it is not set yet."""
         value: Any = self.fields
         for step in field.split("."):
             value = value.get(step) if isinstance(value, dict) else None
         return value
 
     def put(self, field: str, value: Any, view: View) -> bool:
-        """Set a field to the value read from `view`; False, with a finding at `view`, if the parser rejects it."""
+        """Sets a field to the value read from `view`; returns False, with a finding at `view`, if the parser rejects
+        it.
+        """
         wanted = _with(self.fields, field.split("."), value)
         problem = _problem(
             {name: part for name, part in wanted.items() if name not in ("run", "command", "launcher", "name")}
@@ -47,22 +49,24 @@ class Draft:
         return False
 
     def put_text(self, field: str, view: View) -> None:
-        """Set a field to the text of a view, if it has any."""
+        """Sets a field to the text of a view, if it has any."""
         if (text := view.text()) is not None:
             self.put(field, text, view)
 
     def put_seconds(self, field: str, view: View) -> None:
-        """Set a field to the whole number of seconds of a view, if it has one."""
+        """Sets a field to the whole number of seconds of a view, if it has one."""
         if (seconds := view.whole()) is not None:
             self.put(field, float(seconds), view)
 
     def put_restarts(self, view: View) -> None:
-        """Set the maximum of restarts, if the view has a number."""
+        """Sets the maximum number of restarts, if the view has a number."""
         if (most := view.whole()) is not None:
             self.put("restarts", {"max": most}, view)
 
     def put_env(self, name: str, value: str, view: View) -> bool:
-        """Set a variable; False, with a finding that does not show the value, if a job file must not hold it."""
+        """Sets a variable; returns False, with a finding that does not show the value, if a job file must not contain
+        it.
+        """
         had = self.fields.get("env", {})
         if is_blank(value) and self.is_secret(name, "value"):
             view.take()
@@ -89,7 +93,7 @@ class Draft:
         return False
 
     def put_secret(self, variable: str, view: View, meaning: str) -> None:
-        """Add the secret of a variable, if its name leads back to the variable, and report how ranks get it."""
+        """Adds the secret of a variable, if the variable follows from its name, and reports how ranks get it."""
         name = secret_name(variable)
         if name.upper().replace("-", "_") == variable:
             self.add("secrets", name, view)
@@ -97,21 +101,21 @@ class Draft:
 
     @staticmethod
     def is_secret(name: str, value: str) -> bool:
-        """Whether a job file must not hold a value of this name."""
+        """Whether a variable of this name and value is a secret, which a job file must not contain."""
         return looks_secret(re.sub(r"\W", "_", name), value)
 
     def add(self, field: str, entry: Any, view: View) -> bool:
-        """Append an entry to a list that does not have it yet."""
+        """Appends an entry to a list unless the list contains it already."""
         had = list(self.get(field) or ())
         return self.put(field, had if entry in had else [*had, entry], view)
 
     def absorb(self, other: Draft) -> None:
-        """Add the fields of another draft that this one does not have."""
+        """Adds the fields of another draft that this draft does not have."""
         self.fields = _merged(self.fields, other.fields)
         self.secret = self.secret or other.secret
 
     def put_name(self, view: View) -> None:
-        """Set the job's name to the nearest legal one of a view, if it has text and there is no name yet."""
+        """Sets the job's name to the nearest valid form of the view's text, unless the name is set already."""
         if (name := view.text()) is None or "name" in self.fields:
             return
         self.fields["name"] = legal = legal_name(name)
@@ -138,7 +142,7 @@ def _merged(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any
 
 
 def _problem(fields: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Message and hint of the first problem that the job parser finds in these fields."""
+    """Returns message and hint of the first problem that the job parser finds in these fields."""
     try:
         job_from_mapping({"name": "job", "run": "train.py", **fields})
     except JobFileError as error:

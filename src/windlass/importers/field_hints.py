@@ -1,4 +1,4 @@
-"""Reads `field_hints.txt`: the meaning of fields without equivalent in a job file, and what to do instead."""
+"""Reads `field_hints.txt`: the meaning of fields that a job file lacks, and what to do instead."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Table = Literal[
     "sagemaker",
 ]
 _NOT_WHOLE: Final = frozenset(("labels", "annotations", "matchLabels"))
-"""Mappings each of whose entries is listed by itself."""
+"""Mappings whose entries are reported one by one."""
 
 
 class Hint(NamedTuple):
-    """The report on a field that a job file does not have."""
+    """Explanation for a field that a job file does not have."""
 
     meaning: str
-    """What it was for."""
+    """Purpose of the field."""
     instead: str
-    """What to do about it."""
+    """What to do instead."""
     is_ours: bool = False
-    """Whether there is nothing to do: Windlass does the same by itself, or does not need it."""
+    """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 
 
 _UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints the fields that it has")
@@ -40,7 +40,7 @@ _UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints t
 
 @functools.cache
 def hints(table: Table) -> dict[str, Hint]:
-    """The hints of one table, by the name of the field, kind or volume."""
+    """Returns the hints of one table, by the name of the field, kind or volume."""
     found: dict[str, Hint] = {}
     for line in File(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -57,17 +57,17 @@ def is_one_thing(path: Path) -> bool:
 
 
 def hint_of(path: Path) -> Hint:
-    """The hint for a field that no importer reads, by the innermost known name in its path."""
+    """Returns the hint for a field that no importer reads, by the innermost known name in its path."""
     return next((hints("field")[str(step)] for step in reversed(path) if step in hints("field")), _UNKNOWN)
 
 
 def secret_name(variable: str) -> str:
-    """The secret that is this variable on this machine: `hf-token` of `HF_TOKEN`."""
+    """Returns the name of the secret that this variable provides on this machine: `hf-token` for `HF_TOKEN`."""
     return re.sub(r"[^a-z0-9]+", "-", variable.lower()).strip("-")
 
 
 def secret_hint(variable: str, *, of_sagemaker: bool = False) -> str:
-    """How the ranks get a variable whose value a job file does not hold."""
+    """Explains how ranks get a variable whose value a job file does not contain."""
     name = secret_name(variable)
     if of_sagemaker:
         value = f'\'{{"{variable}": "…"}}\''

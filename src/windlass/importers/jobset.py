@@ -1,4 +1,4 @@
-"""Reads a Kubernetes Job, and a JobSet."""
+"""Reads Kubernetes Jobs and JobSets."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from windlass.importers.source import View
 from windlass.spec.runline import split_run
 
 TRAINING: Final = ("node", "trainer", "worker", "workers", "pytorch")
-"""Usual names of the container that trains, and of the job of a JobSet that does."""
+"""Usual names of the training container, and of the training job in a JobSet."""
 FIRST: Final = ("master", "leader", "chief", "head", "launcher")
-"""Usual names of the job of a JobSet that has rank 0."""
+"""Usual names of the job with rank 0 in a JobSet."""
 _NODE_RANK: Final = re.compile(r"--node[-_]rank\b")
 RETRIES: Final = 6
 """Default `backoffLimit` of a Job."""
 
 
 def job(found: Documents, draft: Draft) -> None:
-    """A Job: one pod, or several of an Indexed one."""
+    """Reads a Job with one pod, or an Indexed Job with several."""
     spec = found.job.view.at("spec")
     pods, template = Pods(draft, found), spec.at("template")
     nodes = of_job(spec, draft, pods)
@@ -32,7 +32,7 @@ def job(found: Documents, draft: Draft) -> None:
 
 
 def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> int:
-    """Read the spec of a Job; returns its number of pods."""
+    """Reads the spec of a Job; returns its number of pods."""
     run_policy(spec, draft)
     if is_alone and spec.at("backoffLimit").value is None:
         spec.at("backoffLimit").remark(
@@ -56,20 +56,21 @@ def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> in
 
 
 def jobset(found: Documents, draft: Draft) -> None:
-    """A JobSet: its job that trains; the others are reported."""
+    """Reads the training job of a JobSet; other jobs of the set are reported."""
     spec = found.job.view.at("spec")
     spec.at("suspend").take_if(False)
     draft.put_restarts(spec.at("failurePolicy", "maxRestarts"))
     draft.put_seconds("kubernetes.ttl", spec.at("ttlSecondsAfterFinished"))
     pods, template, nodes = of_set(spec, draft, found)
     chosen = training_job(spec)
-    is_one = chosen is not None and chosen.at("replicas").value in (None, 1)  # else each replica counts from 0
+    # otherwise indices start at 0 in each replica
+    is_one = chosen is not None and chosen.at("replicas").value in (None, 1)
     given: tuple[Given, ...] = ("index",) if is_one else ()
     put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=given)
 
 
 def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None) -> tuple[Pods, View, int]:
-    """The pods that train in the spec of a JobSet, their template, and their number."""
+    """Returns the training pods of a JobSet spec, their template, and their number."""
     chosen = training_job(spec)
     pods = pods or Pods(draft, found)
     if chosen is None:
@@ -100,12 +101,12 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
         nodes += _pods_read(other, further.draft, further)
         compare(fields_of(first), fields_of(further), other.at("template", "spec", "template"))
     if restarts is not None:
-        draft.fields["restarts"] = restarts  # of the set as a whole, not of one of its jobs
+        draft.fields["restarts"] = restarts  # restarts of the whole set, not of one job
     return pods, template, nodes
 
 
 def _pods_read(one: View, draft: Draft, pods: Pods) -> int:
-    """Read a job of a set; returns its number of pods."""
+    """Reads a job of a set; returns its number of pods."""
     one.text("name")
     replicas = one.whole("replicas")
     nodes = of_job(one.at("template", "spec"), draft, pods, is_alone=False)
@@ -113,7 +114,7 @@ def _pods_read(one: View, draft: Draft, pods: Pods) -> int:
 
 
 def _start_of(one: View) -> Start:
-    """What the containers of a job of a set start, before its fields are read."""
+    """Parses the command of a job of a set before its fields are read."""
     container = main_container(one.at("template", "spec", "template", "spec", "containers"), TRAINING)
     if container is None:
         return Start()
@@ -123,12 +124,12 @@ def _start_of(one: View) -> Start:
 
 
 def _are_numbered(first: Start, other: Start) -> bool:
-    """Whether two commands name the numbers of their nodes, as those of one training do."""
+    """Whether both commands set a node rank, as the commands of one training job do."""
     return all(_NODE_RANK.search(start.text) is not None for start in (first, other))
 
 
 def _are_one_training(first: Start, other: Start) -> bool:
-    """Whether two commands start ranks of one training that Windlass can start: torchrun with the same script."""
+    """Whether two commands start ranks of one training job that Windlass can start: torchrun with the same script."""
     scripts = {split_run(start.fields["run"])[0] if "run" in start.fields else None for start in (first, other)}
     nodes = {str(start.fields.get("nodes", 1)) for start in (first, other)}
     is_same = first.by == other.by == "torchrun" and len(scripts) == 1 and None not in scripts
@@ -136,7 +137,7 @@ def _are_one_training(first: Start, other: Start) -> bool:
 
 
 def training_job(spec: View) -> View | None:
-    """The job of a JobSet that trains: the one with a known name, else the one with the most pods."""
+    """Returns the training job of a JobSet: the one with a known name, else the one with the most pods."""
     jobs = spec.at("replicatedJobs").each()
     known = (one for name in TRAINING for one in jobs if one.at("name").value == name)
     return next(known, max(jobs, key=_pods_of, default=None))

@@ -19,13 +19,13 @@ from windlass.importers.pods import OF_TORCH, Pods, fields_of
 from windlass.importers.source import View
 
 PYTORCH: Final = ("pytorch", "elasticjob-worker")
-"""Usual names of the container that trains."""
+"""Usual names of the training container."""
 XGBOOST: Final = ("xgboost",)
 MPI: Final = ("mpi", "mpi-launcher", "mpi-worker")
 
 
 def pytorchjob(found: Documents, draft: Draft) -> None:
-    """A PyTorchJob: a Master and Workers, or Workers alone, which may be elastic.
+    """Reads a PyTorchJob: a Master and Workers, or only Workers, which may be elastic.
 
     An ElasticJob, of the controller that predates torchrun, has the same fields without `elasticPolicy` around them.
     """
@@ -45,7 +45,7 @@ def pytorchjob(found: Documents, draft: Draft) -> None:
 
 
 def tfjob(found: Documents, draft: Draft) -> None:
-    """A TFJob of workers, which find each other by TF_CONFIG. Raises JobFileError for parameter servers."""
+    """Reads a TFJob of workers, which find each other by TF_CONFIG. Raises JobFileError for parameter servers."""
     specs = found.job.view.at("spec", "tfReplicaSpecs")
     for name in ("PS", "Evaluator"):
         if specs.at(name):
@@ -62,7 +62,7 @@ def tfjob(found: Documents, draft: Draft) -> None:
 
 
 def jaxjob(found: Documents, draft: Draft) -> None:
-    """A JAXJob: workers, which find each other by the address of a coordinator."""
+    """Reads a JAXJob of workers, which find each other by the address of a coordinator."""
     specs = found.job.view.at("spec", "jaxReplicaSpecs")
     specs.at("Worker").remark(
         "COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID, which its operator sets",
@@ -73,7 +73,7 @@ def jaxjob(found: Documents, draft: Draft) -> None:
 
 
 def xgboostjob(found: Documents, draft: Draft) -> None:
-    """An XGBoostJob: a Master and Workers with RANK, WORLD_SIZE and MASTER_ADDR, as those of a PyTorchJob."""
+    """Reads an XGBoostJob: a Master and Workers with RANK, WORLD_SIZE and MASTER_ADDR, as in a PyTorchJob."""
     specs = found.job.view.at("spec", "xgbReplicaSpecs")
     specs.remark("WORKER_ADDRS and WORKER_PORT, which its operator sets", "ranks have WINDLASS_HOSTS: choose a port")
     _of_framework(found, draft, specs, ("Master", "Worker"), XGBOOST, "pytorch")
@@ -82,19 +82,19 @@ def xgboostjob(found: Documents, draft: Draft) -> None:
 def _of_framework(
     found: Documents, draft: Draft, specs: View, replicas: tuple[str, ...], container: tuple[str, ...], launcher: str
 ) -> None:
-    """A job of replicas whose containers are started once each, with the variables of this launcher."""
+    """Reads a job of replicas whose containers each start once, with the variables of this launcher."""
     spec = found.job.view.at("spec")
     for policy in (spec, spec.at("runPolicy")):
         run_policy(policy, draft)
     pods, template, nodes = _replicas(found, draft, specs, replicas, container)
     start = started(pods, template)
     if start[0].by in ("python", "program") and (nodes > 1 or launcher != "tensorflow"):
-        draft.fields["launcher"] = launcher  # one worker alone gets no TF_CONFIG
+        draft.fields["launcher"] = launcher  # a single worker gets no TF_CONFIG
     put_start(draft, start, nodes or 1, specs, has_group=False)
 
 
 def mpijob(found: Documents, draft: Draft) -> None:
-    """An MPIJob: a launcher that calls mpirun, and workers; version v1alpha1 has one template for both."""
+    """Reads an MPIJob: a launcher that calls mpirun, and workers; v1alpha1 has one template for both."""
     spec = found.job.view.at("spec")
     for policy in (spec, spec.at("runPolicy")):
         run_policy(policy, draft, of_mpi=True)
@@ -106,7 +106,7 @@ def mpijob(found: Documents, draft: Draft) -> None:
     launcher, worker = (replicas.at("Launcher"), replicas.at("Worker")) if replicas else (spec, spec)
     for one in (launcher, worker):
         restart_policy(one, draft)
-    has_ranks = spec.at("runLauncherAsWorker").take_if(True)  # in the launcher's pod, beside mpirun
+    has_ranks = spec.at("runLauncherAsWorker").take_if(True)  # then the launcher's pod also runs ranks
     spec.at("runLauncherAsWorker").take_if(False)
     workers = worker.whole("replicas")
     nodes = max(1, (workers if workers is not None else 1 - has_ranks) + has_ranks)
@@ -135,9 +135,9 @@ def mpijob(found: Documents, draft: Draft) -> None:
 
 
 def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View, *, has_ranks: bool) -> None:
-    """Merge the variables of the launcher, and report other fields in which it differs from the workers.
+    """Merges the variables of the launcher, and reports other fields in which it differs from the workers.
 
-    `has_ranks` is whether its pod is one of the nodes.
+    `has_ranks` is whether the launcher's pod is one of the nodes.
     """
     for name, value in launcher.fields.pop("env", {}).items():
         if name not in draft.fields.get("env", {}):
@@ -160,7 +160,7 @@ def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View, *, h
 def _replicas(
     found: Documents, draft: Draft, specs: View, names: tuple[str, ...], container: tuple[str, ...]
 ) -> tuple[Pods, View, int]:
-    """The pods of rank 0, their template, and the number of pods of all replicas."""
+    """Returns the pods of rank 0, their template, and the number of pods of all replicas."""
     total = 0
     base: Pods | None = None
     template = specs
@@ -183,7 +183,7 @@ def _replicas(
 
 
 def _range(view: View) -> dict[str, int] | None:
-    """`minReplicas` and `maxReplicas` as a range of nodes; None without either."""
+    """Returns `minReplicas` and `maxReplicas` as a range of nodes; None without either."""
     least, most = view.whole("minReplicas"), view.whole("maxReplicas")
     if least is None and most is None:
         return None

@@ -14,12 +14,12 @@ GPU_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "cloud.google.com/gke-accelerator",
 )
-"""Labels for the GPU model of a node: NVIDIA GPU feature discovery, Karpenter on EKS, GKE."""
+"""Node labels for the GPU model: NVIDIA GPU feature discovery, Karpenter on EKS, GKE."""
 UNREACHABLE: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 
 
 def node_affinity(draft: Draft, spec: View) -> None:
-    """Read which nodes the pods of a spec may be scheduled to."""
+    """Reads the scheduling constraints of the pods of a spec."""
     for label, view in spec.at("nodeSelector").items():
         _label(draft, label, view)
     terms = spec.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")

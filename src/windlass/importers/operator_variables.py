@@ -1,4 +1,4 @@
-"""Sets, in a command that runs once on each node, the variables by which Kubernetes' operators tell it of its peers."""
+"""Sets the variables that Kubernetes operators set in their pods, for commands that use these variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Final, Literal
 from windlass.importers.shell import script_of
 
 Given = Literal["torchrun", "index"]
-"""What an operator sets in each pod: options of torchrun, as PyTorchJob and TrainJob do; the index of a Job's pod."""
+"""Variables that an operator sets in each pod: torchrun's options (PyTorchJob, TrainJob), or the index of a
+Job's pod."""
 RANKS_OF_A_NODE: Final = "PET_NPROC_PER_NODE"
 VALUES: Final[dict[Given, dict[str, str]]] = {
     "torchrun": {
@@ -21,7 +22,7 @@ VALUES: Final[dict[Given, dict[str, str]]] = {
     },
     "index": {"JOB_COMPLETION_INDEX": '"$WINDLASS_NODE_RANK"'},
 }
-"""The variables, and what they are here, as a shell writes it."""
+"""The value of each variable in a run of Windlass, in shell syntax."""
 _OF_OPERATORS: Final = re.compile(r"\b(?:(?:PET|OMPI_COMM|VC)_[A-Z_0-9]+|JOB_COMPLETION_INDEX)\b")
 _TORCHRUN: Final = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b")
 _MEETS: Final = re.compile(r"--(?:rdzv|master)[-_](?:endpoint|addr)|--standalone\b")
@@ -30,9 +31,11 @@ _MEETS: Final = re.compile(r"--(?:rdzv|master)[-_](?:endpoint|addr)|--standalone
 def with_variables(
     command: Sequence[str], given: Sequence[Given], ranks: int | str | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """The command with those variables set that it uses, their names, and those that it uses and that are not set.
+    """Returns the command with the operator's variables that it uses set, their names, and the names of those that
+    cannot be set.
 
-    `given` is what the operator of the manifest sets; `ranks` is the number of ranks of a node that it gives torchrun.
+    `given` is what the operator of the manifest sets; `ranks` is the number of ranks per node that it passes to
+    torchrun.
     """
     text = " ".join(command)
     known = {name: value for one in given for name, value in VALUES[one].items()}

@@ -1,4 +1,4 @@
-"""Refuses manifests with placeholders of envsubst, Helm and documentation, by name: `${IMAGE_URI}`, `<account>`."""
+"""Refuses manifests with unfilled placeholders, such as `${IMAGE_URI}` or `<account>`, and names each of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ENVSUBST: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}|(?<![\w$])\$([A-Za-z_]\w*)"
 _BRACED: Final = re.compile(r"\$\{[A-Za-z_]\w*\}")
 _HELM: Final = re.compile(r"\{\{-?\s*([^{}]*?)\s*-?\}\}")
 _BLANK: Final = re.compile(r"<([A-Za-z][\w .-]{0,38})>|\{([A-Z][A-Z0-9_]{2,})\}")
-"""`<account>` and `{TAG}`, which a page of documentation asks its reader to fill in."""
+"""`<account>` and `{TAG}`, placeholders that documentation asks its readers to replace."""
 _SCRIPT_ARGUMENTS: Final = ("command", "args")
 _TEMPLATED: Final = frozenset(("data", "stringData", "annotations"))
 """Fields whose text other programs expand: files in a ConfigMap, templates in annotations."""
 _OF_SHELLS: Final = frozenset(("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", "USER", "PWD"))
-"""No placeholders: their authors expect a shell to expand them, and Kubernetes keeps them as text."""
+"""Not placeholders: authors expect a shell to expand these variables, and Kubernetes keeps them as text."""
 _MOST: Final = 8
 
 
 def refuse_placeholders(source: Source) -> None:
-    """Raises JobFileError, with each placeholder and its first line, where a manifest is a template."""
+    """Raises JobFileError, with each placeholder and its first line, if a manifest is a template."""
     found: dict[str, tuple[str, Path]] = {}
     for path, name, kind in _placeholders(source.value, ()):
         found.setdefault(name, (kind, path))
@@ -49,7 +49,7 @@ def refuse_placeholders(source: Source) -> None:
 
 
 def placeholders_of_text(text: str, where: str) -> list[Problem]:
-    """The placeholders in text that is not even YAML with them, each with its first line."""
+    """Returns the placeholders in text that is not valid YAML because of them, each with its first line."""
     pattern, by = (_HELM, "Helm or Jinja") if _HELM.search(text) else (_BRACED, "envsubst")
     found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -80,7 +80,7 @@ def _hint(kind: str, found: dict[str, tuple[str, Path]], where: str) -> str:
 
 
 def _placeholders(value: Any, path: Path, *, is_command: bool = False) -> Iterator[tuple[Path, str, str]]:
-    """Path, name and kind of each placeholder below a value."""
+    """Yields path, name and kind of each placeholder below a value."""
     if isinstance(value, dict):
         container = _is_shell(value)
         for key, below in value.items():
@@ -98,13 +98,13 @@ def _placeholders(value: Any, path: Path, *, is_command: bool = False) -> Iterat
         for match in _ENVSUBST.finditer(value):
             if (name := match[1] or match[2]) not in _OF_SHELLS:
                 yield path, f"${{{name}}}", "envsubst"
-        if not is_command:  # `<` and `{` are text in the arguments of a program
+        if not is_command:  # `<` and `{` are valid in the arguments of a program
             for match in _BLANK.finditer(_ENVSUBST.sub("", value)):
                 yield path, match[0], "the page that it comes from"
 
 
 def _is_shell(container: dict[str, Any]) -> bool:
-    """Whether the words of a container are the script of a shell, which has variables of its own."""
+    """Whether the command of a container is a shell script, which defines variables itself."""
     words = [word for key in _SCRIPT_ARGUMENTS for word in _listed(container.get(key))]
     return any(str(word).rpartition("/")[2] in SHELLS for word in words[:3])
 

@@ -1,4 +1,4 @@
-"""Reads pod templates: command, resources, variables, mounts and node affinity of the container that trains."""
+"""Reads pod templates: command, resources, variables, mounts and node affinity of the training container."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
 _SHEBANG: Final = re.compile(rf"#!\S*(?:/|env ){'(?:' + '|'.join(SHELLS) + ')'}\b")
 _OF_WINDLASS: Final = "/windlass/"
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
-"""Devices that ranks compute with: a job without them is not the same job."""
+"""Device resources for computation, which must not be dropped silently."""
 _OF_CONTROLLERS: Final = ("controller-uid", "job-name")
-"""Labels without a prefix by which controllers find their pods."""
+"""Unprefixed labels that controllers set to find their pods."""
 DEVICES: Final = {
     "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
     "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
@@ -37,33 +37,33 @@ DEVICES: Final = {
 
 @dataclass
 class Pods:
-    """Reader of the pod templates of a job, with the state that they share."""
+    """Reads the pod templates of a job and keeps the state that they share."""
 
     draft: Draft
     beside: Documents
     volumes: dict[str, View] = field(default_factory=dict)
-    """Volumes of the template, by name; a patch adds its own."""
+    """Volumes of the template by name; a patch adds further ones."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables of the main container whose values are known."""
     unknown: set[str] = field(default_factory=set)
-    """Variables of it whose values only the cluster has."""
+    """Variables of the main container whose values only the cluster has."""
     start: tuple[Start, View] | None = None
-    """What the main container starts, and the field with its command; None until one was found."""
+    """The parsed command of the main container and its field; None until a command was found."""
     of_operator: tuple[str, ...] = ()
-    """Variables that the operator of the job sets in each container, as $(WORLD_SIZE) in a command expects."""
+    """Variables that the job's operator sets in each container, which a command may use as $(WORLD_SIZE)."""
     container: View | None = None
-    """The main container, once it was found."""
+    """The main container; None until it was found."""
     words: list[View] = field(default_factory=list)
-    """The fields with the command of the main container: `command` and `args`."""
+    """Fields with the command of the main container: `command` and `args`."""
     command_words: list[str] = field(default_factory=list)
-    """The command without its arguments, which a TrainJob may replace."""
+    """The command without arguments; a TrainJob may replace the arguments."""
     has_group: bool = False
-    """Whether the container sets a variable of torch's process group itself: MASTER_ADDR, RANK or WORLD_SIZE."""
+    """Whether the container itself sets a variable of torch's process group: MASTER_ADDR, RANK or WORLD_SIZE."""
 
     # -- the template -------------------------------------------------------------------------------------------------
 
     def read(self, template: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
-        """Read a pod template; `names` are those of the container that trains."""
+        """Reads a pod template; `names` are usual names of the training container."""
         labels(self.draft, template.at("metadata", "labels"))
         spec = template.at("spec")
         for volume in spec.at("volumes").each():
@@ -113,7 +113,7 @@ class Pods:
         view.text("name")
         if (image := view.text("image")) is not None:
             self.draft.put("image", image, view.at("image"))
-            # A job file cannot say when the image is fetched, and need not where that is the cluster's default.
+            # A job file has no image pull policy, and needs none if the manifest sets the cluster's default.
             is_newest = image.endswith(":latest") or ":" not in image.rpartition("/")[2]
             view.at("imagePullPolicy").take_if("Always" if is_newest else "IfNotPresent")
         self.amounts(view.at("resources"))
@@ -123,7 +123,7 @@ class Pods:
             mounted(self.draft, self.volumes, mount)
 
     def command(self, view: View) -> None:
-        """Read `command`, `args` and `workingDir` of a container."""
+        """Reads `command`, `args` and `workingDir` of a container."""
         command, args = view.texts("command"), view.texts("args")
         folder = view.text("workingDir")
         if not command and not args:
@@ -153,9 +153,9 @@ class Pods:
             )
 
     def _with_scripts(self, view: View, words: list[str], at: View) -> list[str]:
-        """The words, with the text of a shell script in the place of its file in a ConfigMap.
+        """Returns the words, with a shell script from a ConfigMap replaced by its text.
 
-        Raises JobFileError for other programs that are in a ConfigMap: no pod of a run mounts it.
+        Raises JobFileError for other programs in a ConfigMap, because no pod of a run mounts it.
         """
         for path, config, text in self._files_of_configs(view, " ".join(words)):
             is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
@@ -171,12 +171,12 @@ class Pods:
         return words
 
     def _files_of_configs(self, view: View, text: str) -> Iterator[tuple[str, View, View]]:
-        """The files of ConfigMaps that a text names: path, volume, and what is in the file, if that is known."""
+        """Yields the ConfigMap files that a text names: path, volume, and content if it is known."""
         for mount in view.at("volumeMounts").each():
             volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
             if volume is None or not volume.at("configMap") or not isinstance(folder, str):
                 continue
-            if folder.startswith(_OF_WINDLASS):  # a manifest that `windlass plan` wrote lists its files
+            if folder.startswith(_OF_WINDLASS):  # a manifest written by `windlass plan`, which lists its files
                 continue
             config, part = volume.at("configMap"), mount.at("subPath").value
             key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
@@ -186,7 +186,7 @@ class Pods:
                 yield found[0], config, self._config(config.at("name").value).at(key_of.get(name, name))
 
     def amounts(self, view: View) -> None:
-        """Read `limits` and `requests`."""
+        """Reads `limits` and `requests`."""
         for name in dict.fromkeys(name for part in ("limits", "requests") for name, _ in view.at(part).items()):
             limit, request = view.at("limits", name), view.at("requests", name)
             said = limit if limit else request
@@ -220,7 +220,7 @@ class Pods:
     # -- variables ----------------------------------------------------------------------------------------------------
 
     def variables(self, view: View) -> None:
-        """Read `env` and `envFrom` of a container."""
+        """Reads `env` and `envFrom` of a container."""
         for source in view.at("envFrom").each():
             self._env_from(source)
         for entry in view.at("env").each():
@@ -299,25 +299,25 @@ class Pods:
             view.leave(f"all values of ConfigMap {name} as variables", "write them in env:")
 
     def _config(self, name: object) -> View:
-        """The values of a ConfigMap, absent if it is not in the file."""
+        """Returns the values of a ConfigMap; an absent view if the file does not contain it."""
         document = self.beside.called("ConfigMap", name) if name is not None else None
         return document.view.at("data") if document is not None else View(self.beside.job, (), None)
 
 
 def fields_of(pods: Pods) -> dict[str, Any]:
-    """The fields of a template without `nodes` and `restarts`, which the manifest sets outside of it."""
+    """Returns the fields of a template without `nodes` and `restarts`, which the manifest sets outside the template."""
     fields = {**pods.draft.fields, **(pods.start[0].fields if pods.start is not None else {})}
     return {name: value for name, value in fields.items() if name not in ("nodes", "restarts")}
 
 
 def _optional(view: View) -> None:
-    """Read whether a secret may be absent: those of a job may not."""
+    """Reads whether a secret is optional, which secrets of a job cannot be."""
     if not view.take_if(False):
         view.leave("the pods start without this secret too", "make the secret, or take it out of secrets:")
 
 
 def labels(draft: Draft, view: View) -> None:
-    """Read labels: the one with the queue, and those that a job may have."""
+    """Reads labels: the queue label, and labels that a job may set."""
     for key, value in view.items():
         had = (draft.get("labels") or {}).get(key, value.value)
         if key == QUEUE_LABEL:
@@ -335,7 +335,7 @@ def labels(draft: Draft, view: View) -> None:
 
 
 def main_container(containers: View, names: tuple[str, ...], *, is_patch: bool = False) -> View | None:
-    """The container that trains: the one of a known name, else the first that has GPUs, else the first."""
+    """Returns the training container: the one with a known name, else the first with GPUs, else the first."""
     found = containers.each()
     known = next((container for container in found if container.at("name").value in names), None)
     if known is not None or is_patch or not found:

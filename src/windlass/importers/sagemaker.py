@@ -1,4 +1,4 @@
-"""Reads a training job of SageMaker: a saved request of CreateTrainingJob, or the answer of DescribeTrainingJob."""
+"""Reads a SageMaker training job: a saved CreateTrainingJob request or DescribeTrainingJob response."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from windlass.importers.source import View
 from windlass.spec.names import legal_name
 
 MARKS: Final = ("TrainingJobName", "AlgorithmSpecification")
-"""Fields by one of which a document is known."""
+"""Fields that identify a document as a training job; one is sufficient."""
 DRIVERS: Final = "sm_drivers"
-"""Channel of the drivers that version 3 of the SDK starts."""
+"""Channel of the driver scripts that version 3 of the SDK starts."""
 CODE: Final = "code"
 OURS: Final = ("windlass", "windlass-code")
 LOCAL: Final = "/opt/ml/checkpoints"
 
 
 def is_training_job(value: Any) -> bool:
-    """Whether a document is a request, or a description of a training job."""
+    """Whether a document is a request for, or a description of, a training job."""
     return isinstance(value, dict) and any(mark in value for mark in MARKS) and "kind" not in value
 
 
 def sagemaker(found: Documents, draft: Draft) -> None:
-    """Read a training job."""
+    """Reads a training job."""
     draft.is_of_sagemaker = True
     view = found.job.view
     channels = {str(one.at("ChannelName").value): one for one in view.at("InputDataConfig").each()}
@@ -61,7 +61,7 @@ def sagemaker(found: Documents, draft: Draft) -> None:
 
 
 def _limits(view: View, draft: Draft) -> None:
-    """Spot, time limits, disks that wait for the next job, and checkpoints."""
+    """Reads spot settings, time limits, the warm pool, and checkpoints."""
     spot = view.at("EnableManagedSpotTraining")
     if spot.value is True:
         draft.put("sagemaker.spot", True, spot)
@@ -84,7 +84,7 @@ def _limits(view: View, draft: Draft) -> None:
 
 
 def _usual(view: View, usual: str, meaning: str, instead: str) -> None:
-    """Report a value unless it is what a job has anyway."""
+    """Reports a value unless it equals the default of a job."""
     if not view.take_if(usual):
         view.leave(meaning, instead)
 
@@ -124,7 +124,7 @@ def _start(view: View, channels: dict[str, View], draft: Draft) -> None:
 
 
 def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
-    """What version 3 of the SDK starts: the name of the script is in a file of its channel."""
+    """Returns the script that version 3 of the SDK starts, whose name is in a file of its channel."""
     drivers = channels[DRIVERS].at("DataSource", "S3DataSource", "S3Uri").value
     given.remark(
         "the script and its launcher are named in files of the SDK, not in the request",
@@ -140,7 +140,7 @@ def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
 
 
 def _channel(name: str, view: View, mode_of_job: View, draft: Draft) -> None:
-    """A channel becomes a data set; one without an input mode has that of the job."""
+    """Reads a channel as a data set; a channel without an input mode has the mode of the job."""
     view.text("ChannelName")
     source = view.at("DataSource", "S3DataSource")
     mode = view.at("InputMode") or mode_of_job

@@ -1,4 +1,4 @@
-"""Reads what a training job says of its account and its machines: the fields of a target of kind `sagemaker`."""
+"""Reads account and instance settings of a training job as the fields of a `sagemaker` target."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from windlass.spec.yamlwriter import block_lines
 
 NAME: Final = "aws"
 REQUIRED: Final = {"region": "REGION", "role": "ROLE", "storage": "s3://BUCKET/windlass/"}
-"""Fields without which there is no target, and what is written where the file does not say."""
+"""Required fields of a target, and the text that is written if the file does not set them."""
 REGION: Final = re.compile(r"arn:aws[\w-]*:sagemaker:([a-z0-9-]+):|\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com")
 GIBI: Final = 1 << 30
 
 
 def read_target(view: View, draft: Draft) -> None:
-    """Read the fields of the target, with its image and its instance type."""
+    """Reads the fields of the target, with its image and its instance type."""
     resources, output = view.at("ResourceConfig"), view.at("OutputDataConfig")
     _region(view, draft)
     put(draft, "role", view.at("RoleArn"))
@@ -46,7 +46,7 @@ def read_target(view: View, draft: Draft) -> None:
 
 
 def machines(view: View) -> View:
-    """Where type and number of the instances are: in the one group, if they are in groups.
+    """Returns the view with type and number of the instances: the only group, if instances are in groups.
 
     Raises JobFileError for several groups.
     """
@@ -60,7 +60,7 @@ def machines(view: View) -> View:
 
 
 def put(draft: Draft, field: str, view: View, value: Any = None) -> bool:
-    """Set a field of the target to a value, or to that of the view; False where there is none, or it is not legal."""
+    """Sets a field of the target to a value, or to the view's value; returns False if it is absent or invalid."""
     wanted = view.value if value is None else value
     if wanted is None:
         return False
@@ -68,7 +68,7 @@ def put(draft: Draft, field: str, view: View, value: Any = None) -> bool:
 
 
 def put_vpc(draft: Draft, view: View, subnets: View, groups: View) -> None:
-    """Set the two fields of a VPC, which belong together."""
+    """Sets the two fields of a VPC, which are only valid together."""
     if subnets or groups:
         found = {"subnets": subnets.value or [], "security_groups": groups.value or []}
         if _put_all(draft, found, view):
@@ -77,7 +77,7 @@ def put_vpc(draft: Draft, view: View, subnets: View, groups: View) -> None:
 
 
 def target_text(draft: Draft) -> str:
-    """What to paste into targets.yaml; empty where the file said nothing of a target."""
+    """Returns the text to paste into targets.yaml; empty if the file sets no field of a target."""
     if not draft.target:
         return ""
     fields = {"kind": "sagemaker", **REQUIRED, **draft.target}
@@ -89,7 +89,7 @@ def target_text(draft: Draft) -> str:
 
 
 def report_missing(view: View, draft: Draft) -> None:
-    """Report each field that a target has to have, and the file does not say."""
+    """Reports each required field of a target that the file does not set."""
     for name, shown in REQUIRED.items():
         if name not in draft.target:
             view.at(name).remark(f"{name} of the target is not said", f"write it in place of {shown} in targets.yaml")
@@ -103,7 +103,7 @@ def _region(view: View, draft: Draft) -> None:
 
 
 def _key(view: View, draft: Draft) -> None:
-    """The key of what is uploaded, which is that of the disks here."""
+    """Reads the KMS key of uploads; Windlass has one key for uploads and disks."""
     had = draft.target.get("kms_key")
     if had is None or had == view.value:
         put(draft, "kms_key", view)

@@ -1,4 +1,4 @@
-"""Reads the hyperparameters of a training job: the script of the training toolkit, its launcher and its arguments."""
+"""Reads the hyperparameters of a training job: the training toolkit's script, its launcher and its arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.importers.draft import Draft
 from windlass.importers.source import View
 
 PREFIX: Final = "sagemaker_"
-"""Of hyperparameters that the toolkit reads itself."""
+"""Prefix of hyperparameters that the toolkit reads itself."""
 PROGRAM: Final = "sagemaker_program"
 FOLDER: Final = "sagemaker_submit_directory"
 TORCHRUN: Final = "sagemaker_torch_distributed_enabled"
@@ -19,13 +19,13 @@ MPI: Final = "sagemaker_mpi_enabled"
 MPI_OPTIONS: Final = "sagemaker_mpi_custom_mpi_options"
 MPI_PROCS: Final = "sagemaker_mpi_num_of_processes_per_host"
 NOTED: Final = ("container_log_level", "job_name", "region", "instance_type", "enable_cloudwatch_metrics")
-"""Hyperparameters of the toolkit without effect on the training, behind their prefix."""
+"""Hyperparameters of the toolkit, without their prefix, that do not affect training."""
 SMDDP: Final = "sagemaker_distributed_dataparallel_enabled"
 
 
 @dataclass
 class Script:
-    """A script and how it is started on each host."""
+    """The script that the toolkit starts on each host, with launcher and arguments."""
 
     program: str
     launcher: str = "python"
@@ -33,10 +33,10 @@ class Script:
     procs: int | str | None = None
     arguments: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
-    """Further options of mpirun."""
+    """Additional options of mpirun."""
 
     def words(self, num_nodes: int) -> list[str]:
-        """The command line of each of so many nodes."""
+        """Returns the command line of each node, for this number of nodes."""
         if self.launcher == "mpirun":
             return ["mpirun", *self.options, "python", self.program, *self.arguments]
         if self.program.endswith(".sh"):
@@ -45,14 +45,14 @@ class Script:
         return [self.launcher, *counted, self.program, *self.arguments]
 
     def read(self, view: View, draft: Draft) -> None:
-        """Add the hyperparameters as arguments, as the toolkit does: `--name value`, or `-n value`."""
+        """Adds the hyperparameters as arguments, as the toolkit does: `--name value`, or `-n value`."""
         for name, value in view.items():
             if name.startswith(PREFIX):
                 continue
             self.add(name, decoded(value.value), value, draft)
 
     def add(self, name: str, given: Any, view: View, draft: Draft) -> None:
-        """Add one argument; one that looks like a secret is reported without its value."""
+        """Adds one argument; one that looks like a secret is reported without its value."""
         text = json.dumps(given) if isinstance(given, dict | list) else str(given)
         if draft.is_secret(name, text):
             draft.secret = draft.secret or view
@@ -65,7 +65,7 @@ class Script:
 
 
 def script_of_toolkit(view: View, draft: Draft) -> Script | None:
-    """The script that the training toolkit starts; None where no hyperparameter names one."""
+    """Returns the script that the training toolkit starts; None if no hyperparameter names one."""
     program = decoded(view.at(PROGRAM).value)
     if not isinstance(program, str) or not program:
         return None
@@ -87,7 +87,7 @@ def script_of_toolkit(view: View, draft: Draft) -> Script | None:
 
 
 def _settings(view: View) -> None:
-    """Report what else the toolkit reads."""
+    """Reports the other settings of the toolkit."""
     folder = view.at(FOLDER)
     source = decoded(folder.value)
     if isinstance(source, str) and source.endswith(".tar.gz"):
@@ -109,7 +109,7 @@ def _is_on(view: View) -> bool:
 
 
 def _options(view: View) -> list[str]:
-    """Options of mpirun; those that no shell could split are reported."""
+    """Returns options of mpirun; reports options that a shell could not split."""
     try:
         options = shlex.split(str(decoded(view.value) or ""))
     except ValueError:
@@ -128,7 +128,7 @@ def _procs(view: View) -> int | None:
 
 
 def decoded(value: Any) -> Any:
-    """A hyperparameter as the script sees it: the SDK encodes them as JSON."""
+    """Returns a hyperparameter as the script receives it: the SDK encodes hyperparameters as JSON."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Refuses a job whose command or `setup` holds a token or a password, as text that a job file would keep."""
+"""Refuses jobs whose `run`, `command` or `setup` contains a token or a password in plain text."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from windlass.spec.job import Job
 from windlass.spec.names import has_secret, looks_secret
 
 USUAL: Final = "HF_TOKEN"
-"""A variable to name where a script does not say which secret it holds."""
+"""Variable to suggest if a script does not name the one that holds its secret."""
 _ASSIGNED: Final = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=[\"']?([^\s\"'`;&|()<>$]+)")
 _OPTION: Final = re.compile(r"(?<!\S)--?([A-Za-z][\w-]*)(?:=|\s+)[\"']?([\w./+=-]+)")
 _LOGIN: Final = re.compile(r"\blogin\s+(?:--[\w-]+\s+)*()[\"']?([\w-]+)(?=[\"'\s;&|)]|$)")
 _NAMED: Final = re.compile(r"([A-Z][A-Z0-9_]*)=")
 _EXPRESSION: Final = re.compile(r"[A-Za-z_][\w.]*\[")
-"""`os.environ[` in a program of Python."""
+"""`os.environ[` in a Python program."""
 _BLANK: Final = re.compile(
     r"\$\w+|\$?\{[^{}]*\}|\[[^\]]*\]|<[^>]*>|(?:your|insert|replace|todo|change[-_ ]?me)[-_ \w]*|x{3,}|\.{3,}|…|\*{3,}",
     re.IGNORECASE,
 )
-"""`[YOUR-KEY]`, `<token>`, `your_api_key`, `xxx`."""
+"""Placeholders: `[YOUR-KEY]`, `<token>`, `your_api_key`, `xxx`."""
 _TOKEN: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{16,}", re.DOTALL)
-"""What a token looks like: `--eos-token END` has a value that is none."""
+"""Shape of a token, which excludes values such as END in `--eos-token END`."""
 
 
 def is_blank(value: str) -> bool:
@@ -34,7 +34,7 @@ def is_blank(value: str) -> bool:
 
 
 def refuse_secrets(job: Job, text: str, where: str) -> None:
-    """Raises JobFileError, without the value, where `run`, `command` or `setup` of a job from `text` has a secret."""
+    """Raises JobFileError, without the value, if `run`, `command` or `setup` of a job from `text` contains a secret."""
     for field, said in (("run", job.run), ("command", " ".join(job.command or ())), ("setup", job.setup)):
         for variable, value in _secrets(said or ""):
             found = text.find(value)
@@ -50,7 +50,7 @@ def refuse_secrets(job: Job, text: str, where: str) -> None:
 
 
 def _secrets(script: str) -> Iterator[tuple[str, str]]:
-    """The values in a command line or in a script of a shell that look like secrets, each after its variable."""
+    """Yields the values of a command line or shell script that look like secrets, each with its variable."""
     for word in script.split():
         if has_secret(word):
             named = _NAMED.match(word)

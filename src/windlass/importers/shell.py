@@ -1,4 +1,4 @@
-"""Parses the script of `sh -c` into a command, its variables and its folder, if it needs no shell."""
+"""Parses the script of `sh -c` into a command, its variables and its working directory, if no shell is needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BETWEEN: Final = re.compile(r"(&&|;|\n)[;\n]*")
 _RESERVED: Final = frozenset(
     ("if", "for", "while", "until", "case", "select", "function", "{", "[[", "[", "test", "trap", "wait", "eval", "!")
 )
-"""Words of control structures and others that need a shell."""
+"""Keywords of control structures, and commands that need a shell."""
 _QUIET: Final = (
     "set", "echo", "date", "pwd", "hostname", "whoami", "env", "printenv", "nvidia-smi", "ls", "sleep", "true",
 )  # fmt: skip
-"""Commands without effect on those after them."""
+"""Commands that do not affect later commands."""
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION: Final = re.compile(
     r"^[ \t]*(export[ \t]+)?([A-Za-z_]\w*)=\"?(?:`[^`\n]*`|\$\([^\n]*\))\"?[ \t]*$", re.MULTILINE
@@ -30,7 +30,7 @@ _NOT_PLAIN: Final = re.compile(
     r"""(?:^|\s)(?:"[;&|<>()]+"|'[;&|<>()]+'|\\[;&|<>()])(?=\s|$)|'[^'\n]*\$[^'\n]*'|\\\$|(?:^|\s)[#~]|`|\$\(""",
     re.MULTILINE,
 )
-"""Quoted operators and dollars, comments, home folders and command substitutions."""
+"""Syntax that needs a shell: quoted operators and dollars, comments, home folders and command substitutions."""
 VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:[:=?+%#/-][^}]*)?\}|([A-Za-z_]\w*))")
 """`$NAME`, `${NAME}` and `${NAME:-else}`."""
 _MACRO: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-.\w]*)\)")
@@ -38,26 +38,26 @@ _MACRO: Final = re.compile(r"\$\$|\$\(([A-Za-z_][-.\w]*)\)")
 
 @dataclass
 class Line:
-    """The parsed script of a shell."""
+    """A parsed shell script."""
 
     words: list[str]
-    """The command that trains."""
+    """The training command."""
     env: dict[str, str] = field(default_factory=dict)
-    """Variables that are set before it."""
+    """Variables set before the training command."""
     folder: str | None = None
-    """Folder in which it starts."""
+    """Working directory of the training command."""
     before: list[tuple[str, bool]] = field(default_factory=list)
-    """Other commands that have an effect, each in its folder, and whether what follows needs its success (`&&`)."""
+    """Earlier commands with an effect, each in its folder, and whether later ones require its success (`&&`)."""
     ends_at_errors: bool = False
-    """Whether the first command that fails ends the script: `set -e`."""
+    """Whether the first failing command ends the script: `set -e`."""
     after: list[str] = field(default_factory=list)
-    """Those behind the command that trains."""
+    """Commands after the training command."""
     dropped: list[str] = field(default_factory=list)
-    """Lines that only print, wait, set up the shell or compute a variable of the launcher."""
+    """Commands that only print, wait, configure the shell or compute a variable of the launcher."""
 
 
 def script_of(words: Sequence[str]) -> str | None:
-    """The script of `sh -c SCRIPT`; None for other commands, and for a script with arguments."""
+    """Returns the script of `sh -c SCRIPT`; None for other commands, and for a script with arguments."""
     if words[0].rpartition("/")[2] not in SHELLS:
         return None
     for at, word in enumerate(words[1:], 1):
@@ -72,12 +72,12 @@ def script_of(words: Sequence[str]) -> str | None:
 
 
 def read_line(script: str, starts_ranks: Callable[[Sequence[str]], bool]) -> Line | None:
-    """A script parsed into the command that starts the ranks and its context; None if it needs a shell."""
+    """Parses a script into the command that starts the ranks and its context; None if it needs a shell."""
     script = _COMMENT.sub("", script.replace("\\\n", " "))
     dropped = [match[0].strip() for match in _SUBSTITUTION.finditer(script)]
     computed = {match[2] for match in _SUBSTITUTION.finditer(script) if match[1]}
     script = _SUBSTITUTION.sub("", script)
-    if _NOT_PLAIN.search(script) or computed.difference(CONTRACT_ENV):  # a variable that the program may read
+    if _NOT_PLAIN.search(script) or computed.difference(CONTRACT_ENV):  # a computed variable that the program may read
         return None
     try:
         lexer = shlex.shlex(script, posix=True, punctuation_chars="();<>|&\n")
@@ -131,14 +131,14 @@ def _is_quiet(words: Sequence[str]) -> bool:
 
 
 def _again(command: tuple[list[str], dict[str, str], str | None]) -> str:
-    """A command as a line of a shell that is in the folder of the code."""
+    """Formats a command as a shell line that runs in the code folder."""
     words, env, folder = command
     line = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in env.items()), shlex.join(words)])
     return line if folder is None else f"cd {shlex.quote(folder)} && {line}"
 
 
 def _steps(tokens: Sequence[str]) -> list[tuple[list[str], bool]] | None:
-    """The tokens of each command, and whether `&&` follows; None if commands are joined other than in sequence."""
+    """Returns the tokens of each command, and whether `&&` follows; None if commands are not joined in sequence."""
     steps: list[tuple[list[str], bool]] = []
     words: list[str] = []
     for token in (*tokens, "\n"):
@@ -153,22 +153,22 @@ def _steps(tokens: Sequence[str]) -> list[tuple[list[str], bool]] | None:
 
 
 def joined(folder: str | None, name: str) -> str:
-    """A path as seen from a folder; one from the root stays as it is."""
+    """Joins a folder and a path; an absolute path is returned unchanged."""
     return name if folder is None or name.startswith("/") else f"{folder.rstrip('/')}/{name}"
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:
-    """Text with Kubernetes' `$(NAME)` expanded; unknown names are kept, and `$$` is one `$`."""
+    """Expands Kubernetes' `$(NAME)`; unknown names are kept, and `$$` becomes `$`."""
     return _MACRO.sub(lambda m: "$" if m[0] == "$$" else env.get(m[1], m[0]), text)
 
 
 def macros(words: Sequence[str]) -> list[str]:
-    """The names that Kubernetes would expand in these words."""
+    """Returns the names that Kubernetes would expand in these words."""
     return [match[1] for word in words for match in _MACRO.finditer(word) if match[1]]
 
 
 def filled(text: str, env: Mapping[str, str], keep: Collection[str] = ()) -> str:
-    """Text with a shell's `$NAME` expanded; unknown names are kept, and `$NAME` and `${NAME}` of those to keep."""
+    """Expands `$NAME` as a shell does; unknown names, and `$NAME` and `${NAME}` of names in `keep`, are kept."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]

@@ -1,4 +1,4 @@
-"""Reads a task of SkyPilot: resources, variables, data, and what its scripts start."""
+"""Reads a SkyPilot task: resources, variables, data, and the commands of its scripts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from windlass.spec.names import legal_name
 from windlass.spec.parts import STORES
 
 _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
-"""Accelerators that are not asked for as GPUs of NVIDIA."""
+"""Accelerators that are not requested as NVIDIA GPUs."""
 _STORES: Final = {"s3": "s3", "gcs": "gs"}
 _AMOUNT: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGTP])i?B?)?(?P<more>\+)?", re.IGNORECASE)
-"""CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB. `4x` is so much for each CPU, and is not read."""
+"""CPUs or memory: `4`, `4+`, `32GB+`; memory without a unit is in GB. `4x` means per CPU, and is not supported."""
 _NO_JOBS: Final = (
     (
         "service",
@@ -39,7 +39,7 @@ _NO_JOBS: Final = (
 
 
 def sky(found: Documents, draft: Draft) -> None:
-    """Read a task."""
+    """Reads a task."""
     view = found.job.view
     _refuse_others(view)
     draft.put_name(view.at("name"))
@@ -68,7 +68,9 @@ def sky(found: Documents, draft: Draft) -> None:
 
 
 def _refuse_others(view: View) -> None:
-    """Raise JobFileError for what is no job: a service, a pool, a task whose nodes call each other by ssh."""
+    """Raises JobFileError for tasks that are not jobs: a service, a pool, a task whose nodes connect to each other by
+    ssh.
+    """
     for name, meaning, hint in _NO_JOBS:
         if view.at(name):
             raise view.at(name).refused(meaning, hint)
@@ -83,7 +85,7 @@ def _refuse_others(view: View) -> None:
 
 
 def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
-    """Read `setup` and `run`: as `run:` where no shell is needed, else as the script of each rank, or of each node."""
+    """Reads `setup` and `run`: as `run:` if no shell is needed, else as the script of each rank, or of each node."""
     at, setup = view.at("run"), view.text("setup") or ""
     gpus = draft.get("resources.gpus")
     known = {NUM_NODES: str(nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
@@ -153,9 +155,9 @@ def _resources(view: View, draft: Draft) -> None:
 
 
 def _accelerators(view: View, others: View, draft: Draft) -> None:
-    """Read `H100:8`, `{H100: 8}`, or several of which one is taken: `{H100:8, H200:8}`, a list, those of `any_of`.
+    """Reads `H100:8`, `{H100: 8}`, or a choice of several: `{H100:8, H200:8}`, a list, or `any_of`.
 
-    Raises JobFileError for what is no number of GPUs, so that none is lost.
+    Raises JobFileError for an invalid number of GPUs, so that no request is lost.
     """
     found = [*_choices(view)]
     for other in others.each():
@@ -181,7 +183,7 @@ def _accelerators(view: View, others: View, draft: Draft) -> None:
 
 
 def _choices(view: View) -> list[tuple[View, str, int | None]]:
-    """The alternatives of `accelerators`: place, type and number, which is None where it is none."""
+    """Returns the alternatives of `accelerators`: view, type and number, which is None if it is invalid."""
     value = view.value
     if isinstance(value, list):
         return [choice for one in view.each() for choice in _choices(one)]
@@ -208,7 +210,7 @@ def _workdir(view: View, draft: Draft) -> None:
 
 
 def _mounts(view: View, draft: Draft) -> None:
-    """Read `file_mounts`: buckets are data; folders of this machine are reported."""
+    """Reads `file_mounts`: buckets become data sets; folders of this machine are reported."""
     for path, given in view.items():
         is_mapping = isinstance(given.value, dict)
         source, bucket = (given.at("source"), given.at("name")) if is_mapping else (given, given.at("name"))
@@ -230,7 +232,7 @@ def _mounts(view: View, draft: Draft) -> None:
 
 
 def _data(path: str, address: str, scheme: str, given: View, source: View, draft: Draft) -> None:
-    """Read a bucket: copied where it is named alone or by COPY, else mounted, where ranks write to it too."""
+    """Reads a bucket: copied with mode COPY or if only its address is given, else mounted with write access."""
     if scheme not in STORES:
         given.leave(f"{address} at {path}: {scheme}:// is no store that is read", "copy it to s3://, gs:// or az://")
         return

@@ -1,9 +1,9 @@
-"""Turns the script of a SkyPilot task into that of each rank where it ends in torchrun, else into one for each node.
+"""Converts the script of a SkyPilot task to a script per rank if it ends in torchrun, else to a script per node.
 
-A script that runs once on a node and calls torchrun becomes one that each rank runs: what comes before torchrun stays
-(the environment that is activated, the folder, the variables), the line of torchrun becomes `exec python -u train.py`,
-and its options become `nodes` and `procs_per_node`. Commands with an effect before it, such as `pip install`, move to
-`setup`, which runs once on a machine. SkyPilot's variables are set from those of Windlass.
+A script that runs once on a node and calls torchrun becomes a script that each rank runs. The lines before torchrun are
+kept (environment activation, `cd`, variables), the line of torchrun becomes `exec python -u train.py`, and its options
+become `nodes` and `procs_per_node`. Commands with side effects before torchrun, such as `pip install`, move to `setup`,
+which runs once on each node. SkyPilot's variables are set from those of Windlass.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _HARMLESS: Final = frozenset((
     "type", "command", "mkdir", "sleep", "true", "false", ":", "[", "[[", "test", "exit", "return",
     "if", "then", "elif", "else", "fi", "for", "while", "until", "in", "do", "done",
 ))  # fmt: skip
-"""Commands that each rank may repeat, since they only set up its own shell, or print."""
+"""Commands that each rank may repeat, because they only configure its shell or print."""
 _READS: Final = frozenset((
     "echo", "printf", "head", "tail", "wc", "sed", "awk", "grep", "cut", "tr", "cat", "sort", "paste", "seq",
     "basename", "dirname", "realpath", "pwd", "ls", "ip", "nproc", "printenv", "expr",
     "nvidia-smi", "conda", "command", "which",
 ))  # fmt: skip
-"""Commands whose output is the same each time: each rank may compute it for itself."""
+"""Commands with the same output on each call, so that each rank may call them."""
 _SUBSTITUTED: Final = re.compile(r"(?:\$\((?!\()|`)\s*([^\s`()|;&]+)((?:[^`()]|\$\([^()]*\))*)")
 _VARYING: Final = re.compile(r"\$(?:\$|RANDOM\b|SECONDS\b|BASHPID\b|EPOCH\w+)")
 _EFFECTS: Final = re.compile(r"(?<![0-9&])>(?!&|\s*/dev/)|\bconda\s+(?:create|install|env|update|run)\b")
@@ -52,17 +52,19 @@ _PRODUCT: Final = re.compile(r"\$\(\(\s*(\d+)\s*\*\s*(\d+)\s*\)\)")
 
 @dataclass
 class _Launched:
-    """The line of torchrun in a script."""
+    """The torchrun line of a script."""
 
     statement: Statement
     parsed: Parsed
     command: str
-    """What each rank starts in its place."""
+    """Command that each rank runs instead of torchrun."""
     left: list[Hint] = field(default_factory=list)
 
 
 def start_of_script(script: str, num_nodes: int, gpus: int | None) -> tuple[Start, str]:
-    """What the script of a task starts on nodes with so many GPUs, and what has to run before it on each node."""
+    """Parses the script of a task for nodes with this number of GPUs; returns the start and the script to run once per
+    node.
+    """
     values = {NUM_NODES: str(num_nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
     found = statements(script)
     launched = _launched(found, values) if found is not None else None
@@ -88,7 +90,7 @@ def start_of_script(script: str, num_nodes: int, gpus: int | None) -> tuple[Star
 
 
 def _launched(found: Sequence[Statement], values: Mapping[str, str]) -> _Launched | None:
-    """The one line of torchrun whose ranks Windlass can start itself; None where there is none, or more."""
+    """Returns the torchrun line whose ranks Windlass can start itself; None for no such line, or several."""
     known = dict(values)
     launching = [one for one in found if not one.is_compound and _words(one.text)[1:] and _launcher(one.text)]
     if len(launching) != 1:
@@ -108,7 +110,7 @@ def _launched(found: Sequence[Statement], values: Mapping[str, str]) -> _Launche
 
 
 def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
-    """Parse a line of torchrun; None for one with options that the ranks would miss."""
+    """Parses a torchrun line; None if it has options that the ranks would lack."""
     text, piped = _PIPED.sub("", line.text), _PIPED.search(line.text)
     written = list(words(text))
     begins = next(at for at, (_, word) in enumerate(written) if not _ASSIGNED.fullmatch(word))
@@ -145,7 +147,7 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
 
 
 def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> tuple[str, str]:
-    """The script of each rank, and what runs once on a machine before it."""
+    """Returns the script of each rank, and the script that runs once per node before it."""
     ahead = found[: found.index(launched.statement)]
     effects = [one for one in ahead if not _is_harmless(one)]
     text = script[: launched.statement.start]
@@ -155,7 +157,7 @@ def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> t
     again = "".join(f'{name}="$WINDLASS_{name}" ' for name in changed)
     before = script[: effects[-1].end] if effects else ""
     if before and not re.match(r"(?:\s|\\\n)*&&", script[effects[-1].end :]):
-        before += "\n:"  # torchrun was started whether that failed or not, but for `set -e`
+        before += "\n:"  # without `set -e`, torchrun was started even if the last command failed
     return f"{text}{again}{launched.command}", before
 
 
@@ -175,7 +177,7 @@ def _is_harmless(one: Statement) -> bool:
 
 
 def _varies(text: str) -> bool:
-    """Whether a statement computes what may differ from rank to rank: a time, a random name, a new folder."""
+    """Whether a statement computes a value that may differ between ranks: a time, a random name, a new folder."""
     piped = (
         stem(word)
         for match in _SUBSTITUTED.finditer(text)
@@ -185,7 +187,7 @@ def _varies(text: str) -> bool:
 
 
 def _starts_ranks(one: Statement) -> bool:
-    """Whether a statement names a launcher of ranks, other than to look for it or to print its name."""
+    """Whether a statement calls a launcher of ranks, as opposed to looking it up or printing its name."""
     return _STARTERS.search(_ECHO.sub("", one.text)) is not None
 
 
@@ -202,7 +204,7 @@ def _words(text: str) -> list[str]:
 
 
 def _value(text: str, known: Mapping[str, str]) -> str:
-    """What is assigned, as far as it follows from the task."""
+    """Returns the assigned value, with the variables that the task defines expanded."""
     if _COUNTED.search(text):
         return known[NUM_NODES]
     value = filled(text, known).strip("\"'")

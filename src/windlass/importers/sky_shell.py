@@ -1,4 +1,4 @@
-"""What scripts of a SkyPilot task find on its machines, and what pods have instead: variables, conda, docker, ssh."""
+"""Provides, in shell scripts of SkyPilot tasks, SkyPilot's variables and conda; reports use of docker, sudo and ssh."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SET: Final = {
     "SKYPILOT_NODE_IPS": "\"${WINDLASS_HOSTS//,/$'\\n'}\"",
     "SKYPILOT_TASK_ID": '"$WINDLASS_RUN_ID"',
 }
-"""SkyPilot's variables and what they are here, as a shell writes it; the number of GPUs is the task's own."""
+"""The value of each SkyPilot variable in shell syntax; the number of GPUs depends on the task."""
 _IN_SETUP: Final = {"SKYPILOT_SETUP_NODE_RANK": "SKYPILOT_NODE_RANK", "SKYPILOT_SETUP_NODE_IPS": "SKYPILOT_NODE_IPS"}
 _CONDA: Final = '. "$(conda info --base)/etc/profile.d/conda.sh"\n'
 _PROFILE: Final = re.compile(r">>?\s*[\"']?((?:~|\$HOME|\$\{HOME\})/\.(?:bashrc|bash_profile|profile))\b")
@@ -27,12 +27,12 @@ _OTHER_NODES: Final = re.compile(
 
 
 def shell_command(script: str, gpus: int | None) -> list[str]:
-    """`bash -c` of a script, with the variables and the functions of a shell that SkyPilot gives it."""
+    """Returns `bash -c` of a script, with the variables and functions that SkyPilot provides."""
     return ["bash", "-c", with_variables(script.strip(), gpus)]
 
 
 def with_variables(script: str, gpus: int | None) -> str:
-    """The script after lines that set SkyPilot's variables, and conda's function where it is used."""
+    """Prepends lines to the script that set SkyPilot's variables, and conda's shell function if the script uses it."""
     used = dict(_SET)
     if gpus is not None:
         used[NUM_GPUS] = str(gpus)
@@ -43,14 +43,14 @@ def with_variables(script: str, gpus: int | None) -> str:
 
 
 def setup_of(setup: str, before: str) -> str:
-    """The script that runs once on each node before the ranks: the task's own, and the first part of its `run`."""
+    """Returns the script to run once per node before the ranks: the task's `setup`, and the first part of its `run`."""
     parts: list[str] = [part.strip() for part in (setup, before) if part.strip()]
-    # Behind `|| exit`, a shell would ignore `set -e` inside of the parentheses.
+    # With `(…) || exit`, a shell would ignore `set -e` inside the parentheses.
     return parts[0] if len(parts) == 1 else "\n".join(f"(\n{part}\n)\n[ $? -eq 0 ] || exit 1" for part in parts)
 
 
 def findings(script: str, gpus: int | None) -> list[Hint]:
-    """What a script uses of SkyPilot's machines, and pods do not have."""
+    """Returns hints on features of SkyPilot's machines that a script uses and pods lack."""
     found = []
     others = set(re.findall(r"\bSKYPILOT_\w+", script)) - {*_SET, *_IN_SETUP, *(() if gpus is None else (NUM_GPUS,))}
     if others:
@@ -68,6 +68,6 @@ def findings(script: str, gpus: int | None) -> list[Hint]:
 
 
 def is_of_several_nodes(script: str) -> str | None:
-    """The program by which a script starts processes on other nodes, over ssh; None where there is none."""
+    """Returns the program with which a script starts processes on other nodes over ssh; None if it starts none."""
     match = _OTHER_NODES.search(script)
     return match[0].split()[0] if match else None

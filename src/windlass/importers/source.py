@@ -1,4 +1,4 @@
-"""A document of another system that records which values were read; all others are reported."""
+"""A document of another system that records which values were read; all other values are reported."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from windlass.importers.field_hints import hint_of, is_one_thing
 from windlass.spec.places import Path, found, spell
 
 STDIN: Final = "standard input"
-"""Name of the file that a command gives as `-`."""
+"""File name in messages for input that a command reads with `-`."""
 GANGS: Final = frozenset(("coscheduling", "volcano", "gang", "gangScheduling"))
-"""Kinds of gang scheduling, which an empty mapping chooses."""
+"""Kinds of gang scheduling, which an empty mapping selects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A field of the document without equivalent in the job file."""
+    """A field of the document that has no equivalent in the job file."""
 
     field: str
-    """Path: `spec.template.spec.hostNetwork`; of another document, `Service/web: spec.ports`."""
+    """Path: `spec.template.spec.hostNetwork`; with a prefix for other documents, `Service/web: spec.ports`."""
     line: int
-    """Line of the file, from 1; 0 where it is not known."""
+    """Line of the file, from 1; 0 if unknown."""
     meaning: str
-    """What it was for."""
+    """Purpose of the field."""
     instead: str
-    """What to do about it."""
+    """What to do instead."""
     is_ours: bool = False
-    """Whether there is nothing to do: Windlass does the same by itself, or does not need it."""
+    """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 
 
 class Source:
-    """One document, and which of its values were read or reported."""
+    """One document, with a record of which of its values were read or reported."""
 
     def __init__(self, value: Any, where: str, base: Path, lines: Mapping[Path, int]) -> None:
         self.value = value
@@ -55,7 +55,7 @@ class Source:
 
     @property
     def view(self) -> View:
-        """The document as a whole."""
+        """The whole document."""
         return View(self, (), self.value)
 
     @property
@@ -64,15 +64,15 @@ class Source:
         return any(path not in (("apiVersion",), ("kind",)) for path in self.taken)
 
     def left(self, path: Path, meaning: str, instead: str, is_ours: bool = False) -> Left:
-        """The report on a path."""
+        """Creates the report on a path."""
         return Left(self.spelled(path), self.line(path), meaning, instead, is_ours)
 
     def spelled(self, path: Path) -> str:
-        """The path as text, with the label of the document."""
+        """Returns the path as text, with the label of the document."""
         return ": ".join(part for part in (self.label, spell(path)) if part)
 
     def line(self, path: Path) -> int:
-        """Line of the value at a path, or of the nearest value around it."""
+        """Returns the line of the value at a path, or of the nearest enclosing value."""
         whole = (*self._base, *path)
         for length in range(len(whole), -1, -1):
             if (line := self._lines.get(whole[:length])) is not None:
@@ -80,7 +80,7 @@ class Source:
         return 0
 
     def rest(self) -> list[Left]:
-        """All fields without equivalent, in the order of the file: those reported, and those not read."""
+        """Returns all fields without an equivalent, reported or not read, in the order of the file."""
         touched = {path[:length] for path in (*self.taken, *self.reported) for length in range(len(path) + 1)}
         rest = [*self.remarks, *self._rest((), self.value, touched)]
         return sorted(dict.fromkeys(rest), key=lambda left: left.line)
@@ -100,7 +100,7 @@ class Source:
 
 
 class View:
-    """A value at a path of a document; an absent one has the value None."""
+    """A value at a path of a document; the value of an absent path is None."""
 
     def __init__(self, source: Source, path: Path, value: Any) -> None:
         self.source = source
@@ -111,7 +111,7 @@ class View:
         return self.value is not None
 
     def at(self, *steps: str | int) -> View:
-        """The value at a path below this one."""
+        """Returns the value at a path below this one."""
         value, path = self.value, self.path
         for step in steps:
             path = (*path, step)
@@ -124,20 +124,20 @@ class View:
         return View(self.source, path, value)
 
     def items(self) -> list[tuple[str, View]]:
-        """The entries of a mapping."""
+        """Returns the entries of a mapping."""
         if not isinstance(self.value, dict):
             self.expected("a mapping")
             return []
         return [(key, self.at(key)) for key in self.value]
 
     def each(self) -> list[View]:
-        """The entries of a list."""
+        """Returns the entries of a list."""
         return [self.at(place) for place in range(len(self.value))] if isinstance(self.value, list) else []
 
     # -- values: one of another type than expected is not marked as read, so it is reported ----------------------------
 
     def text(self, *steps: str | int) -> str | None:
-        """Non-empty text, marked as read."""
+        """Returns non-empty text and marks it as read."""
         view = self.at(*steps)
         if isinstance(view.value, str) and view.value:
             return str(view.take())
@@ -145,7 +145,7 @@ class View:
         return None
 
     def whole(self, *steps: str | int) -> int | None:
-        """A whole number, marked as read."""
+        """Returns a whole number and marks it as read."""
         view = self.at(*steps)
         if isinstance(view.value, int) and not isinstance(view.value, bool):
             return int(view.take())
@@ -153,7 +153,9 @@ class View:
         return None
 
     def count(self, *steps: str | int) -> int:
-        """A whole number from 1, marked as read; 1 where there is no value. Raises JobFileError for another value."""
+        """Returns a whole number from 1 and marks it as read; 1 without a value. Raises JobFileError for
+        another value.
+        """
         view = self.at(*steps)
         number = view.whole() if view else 1
         if number is None or number < 1:
@@ -161,20 +163,20 @@ class View:
         return number
 
     def expected(self, kind: str) -> None:
-        """Keep for the report that a value is of another type."""
+        """Records for the report that a value is not of the expected type."""
         if self:
             self.source.mistyped.setdefault(self.path, f"expected {kind}, found {found(self.value)}")
 
     def scalar(self) -> str | int | float | None:
-        """Text or a number, marked as read."""
+        """Returns text or a number and marks it as read."""
         is_one = isinstance(self.value, str | int | float) and not isinstance(self.value, bool)
         one: str | int | float | None = self.take() if is_one else None
         return one
 
     def texts(self, *steps: str | int) -> list[str]:
-        """A list of texts, marked as read, with numbers as text; empty if there is none.
+        """Returns a list of texts, with numbers as text, and marks it as read; empty without a value.
 
-        Raises JobFileError for another value: a command without some of its words is another one.
+        Raises JobFileError for another value, because a command without some of its words would be a different command.
         """
         view = self.at(*steps)
         if view and not isinstance(view.value, list):
@@ -185,43 +187,45 @@ class View:
         return [str(entry.value) for entry in view.each()]
 
     def take(self) -> Any:
-        """The whole value, marked as read."""
+        """Returns the whole value and marks it as read."""
         self.source.taken.add(self.path)
         return self.value
 
     def take_if(self, usual: Any) -> bool:
-        """Mark the value as read if it equals `usual`; returns whether it does."""
+        """Marks the value as read if it equals `usual`; returns whether it does."""
         is_usual = self.value == usual and type(self.value) is type(usual)
         if is_usual:
             self.take()
         return is_usual
 
     def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
-        """Report the value, if there is one, as without equivalent; the first report of a path is kept."""
+        """Reports the value, if present, as without an equivalent; the first report of a path is kept."""
         if self:
             self.source.reported.setdefault(self.path, self.source.left(self.path, meaning, instead, is_ours))
 
     def remark(self, meaning: str, instead: str, is_ours: bool = False) -> None:
-        """Report something about the path, whether there is a value or not."""
+        """Reports a remark on the path, even if it has no value."""
         self.source.remarks.append(self.source.left(self.path, meaning, instead, is_ours))
 
     def refused(self, message: str, hint: str = "") -> JobFileError:
-        """The error to raise where a file cannot be imported, at the line of the value."""
+        """Returns the error for a file that cannot be imported, at the line of the value."""
         line = self.source.line(self.path)
         return JobFileError([Problem(f"{self.source.where}:{line}", self.source.spelled(self.path), message, hint)])
 
     def mistyped(self, kind: str) -> JobFileError:
-        """The error to raise where a value of another type would change the job: `a whole number`, `text`."""
+        """Returns the error for a value of the wrong type that would change the job: `a whole number`, `text`."""
         return self.refused(f"expected {kind}, found {found(self.value)}")
 
 
 def argument(where: str) -> str:
-    """The file of this name as an argument of a command."""
+    """Quotes a file name as an argument of a command."""
     return "-" if where == STDIN else shlex.quote(where)
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is `null`, `{}` or `[]`, or holds only such, and none that says something by its name alone."""
+    """Whether a value is `null`, `{}` or `[]`, or contains only such values, except keys that are significant without a
+    value.
+    """
     if isinstance(value, dict):
         return GANGS.isdisjoint(value) and all(map(is_empty, value.values()))
     return all(map(is_empty, value)) if isinstance(value, list) else value is None

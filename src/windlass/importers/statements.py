@@ -1,4 +1,4 @@
-"""Splits a shell script into its statements, each with its place, without running or expanding anything."""
+"""Splits a shell script into its statements, each with its position, without running or expanding anything."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ class Statement:
     """A command, or a whole `if … fi`, at the top level of a script."""
 
     start: int
-    """Where it begins in the script."""
+    """Offset of the first character in the script."""
     end: int
     text: str
 
     @property
     def is_compound(self) -> bool:
-        """Whether it holds other statements: a condition, a loop, a function, a group."""
+        """Whether the statement contains others: a condition, a loop, a function, a group."""
         words = self.text.split(None, 2)
         return words[0] in _OPENING or self.text.startswith("(") or bool(re.match(r"\S+\s*\(\)|function\s", self.text))
 
 
 def statements(script: str) -> list[Statement] | None:
-    """The statements of a script in order; None if it has a here-document, or does not end as a shell would accept."""
+    """Returns the statements of a script in order; None for a here-document or a script that is syntactically
+    incomplete.
+    """
     found: list[Statement] = []
     start: int | None = None
     depth, begins_command, at = 0, True, 0
@@ -62,7 +64,7 @@ def statements(script: str) -> list[Statement] | None:
                 begins_command, at = begins_command and word in _BEFORE_COMMAND, end
             if depth < 0:
                 return None
-    except IndexError:  # a quote or a parenthesis that is not closed
+    except IndexError:  # an unclosed quote or parenthesis
         return None
     if depth == 0 and start is not None:
         found.append(_statement(script, start, len(script)))
@@ -70,7 +72,7 @@ def statements(script: str) -> list[Statement] | None:
 
 
 def words(text: str) -> Iterator[tuple[int, str]]:
-    """The words and operators of a statement as they are written, quotes included, each with its place."""
+    """Yields the words and operators of a statement as written, quotes included, each with its position."""
     at = 0
     while at < len(text):
         if text[at] in " \t" or text.startswith("\\\n", at):
@@ -97,7 +99,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _word_end(text: str, at: int) -> int:
-    """Where a word ends. Raises IndexError where a quote or a parenthesis in it does not end."""
+    """Returns the end of a word. Raises IndexError for an unclosed quote or parenthesis."""
     while at < len(text) and text[at] not in _WORD_ENDS:
         if text[at] == "\\":
             at += 2

@@ -1,4 +1,4 @@
-"""Reads volume mounts: claims become volumes, memory at /dev/shm shared memory, the others are reported."""
+"""Reads volume mounts: claims become volumes, memory at /dev/shm becomes shared memory, others are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHM: Final = "/dev/shm"
 
 
 def mounted(draft: Draft, volumes: Mapping[str, View], mount: View) -> None:
-    """Read a volume mount, with the volumes of its pod."""
+    """Reads a volume mount, with the volumes of its pod."""
     name, path = mount.text("name"), mount.at("mountPath").value
     volume = volumes.get(name) if name is not None else None
     if volume is None or not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""Reads an AppDef of TorchX, as its dry run prints it: the role that trains."""
+"""Reads the training role of a TorchX AppDef, as printed by a dry run of TorchX."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MACROS: Final = {
     "base_img_root": ".",
     "rank0_env": "$WINDLASS_MASTER_ADDR",
 }
-"""TorchX's macros, and what they are here. The address of rank 0 has a default: `$${${rank0_env}:=localhost}`."""
+"""Replacements for TorchX's macros. The address of rank 0 has a default: `$${${rank0_env}:=localhost}`."""
 _MACRO: Final = re.compile(
     r"\$?\$\{(?:\$\{rank0_env\}|TORCHX_RANK0_HOST|rank0_env)(?::?[=-][^}]*)?\}|\$\{(app_id|replica_id|img_root|base_img_root)\}"
 )
 
 _IN_SINGLE_QUOTES: Final = re.compile(r"""\\.|"(?:\\.|[^"\\\n])*"|'([^'\n]*)'""")
-"""A word of a shell in quotes of either kind; its group is what single ones hold."""
+"""A shell word in quotes of either kind; the group matches the content of single quotes."""
 
 
 def torchx(found: Documents, draft: Draft) -> None:
-    """Read an AppDef."""
+    """Reads an AppDef."""
     view = found.job.view
     roles = view.at("roles").each()
     if not roles:
@@ -42,7 +42,7 @@ def torchx(found: Documents, draft: Draft) -> None:
         raise view.refused(message, "json.dumps(dataclasses.asdict(app)) writes one")
     draft.put_name(view.at("name"))
     _leave(view, {"metadata": hints("torchx")["metadata"]})
-    # A number of -1 is how TorchX writes that none is asked for.
+    # TorchX writes -1 for a resource that is not requested.
     role = max(roles, key=lambda one: (max(0, one.whole("resource", "gpu") or 0), one.count("num_replicas")))
     for other in roles:
         if other.path != role.path:
@@ -79,7 +79,7 @@ def _role(view: View, draft: Draft) -> None:
 
 
 def _without_macros(words: list[str]) -> list[str]:
-    """The words with TorchX's macros replaced by what the same is here, in a shell where there was none."""
+    """Replaces TorchX's macros by the equivalents of Windlass, adding a shell if the command has none."""
     if script_of(words) is not None:
         return [*words[:-1], _filled(words[-1])]
     if not any(_MACRO.search(word) for word in words):
@@ -88,7 +88,7 @@ def _without_macros(words: list[str]) -> list[str]:
 
 
 def _filled(script: str) -> str:
-    """A script with a shell's variables in the place of macros; one in single quotes gets double ones."""
+    """Replaces macros in a script by shell variables; single quotes around them become double quotes."""
 
     def value(match: re.Match[str]) -> str:
         return _MACROS[match[1] or "rank0_env"]
@@ -107,7 +107,7 @@ def _resource(view: View, draft: Draft) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
         if value <= 0:
-            view.at(name).take()  # how TorchX writes that nothing is asked for
+            view.at(name).take()  # TorchX's value for a resource that is not requested
         else:
             draft.put(f"resources.{field}", float(value) if name == "cpu" else int(value) * factor, view.at(name))
     for label, value in view.at("capabilities").items():
@@ -119,7 +119,7 @@ def _resource(view: View, draft: Draft) -> None:
 
 
 def _mount(view: View, draft: Draft) -> None:
-    """Read a mount: a volume is a claim; folders and devices of a machine are reported."""
+    """Reads a mount: a volume becomes a claim; host paths and devices are reported."""
     source, path = view.at("src").value or view.at("src_path").value, view.at("dst_path").value
     is_volume = (
         view.at("type").value in (None, "volume") and isinstance(source, str) and not source.startswith(("/", "."))

@@ -1,4 +1,4 @@
-"""Reads a TrainJob of Kubeflow's Trainer, with the runtime it names where that is in the same file."""
+"""Reads a TrainJob of Kubeflow Trainer, with its runtime if the same file contains it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from windlass.importers.pods import Pods
 from windlass.importers.source import View
 
 PLAIN_RUNTIMES: Final = ("torch-distributed",)
-"""Runtimes of the Trainer that add no fields to a TrainJob."""
+"""Runtimes of Kubeflow Trainer that add no fields to a TrainJob."""
 NODE: Final = ("node", "trainer")
 
 
 def trainjob(found: Documents, draft: Draft) -> None:
-    """A TrainJob, merged with its runtime."""
+    """Reads a TrainJob, merged with its runtime."""
     spec = found.job.view.at("spec")
     trainer = spec.at("trainer")
     draft.put_seconds("timeout", spec.at("activeDeadlineSeconds"))
@@ -56,7 +56,7 @@ def trainjob(found: Documents, draft: Draft) -> None:
 
 
 def _overridden(own: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of a runtime that its job has too, with another value: `resources.gpus`."""
+    """Yields the fields of a runtime that its job overrides with another value: `resources.gpus`."""
     for name in sorted(own.keys() & base.keys()):
         mine, theirs = own[name], base[name]
         if isinstance(mine, dict) and isinstance(theirs, dict):
@@ -66,7 +66,7 @@ def _overridden(own: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str
 
 
 def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:
-    """Read by what the nodes find each other. Raises JobFileError for what Windlass does not set up."""
+    """Reads how the nodes find each other. Raises JobFileError for methods that Windlass does not set up."""
     for name in ("flux", "xgboost"):
         if policy.at(name):
             raise policy.at(name).refused(
@@ -85,7 +85,7 @@ def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:
 
 
 def _trainer(view: View, pods: Pods) -> None:
-    """Read `trainer`: the fields of a container under other names."""
+    """Reads `trainer`: the fields of a container under other names."""
     pods.draft.put_text("image", view.at("image"))
     pods.amounts(view.at("resourcesPerNode"))
     pods.variables(view)
@@ -94,7 +94,7 @@ def _trainer(view: View, pods: Pods) -> None:
 
 
 def _args_alone(view: View, pods: Pods, own: Pods) -> None:
-    """Read `args` without `command`: they follow the command of the runtime."""
+    """Reads `args` without `command`: they are appended to the command of the runtime."""
     args = view.texts("args")
     if pods.start is not None and pods.command_words:
         own.start = start_of([*pods.command_words, *args], {**pods.env, **own.env}), view.at("args")
@@ -103,7 +103,7 @@ def _args_alone(view: View, pods: Pods, own: Pods) -> None:
 
 
 def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[View, int]:
-    """The ML policy of the runtime, and its number of pods; a runtime that is not in the file is reported."""
+    """Returns the ML policy of the runtime, and its number of pods; a runtime missing from the file is reported."""
     name = ref.text("name")
     kind = ref.text("kind")
     ref.text("apiGroup")
@@ -128,7 +128,9 @@ def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[Vie
 
 
 def _need_runtime(ref: View) -> None:
-    """Raise JobFileError where the command starts no ranks itself, and the runtime that may is not in the file."""
+    """Raises JobFileError if the command starts no ranks itself, and the runtime that may do so is missing from the
+    file.
+    """
     if ref.path in ref.source.reported:
         name, kind = ref.at("name").value, ref.at("kind").value or RUNTIMES[1]
         message = f"runtime {name} is not in this file: it may start the ranks, or set the variables by which they meet"
@@ -136,7 +138,7 @@ def _need_runtime(ref: View) -> None:
 
 
 def _patches(spec: View) -> Iterator[View]:
-    """The patches of a TrainJob to the pod templates of its runtime, in the fields of all versions."""
+    """Yields the patches of a TrainJob to the pod templates of its runtime, in the fields of all versions."""
     for patch in spec.at("runtimePatches").each():
         inner = patch.at("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
         for one in inner.each():
