@@ -34,7 +34,7 @@ from tests.cluster.bed.sharing import alone, operating
 from tests.cluster.harnesses import OPERATORS
 
 from windlass.engines.kubernetes.objects.layout import WORK
-from windlass.worker.pod_reuse import STAYS
+from windlass.worker.pod_reuse import WAITING
 
 NAMESPACE = "wl-bench-ways"
 INSIDE = "job-inside"
@@ -147,7 +147,7 @@ class Bench:
     def _waits(self, pod: str) -> bool:
         """Whether a spare waits for an attempt."""
         command = [self.bed.program, f"--context={self.bed.context}", "-n", NAMESPACE, "exec", pod, "--", "ls", WORK]
-        return STAYS in subprocess.run(command, capture_output=True, text=True).stdout.split()
+        return WAITING in subprocess.run(command, capture_output=True, text=True).stdout.split()
 
     def _stepped(self, run: str, attempt: int) -> float | None:
         """When rank 0 of an attempt made its first step, if it has."""

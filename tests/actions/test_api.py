@@ -371,7 +371,7 @@ def test_a_run_keeps_no_file_open(context: Context) -> None:
 
 def test_supervisors_that_have_ended_are_collected(context: Context) -> None:
     def children() -> set[int]:
-        return {one.pid for one in process.every() if one.parent == os.getpid()}
+        return {one.pid for one in process.all_processes() if one.parent == os.getpid()}
 
     before = children()
     run = windlass.run(job("true"), context=context)

@@ -46,7 +46,7 @@ def in_pod(run: Run, node: int, *command: str) -> int:
 def waits(cluster: Cluster, namespace: str, spare: str) -> bool:
     """Whether a spare waits for an attempt; nothing can be asked of its pod before it has started."""
     try:
-        return "stays" in cluster.kubectl("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
+        return "waiting" in cluster.kubectl("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
     except subprocess.CalledProcessError:
         return False
 

@@ -561,7 +561,7 @@ IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
         ),
         (
             TRACE + "lightgbm.basic.LightGBMError: Binding port 29511 failed\n",
-            {"held_port": 29511},
+            {"reserved_port": 29511},
             "the script could not bind MASTER_PORT (29511): Windlass keeps it",
         ),
     ],

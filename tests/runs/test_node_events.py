@@ -39,7 +39,7 @@ GOOD: list[dict[str, Any]] = [
         "kind": "end",
         "failures": [RankFailure(0, 1, 2.0, "tail").to_json()],
         "ended_by": "failure",
-        "host": {"held_port": 7},
+        "host": {"reserved_port": 7},
     },
 ]
 

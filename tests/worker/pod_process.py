@@ -44,7 +44,7 @@ class Pod:
         self,
         work: Path,
         how: str,
-        stay_seconds: float = 600.0,
+        reuse_wait_seconds: float = 600.0,
         env: Mapping[str, str] | None = None,
         warm: tuple[str, ...] = (),
         python: str = sys.executable,
@@ -62,7 +62,7 @@ class Pod:
         self.world_size = world_size
         (work / "script.py").write_text(SCRIPT)
         nodes = work / "nodes.json.gz"
-        nodes.write_bytes(self.spec(1, how, stay_seconds))
+        nodes.write_bytes(self.spec(1, how, reuse_wait_seconds))
         self.log = work / "log"
         words = [python, "-I", "-S", pod.__file__, str(work / "attempt"), str(nodes)]
         with open(self.log, "wb") as log:
@@ -73,7 +73,7 @@ class Pod:
                 env={"PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": str(place), **(env or {})},
             )
 
-    def spec(self, attempt: int, how: str, stay_seconds: float = 600.0, place: int = 0) -> bytes:
+    def spec(self, attempt: int, how: str, reuse_wait_seconds: float = 600.0, place: int = 0) -> bytes:
         env = {
             "MASTER_ADDR": "127.0.0.1",
             "WINDLASS_ATTEMPT": str(attempt),
@@ -91,7 +91,7 @@ class Pod:
             env,
             (its,),
             5.0,
-            stay_seconds=stay_seconds,
+            reuse_wait_seconds=reuse_wait_seconds,
             attempt=attempt,
             warm=self.warm,
             outputs_max=self.outputs_max,

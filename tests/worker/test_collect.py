@@ -38,7 +38,7 @@ class Folder:
 
     def collect(self, *patterns: str, node: int = 0, shared: bool = True, began: float = 0.0) -> CodeFiles:
         found = self.collection(*patterns, shared=shared)
-        found.copy(found.wanted(), node=node, began=began, is_first=node == 0, is_to_stop=lambda: False)
+        found.copy(found.wanted(), node=node, began=began, is_first=node == 0, is_stop_requested=lambda: False)
         return found.report(0.0)
 
     def write(self, name: str, text: str = "x") -> Path:
@@ -161,7 +161,7 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
 def test_a_stop_without_a_grace_period_ends_the_copy_and_leaves_no_part(folder: Folder) -> None:
     folder.write("a.pt")
     found = folder.collection("*.pt")
-    found.copy(found.wanted(), node=0, is_first=True, is_to_stop=lambda: True)
+    found.copy(found.wanted(), node=0, is_first=True, is_stop_requested=lambda: True)
     assert found.report(0.0).problems == ("the run was stopped meanwhile",)
     assert list(folder.output.iterdir()) == []
 
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_copied(folder: F
     found = folder.collection("*.pt")
     wanted = found.wanted()
     gone.unlink()
-    found.copy(wanted, node=0, is_first=True, is_to_stop=lambda: False)
+    found.copy(wanted, node=0, is_first=True, is_stop_requested=lambda: False)
     assert (folder.copied(), found.report(0.0).problems) == (["b.pt"], ("a.pt: No such file or directory",))
 
 
@@ -202,11 +202,11 @@ def test_a_file_is_copied_as_it_is_when_the_copy_begins(folder: Folder) -> None:
     wanted = found.wanted()
     grows.write_text("12")
 
-    def is_to_stop() -> bool:
+    def is_stop_requested() -> bool:
         grows.write_text("123")
         return False
 
-    found.copy(wanted, node=0, is_first=True, is_to_stop=is_to_stop)
+    found.copy(wanted, node=0, is_first=True, is_stop_requested=is_stop_requested)
     assert (folder.output / "a.log").read_text() == "12"
     assert found.report(0.0).copied_bytes == 2
 
@@ -217,7 +217,7 @@ def test_a_file_that_has_become_a_pipe_is_not_waited_for(folder: Folder) -> None
     wanted = found.wanted()
     pipe.unlink()
     os.mkfifo(pipe)
-    found.copy(wanted, node=0, is_first=True, is_to_stop=lambda: False)
+    found.copy(wanted, node=0, is_first=True, is_stop_requested=lambda: False)
     assert found.report(0.0).problems == ("a.log: it is no longer a regular file",)
 
 
@@ -269,7 +269,7 @@ def test_nodes_that_copy_one_path_at_once_do_not_share_a_part_or_replace_each_ot
         write(folder.output / "log.txt", "node 0")
         return False
 
-    found.copy(found.wanted(), node=1, is_first=False, is_to_stop=other_node)
+    found.copy(found.wanted(), node=1, is_first=False, is_stop_requested=other_node)
     assert (folder.output / "log.txt").read_text() == "node 0"
     assert found.report(0.0).problems == ("log.txt is there already, of another node",)
     assert folder.copied() == ["log.txt"]

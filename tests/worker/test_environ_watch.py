@@ -81,7 +81,7 @@ def test_variables_of_ranks_and_of_process_groups_do_not_count(watch: EnvironWat
     }
     assert watch.differs({**INITIAL, **of_run}) == ""
     seen(watch, lambda: os.environ.get("RANK"))
-    assert watch.of_rank == "RANK"
+    assert watch.rank_variable == "RANK"
 
 
 ALL: dict[str, Callable[[], Any]] = {
@@ -155,12 +155,12 @@ def test_lines_that_the_interpreter_executes_at_its_start_count(
     folder.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
     (folder / "a.pth").write_text("/a/path\nimport os; os.environ.get('AT_START')\n")
-    (started := EnvironWatch({})).note_start()
+    (started := EnvironWatch({})).record_start_code()
     assert "AT_START" in started.names
     (folder / "b.pth").write_text("import os; all = dict(os.environ)\n")
     folder.rename(tmp_path / "dist-packages")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "dist-packages")])
-    (started := EnvironWatch({})).note_start()
+    (started := EnvironWatch({})).record_start_code()
     assert started.whole == "b.pth"
 
 

@@ -13,7 +13,7 @@ from windlass.worker.event_feed import END, OVER, FeedReader, FeedWriter
 
 
 def all_of(reader: FeedReader) -> bytes:
-    assert reader.is_there()
+    assert reader.exists()
     found = b""
     while data := reader.read():
         found += data
@@ -49,15 +49,15 @@ def test_the_end_is_found_wherever_it_is_cut(tmp_path: Path, monkeypatch: pytest
 
 def test_a_feed_that_is_not_there_yet_is_waited_for_and_one_that_was_removed_is_an_error(tmp_path: Path) -> None:
     reader, later = FeedReader(str(tmp_path), 1, 0), FeedReader(str(tmp_path), 2, 0)
-    assert not reader.is_there()
+    assert not reader.exists()
     writer = FeedWriter(str(tmp_path), 1, "t")
-    assert reader.is_there()
-    assert not later.is_there()
+    assert reader.exists()
+    assert not later.exists()
     writer.add(b"{}\n")
     FeedWriter(str(tmp_path), 2, "u").add(b"{}\n")
     with pytest.raises(FileNotFoundError):
-        reader.is_there()
-    assert later.is_there()
+        reader.exists()
+    assert later.exists()
     assert later.token == "u"
 
 
@@ -66,7 +66,7 @@ def test_one_that_was_read_to_the_end_of_its_attempt_may_be_removed(tmp_path: Pa
     reader = FeedReader(str(tmp_path), 1, 0)
     all_of(reader)
     FeedWriter(str(tmp_path), 2, "u")
-    assert reader.is_there()
+    assert reader.exists()
     assert reader.read() == b""
 
 

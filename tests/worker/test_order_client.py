@@ -190,7 +190,7 @@ def test_it_reports_that_the_first_pod_has_ended(tmp_path: Path, server: OrderSe
 def test_a_request_that_it_does_not_know_is_answered(
     tmp_path: Path, server: OrderServer, pods: list[Pod], words: tuple[str, ...], code: int
 ) -> None:
-    (tmp_path / pod_reuse.STAYS).touch()
+    (tmp_path / pod_reuse.WAITING).touch()
     pods.append(start(tmp_path, server.port))
     assert asking.call(server, NAME, words, SECONDS) == code
     assert call(server, Request.signal(0, signal.SIGUSR1)) == 0

@@ -19,7 +19,7 @@ KIB = 1 << 10
 
 
 def test_a_pod_with_outputs_waits_after_a_success_until_it_is_released(tmp_path: Path, pods: list[Pod]) -> None:
-    pods.append(pod := Pod(tmp_path, "writes100", stay_seconds=0.0, outputs_max=KIB))
+    pods.append(pod := Pod(tmp_path, "writes100", reuse_wait_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     assert '"outputs": 100' in pod.text()
     pod.process.terminate()  # as the kubelet does: there is a grace period
@@ -31,10 +31,10 @@ def test_a_pod_with_outputs_waits_after_a_success_until_it_is_released(tmp_path:
 
 
 def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list[Pod]) -> None:
-    pods.append(pod := Pod(tmp_path, "writes100", stay_seconds=0.0, outputs_max=KIB))
+    pods.append(pod := Pod(tmp_path, "writes100", reuse_wait_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     pod.process.terminate()
-    until((tmp_path / pod_reuse.GOING).exists)
+    until((tmp_path / pod_reuse.LEAVING).exists)
     assert pod.order(2, "ends") == pod_reuse.NOT_TAKEN
     assert pod.process.poll() is None, "its outputs can still be collected"
     assert pod_reuse.leave(str(tmp_path), pod.process.pid) == pod_reuse.TAKEN
@@ -46,14 +46,14 @@ def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list
 def test_a_pod_without_outputs_that_come_home_ends_at_once(
     tmp_path: Path, pods: list[Pod], how: str, outputs_max: int
 ) -> None:
-    pods.append(pod := Pod(tmp_path, how, stay_seconds=0.0, outputs_max=outputs_max))
+    pods.append(pod := Pod(tmp_path, how, reuse_wait_seconds=0.0, outputs_max=outputs_max))
     assert pod.wait() == 0
     assert "[a] over" not in pod.text()
     assert '"outputs"' not in pod.text()
 
 
 def test_a_pod_that_failed_without_outputs_waits_for_those_of_other_nodes(tmp_path: Path, pods: list[Pod]) -> None:
-    pods.append(pod := Pod(tmp_path, "fails", stay_seconds=0.0, outputs_max=KIB, world_size=2))
+    pods.append(pod := Pod(tmp_path, "fails", reuse_wait_seconds=0.0, outputs_max=KIB, world_size=2))
     pod.wait_for("[a] over")  # the Job's controller deletes the pods of the others once this one ends
     assert pod.process.poll() is None
     assert pod.tell("leave") == pod_reuse.TAKEN
@@ -62,7 +62,7 @@ def test_a_pod_that_failed_without_outputs_waits_for_those_of_other_nodes(tmp_pa
 
 
 def test_a_pod_whose_outputs_are_too_large_ends_and_reports_that(tmp_path: Path, pods: list[Pod]) -> None:
-    pods.append(pod := Pod(tmp_path, "writes1025", stay_seconds=0.0, outputs_max=KIB))
+    pods.append(pod := Pod(tmp_path, "writes1025", reuse_wait_seconds=0.0, outputs_max=KIB))
     assert pod.wait() == 0
     assert "[a] over" not in pod.text()
     assert "1,025 bytes in 1 files, and at most 1,024" in pod.text()
@@ -81,7 +81,7 @@ def test_a_request_to_hold_outlasts_the_time_of_the_pod(tmp_path: Path) -> None:
     assert pod_reuse.carry_out(str(tmp_path), ["hold"]) == pod_reuse.TAKEN
     assert pod_reuse.wait(str(tmp_path), 0.0, is_leaving) is None
     assert len(looks) > 5, "it has waited until it was told to leave"
-    (tmp_path / pod_reuse.HELD).write_text(str(time.monotonic() - 1))
+    (tmp_path / pod_reuse.WAIT_UNTIL).write_text(str(time.monotonic() - 1))
     looks.clear()
     pod_reuse.wait(str(tmp_path), 0.0, is_leaving)
     assert len(looks) < 5, "a request does not hold for ever"

@@ -103,14 +103,14 @@ def test_a_pod_without_a_place_waits_for_one(tmp_path: Path, pods: list[Pod]) ->
 def test_a_spare_that_is_not_needed_leaves_well(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails", place=1))
     one.wait_for("[w] a spare")
-    until(lambda: (tmp_path / pod_reuse.STAYS).exists())
+    until(lambda: (tmp_path / pod_reuse.WAITING).exists())
     assert pod_reuse.leave(str(tmp_path), one.process.pid) == pod_reuse.TAKEN
     assert one.wait() == 0
 
 
 def test_a_spare_whose_machine_shuts_down_ends(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := pod_that_imports(tmp_path, "fails", place=1))
-    until(lambda: (tmp_path / pod_reuse.STAYS).exists())
+    until(lambda: (tmp_path / pod_reuse.WAITING).exists())
     one.process.send_signal(signal.SIGTERM)
     assert one.wait() == 0
     assert "[n]" not in one.text()

@@ -51,7 +51,7 @@ def test_a_pod_that_succeeded_does_not_stay(tmp_path: Path, pods: list[Pod]) -> 
 
 
 def test_without_an_order_it_ends_with_the_code_of_its_attempt(tmp_path: Path, pods: list[Pod]) -> None:
-    pods.append(one := Pod(tmp_path, "fails", stay_seconds=0.2))
+    pods.append(one := Pod(tmp_path, "fails", reuse_wait_seconds=0.2))
     assert one.wait() == 1
     assert "[a] over" in one.text()
 
@@ -63,7 +63,7 @@ def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
 
     def is_leaving() -> bool:
         if next(looks) == 0:
-            (tmp_path / pod_reuse.STAYS).unlink()
+            (tmp_path / pod_reuse.WAITING).unlink()
         else:
             (tmp_path / pod_reuse.NEXT).touch()
         return False
@@ -71,7 +71,7 @@ def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
     assert pod_reuse.wait(str(tmp_path), 0, is_leaving) == str(tmp_path / pod_reuse.NEXT)
     (tmp_path / pod_reuse.NEXT).unlink()
 
-    monkeypatch.setattr(pod_reuse, "_comes_to_wait", lambda folder, seconds: True)  # and is gone a moment later
+    monkeypatch.setattr(pod_reuse, "_is_waiting_within", lambda folder, seconds: True)  # and is gone a moment later
     assert pod_reuse.order(str(tmp_path), b"", 2) == pod_reuse.NOT_TAKEN
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +102,7 @@ def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_pa
 def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors(
     tmp_path: Path, pods: list[Pod]
 ) -> None:
-    (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").touch()
+    (tmp_path / f"{pod_reuse.SIGNALLED}{int(signal.SIGTERM)}").touch()
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     one.process.send_signal(signal.SIGTERM)  # comes after its mark
@@ -121,7 +121,7 @@ def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_pa
     for number in (signal.SIGTERM, STOP_NOW_SIGNAL):
         one.signal_as_supervisor(1, number)
     one.process.send_signal(signal.SIGCONT)
-    until(lambda: not list(tmp_path.glob("told-*")) or one.process.poll() is not None)
+    until(lambda: not list(tmp_path.glob("signalled-*")) or one.process.poll() is not None)
     assert one.order(2, "succeeds") == pod_reuse.TAKEN
     one.wait_for("[0] attempt 2")
 
@@ -158,9 +158,9 @@ def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
         one.signal_as_supervisor(1)
     else:
         one.signal_as_supervisor(1)
-        until(lambda: not (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").exists())
+        until(lambda: not (tmp_path / f"{pod_reuse.SIGNALLED}{int(signal.SIGTERM)}").exists())
         one.process.send_signal(signal.SIGTERM)
-    until(lambda: not (tmp_path / f"{pod_reuse.TOLD}{int(signal.SIGTERM)}").exists())
+    until(lambda: not (tmp_path / f"{pod_reuse.SIGNALLED}{int(signal.SIGTERM)}").exists())
     (tmp_path / "out" / "saved").touch()
     assert one.wait() == 1
     assert "[a] over" not in one.text()

@@ -56,7 +56,7 @@ specs = st.builds(
     launch=st.none() | st.builds(
         LauncherSpec, text, words, text, number, env, networks=st.dictionaries(text, networks, max_size=2),
         port=st.none() | number, serves=st.booleans()),
-    found=st.lists(anything, max_size=2).map(tuple), held_port=st.none() | number,
+    found=st.lists(anything, max_size=2).map(tuple), reserved_port=st.none() | number,
 )  # fmt: skip
 failures = st.builds(RankFailure, number, number, number, text, st.none() | number, st.booleans(), st.booleans())
 events = st.one_of(

@@ -282,7 +282,7 @@ def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_
 
 
 def until_gone(group: int) -> None:
-    while any(line.group == group and line.state != "Z" for line in process.every()):
+    while any(line.group == group and line.state != "Z" for line in process.all_processes()):
         time.sleep(0.01)
 
 

@@ -54,7 +54,7 @@ def _read(
         outputs, saved = engine.list_results(status.id)
     if (folder := place.copied or (place.path if place.kind == "folder" else "")) != "":
         try:
-            outputs = file_list.look(folder)
+            outputs = file_list.list_files(folder)
         except FileNotFoundError:
             outputs = file_list.EMPTY
         except OSError as error:

@@ -42,7 +42,7 @@ def _bytes(path: Path) -> int:
 def _look(folder: Path) -> tuple[int, int]:
     """Files of a folder, and their bytes; none where it is not there. Raises OSError."""
     try:
-        found = file_list.look(str(folder))
+        found = file_list.list_files(str(folder))
     except FileNotFoundError:
         return 0, 0
     return int(found["files"]), int(found["bytes"])

@@ -109,9 +109,9 @@ def copied(
     With `into_folder`, `local` is a folder, which is made.
     """
     from windlass.views.artifacts import CopiedFiles
-    from windlass.worker.tarpipe import ODD, is_odd
+    from windlass.worker.tarpipe import SPECIAL, is_special
 
-    what = ODD if is_odd(str(local)) else "not there" if here is not None and not local.exists() else ""
+    what = SPECIAL if is_special(str(local)) else "not there" if here is not None and not local.exists() else ""
     if what:
         raise UsageError(f"{local} is {what}", "name a file or folder of this machine")
     try:

@@ -45,7 +45,7 @@ RULES: Final[tuple[Rule, ...]] = (
     recorded.collectives,
     collectives.mismatch,
     collectives.left_early,
-    collectives.waited_in_vain,
+    collectives.reports_timeout,
     collectives.rendezvous,
     exceptions.known,
     ports.taken,

@@ -21,7 +21,7 @@ def copy(source: Path, destination: Path | str, told: Callable[[int], None], nam
     """
     if not (source.is_file() or source.is_dir()):
         raise UsageError(
-            f"{source} is {tarpipe.ODD if source.exists() else 'not there'}",
+            f"{source} is {tarpipe.SPECIAL if source.exists() else 'not there'}",
             "windlass artifacts lists what a run has made",
         )
     command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]

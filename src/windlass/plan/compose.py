@@ -69,7 +69,7 @@ class NodeTemplate(StrictValue):
     warm: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     """Libraries that take long to import, and that the script imports; shown while its ranks start."""
-    stay_seconds: float = 0.0
+    reuse_wait_seconds: float = 0.0
     outputs_max: int = 0
     setup: str = ""
     """The job's script that runs once on a machine before the ranks."""
@@ -136,7 +136,7 @@ class AttemptFacts:
     rendezvous: Rendezvous
     since: float = 0.0
     """When the run began, in unix seconds."""
-    held_port: int | None = None
+    reserved_port: int | None = None
     """The master port, where the supervisor holds it for the ranks."""
     continuation: Continuation = field(default_factory=Continuation)
 
@@ -221,7 +221,7 @@ def _node(
         warm=template.warm,
         known_at_start=template.known_at_start,
         progress=template.progress,
-        stay_seconds=template.stay_seconds,
+        reuse_wait_seconds=template.reuse_wait_seconds,
         outputs_max=template.outputs_max,
         setup=template.setup,
         resume=resume,
@@ -233,7 +233,7 @@ def _node(
         since=0.0 if attempt is None else attempt.since,
         attempt=1 if attempt is None else attempt.number,
         world_size=len(members) * template.procs_per_node,
-        held_port=None if attempt is None else attempt.held_port,
+        reserved_port=None if attempt is None else attempt.reserved_port,
     )
 
 

@@ -204,7 +204,7 @@ class Store:
         `plan` is the plan as JSON text, `restarts` how many of them it allows; `user` and `supervisor` as in a status.
         """
         run_dir = self.run_dir(run_id)
-        if not (self.reserve.has_room() or self.reserve.make(margin_bytes=0)):
+        if not (self.reserve.has_space() or self.reserve.make(margin_bytes=0)):
             raise _full(self.home)  # its end could not be written
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
@@ -564,25 +564,25 @@ class RunWriter:
 
     def set_progress(self, progress: Json) -> None:
         """As `Store.set_progress`; not written while the disk is full. Raises StoreError."""
-        if self.store.reserve.has_room():
+        if self.store.reserve.has_space():
             try:
                 self.store.set_progress(self.status.id, progress)
             except StoreFull:
-                self.store.reserve.met_full()
+                self.store.reserve.record_full()
 
     def catch_up(self) -> None:
         """Write the events that a full disk has delayed, urgent ones even without space. Raises as `append`."""
         if not self._late:
             return
         reserve = self.store.reserve
-        if reserve.has_room():
+        if reserve.has_space():
             self._early = 0
         elif not self._urgent:
             raise _full(self.store.home)
         try:
             self._write_late()
         except StoreFull:
-            reserve.met_full()
+            reserve.record_full()
             if not (self._urgent and reserve.release()):
                 raise
             self._write_late()

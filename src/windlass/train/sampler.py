@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _NUM_ROUND_PAIRS = 4
-_LEAST_BITS = 8  # in a smaller network, some orders of a few samples are three times as frequent as others
+_MIN_BITS = 8  # in a smaller network, some orders of a few samples are three times as frequent as others
 
 
 class BatchSampler:
@@ -189,7 +189,7 @@ class Permutation:
 
     def __init__(self, length: int, key: str) -> None:
         self._length = length
-        bits = max(_LEAST_BITS, (length - 1).bit_length())
+        bits = max(_MIN_BITS, (length - 1).bit_length())
         self._low_bits = bits // 2
         low_size, high_size = 1 << self._low_bits, 1 << (bits - self._low_bits)
         entries = iter(_random_numbers(f"windlass/{key}", _NUM_ROUND_PAIRS * (low_size + high_size)))

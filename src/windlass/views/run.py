@@ -225,7 +225,7 @@ def recorded_run(status: Status, store: Store, now: float, current: RunState | N
         now,
         current=current,
         is_here=store.host_elsewhere(status) is None,
-        disk_full=not status.phase.is_terminal and not store.reserve.has_room(),
+        disk_full=not status.phase.is_terminal and not store.reserve.has_space(),
         data_differences=data_differences(status, store),
         code_not_kept=why_not_kept(store.run_dir(status.id)),
     )

@@ -23,7 +23,7 @@ def main() -> int:
         print("[w] the run has ended: this pod does not train", flush=True)
         with open(END) as file:
             return 0 if file.read() == "well" else 1
-    if _is_again():
+    if _is_restarted():
         print("[w] the container was restarted by the cluster: only the run's supervisor restarts ranks", flush=True)
         return 1
     archive = os.path.join(WORK, "code.tar.gz")
@@ -73,7 +73,7 @@ def digest_of(path: str) -> str:
     return found.hexdigest()
 
 
-def _is_again() -> bool:
+def _is_restarted() -> bool:
     """Whether the kubelet restarted the container, or an operator recreated the pods of an attempt."""
     begun = os.path.join(WORK, "begun")
     if os.path.exists(begun) or os.environ.get("WINDLASS_REMADE", "0") not in ("", "0"):

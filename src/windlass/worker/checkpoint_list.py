@@ -17,7 +17,7 @@ MANIFEST_BYTES = 16 << 20
 """Longer manifests are cut here, which makes them invalid."""
 
 
-def look(folder: str) -> dict[str, Any]:
+def list_checkpoints(folder: str) -> dict[str, Any]:
     """Returns the checkpoints by name, with time, file sizes and manifest, and the number of other entries in the
     folder.
 
@@ -59,6 +59,6 @@ def _checkpoint(path: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(look(sys.argv[1])))
+        print(json.dumps(list_checkpoints(sys.argv[1])))
     except OSError as error:
         sys.exit(str(error))

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from windlass.worker.protocol import OF_ANOTHER_NODE, CodeFiles, CollectSpec, FileSize, SavedState
 from windlass.worker.saved_states import is_saved_state, newest_saved, walk
 
-MOST = 10
+MAX_LISTED = 10
 """Number of files that are listed, the largest first; all are counted."""
 SCAN_SECONDS = 2.0
 """Time limit for listing files. Files that match `collect` are searched and copied without a limit."""
@@ -79,12 +79,12 @@ class Collection:
 
     # -- copies -------------------------------------------------------------------------------------------------------
 
-    def wanted(self, is_to_stop: Callable[[], bool] = lambda: False) -> list[File]:
+    def wanted(self, is_stop_requested: Callable[[], bool] = lambda: False) -> list[File]:
         """Returns the files that match the patterns, each once; an empty list if an immediate stop was requested."""
         found: dict[str, File] = {}  # several patterns may match one file
         try:
             for pattern in self.request.patterns:
-                for one in self._matching(pattern, is_to_stop):
+                for one in self._matching(pattern, is_stop_requested):
                     found.setdefault(one.path, one)
         except Stopped:
             self._problems.append("the run was stopped meanwhile")
@@ -92,7 +92,7 @@ class Collection:
         self.has_none = not found and bool(self.request.patterns)
         return list(found.values())
 
-    def _matching(self, pattern: str, is_to_stop: Callable[[], bool]) -> Iterator[File]:
+    def _matching(self, pattern: str, is_stop_requested: Callable[[], bool]) -> Iterator[File]:
         """Yields the files that match one pattern. A folder that matches stands for all files in it."""
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
@@ -100,7 +100,7 @@ class Collection:
             self._problems.append(f"{start} leads out of the code folder, and is not followed")
             return
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
-        found = self._changed(start, is_to_stop=is_to_stop)
+        found = self._changed(start, is_stop_requested=is_stop_requested)
         yield from (one for one in found if matches(one.path.split("/"), parts))
 
     def partial(self, node: int) -> str:
@@ -110,7 +110,13 @@ class Collection:
         return os.path.join(self.output, f".windlass-partial-{node}")
 
     def copy(
-        self, wanted: list[File], *, node: int, began: float = 0.0, is_first: bool, is_to_stop: Callable[[], bool]
+        self,
+        wanted: list[File],
+        *,
+        node: int,
+        began: float = 0.0,
+        is_first: bool,
+        is_stop_requested: Callable[[], bool],
     ) -> None:
         """Copies files and records a problem for each failure. A file appears under its name when complete, with its
         mtime.
@@ -123,7 +129,7 @@ class Collection:
         others_since = None if self.request.is_shared else began
         for one in wanted:
             try:
-                self._copy_one(one, partial, others_since, is_first=is_first, is_to_stop=is_to_stop)
+                self._copy_one(one, partial, others_since, is_first=is_first, is_stop_requested=is_stop_requested)
             except Stopped:
                 self._problems.append("the run was stopped meanwhile")
                 break
@@ -136,7 +142,13 @@ class Collection:
                     os.unlink(partial)
 
     def _copy_one(
-        self, one: File, partial: str, others_since: float | None, *, is_first: bool, is_to_stop: Callable[[], bool]
+        self,
+        one: File,
+        partial: str,
+        others_since: float | None,
+        *,
+        is_first: bool,
+        is_stop_requested: Callable[[], bool],
     ) -> None:
         """Copies one file unless the same file is already in the outputs. Raises OSError, Stopped."""
         target = os.path.join(self.output, one.path)
@@ -152,7 +164,7 @@ class Collection:
             self._problems.append(f"{one.path} {OF_ANOTHER_NODE}")
             return
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        found = self._copied(one, partial, is_to_stop)
+        found = self._copied(one, partial, is_stop_requested)
         if is_first or there is not None or others_since is None:
             os.replace(partial, target)
         elif not _is_linked(partial, target):
@@ -162,7 +174,7 @@ class Collection:
             self._problems.append(f"{one.path} was there already, of another node or the script, and was replaced")
         self.copied.append(File(one.path, found))
 
-    def _copied(self, one: File, partial: str, is_to_stop: Callable[[], bool]) -> os.stat_result:
+    def _copied(self, one: File, partial: str, is_stop_requested: Callable[[], bool]) -> os.stat_result:
         """Copies the current content of a file to `partial` and returns the status of the source. Raises OSError,
         Stopped.
         """
@@ -175,7 +187,7 @@ class Collection:
             _require_space(self.output, found.st_size)
             left = found.st_size  # copy the size of now: a file that is still being written would never end
             while left and (piece := read.read(min(left, PIECE_BYTES))):
-                if is_to_stop():
+                if is_stop_requested():
                     raise Stopped
                 left -= write.write(piece)
         os.chmod(partial, stat.S_IMODE(found.st_mode))
@@ -199,9 +211,9 @@ class Collection:
             copied_bytes=sum(one.status.st_size for one in self.copied),
             left=len(left),
             left_bytes=sum(one.status.st_size for one in left),
-            largest=tuple(FileSize(one.path, one.status.st_size) for one in left[:MOST]),
+            largest=tuple(FileSize(one.path, one.status.st_size) for one in left[:MAX_LISTED]),
             is_cut=self._is_cut,
-            problems=tuple(self._problems[:MOST]),
+            problems=tuple(self._problems[:MAX_LISTED]),
             save=self._newest_save([*found, *self.copied]),
             has_none=self.has_none and is_success,
         )
@@ -220,7 +232,7 @@ class Collection:
     # -- the folder ---------------------------------------------------------------------------------------------------
 
     def _changed(
-        self, start: str, give_up: float = math.inf, is_to_stop: Callable[[], bool] = lambda: False
+        self, start: str, give_up: float = math.inf, is_stop_requested: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
         """Yields regular files below `start`, and links to regular files inside the code folder, until `give_up`
         (monotonic seconds). Raises Stopped.
@@ -228,8 +240,8 @@ class Collection:
         real = self._real(start)
         if any(_is_below(real, one) for one in self._skipped):
             return
-        for entry in walk(real, self._is_left_out):
-            if is_to_stop():
+        for entry in walk(real, self._is_skipped):
+            if is_stop_requested():
                 raise Stopped
             if time.monotonic() > give_up:
                 self._is_cut = True
@@ -239,7 +251,7 @@ class Collection:
                 if (one := self._file(entry, path)) is not None:
                     yield one
 
-    def _is_left_out(self, folder: os.DirEntry[str]) -> bool:
+    def _is_skipped(self, folder: os.DirEntry[str]) -> bool:
         """Whether a folder is a cache, a virtual environment, or a folder of Windlass."""
         marks = (os.path.join(folder.path, name) for name in MARKS)
         return bool(CACHES.fullmatch(folder.name)) or folder.path in self._skipped or any(map(os.path.exists, marks))

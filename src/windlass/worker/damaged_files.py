@@ -36,8 +36,8 @@ _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
 """Bytes of the end record of a zip archive without a comment; torch and numpy write no comments."""
-MOST_JSON_BYTES = 4 << 20
-MOST_FILES, MOST_FOUND, MOST_SECONDS = 5000, 8, 2.0
+MAX_JSON_BYTES = 4 << 20
+MAX_FILES, MAX_FOUND, MAX_SECONDS = 5000, 8, 2.0
 
 
 def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
@@ -53,7 +53,7 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
     words = plain(tail).replace(plain(trace), "")
     named = [path for path in dict.fromkeys(_PATH.findall(words)) if os.path.exists(path)]
     found: dict[str, tuple[bool, float, str]] = {}
-    for path in _files([*named, *folders], endings, time.monotonic() + MOST_SECONDS):
+    for path in _files([*named, *folders], endings, time.monotonic() + MAX_SECONDS):
         try:
             problem, written_at = problem_of_end(path), os.path.getmtime(path)
         except OSError:
@@ -61,22 +61,22 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
         if problem:
             is_named = any(part in words for part in path.split(os.sep)[-2:])
             found.setdefault(os.path.realpath(path), (is_named, written_at, problem))
-    first = sorted(found, key=lambda path: found[path], reverse=True)[:MOST_FOUND]
+    first = sorted(found, key=lambda path: found[path], reverse=True)[:MAX_FOUND]
     return [DamagedFile(path, found[path][2]) for path in first]
 
 
 def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:
-    """Yields files with these suffixes among the paths and below them, within the time limit and `MOST_FILES`."""
+    """Yields files with these suffixes among the paths and below them, within the time limit and `MAX_FILES`."""
     paths = list(paths)
-    below = itertools.chain.from_iterable(walk(path, _is_left_out) for path in paths)
-    for path in itertools.chain(paths, (entry.path for entry in itertools.islice(below, MOST_FILES))):
+    below = itertools.chain.from_iterable(walk(path, _is_skipped) for path in paths)
+    for path in itertools.chain(paths, (entry.path for entry in itertools.islice(below, MAX_FILES))):
         if time.monotonic() > until:
             return
         if path.endswith(endings) and os.path.isfile(path):
             yield path
 
 
-def _is_left_out(folder: os.DirEntry[str]) -> bool:
+def _is_skipped(folder: os.DirEntry[str]) -> bool:
     return folder.name.startswith(".") or folder.name in ("__pycache__", "site-packages", "node_modules")
 
 
@@ -91,7 +91,7 @@ def problem_of_end(path: str) -> str:
         except TORN as error:
             return f"its header cannot be read: {error}"
     if path.endswith(".json"):
-        return _problem_of_json(path) if size <= MOST_JSON_BYTES else ""
+        return _problem_of_json(path) if size <= MAX_JSON_BYTES else ""
     with open(path, "rb") as file:
         start = file.read(4)
         file.seek(max(0, size - _END_OF_ZIP_BYTES))

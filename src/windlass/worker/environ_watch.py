@@ -58,7 +58,7 @@ _ITERATIONS = (
     os.get_exec_path.__code__,
 )
 """Functions that read single values after an iteration, or the start of a child, has already been recorded."""
-NOTED = ("", "")
+RECORDED = ("", "")
 _QUOTED = re.compile(r"""['"]([A-Z][A-Z0-9_]{2,})['"]""")
 
 
@@ -80,7 +80,7 @@ class EnvironWatch:
         different."""
         self.whole = ""
         """Function that read the whole environment; empty if none did."""
-        self.of_rank = ""
+        self.rank_variable = ""
         """First variable of a single rank that was read."""
 
     def open(self) -> None:
@@ -124,50 +124,50 @@ class EnvironWatch:
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
-    def note(self, key: object) -> None:
+    def record(self, key: object) -> None:
         """Records that the caller's caller reads a variable."""
         name = os.fsdecode(key) if isinstance(key, (str, bytes)) else ""
         reader, frame = self._reader()
-        if not name or reader == NOTED:
+        if not name or reader == RECORDED:
             return
         if reader in FILTERED:
             self.prefixes.update(FILTERED[reader])
         elif _is_per_rank(name):
-            self.of_rank = self.of_rank or name
+            self.rank_variable = self.rank_variable or name
         elif name == "PATH" and reader == ("shutil", "which"):
             command = os.fsdecode(frame.f_locals["cmd"])
             self.commands[command] = _which(command, self.initial.get("PATH"))
         else:
             self.names.add(name)
 
-    def note_all(self) -> None:
+    def record_all(self) -> None:
         """Records that the caller's caller reads the whole environment."""
-        reader, _ = self._reader(is_noted=False)
+        reader, _ = self._reader(is_recorded=False)
         if reader in FILTERED:
             self.prefixes.update(FILTERED[reader])
         else:
             self.whole = self.whole or ".".join(reader)
 
-    def note_child(self, env: object) -> None:
+    def record_child(self, env: object) -> None:
         """Records the start of a child process, which inherits the environment unless `env` is given."""
         self._num_children += 1
         if env is None:
-            self.note_all()
+            self.record_all()
 
-    def _reader(self, *, is_noted: bool = True) -> tuple[tuple[str, str], Any]:
-        """Returns module and function of the reader, and its frame; `NOTED` if the read was already recorded another
+    def _reader(self, *, is_recorded: bool = True) -> tuple[tuple[str, str], Any]:
+        """Returns module and function of the reader, and its frame; `RECORDED` if the read was already recorded another
         way.
         """
         frame: Any = sys._getframe(3)
         while frame.f_back is not None and frame.f_globals.get("__name__") in _MAPPINGS:
-            if is_noted and frame.f_code in _ITERATIONS:
-                return NOTED, frame
+            if is_recorded and frame.f_code in _ITERATIONS:
+                return RECORDED, frame
             frame = frame.f_back
         while frame.f_back is not None and frame.f_code.co_name.startswith("<") and frame.f_code.co_name != "<module>":
             frame = frame.f_back  # leave a comprehension for its function
         return (str(frame.f_globals.get("__name__")), frame.f_code.co_name), frame
 
-    def note_start(self) -> None:
+    def record_start_code(self) -> None:
         """Records the variables read by code that ran earlier: lines of `.pth` files, `sitecustomize` and
         `usercustomize`.
         """
@@ -187,23 +187,23 @@ class EnvironWatch:
 def _watched(plain: type, watch: EnvironWatch) -> type:
     class Watched(plain):  # type: ignore[misc]
         def __getitem__(self, name: Any) -> Any:
-            watch.note(name)
+            watch.record(name)
             return super().__getitem__(name)
 
         def __delitem__(self, name: Any) -> None:
-            watch.note(name)  # deleting a missing variable raises KeyError, so this is a read
+            watch.record(name)  # deleting a missing variable raises KeyError, so this is a read
             super().__delitem__(name)
 
         def __iter__(self) -> Any:
-            watch.note_all()
+            watch.record_all()
             return super().__iter__()
 
         def __len__(self) -> Any:
-            watch.note_all()
+            watch.record_all()
             return super().__len__()
 
         def __repr__(self) -> Any:
-            watch.note_all()
+            watch.record_all()
             return super().__repr__()
 
     return Watched
@@ -211,7 +211,7 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
 
 def _watched_start(execute: Any, watch: EnvironWatch) -> Any:
     def _execute_child(popen: Any, *args: Any) -> Any:
-        watch.note_child(args[6])  # argument `env` in every Python version since 3.9
+        watch.record_child(args[6])  # argument `env` in every Python version since 3.9
         return execute(popen, *args)
 
     return _execute_child
@@ -227,7 +227,7 @@ def _watched_dict(watch: EnvironWatch) -> type:
 
     def noted(name: str) -> Any:
         def method(self: Any, *args: Any, **more: Any) -> Any:
-            watch.note_all()
+            watch.record_all()
             return getattr(dict, name)(self, *args, **more)
 
         return method

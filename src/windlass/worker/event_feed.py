@@ -37,7 +37,7 @@ class FeedWriter:
         self._path = os.path.join(folder, f"{EVENTS}{attempt}")
         self._events = self._printed = -1
         self._sizes: dict[str, int] = {}
-        self._told_at = float("-inf")
+        self._woken_at = float("-inf")
         try:
             for name in os.listdir(folder):
                 if name.startswith(EVENTS):
@@ -72,8 +72,8 @@ class FeedWriter:
         except OSError:
             pass
         now = time.monotonic()
-        if now - self._told_at >= PRINTED_PAUSE_SECONDS:
-            self._told_at = now
+        if now - self._woken_at >= PRINTED_PAUSE_SECONDS:
+            self._woken_at = now
             self._wake()
 
     def close(self, last: bytes) -> None:
@@ -130,7 +130,7 @@ class FeedReader:
             os.close(self._file)
             self._file = -1
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the feed exists."""
         if self._file < 0:
             try:

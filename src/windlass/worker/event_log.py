@@ -51,19 +51,19 @@ class EventLog:
         return bool(self._unwritten)
 
     @property
-    def is_held_up(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether events wait for disk space and were not echoed either."""
         return self.is_waiting and self._echo is None
 
     def write(self) -> None:
         """Writes the waiting events. Events that are not urgent do not use the disk reserve."""
-        if not self._unwritten or not (self._reserve.has_room() or self._is_urgent):
+        if not self._unwritten or not (self._reserve.has_space() or self._is_urgent):
             return
         while self._unwritten:
             try:
                 written = os.write(self._file, self._unwritten[0])
             except OSError as error:
-                self._reserve.met_full()
+                self._reserve.record_full()
                 if self._is_urgent and error.errno in FULL_ERRORS and self._reserve.release():
                     continue
                 return

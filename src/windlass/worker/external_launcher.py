@@ -100,7 +100,7 @@ class LaunchedNode(Node):
         try:
             if self.launch.networks:
                 environ["PATH"] = f"{self._make_rsh_agent()}{os.pathsep}{environ.get('PATH', os.defpath)}"
-            spec_path = self.launch.guest_of or self.spec.path("json")
+            spec_path = self.launch.proxy_spec or self.spec.path("json")
             self.launcher_output, write = os.pipe()
             os.set_blocking(self.launcher_output, False)
             self.selector.register(self.launcher_output, selectors.EVENT_READ, self._read_launcher)

@@ -10,12 +10,12 @@ import os
 import sys
 from typing import Any
 
-MOST = 10_000
+MAX_LISTED = 10_000
 """Maximum number of files that are listed; all files are counted."""
 EMPTY: dict[str, Any] = {"files": 0, "bytes": 0, "named": []}
 
 
-def look(folder: str) -> dict[str, Any]:
+def list_files(folder: str) -> dict[str, Any]:
     """Returns the number of files, their total bytes, and the first names in alphabetical order with their sizes.
 
     Links are not followed and not counted. Raises OSError if the folder cannot be read and FileNotFoundError if it does
@@ -35,14 +35,14 @@ def look(folder: str) -> dict[str, Any]:
             if not os.path.isfile(path) or os.path.islink(path):
                 continue
             num_files, num_bytes = num_files + 1, num_bytes + size
-            if len(named) < MOST:
+            if len(named) < MAX_LISTED:
                 named.append((os.path.relpath(path, folder), size))
     return {"files": num_files, "bytes": num_bytes, "named": named}
 
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(look(sys.argv[1])))
+        print(json.dumps(list_files(sys.argv[1])))
     except FileNotFoundError:
         print(json.dumps(EMPTY))
     except OSError as error:

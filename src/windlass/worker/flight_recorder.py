@@ -23,7 +23,7 @@ import sys
 import time
 from typing import Any, Callable  # noqa: UP035 - ranks may run on Python 3.9
 
-ASK, ANSWER, STATE, STACKS, WORK = ".ask", ".flight.json", ".work.json", b"s", b"w"
+ASK, RESPONSE, STATE, STACKS, WORK = ".ask", ".flight.json", ".work.json", b"s", b"w"
 MAX_CALLS = 32
 """Number of newest collectives that are written for each process group."""
 MAX_GROUPS = 16
@@ -82,7 +82,7 @@ class Flight:
             if found:
                 data = {"at": time.time(), "why": why, "failed_in": failed_in, "groups": found}
                 # separate temporary names, because two threads may write at once
-                self._put(f"flight.{why}", ANSWER, data)
+                self._put(f"flight.{why}", RESPONSE, data)
         except BaseException:
             return
 

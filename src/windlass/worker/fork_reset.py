@@ -78,9 +78,9 @@ class ForkReset:
             sys.orig_argv = list(argv)
         for descriptor, (name, mode) in enumerate((("stdin", "rb"), ("stdout", "wb"), ("stderr", "wb"))):
             _reopen(getattr(sys, f"__{name}__"), name, descriptor, mode)
-        _own_randomness()
-        _own_thread()
-        _own_clock()
+        _reseed()
+        _reset_thread_id()
+        _reset_log_clock()
         blas_threads.set_threads(os.environ)
         # The script may import another version of Windlass, so the loaded modules are removed from `sys.modules` but
         # kept.
@@ -117,7 +117,7 @@ def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
     vars(stream)["mode"] = mode[0]
 
 
-def _own_randomness() -> None:
+def _reseed() -> None:
     """Reseeds the random sources that Python does not reseed in a fork (`random` is reseeded by Python)."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
@@ -131,14 +131,14 @@ def _own_randomness() -> None:
         generator.seed()  # torch does the same for its CPU generator, unless an import has seeded it
 
 
-def _own_thread() -> None:
+def _reset_thread_id() -> None:
     """Updates the native id of the main thread: a fork keeps the id of the thread that forked."""
     threading = sys.modules.get("threading")
     if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
         threading.main_thread()._set_native_id()
 
 
-def _own_clock() -> None:
+def _reset_log_clock() -> None:
     """Resets the start time of `logging`: log records contain the time since the process began."""
     logging = sys.modules.get("logging")
     began = getattr(logging, "_startTime", None)

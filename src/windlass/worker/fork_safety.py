@@ -37,7 +37,7 @@ class Imports:
         self.shared = _shared_memory()
         self.children = children()
         self.watch = EnvironWatch(initial)
-        self.watch.note_start()
+        self.watch.record_start_code()
         self.watch.open()
 
     def close(self) -> None:
@@ -52,8 +52,8 @@ class Imports:
 
     def why_unsafe(self) -> str:
         """Returns why a fork would differ from a new interpreter; empty if it would not."""
-        if self.watch.of_rank:
-            return f"an import reads {self.watch.of_rank}, which every rank has of its own"
+        if self.watch.rank_variable:
+            return f"an import reads {self.watch.rank_variable}, which every rank has of its own"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
         if children() - self.children:  # before the first fork: later, the nodes of runs are children too

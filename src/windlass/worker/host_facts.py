@@ -22,7 +22,7 @@ class HostFacts:
         self._without_space: tuple[FileSystem, ...] = ()
         self._tail = ""
 
-    def see_listeners(self, tail: str, groups: set[int]) -> None:
+    def record_listeners(self, tail: str, groups: set[int]) -> None:
         """Records which processes listen on the port, if the first failed rank found it in use.
 
         The listener may be another rank that ends next, or a process started by the rank that ends with it. `tail` is
@@ -31,7 +31,7 @@ class HostFacts:
         if not self._listeners and IN_USE.search(tail):
             self._listeners = tuple(listeners(groups))
 
-    def see_failure(self, tail: str, folder: str) -> None:
+    def record_failure(self, tail: str, folder: str) -> None:
         """Records which file system is full, if the first failed rank had no disk space: files may be removed soon
         after.
 
@@ -42,7 +42,7 @@ class HostFacts:
         self._tail, self._without_space = tail, tuple(without_space(tail, folder))
 
     def report(
-        self, pids: list[int], folders: list[str], saved_in: list[str], held_port: int | None = None
+        self, pids: list[int], folders: list[str], saved_in: list[str], reserved_port: int | None = None
     ) -> HostReport:
         """Returns facts that may explain why ranks with these process ids ended. Counters start when this object is
         created.
@@ -63,7 +63,7 @@ class HostFacts:
             without_space=self._without_space,
             damaged_files=self._damaged(saved_in),
             listeners=self._listeners,
-            held_port=held_port,
+            reserved_port=reserved_port,
         )
 
     def _damaged(self, saved_in: list[str]) -> tuple[DamagedFile, ...]:

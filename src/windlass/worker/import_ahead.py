@@ -43,7 +43,7 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
     sys.argv = [""]
     # Modules that store a reference to `__main__` must store the module that will run the script.
     rank.prepare_main(rank.NOWHERE)
-    held = os.environ.get("OPENBLAS_NUM_THREADS")
+    previous = os.environ.get("OPENBLAS_NUM_THREADS")
     try:
         imports, broken = _watched(parts)
         sys.stdout.flush()
@@ -53,10 +53,10 @@ def import_ahead(parts: list[Part]) -> tuple[ForkReset, str]:
         gc.freeze()
         return reset, why_unsafe
     finally:
-        if held is None:
+        if previous is None:
             del os.environ["OPENBLAS_NUM_THREADS"]
         else:
-            os.environ["OPENBLAS_NUM_THREADS"] = held
+            os.environ["OPENBLAS_NUM_THREADS"] = previous
 
 
 def parts_of(modules: list[str]) -> list[Part]:

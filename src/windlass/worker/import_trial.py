@@ -67,17 +67,17 @@ class Trial:
         self._limit_seconds = limit_seconds
         self._extensions = 0
         self._began = time.monotonic()
-        self._said, told = os.pipe()
+        self._reader, writer = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             try:
                 os.close(keep_out)
                 process.die_with_parent()
                 _lower()
-                os.write(told, b"." + attempt().encode("utf-8", "replace")[:4000])
+                os.write(writer, b"." + attempt().encode("utf-8", "replace")[:4000])
             finally:
                 os._exit(0)
-        os.close(told)
+        os.close(writer)
 
     def verdict(self) -> str | None:
         """Returns why a fork would be unsafe, empty if it is safe; None while the trial runs.
@@ -92,10 +92,10 @@ class Trial:
             self.stop()
             return f"did not finish its imports within {self._limit_seconds:g} s"
         process.kill_session(self._pid)  # processes started by the imports
-        with open(self._said, "rb") as file:
-            said = file.read()
-        if said:
-            return said[1:].decode()
+        with open(self._reader, "rb") as file:
+            report = file.read()
+        if report:
+            return report[1:].decode()
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGTERM):
             raise InterruptedError
         return "ended while it imported"
@@ -103,7 +103,7 @@ class Trial:
     def stop(self) -> None:
         """Kills the trial's processes."""
         process.kill_session(self._pid)
-        os.close(self._said)
+        os.close(self._reader)
 
     def _is_late(self) -> bool:
         if time.monotonic() - self._began < self._limit_seconds * (1 + self._extensions):

@@ -140,7 +140,7 @@ class LogFile:
         os.close(self._index)
 
     def _write(self, data: bytes) -> None:
-        if self._reserve is not None and not self._reserve.has_ample_room():
+        if self._reserve is not None and not self._reserve.has_ample_space():
             self._drop(data)  # the remaining space is needed for the record and the node's last events
             return
         left = memoryview(data)
@@ -149,7 +149,7 @@ class LogFile:
                 written = os.write(self._log, left)
             except OSError:
                 if self._reserve is not None:
-                    self._reserve.met_full()
+                    self._reserve.record_full()
                 self._drop(bytes(left))
                 return
             self.length += written

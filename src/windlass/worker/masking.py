@@ -59,22 +59,22 @@ class Mask:
     def __init__(self, values: tuple[bytes, ...]) -> None:
         self._values = values
         self._have_newlines = any(b"\n" in value for value in values)
-        self._held = b""
+        self._kept_back = b""
 
     def feed(self, data: bytes) -> bytes:
         """Adds output, and returns the masked part that is ready to be forwarded."""
-        data = self._held + data
+        data = self._kept_back + data
         found, end = _found(data, self._values), len(data)
         if self._have_newlines or not data.endswith(b"\n"):
             end -= max(_beginning_at_end(data, value) for value in self._values)
         # The bytes kept back may overlap another value, which then must be kept back completely.
         end = min((start for start, stop in found if start < end < stop), default=end)
-        self._held = data[end:]
+        self._kept_back = data[end:]
         return _marked(data[:end], [one for one in found if one[1] <= end])
 
     def end(self) -> bytes:
         """Returns the bytes kept back, masked. Call it at the end of the stream."""
-        data, self._held = masked(self._held, self._values), b""
+        data, self._kept_back = masked(self._kept_back, self._values), b""
         return data
 
 

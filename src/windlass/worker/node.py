@@ -54,7 +54,7 @@ from windlass.worker.ranks import FAILURE_GRACE_SECONDS, Rank, Ranks
 from windlass.worker.rendezvous_check import ALONE, RendezvousCheck
 from windlass.worker.reserve import Reserve
 from windlass.worker.setup_step import SetupStep
-from windlass.worker.stack_dump import ask_after_failure, flights_of, forget, ignores, take_stacks, waited_in_vain
+from windlass.worker.stack_dump import ask_after_failure, flights_of, forget, ignores, reports_timeout, take_stacks
 
 if TYPE_CHECKING:
     from windlass.worker.statusserver import StatusServer
@@ -182,8 +182,8 @@ class Node:
             return None
         from windlass.worker.collect import Collection  # imported here so that failures are reported without this delay
 
-        def is_to_stop() -> bool:
-            return self._is_to_end_now(0.0)
+        def is_stop_requested() -> bool:
+            return self._is_stop_requested(0.0)
 
         env = {**os.environ, **self.spec.env}
         request = request.replace(since=request.since or self.spec.since)
@@ -191,11 +191,17 @@ class Node:
         try:
             if request.patterns:
                 self.events.add(CollectionBegan(time.time(), 0, 0))  # the search itself may take long
-            if wanted := found.wanted(is_to_stop):
+            if wanted := found.wanted(is_stop_requested):
                 self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
                 cleanup.add(self.spec.path("leftovers"), {glob.escape(found.partial(self.spec.node))})
                 is_first = self.spec.ranks[0].rank == 0
-                found.copy(wanted, node=self.spec.node, began=self._began, is_first=is_first, is_to_stop=is_to_stop)
+                found.copy(
+                    wanted,
+                    node=self.spec.node,
+                    began=self._began,
+                    is_first=is_first,
+                    is_stop_requested=is_stop_requested,
+                )
             report = found.report(time.time(), is_success=is_success)
         # for example too many nested folders, which must not fail the run
         except (OSError, ValueError, RuntimeError) as error:
@@ -203,7 +209,7 @@ class Node:
         self.events.add(report)
         return report
 
-    def _is_to_end_now(self, seconds: float) -> bool:
+    def _is_stop_requested(self, seconds: float) -> bool:
         """Whether a stop without a grace period was requested; waits for the request for at most `seconds`."""
         has_signals = select.select([self.signals], [], [], seconds)[0]
         return bool(has_signals) and STOP_NOW_SIGNAL in os.read(self.signals, 4096)
@@ -231,8 +237,8 @@ class Node:
         requested.
         """
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
-        while self.events.is_held_up and time.monotonic() < give_up:
-            if self._is_to_end_now(0.5):
+        while self.events.is_blocked and time.monotonic() < give_up:
+            if self._is_stop_requested(0.5):
                 return
             self.events.write()
 
@@ -527,15 +533,15 @@ class Node:
                 return
 
     def _see_listeners(self, failed: Rank) -> None:
-        self.host_facts.see_listeners(failed.capture.tail, {rank.pid for rank in self.ranks})
+        self.host_facts.record_listeners(failed.capture.tail, {rank.pid for rank in self.ranks})
 
     def _fail_by(self, failed: Rank) -> None:
         """Handles the first failed rank of this node: collects evidence, reports the failure, and ends the
         other ranks.
         """
         self._see_listeners(failed)
-        self.host_facts.see_failure(failed.capture.tail, self.spec.cwd)
-        waited = waited_in_vain(failed.capture.tail)
+        self.host_facts.record_failure(failed.capture.tail, self.spec.cwd)
+        waited = reports_timeout(failed.capture.tail)
         if waited:
             self._dump_stacks()
         else:
@@ -555,7 +561,7 @@ class Node:
             [rank.pid for rank in self.ranks],
             list(filter(None, [output, self.spec.folder, self.spec.cwd, os.environ.get("TMPDIR", "/tmp")])),
             list(filter(None, [saves, output, self.spec.cwd])),
-            self.spec.held_port,
+            self.spec.reserved_port,
         )
 
     def _warn(self, message: str, code: str | None = None) -> None:

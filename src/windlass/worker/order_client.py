@@ -118,7 +118,7 @@ class Connection:
 
     def _send_feed(self, feed: FeedReader) -> bool:
         """Sends new events of the feed. Returns whether the pod ends and everything was sent."""
-        if not feed.is_there():
+        if not feed.exists():
             return False
         while True:
             begin, data = feed.offset, feed.read()

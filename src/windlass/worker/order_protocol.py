@@ -73,19 +73,19 @@ class Lines:
     def __init__(self, limit: int = HANDSHAKE_BYTES) -> None:
         self.limit = limit
         """Maximum length of a line in bytes."""
-        self._held = bytearray()
+        self._partial = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Adds data and yields the lines that are complete. Raises ProtocolError if a line is too long."""
-        begin = len(self._held)  # the unfinished line has no newline
-        self._held += data
-        while (end := self._held.find(b"\n", begin)) >= 0:
-            line, begin = bytes(self._held[:end]), 0
-            del self._held[: end + 1]
+        begin = len(self._partial)  # the unfinished line has no newline
+        self._partial += data
+        while (end := self._partial.find(b"\n", begin)) >= 0:
+            line, begin = bytes(self._partial[:end]), 0
+            del self._partial[: end + 1]
             if len(line) > self.limit:
                 break
             yield line
-        if end >= 0 or len(self._held) > self.limit:
+        if end >= 0 or len(self._partial) > self.limit:
             raise ProtocolError("a line is too long")
 
 

@@ -103,7 +103,7 @@ class OutputEvents:
         """Returns the seconds until new progress is reported; infinity if there is none or the disk has no space for
         it.
         """
-        if self._newest_progress() == self.progress or self._events.is_held_up:
+        if self._newest_progress() == self.progress or self._events.is_blocked:
             return float("inf")
         return self._progress_at + PROGRESS_SECONDS - time.monotonic()
 

@@ -29,7 +29,7 @@ from windlass.worker.output_size import entries
 
 SILENCE_SECONDS = 60.0
 """Time limit for the peer to accept one piece, or to respond."""
-HOLD_PAUSE_SECONDS = 10.0
+EXTEND_PAUSE_SECONDS = 10.0
 MAX_PIECE_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 
@@ -89,7 +89,7 @@ class PieceReader:
     def __init__(self, peer: socket.socket, max_bytes: int) -> None:
         self._peer = peer.makefile("rb")
         self._left = max_bytes
-        self._held = b""
+        self._buffer = b""
         self._is_over = False
         self._digest = hashlib.sha256()
 
@@ -99,10 +99,10 @@ class PieceReader:
 
     def read(self, size: int = -1) -> bytes:
         """Reads at most `size` bytes; empty at the end."""
-        while not self._held and not self._is_over:
+        while not self._buffer and not self._is_over:
             self._next()
-        size = len(self._held) if size < 0 else size
-        data, self._held = self._held[:size], self._held[size:]
+        size = len(self._buffer) if size < 0 else size
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
     def _next(self) -> None:
@@ -113,8 +113,8 @@ class PieceReader:
         if self._left < 0:
             raise PushError("more was sent than was announced")
         self._is_over = length == 0
-        self._held = self._exactly(length)
-        self._digest.update(self._held)
+        self._buffer = self._exactly(length)
+        self._digest.update(self._buffer)
 
     def _exactly(self, size: int) -> bytes:
         data = self._peer.read(size)
@@ -140,11 +140,11 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
     from windlass.worker import order_client, pod_reuse
     from windlass.worker import order_protocol as protocol
 
-    held_at = [time.monotonic()]
+    extended_at = [time.monotonic()]
 
     def sent() -> None:
-        if time.monotonic() - held_at[0] > HOLD_PAUSE_SECONDS:
-            held_at[0] = time.monotonic()
+        if time.monotonic() - extended_at[0] > EXTEND_PAUSE_SECONDS:
+            extended_at[0] = time.monotonic()
             pod_reuse.hold(work)
 
     key = protocol.read_key(os.environ.get(order_client.KEY_FILE, order_client.DEFAULT_KEY_FILE))
@@ -160,7 +160,7 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
             raise protocol.ProtocolError("the supervisor has kept something else")
 
 
-def push_alone(work: str, pod: str, attempt: int, folder: str) -> None:
+def push_once(work: str, pod: str, attempt: int, folder: str) -> None:
     """Sends a folder like `push`, unless another process of the pod is sending it: a request may arrive twice."""
     import fcntl
 
@@ -179,7 +179,7 @@ def main(argv: list[str]) -> int:
         return 0
     work, pod, attempt, folder = argv[1:]
     try:
-        push_alone(work, pod, int(attempt), folder)
+        push_once(work, pod, int(attempt), folder)
     except (OSError, ValueError):
         return 1  # the supervisor repeats the request, or reports that the outputs did not arrive
     return 0

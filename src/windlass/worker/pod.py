@@ -39,7 +39,7 @@ DELIVERY_SECONDS = 1.0
 FOR_EVER = float("inf")
 PRELOAD = "WINDLASS_PRELOAD"
 """Environment variable: with several ranks, fork them from this process even if the pod runs a single attempt."""
-TOLD_BYTES = 1 << 20
+REPORT_BYTES = 1 << 20
 REAP_MS = 1000
 """Milliseconds between two checks for orphans while a node runs."""
 
@@ -60,12 +60,12 @@ class Pod:
         self.imports = imports
         self._node: int | None = 0
         """Process id of the node; 0 before an attempt has one, None between attempts."""
-        self._goes_away = False
+        self._is_ending = False
         """Whether the node was signalled by another sender than the supervisor, which means that the pod is being
         deleted."""
         self._expected: set[int] = set()
         """Signals that the supervisor has announced and that have not arrived yet."""
-        self._is_leaving = False
+        self._must_exit = False
         self._keeps_outputs = False
         """Whether the pod waits until the supervisor has its outputs."""
         self._code_since = time.time()
@@ -81,13 +81,16 @@ class Pod:
             signal.signal(number, self._take_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         if nodes is not None:
-            code, stay_seconds = self._run_attempt(nodes)
+            code, reuse_wait_seconds = self._run_attempt(nodes)
         else:
-            self._node, code, stay_seconds = None, 0, FOR_EVER
-        while stay_seconds and (path := pod_reuse.wait(self.base, stay_seconds, lambda: self._is_leaving)) is not None:
+            self._node, code, reuse_wait_seconds = None, 0, FOR_EVER
+        while (
+            reuse_wait_seconds
+            and (path := pod_reuse.wait(self.base, reuse_wait_seconds, lambda: self._must_exit)) is not None
+        ):
             if self._is_deleted:
                 break
-            code, stay_seconds = self._run_attempt(self._take_order(path))
+            code, reuse_wait_seconds = self._run_attempt(self._take_order(path))
         return code
 
     def _take_signal(self, number: int, _frame: object) -> None:
@@ -98,7 +101,7 @@ class Pod:
         """
         if self._node:
             # The supervisor writes a mark for each signal before it sends the signal.
-            self._goes_away |= not pod_reuse.clear_mark(self.base, number) and number != STACKS_SIGNAL
+            self._is_ending |= not pod_reuse.clear_mark(self.base, number) and number != STACKS_SIGNAL
             process.send(self._node, number)
         elif number != STACKS_SIGNAL:
             if self._node == 0:
@@ -111,14 +114,14 @@ class Pod:
                 self._is_deleted = True
                 pod_reuse.refuse_orders(self.base)
             else:
-                self._is_leaving = True
+                self._must_exit = True
 
-    def _take_marks(self) -> bool:
+    def _update_marks(self) -> bool:
         """Returns whether the pod is being deleted. Remaining marks belong to signals that have not arrived yet."""
         pod_reuse.block()
         self._expected = pod_reuse.clear_marks(self.base)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
-        return self._goes_away
+        return self._is_ending
 
     def _take_order(self, path: str) -> str:
         """Accepts the next attempt, and returns the file of its nodes."""
@@ -145,31 +148,31 @@ class Pod:
             pod_node.report_failure(log)
             return (128 - code if code < 0 else code), 0.0
         log.lines = lines
-        goes_away = self._take_marks()
-        self._keeps_outputs = not goes_away and _has_outputs(spec)
-        stay_seconds = spec.stay_seconds if code and not goes_away else 0.0
+        is_ending = self._update_marks()
+        self._keeps_outputs = not is_ending and _has_outputs(spec)
+        reuse_wait_seconds = spec.reuse_wait_seconds if code and not is_ending else 0.0
         # If a pod of a Job fails, the Job controller deletes the other pods, with the outputs that they have by then.
-        is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not goes_away)
+        is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not is_ending)
         if self._keeps_outputs or is_awaited:
             others = spec.grace_seconds if is_awaited else 0.0  # ranks of other nodes may need this long to save
-            stay_seconds = max(stay_seconds, pod_reuse.OUTPUTS_SECONDS + others)
-        if stay_seconds:
+            reuse_wait_seconds = max(reuse_wait_seconds, pod_reuse.OUTPUTS_SECONDS + others)
+        if reuse_wait_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
         if log.feed is not None:
-            log.feed.close(event_feed.OVER if stay_seconds else event_feed.END)
+            log.feed.close(event_feed.OVER if reuse_wait_seconds else event_feed.END)
             log.feed = None
-            if not stay_seconds:
+            if not reuse_wait_seconds:
                 self._await_delivery()
         # waited for last: exiting takes as long as a fork, and the supervisor starts the next attempt meanwhile
         os.waitpid(pid, 0)
-        return code, stay_seconds
+        return code, reuse_wait_seconds
 
     def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
         """Runs the node in a child until it has ended its ranks. Returns its process id, its exit code, and the number
         of lines written by tag; None if the node exited before its ranks.
         """
         read, write = os.pipe()
-        self._goes_away = False
+        self._is_ending = False
         pod_reuse.block()
         try:
             self._node = pid = pod_node.start(spec, self.base, self.log, self.imports, write)
@@ -177,13 +180,13 @@ class Pod:
             os.close(write)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         try:
-            code, told = self._await_node(read)
+            code, report = self._await_node(read)
         finally:
             os.close(read)
         self._node = None
-        if not told:
+        if not report:
             return pid, code, None
-        found = json.loads(told)
+        found = json.loads(report)
         return pid, found["code"], found["lines"]
 
     def _await_node(self, source: int) -> tuple[int, bytes]:
@@ -191,15 +194,15 @@ class Pod:
 
         If the node was killed, returns its exit code and no report.
         """
-        told, poll = b"", select.poll()
+        report, poll = b"", select.poll()
         poll.register(source, select.POLLIN)
-        while not told.endswith(b"\n"):
+        while not report.endswith(b"\n"):
             is_ready = bool(poll.poll(REAP_MS))
-            data = os.read(source, TOLD_BYTES) if is_ready else b""
-            told += data
+            data = os.read(source, REPORT_BYTES) if is_ready else b""
+            report += data
             if not data and (code := self._collect(wait=is_ready)) is not None:
                 return code, b""
-        return 0, told
+        return 0, report
 
     def _collect(self, *, wait: bool) -> int | None:
         """Reaps children that have exited, with `wait` until the node is among them. Returns the exit code of the node.
@@ -244,7 +247,7 @@ def main(argv: list[str]) -> int:
         folder, nodes, *state = argv
         if state:
             with open(int(state[0])) as file:
-                return _begin_again(folder, nodes, json.load(file), log)
+                return _continue(folder, nodes, json.load(file), log)
         signal.signal(signal.SIGTERM, _leave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the signal may have arrived while it was blocked
         return _begin(folder, nodes, log)
@@ -269,12 +272,12 @@ def _begin(folder: str, nodes: str, log: PodLog) -> int:
     if is_spare:
         log.line("a spare: waits for the place of a pod that is lost")
     shares_imports = PRELOAD in os.environ and len(spec.ranks) > 1
-    if spec.warm and spec.launch is None and (spec.stay_seconds or is_spare or shares_imports):
+    if spec.warm and spec.launch is None and (spec.reuse_wait_seconds or is_spare or shares_imports):
         _execute(folder, nodes, log, client, spec)
     return Pod(folder, log, client, None).run(None if is_spare else nodes)
 
 
-def _begin_again(folder: str, nodes: str, state: dict[str, Any], log: PodLog) -> int:
+def _continue(folder: str, nodes: str, state: dict[str, Any], log: PodLog) -> int:
     """Continues after `_execute`, in an interpreter that imports modules in advance or in one that does not."""
     client = [(pid, ticks) for pid, ticks in state["client"]]
     imports = None
@@ -396,7 +399,7 @@ def _spec(folder: str, nodes: str, place: int, code_since: float) -> NodeSpec:
     os.makedirs(folder, exist_ok=True)
     if spec.launch is not None:
         # A launcher of several nodes passes the same path to all pods, so the files need fixed names.
-        spec = spec.replace(launch=spec.launch.replace(guest_of=os.path.join(folder, "node.json")))
+        spec = spec.replace(launch=spec.launch.replace(proxy_spec=os.path.join(folder, "node.json")))
         os.symlink(os.path.basename(spec.path("sock")), os.path.join(folder, "node.sock"))
     spec.write()
     return spec

@@ -60,8 +60,8 @@ class PodLog:
         """Event feed for a supervisor in the cluster."""
         self._num_uncounted = 0
         """Bytes written since the last count."""
-        self._room = float(FLOOD_BYTES)
-        self._looked_at = time.monotonic()
+        self._budget = float(FLOOD_BYTES)
+        self._refilled_at = time.monotonic()
 
     def begin(self, attempt: int, token: str) -> None:
         """Starts an attempt: later lines belong to it."""
@@ -106,11 +106,11 @@ class PodLog:
 
     def _write(self, data: bytes | bytearray) -> None:
         now = time.monotonic()
-        self._room = min(FLOOD_BYTES, self._room + (now - self._looked_at) * FLOOD_BYTES_A_SECOND)
-        self._looked_at = now
-        self._room -= len(data) + data.count(b"\n") * STAMP_BYTES
-        if self._room < 0:
-            time.sleep(-self._room / FLOOD_BYTES_A_SECOND)
+        self._budget = min(FLOOD_BYTES, self._budget + (now - self._refilled_at) * FLOOD_BYTES_A_SECOND)
+        self._refilled_at = now
+        self._budget -= len(data) + data.count(b"\n") * STAMP_BYTES
+        if self._budget < 0:
+            time.sleep(-self._budget / FLOOD_BYTES_A_SECOND)
         left = memoryview(data)
         while left:
             left = left[os.write(self.descriptor, left) :]

@@ -63,11 +63,11 @@ class Imports:
         return WarmStart(self.reset)
 
 
-def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told: int) -> int:
+def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, report_to: int) -> int:
     """Starts the node as a child of this process, and returns its process id. Raises OSError.
 
-    After the node has ended its ranks, it writes a line of JSON to descriptor `told`: its exit code, which is 0 if all
-    ranks succeeded, and the number of lines written to the log. Then it exits. Signals must be blocked.
+    After the node has ended its ranks, it writes a line of JSON to descriptor `report_to`: its exit code, which is 0 if
+    all ranks succeeded, and the number of lines written to the log. Then it exits. Signals must be blocked.
     """
     birth = process.Birth()
     pid = os.fork()
@@ -81,7 +81,7 @@ def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, told:
             signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         code = _run(spec, base, log, imports)
-        os.write(told, json.dumps({"code": code, "lines": log.lines}).encode() + b"\n")
+        os.write(report_to, json.dumps({"code": code, "lines": log.lines}).encode() + b"\n")
     except SystemExit as error:
         code = int(error.code or 0)
     except BaseException as error:

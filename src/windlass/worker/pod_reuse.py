@@ -2,13 +2,13 @@
 
 | file | created by | meaning |
 |---|---|---|
-| `told-NUMBER` | the supervisor, before it sends this signal | the signal is its own, and not from a node shutdown |
-| `stays` | the pod | the pod waits for the next attempt; an order removes the file, so that the pod does not exit |
+| `signalled-NUMBER` | the supervisor, before this signal | the signal is its own, and not from a node shutdown |
+| `waiting` | the pod | the pod waits for the next attempt; an order removes the file, so that the pod does not exit |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
 | `released` | the supervisor | its next signal ends the pod; without this file, SIGTERM may mean a node shutdown |
-| `held` | the supervisor | until when the pod must wait, in seconds of the machine's monotonic clock |
-| `going` | the pod | the pod is being deleted: it sends its outputs and accepts no order |
+| `wait-until` | the supervisor | until when the pod must wait, in seconds of the machine's monotonic clock |
+| `leaving` | the pod | the pod is being deleted: it sends its outputs and accepts no order |
 
 A pod with outputs to fetch waits too, even after a success, until the supervisor has received them and ends the pod.
 
@@ -37,8 +37,8 @@ import time
 from binascii import a2b_base64
 from collections.abc import Callable, Sequence
 
-STAYS, NEXT, HELD, RELEASED, GOING = "stays", "next.json.gz", "held", "released", "going"
-TOLD, FIRST_ENDED = "told-", "first-ended-"
+WAITING, NEXT, WAIT_UNTIL, RELEASED, LEAVING = "waiting", "next.json.gz", "wait-until", "released", "leaving"
+SIGNALLED, FIRST_ENDED = "signalled-", "first-ended-"
 PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
 """Time limit for a pod to wait for the next attempt after its node has ended."""
@@ -49,25 +49,25 @@ TAKEN, NOT_TAKEN, UNKNOWN = 0, 3, 2
 """Exit codes of requests: the pod accepted it, the pod does not wait, the request is unknown."""
 
 
-def wait(folder: str, seconds: float, is_leaving: Callable[[], bool]) -> str | None:
+def wait(folder: str, seconds: float, must_exit: Callable[[], bool]) -> str | None:
     """Waits in the pod for the next attempt. Returns the file of its spec, or None if none arrives or the pod
     is ended.
     """
-    path, stays = os.path.join(folder, NEXT), os.path.join(folder, STAYS)
+    path, waiting = os.path.join(folder, NEXT), os.path.join(folder, WAITING)
     give_up = time.monotonic() + seconds
-    _make(folder, STAYS)
-    while not (is_leaving() or os.path.exists(path)) and time.monotonic() < max(give_up, _held_until(folder)):
+    _make(folder, WAITING)
+    while not (must_exit() or os.path.exists(path)) and time.monotonic() < max(give_up, _wait_until(folder)):
         time.sleep(PAUSE_SECONDS)
-    if not _remove(stays):  # `order` has removed the file and is about to write the attempt
+    if not _remove(waiting):  # `order` has removed the file and is about to write the attempt
         give_up = time.monotonic() + STILL_ENDING_SECONDS
-        while not (is_leaving() or os.path.exists(path)) and time.monotonic() < give_up:
+        while not (must_exit() or os.path.exists(path)) and time.monotonic() < give_up:
             time.sleep(PAUSE_SECONDS)
-    return path if os.path.exists(path) and not is_leaving() else None
+    return path if os.path.exists(path) and not must_exit() else None
 
 
 def hold(folder: str) -> int:
     """Makes a waiting pod wait for at least `OUTPUTS_SECONDS` from now on. Returns `TAKEN`."""
-    path = os.path.join(folder, HELD)
+    path = os.path.join(folder, WAIT_UNTIL)
     part = f"{path}.{os.getpid()}"
     with open(part, "w") as file:
         file.write(str(time.monotonic() + OUTPUTS_SECONDS))
@@ -75,10 +75,10 @@ def hold(folder: str) -> int:
     return TAKEN
 
 
-def _held_until(folder: str) -> float:
+def _wait_until(folder: str) -> float:
     """Returns until when the supervisor requires the pod to wait, in monotonic seconds; 0 without such a request."""
     try:
-        with open(os.path.join(folder, HELD)) as file:
+        with open(os.path.join(folder, WAIT_UNTIL)) as file:
             return float(file.read())
     except (OSError, ValueError):
         return 0.0
@@ -86,7 +86,7 @@ def _held_until(folder: str) -> float:
 
 def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
     """Starts to send a folder to the supervisor. Returns `TAKEN`, or `NOT_TAKEN` if the pod does not wait."""
-    if not _comes_to_wait(folder, STILL_ENDING_SECONDS):
+    if not _is_waiting_within(folder, STILL_ENDING_SECONDS):
         return NOT_TAKEN
     hold(folder)
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "outputs.py")
@@ -106,7 +106,7 @@ def clear_mark(folder: str, number: int) -> bool:
 
     Each signal number has its own mark; two signals that arrive together are handled one after the other.
     """
-    return _remove(os.path.join(folder, f"{TOLD}{int(number)}"))
+    return _remove(os.path.join(folder, f"{SIGNALLED}{int(number)}"))
 
 
 def clear_marks(folder: str) -> set[int]:
@@ -120,7 +120,7 @@ def refuse_orders(folder: str) -> None:
     Called from a signal handler, which must not raise errors.
     """
     with contextlib.suppress(OSError):  # the disk is full: an order would be accepted and not executed
-        _make(folder, GOING)
+        _make(folder, LEAVING)
 
 
 def _make(folder: str, name: str) -> None:
@@ -157,7 +157,7 @@ def signal_first(
     # Listed again, to include an order that was accepted meanwhile.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
-        open(os.path.join(folder, f"{TOLD}{int(number)}"), "w").close()
+        open(os.path.join(folder, f"{SIGNALLED}{int(number)}"), "w").close()
         os.kill(pid, number)
     return 0
 
@@ -165,16 +165,16 @@ def signal_first(
 def order(folder: str, data: bytes, attempt: int) -> int:
     """Gives a pod its next attempt. Returns `TAKEN` or `NOT_TAKEN`.
 
-    If the pod removes `stays` first, it exits. If this function removes `stays` first, the pod waits for the attempt.
+    If the pod removes `waiting` first, it exits. If this function does so first, the pod waits for the attempt.
     """
     path = os.path.join(folder, NEXT)
     if _is_ordered(folder, attempt):
         return TAKEN
-    if _comes_to_wait(folder, STILL_ENDING_SECONDS) and not os.path.exists(os.path.join(folder, GOING)):
+    if _is_waiting_within(folder, STILL_ENDING_SECONDS) and not os.path.exists(os.path.join(folder, LEAVING)):
         part = f"{path}.{os.getpid()}"
         with open(part, "wb") as file:
             file.write(data)
-        if _remove(os.path.join(folder, STAYS)):
+        if _remove(os.path.join(folder, WAITING)):
             os.rename(part, path)
             return TAKEN
         os.unlink(part)
@@ -189,7 +189,7 @@ def _is_ordered(folder: str, attempt: int) -> bool:
 
 def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECONDS) -> int:
     """Ends a pod that waits for the next attempt. Returns `TAKEN`, or `NOT_TAKEN` if the pod does not wait."""
-    if not _comes_to_wait(folder, patience_seconds):
+    if not _is_waiting_within(folder, patience_seconds):
         return NOT_TAKEN
     clear_mark(folder, signal.SIGTERM)
     _make(folder, RELEASED)
@@ -202,10 +202,10 @@ def is_released(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, RELEASED))
 
 
-def _comes_to_wait(folder: str, seconds: float) -> bool:
+def _is_waiting_within(folder: str, seconds: float) -> bool:
     """Waits at most `seconds` until the pod waits for the next attempt. Returns whether it does."""
     give_up = time.monotonic() + seconds
-    while not os.path.exists(os.path.join(folder, STAYS)):
+    while not os.path.exists(os.path.join(folder, WAITING)):
         if time.monotonic() > give_up:
             return False
         time.sleep(PAUSE_SECONDS)

@@ -26,7 +26,7 @@ def listeners(own: set[int]) -> list[Listener]:
         return []
     found = []
     seen: set[str] = set()
-    for line in process.every():
+    for line in process.all_processes():
         for inode in _sockets(line.pid) & ports.keys():
             seen.add(inode)
             name = process.read_text(f"/proc/{line.pid}/comm").strip()

@@ -73,7 +73,7 @@ def resident_bytes(pid: int | str = "self") -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def every() -> list[ProcessStat]:
+def all_processes() -> list[ProcessStat]:
     """Returns all processes; empty without /proc."""
     try:
         found = [stat(int(name)) for name in os.listdir("/proc") if name.isdigit()]
@@ -84,7 +84,7 @@ def every() -> list[ProcessStat]:
 
 def of_session(session: int) -> list[int]:
     """Returns the process ids of the live processes in a session, whatever their current parents are."""
-    return [line.pid for line in every() if line.session == session and line.state != "Z"]
+    return [line.pid for line in all_processes() if line.session == session and line.state != "Z"]
 
 
 def kill_session(session: int) -> None:
@@ -176,7 +176,7 @@ def mapped(part: str) -> list[str]:
 
 def children(parent: int) -> list[int]:
     """Returns the process ids of the children of a process."""
-    return [line.pid for line in every() if line.parent == parent]
+    return [line.pid for line in all_processes() if line.parent == parent]
 
 
 class Birth:

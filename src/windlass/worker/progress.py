@@ -23,7 +23,7 @@ _CHECKPOINT = MARKER + b'{"checkpoint": {'
 _COUNTS = "counts"
 """Action that a `Checkpoint` reports before the first step that it counts."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
-_MOST_CHECKPOINTS = 256  # between two reads by the node
+_MAX_CHECKPOINTS = 256  # between two reads by the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Group names allowed in a job's own expression; `samples` is samples per second."""
 
@@ -185,7 +185,7 @@ class Recogniser:
             self._add_event({"action": fields["action"], **_checked(fields, _CHECKPOINT_FIELDS)})
 
     def _add_event(self, event: dict[str, Any]) -> None:
-        if len(self.checkpoints) < _MOST_CHECKPOINTS:
+        if len(self.checkpoints) < _MAX_CHECKPOINTS:
             self.checkpoints.append(event)
 
     def _of_lines(self, lines: list[bytes]) -> Progress | None:

@@ -83,7 +83,7 @@ class LauncherSpec(Value):
     peers: tuple[str, ...] = ()
     serves: bool = False
     """Whether the launcher is a server, which ends only when it is stopped."""
-    guest_of: str = ""
+    proxy_spec: str = ""
     """Path of the spec that is passed to rank proxies, if it is not the node's own."""
 
 
@@ -161,7 +161,7 @@ class NodeSpec(Value):
     """Variables that can only be set at the start of an attempt, or by the worker."""
     progress: Optional[str] = None
     """Regular expression for the script's progress lines."""
-    stay_seconds: float = 0.0
+    reuse_wait_seconds: float = 0.0
     """Seconds that a pod whose ranks failed waits for the next attempt."""
     setup: str = ""
     """Shell script that runs once on each machine before the ranks; see `worker/setup_step.py`."""
@@ -183,7 +183,7 @@ class NodeSpec(Value):
     """Number of the attempt, from 1."""
     world_size: int = 1
     """Number of ranks of the attempt, on all nodes."""
-    held_port: Optional[int] = None
+    reserved_port: Optional[int] = None
     """Rendezvous port of the ranks, if the supervisor has reserved it."""
 
     def path(self, kind: str) -> str:
@@ -552,7 +552,7 @@ class HostReport(Value):
     """Damaged files of the kind that the rank failed to load."""
     listeners: tuple[Listener, ...] = ()
     """Listening processes, if the rank found a port in use."""
-    held_port: Optional[int] = None
+    reserved_port: Optional[int] = None
     """Port of the process group, if the supervisor has reserved it for the ranks."""
 
 

@@ -76,7 +76,7 @@ def run(argv: list[str], done: str | None) -> int:
         code = _exit_code(exit_.code)
         if code != 0:
             _record_collectives(exit_)
-            _mark(done, code, time.time(), by="exit")
+            _write_done_mark(done, code, time.time(), by="exit")
     except BaseException as error:
         failed_at = time.time()
         code = -2 if isinstance(error, KeyboardInterrupt) else 1
@@ -86,7 +86,9 @@ def run(argv: list[str], done: str | None) -> int:
         asked = _print(error.with_traceback(trace))
         code = code if asked is None else asked
         _record_collectives(error)
-        _mark(done, code, failed_at)  # after the error is printed: a rank killed before that counts as a victim
+        _write_done_mark(
+            done, code, failed_at
+        )  # after the error is printed: a rank killed before that counts as a victim
     return code
 
 
@@ -97,11 +99,11 @@ def end(code: int, done: str | None) -> None:
     is_alone, is_alone_in_mpi = code == 0 and _is_alone(done), code == 0 and _is_alone_in_mpi()
     _finish()
     if done is not None and not _has_group:
-        _mark_beside(done, ".alone" if is_alone else ".alone-mpi" if is_alone_in_mpi else "")
+        _write_mark(done, ".alone" if is_alone else ".alone-mpi" if is_alone_in_mpi else "")
     if code == 0:
         if _flight is not None:
             _flight.write("ended")
-        _mark(done, code, time.time())
+        _write_done_mark(done, code, time.time())
         _finalize_mpi()
     if code == -2:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -222,10 +224,10 @@ def _await_process_group(module: Any, done: str) -> None:
         given = plain(*args, **named)
         if os.getpid() == pid:
             _has_group = True
-            _mark_beside(done, ".met")
+            _write_mark(done, ".met")
             if args and getattr(args[0], "size", int)() == 1 != int(os.environ.get("WORLD_SIZE", "1")):
-                _mark_beside(done, ".alone-group")
-            _begin_flight(module, done)
+                _write_mark(done, ".alone-group")
+            _start_recorder(module, done)
         return given
 
     global _is_watched
@@ -238,7 +240,7 @@ def _is_alone(done: str | None) -> bool:
     if done is None or not _is_watched or _has_group or os.getpid() != _pid:
         return False
     try:
-        return bool(_beside("rendezvous_check").is_alone())
+        return bool(_load_module("rendezvous_check").is_alone())
     except Exception:
         return False  # on errors there is no warning
 
@@ -253,7 +255,7 @@ def _is_alone_in_mpi() -> bool:
         return False  # on errors there is no warning
 
 
-def _mark_beside(done: str, kind: str) -> None:
+def _write_mark(done: str, kind: str) -> None:
     if not kind:
         return
     try:
@@ -263,7 +265,7 @@ def _mark_beside(done: str, kind: str) -> None:
         pass  # on a full disk there is no warning
 
 
-def _beside(name: str) -> Any:
+def _load_module(name: str) -> Any:
     """Loads a worker module from the folder of this file, without adding it to `sys.modules`, where the script could
     see it.
     """
@@ -276,10 +278,10 @@ def _beside(name: str) -> Any:
     return ours
 
 
-def _begin_flight(module: Any, done: str) -> None:
+def _start_recorder(module: Any, done: str) -> None:
     global _flight
     try:
-        _flight = _beside("flight_recorder").Flight(os.path.splitext(done)[0], module)
+        _flight = _load_module("flight_recorder").Flight(os.path.splitext(done)[0], module)
         _flight.listen(write_stacks)
     except Exception:
         pass  # on errors collectives are not recorded
@@ -460,7 +462,7 @@ def _finalize_mpi() -> None:
         sys.stderr.flush()
 
 
-def _mark(done: str | None, code: int, at: float, by: str = "") -> None:
+def _write_done_mark(done: str | None, code: int, at: float, by: str = "") -> None:
     """Writes the exit code, the time of the failure or end, and whether by `sys.exit`; `ranks.Rank` reads the mark."""
     if done is None or os.getpid() != _pid:
         return

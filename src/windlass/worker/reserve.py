@@ -1,6 +1,6 @@
 """Reserves disk space in a file, for data that must still be written when the disk is full.
 
-Writers that can wait must call `has_room` first, so that the space freed by `release` remains for urgent writes.
+Writers that can wait must call `has_space` first, so that the space freed by `release` remains for urgent writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 MARGIN_BYTES = 1 << 20
 """Free bytes besides the reserve at which a full disk counts as having space again; larger than any reserve."""
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 MEASURE_SECONDS = 0.05
 
 
@@ -27,30 +27,30 @@ class Reserve:
         self.size_bytes = size_bytes
         self.is_shared = is_shared
         self._is_full = False
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._measure_at = 0.0
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether the disk has space besides the reserve, as far as failed writes have shown.
 
         Creates the reserve if it is missing and there is space. Raises nothing.
         """
         if not self._is_full and (not self.is_shared or os.path.exists(self.path)):
             return True
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + LOOK_SECONDS
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + CHECK_SECONDS
             self._is_full = not self.make()
         return not self._is_full
 
-    def has_ample_room(self) -> bool:
-        """Checks like `has_room`, for writers of large data, which must leave the margin to all other writers."""
-        if self.has_room() and time.monotonic() >= self._measure_at:
+    def has_ample_space(self) -> bool:
+        """Checks like `has_space`, for writers of large data, which must leave the margin to all other writers."""
+        if self.has_space() and time.monotonic() >= self._measure_at:
             self._measure_at = time.monotonic() + MEASURE_SECONDS
             with contextlib.suppress(OSError):
                 self._is_full = _free_bytes(self.path) < MARGIN_BYTES
         return not self._is_full
 
-    def met_full(self) -> None:
+    def record_full(self) -> None:
         """Records that a write failed because the disk was full."""
         self._is_full = True
 

@@ -63,7 +63,7 @@ failover."""
 
 NEAR = 5
 """Number of similar names that are reported if nothing matches the pattern."""
-MOST_COMPARED = 1000
+MAX_COMPARED = 1000
 
 
 class Choice(NamedTuple):
@@ -175,10 +175,10 @@ def _before_wildcards(pattern: str) -> str:
 
 
 def _names_in(folder: str) -> list[str]:
-    """Returns at most `MOST_COMPARED` names of a folder, few enough to compare quickly; empty for a missing folder."""
+    """Returns at most `MAX_COMPARED` names of a folder, few enough to compare quickly; empty for a missing folder."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in itertools.islice(entries, MOST_COMPARED)]
+            return [entry.name for entry in itertools.islice(entries, MAX_COMPARED)]
     except OSError:
         return []
 

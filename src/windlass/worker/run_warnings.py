@@ -43,7 +43,7 @@ _EVALUATES = (
 """Matches output of scripts that load a checkpoint to evaluate or use it, and not to train."""
 
 
-class Left(NamedTuple):
+class SurvivingProcess(NamedTuple):
     """Process that outlived the rank that started it."""
 
     pid: int
@@ -63,7 +63,7 @@ class RunWarnings:
         run."""
         self._if_it_trains: tuple[str, str] | None = None
         """Warning about a loaded checkpoint, kept until a training step or the end shows its purpose."""
-        self._left: list[tuple[int, Left]] = []
+        self._left: list[tuple[int, SurvivingProcess]] = []
         """Processes that outlived a rank, each with the rank's number."""
 
     def add(self, code: str, message: str, fix: str, ranks: Iterable[int] = ()) -> None:
@@ -130,17 +130,17 @@ class RunWarnings:
         self.trains()
         step, every = int(first["step"]), int(first.get("every") or 1)
         if step <= max(1, every) and not (progress.get("epoch") or 0) > 1:
-            self._began_again("step", step)
+            self._started_over("step", step)
 
     def began_epoch(self, epoch: object) -> None:
         """Handles the first epoch of a rank that reports no steps; number 0 means that training starts from the
         beginning.
         """
         if epoch == 0 and not self._has_epoch:
-            self._began_again("epoch", 0)
+            self._started_over("epoch", 0)
         self._has_epoch = True
 
-    def _began_again(self, unit: str, number: int) -> None:
+    def _started_over(self, unit: str, number: int) -> None:
         if self._spec.attempt == 1 or self._has_restored or self._is_refused or self._spec.ranks[0].rank != 0:
             return
         saved = self._newest_saved()
@@ -176,7 +176,7 @@ class RunWarnings:
             os.killpg(rank.pid, 0)
         except OSError:
             return
-        left = _staying(lambda line: line.group == rank.pid)
+        left = _still_alive(lambda line: line.group == rank.pid)
         if "step" in rank.capture.progress:  # a trained rank's forks are workers, such as those of a DataLoader
             own = _shown(self._spec.ranks[0].argv)
             left = [one for one in left if one.command != own]
@@ -189,7 +189,7 @@ class RunWarnings:
         if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
             return
         me, number = os.getpid(), ranks[0].number
-        orphans = _staying(lambda line: line.parent == me and line.pid not in own) if _has_children() else []
+        orphans = _still_alive(lambda line: line.parent == me and line.pid not in own) if _has_children() else []
         if left := [*self._left, *((number, one) for one in orphans)]:
             some = ", ".join(f"{one.command} (process {one.pid})" for _, one in left[:NAMED])
             some = ranks[0].capture.masked(some)
@@ -228,7 +228,7 @@ class RunWarnings:
             )
 
 
-def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
+def _still_alive(is_wanted: Callable[[ProcessStat], bool]) -> list[SurvivingProcess]:
     """Returns the matching processes that are still alive after `LEAVE_SECONDS`.
 
     An empty list is checked twice, because one pass misses a process that is forked and orphaned meanwhile.
@@ -236,9 +236,9 @@ def _staying(is_wanted: Callable[[ProcessStat], bool]) -> list[Left]:
     give_up = time.monotonic() + LEAVE_SECONDS
     was_empty = False
     while True:
-        found = [line for line in process.every() if line.state != "Z" and is_wanted(line)]
+        found = [line for line in process.all_processes() if line.state != "Z" and is_wanted(line)]
         if (was_empty and not found) or time.monotonic() >= give_up:
-            return [Left(line.pid, _command(line)) for line in found if not _is_viewer(line)]
+            return [SurvivingProcess(line.pid, _command(line)) for line in found if not _is_viewer(line)]
         was_empty = not found
         time.sleep(0.0 if was_empty else 0.02)
 

@@ -12,7 +12,7 @@ from windlass.worker.protocol import SavedState
 ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
 SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
 """Suffixes of saved states."""
-MOST_FILES = 5000
+MAX_FILES = 5000
 
 
 def is_saved_state(path: str) -> bool:
@@ -24,7 +24,7 @@ def newest_saved(folders: Iterable[str], since: float, until: float = float("inf
     """Returns the newest saved state in these folders that was written between `since` and `until`, in Unix seconds."""
     found: list[SavedState] = []
     for folder in folders:
-        for entry in itertools.islice((one for one in walk(folder) if is_saved_state(one.name)), MOST_FILES):
+        for entry in itertools.islice((one for one in walk(folder) if is_saved_state(one.name)), MAX_FILES):
             with contextlib.suppress(OSError):
                 status = entry.stat()
                 if since < status.st_mtime < until and not entry.is_dir():
@@ -32,7 +32,7 @@ def newest_saved(folders: Iterable[str], since: float, until: float = float("inf
     return max(found, key=lambda one: one.at, default=None)
 
 
-def walk(folder: str, is_left_out: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
+def walk(folder: str, is_skipped: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
     """Yields the files and links below a folder. Subfolders that are left out or cannot be read are skipped."""
     waiting = [folder]  # os.walk is recursive until Python 3.12
     while waiting:
@@ -44,5 +44,5 @@ def walk(folder: str, is_left_out: Callable[[os.DirEntry[str]], bool] = lambda _
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 yield entry
-            elif not is_left_out(entry):
+            elif not is_skipped(entry):
                 waiting.append(entry.path)

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable  # noqa: UP035 - the worker runs on Python 3.9 too
 
 from windlass.worker import process
-from windlass.worker.flight_recorder import ANSWER, ASK, STACKS
+from windlass.worker.flight_recorder import ASK, RESPONSE, STACKS
 from windlass.worker.protocol import RankStack
 from windlass.worker.rank import FORCED_STACK_SIGNAL, STACK_SIGNAL
 
@@ -77,7 +77,7 @@ def _sent(rank: Rank, number: int) -> bool:
     return _handles(rank.pid, number) and process.send(rank.pid, number)
 
 
-def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
+def ask_flight(base: str, words: bytes = b"", kind: str = RESPONSE) -> bool:
     """Requests the last collectives of a rank, whose files start with `base`. Returns whether the rank can respond.
 
     `STACKS` requests the stacks as well. `WORK` with the `kind` `STATE` only requests whether the rank waits for
@@ -98,7 +98,7 @@ def ask_flight(base: str, words: bytes = b"", kind: str = ANSWER) -> bool:
     return True
 
 
-def take_flights(bases: list[str], kind: str = ANSWER) -> dict[str, dict[str, Any]]:
+def take_flights(bases: list[str], kind: str = RESPONSE) -> dict[str, dict[str, Any]]:
     """Returns the responses of ranks by the prefix of their files; ranks that do not respond are left out."""
     found: dict[str, dict[str, Any]] = {}
     give_up = time.monotonic() + PATIENCE_SECONDS
@@ -110,7 +110,7 @@ def take_flights(bases: list[str], kind: str = ANSWER) -> dict[str, dict[str, An
     return found
 
 
-def read_flight(base: str, kind: str = ANSWER) -> dict[str, Any]:
+def read_flight(base: str, kind: str = RESPONSE) -> dict[str, Any]:
     """Reads the last collectives of a rank from its file; empty if there is none."""
     try:
         with open(base + kind) as file:
@@ -140,7 +140,7 @@ def forget(rank: Rank) -> None:
         os.unlink(rank.base + ASK)
 
 
-def waited_in_vain(tail: str) -> bool:
+def reports_timeout(tail: str) -> bool:
     """Whether a rank's last output reports a timeout, so that the stacks of the other ranks are of interest."""
     return bool(_WAITED.search(tail[-4096:]))
 

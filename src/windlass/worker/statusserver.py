@@ -67,15 +67,15 @@ class StatusServer:
     """Server that gives each rank a URL to post to, and forwards the posted progress."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, token_file: str, hand_on: Callable[[int, dict[str, Any]], None]
+        self, selector: selectors.BaseSelector, token_file: str, on_progress: Callable[[int, dict[str, Any]], None]
     ) -> None:
         """Starts to listen, and writes a new token to `token_file` (mode 0600). Raises OSError.
 
-        `hand_on` is called with a rank and its progress. Callbacks are registered as `data` in `selector`.
+        `on_progress` is called with a rank and its progress. Callbacks are registered as `data` in `selector`.
         """
         self._selector = selector
         self._token_file = token_file
-        self._hand_on = hand_on
+        self._on_progress = on_progress
         self._token = os.urandom(32).hex()
         self._clients: dict[socket.socket, bytearray] = {}
         self._totals: dict[int, int] = {}
@@ -90,7 +90,7 @@ class StatusServer:
         finally:
             os.close(descriptor)
         self._listener.setblocking(False)
-        selector.register(self._listener, selectors.EVENT_READ, self._welcome)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     @property
     def port(self) -> int:
@@ -113,7 +113,7 @@ class StatusServer:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _welcome(self) -> None:
+    def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
@@ -125,9 +125,9 @@ class StatusServer:
             self._drop(next(iter(self._clients)))
         client.setblocking(False)
         self._clients[client] = bytearray()
-        self._selector.register(client, selectors.EVENT_READ, lambda: self._hear(client))
+        self._selector.register(client, selectors.EVENT_READ, lambda: self._receive(client))
 
-    def _hear(self, client: socket.socket) -> None:
+    def _receive(self, client: socket.socket) -> None:
         if client not in self._clients:
             return  # dropped in the same round
         held = self._clients[client]
@@ -187,7 +187,7 @@ class StatusServer:
         elif percent in (0, 100) and "step" not in found:
             found.update(step=total if percent else 0, total=total)  # the first and the last post contain no step
         if found:
-            self._hand_on(rank, found)
+            self._on_progress(rank, found)
 
 
 def split(data: bytes) -> tuple[str, str, bytes] | None:

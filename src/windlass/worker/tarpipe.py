@@ -18,7 +18,7 @@ from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3
 ROOT = "root"
 """Name of the copied file or folder in the stream, which does not contain its real name."""
 BUFFER_BYTES = 1 << 20
-ODD = "neither a file nor a folder"
+SPECIAL = "neither a file nor a folder"
 """Error message for a socket, pipe or device."""
 UNREAD = "WINDLASS.unread"
 """Header of the entry of an unreadable file or folder, with the reason."""
@@ -44,8 +44,8 @@ class Received:
 def send(path: str, out: IO[bytes]) -> None:
     """Writes the file or folder at `path` to `out`. Unreadable entries are sent with the reason. Raises OSError."""
     path = os.path.realpath(path)  # if the user names a link, its target is copied
-    if is_odd(path):
-        raise OSError(errno.EINVAL, ODD, path)
+    if is_special(path):
+        raise OSError(errno.EINVAL, SPECIAL, path)
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
         _add(tar, path, ROOT)
         if os.path.isdir(path):
@@ -117,8 +117,8 @@ def receive(
     is_folder = destination.endswith("/") or os.path.isdir(destination)
     into = os.path.join(destination, name) if is_folder else destination
     found, links = Received(into), []
-    if is_odd(into):
-        raise OSError(errno.EINVAL, ODD, into)
+    if is_special(into):
+        raise OSError(errno.EINVAL, SPECIAL, into)
     with tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER_BYTES) as tar:
         for member in tar:
             parts = _parts(member.name)
@@ -128,7 +128,7 @@ def receive(
                 found.leave_out(member.name, "goes through a link")
             elif member.isdir():
                 _make_folder(os.path.join(into, *parts), found, member.name)
-            elif member.isreg() and is_odd(os.path.join(into, *parts)):
+            elif member.isreg() and is_special(os.path.join(into, *parts)):
                 found.leave_out(member.name, "something else is there")
             elif member.isreg():
                 _write(os.path.join(into, *parts), member, tar, found)
@@ -145,7 +145,7 @@ def receive(
     return found
 
 
-def is_odd(path: str) -> bool:
+def is_special(path: str) -> bool:
     """Whether a path, after following links, is a socket, pipe or device; such files are neither read nor replaced."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 

@@ -65,10 +65,10 @@ class WarmProcess:
         self.stale = ""
         """Why this process must be replaced by a new one; empty if it need not."""
         self.files: dict[str, tuple[int, int]] = {}
-        self.looked_for = ""
+        self.checked_for = ""
         self.untried: list[Part] = []
         self.trial: Trial | None = None
-        self.begins_again = False
+        self.must_restart = False
         """Whether this process restarts after all trials, because there are more modules to import."""
         self.socket_identity = _identity(self.socket_path)
 
@@ -88,7 +88,7 @@ class WarmProcess:
         # Until the other modules are tried, a run must not wait longer than for the imports of its own script.
         sure = [(name, part) for name, part in parts if is_sure(part) and not (self.untried and part != name)]
         self.parts = [(name, part) for name, part in parts if (name, part) in sure or reasons.get(part) == ""]
-        self.begins_again = bool(self.untried and len(sure) < sum(is_sure(part) for _, part in parts))
+        self.must_restart = bool(self.untried and len(sure) < sum(is_sure(part) for _, part in parts))
         self.left_out = [reasons[part] for _, part in parts if not is_sure(part) and reasons.get(part)]
         self.reset, self.unsafe = import_ahead(self.parts)
         if self.unsafe:
@@ -122,7 +122,7 @@ class WarmProcess:
         if refused := self.outdated(os.path.dirname(request["spec"])):
             return refused
         if not self.parts:
-            if self.untried or self.begins_again:
+            if self.untried or self.must_restart:
                 return {"refused": TRIES}
             return {"refused": self.left_out[0], "lasting": True}
         if name := self.reset.watch.differs(request["env"]):
@@ -138,9 +138,9 @@ class WarmProcess:
         self.unsafe = self.unsafe or why_unsafe()
         if self.unsafe:
             return {"refused": self.unsafe, "lasting": True}
-        if occasion != self.looked_for and not self.stale:
+        if occasion != self.checked_for and not self.stale:
             self.stale = CHANGED if package_fingerprint(self.files) != self.files else ""
-            self.looked_for = occasion
+            self.checked_for = occasion
         return {"refused": self.stale, "again": True} if self.stale else {}
 
     # -- trying -------------------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ class WarmProcess:
             self.trial = Trial(lambda: attempt(parts), self.settings["import_seconds"], self.listener.fileno())
         elif self.trial is not None:
             self._judge(self.trial)
-        if self.begins_again and not self.untried and not children():
-            self._begin_again()
+        if self.must_restart and not self.untried and not children():
+            self._restart()
 
     def _judge(self, trial: Trial) -> None:
         try:
@@ -170,12 +170,12 @@ class WarmProcess:
                 return
         except InterruptedError:
             self.untried.clear()  # only for this process; the next one tries again
-            self.begins_again = False
+            self.must_restart = False
             self.stale = "" if self.parts else "the trial of its imports was killed"
         else:
             _, part = self.untried.pop(0)
             self.verdicts.add({part: f"{part}: {reason}" if reason else ""})
-            self.begins_again = self.begins_again or not reason
+            self.must_restart = self.must_restart or not reason
             self.left_out += [self.verdicts.reasons[part]] if reason else []
         self.trial = None
         if not self.untried:
@@ -183,7 +183,7 @@ class WarmProcess:
         if self._owns_socket():
             self._write_ready()
 
-    def _begin_again(self) -> None:
+    def _restart(self) -> None:
         """Restarts this process to import all safe modules, with the same pid and the same socket."""
         if not self._owns_socket():
             return
@@ -287,13 +287,13 @@ class WarmProcess:
             self.listener.close()
             client.settimeout(None)
             if client.recv(1):
-                code = self.become(client, request, descriptors)
+                code = self.run_worker(client, request, descriptors)
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(code)
 
-    def become(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
+    def run_worker(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
         """Turns the fork into a node worker like one in a new interpreter, and runs its ranks by forking."""
         from windlass.worker.fork_reset import inherit
         from windlass.worker.rank_start import WarmStart

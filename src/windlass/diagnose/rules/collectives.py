@@ -254,7 +254,7 @@ _WAITED = re.compile(
 _BARRIER = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier", re.IGNORECASE)
 
 
-def waited_in_vain(case: Observations) -> Iterator[Verdict]:
+def reports_timeout(case: Observations) -> Iterator[Verdict]:
     """Collectives that ran into torch's own timeout."""
     waited = [seen for seen in case.ranks if _WAITED.search(seen.tail)] if case.failed else []
     if not waited:

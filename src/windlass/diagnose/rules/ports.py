@@ -33,7 +33,7 @@ def taken(case: Observations) -> Iterator[Verdict]:
         said = "\n".join(last_lines(case.text, 20))
     if not IN_USE.search(said):
         return
-    held = case.host.held_port
+    held = case.host.reserved_port
     port = _wanted(case, said)
     evidence = [next(line for line in said.splitlines() if IN_USE.search(line))[:400]]
     evidence += [case.where] if case.where else []
@@ -71,7 +71,7 @@ def _wanted(case: Observations, said: str) -> int | None:
             return int(match[1])
     frames = case.raised.frames if case.raised is not None else ()
     sources = [case.sources.get(frame.key, "") for frame in reversed(frames) if not LIBRARY.search(frame.file)]
-    held = case.host.held_port
+    held = case.host.reserved_port
     written = [int(number) for source in sources for number in _WRITTEN.findall(source)]
     known = {one.port for one in case.host.listeners} | {held}
     if likely := [number for number in written if number in known] or written:

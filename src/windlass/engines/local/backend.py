@@ -101,7 +101,7 @@ class LocalBackend(Backend):
                 folder=str(folder),
                 rendezvous=Rendezvous(here[0], port, tuple(here), rank_ports),
                 since=first_start(folder.parent),
-                held_port=port if is_held else None,
+                reserved_port=port if is_held else None,
                 continuation=record.history.continuation(record.status),
             )
             parts = self._plan.nodes.defaults.get(IMPORTS)

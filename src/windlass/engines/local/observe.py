@@ -18,7 +18,7 @@ def machine_facts(store: Store, status: Status) -> MachineFacts:
     seen = Observations(status, store.plan(status.id))
     return MachineFacts(
         _booted_at() if status.phase is Phase.LOST else None,
-        not store.reserve.has_room(),
+        not store.reserve.has_space(),
         environment(seen.python, seen.code_dir),
         read_watchdogs(written),
     )

@@ -202,7 +202,7 @@ class SageMakerBackend(Backend):
             folder=f"{layout.WORK}/attempt",
             rendezvous=Rendezvous(hosts[0], port, hosts, self._rank_ports(len(hosts), number)),
             since=record.status.times.created_at,
-            held_port=port if self._holds_ports and not self._binds_by_itself else None,
+            reserved_port=port if self._holds_ports and not self._binds_by_itself else None,
             continuation=record.history.continuation(record.status),
         )
         specs = compose(self._plan.nodes, members, facts)

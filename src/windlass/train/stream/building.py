@@ -14,7 +14,7 @@ from windlass.train.stream.grouping import grouped
 from windlass.train.stream.index import Index, Member, Samples, digest_of, write_index
 from windlass.train.stream.manifest import listed
 from windlass.train.stream.reader import Reader, Span, block_key
-from windlass.train.stream.shared import Shared, of_run
+from windlass.train.stream.shared import SharedFile, shared_file
 from windlass.train.stream.source import Object, Source
 from windlass.train.stream.tables import BadTables
 from windlass.train.stream.tar import RangeFile, members
@@ -37,11 +37,11 @@ def open_index(
     samples as before, and nothing is listed again.
     """
     # Nodes may have separate copies of a local folder, with other modification times, so its index is not shared.
-    shared = None if source.is_local else of_run(f"{cached.folder.name}.index", environ)
+    shared = None if source.is_local else shared_file(f"{cached.folder.name}.index", environ)
     try:
         if shared is not None and (found := _fetched(shared, cached)) is not None:
             return found
-        with cached.alone():
+        with cached.exclusive():
             if shared is not None and (found := _fetched(shared, cached)) is not None:
                 return found
             found = _built(source, cached, format, group)
@@ -55,7 +55,7 @@ def open_index(
         raise StreamError(f"the index of {source.address}: {error}") from error
 
 
-def _fetched(shared: Shared, cached: CachedSet) -> Index | None:
+def _fetched(shared: SharedFile, cached: CachedSet) -> Index | None:
     """Copies the index of the run to the disk of this node, because mapped pages of a network file system may fail."""
     part = cached.folder / f".run-{os.getpid()}-{os.urandom(4).hex()}"
     try:

@@ -161,7 +161,7 @@ class CachedSet:
             os.close(self._lock)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Makes other processes wait while this one builds the index of the set. Raises OSError."""
         with _lock(self.folder / "build", fcntl.LOCK_EX):
             yield

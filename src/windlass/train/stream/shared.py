@@ -16,7 +16,7 @@ from windlass.train.checkpoint.storage import is_address
 FOLDER = ".stream"
 
 
-class Shared:
+class SharedFile:
     """A file in a folder or store that is written once. All methods raise OSError."""
 
     def __init__(self, store: Store, key: str) -> None:
@@ -39,12 +39,12 @@ class Shared:
             self._store.write(self._key, [path.read_bytes()])
 
 
-def of_run(name: str, environ: Mapping[str, str]) -> Shared | None:
+def shared_file(name: str, environ: Mapping[str, str]) -> SharedFile | None:
     """Returns the index with this name in the run of this process; None without a run or a checkpoint folder."""
     folder = environ.get("WINDLASS_CHECKPOINT_DIR")
     if not folder or not environ.get("WINDLASS_RUN_ID"):
         return None
     if is_address(folder):
         found = open_store(folder)
-        return None if found is None else Shared(found[0], f"{found[1]}/{FOLDER}/{name}".lstrip("/"))
-    return Shared(FolderStore(folder), f"{FOLDER}/{name}") if os.path.isdir(folder) else None
+        return None if found is None else SharedFile(found[0], f"{found[1]}/{FOLDER}/{name}".lstrip("/"))
+    return SharedFile(FolderStore(folder), f"{FOLDER}/{name}") if os.path.isdir(folder) else None

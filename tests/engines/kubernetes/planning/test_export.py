@@ -105,7 +105,7 @@ def test_objects_can_be_applied_in_their_order_and_by_kubectl() -> None:
 def test_pods_wait_for_no_next_attempt_and_end_in_time() -> None:
     found = made(restarts=3, timeout="1h", nodes={"min": 1, "max": 2}, kubernetes={"via": "job"})
     nodes = node_specs(found)["nodes"]
-    assert ["stay_seconds" in nodes[place] for place in ("0", "1")] == [False, False]
+    assert ["reuse_wait_seconds" in nodes[place] for place in ("0", "1")] == [False, False]
     assert pod_spec(found.objects)["activeDeadlineSeconds"] == 3600
     assert [note.code for note in found.notes] == ["written-restarts", "written-nodes", "written-timeout"]
     assert made(kubernetes={"via": "job"}).notes == ()

@@ -72,7 +72,7 @@ def test_a_restart_reuses_pods_that_run_and_a_resume_which_may_bring_other_code_
         _new_pods=PodAssignment.new(2, 1),
         _client=None,
         _folder=Path("attempt-2"),
-        _plan=types.SimpleNamespace(run_id="r", nodes=types.SimpleNamespace(stay_seconds=60.0)),
+        _plan=types.SimpleNamespace(run_id="r", nodes=types.SimpleNamespace(reuse_wait_seconds=60.0)),
         _record=types.SimpleNamespace(status=types.SimpleNamespace(attempts=(before, now))),
     )
     found: Any = AttemptStart._chosen_pods(cast("Any", start))

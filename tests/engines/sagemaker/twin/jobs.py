@@ -74,7 +74,7 @@ def manager_pid(home: Path, name: str) -> int:
     folder = str(home / "sagemaker-local" / name).encode()
 
     def found() -> int:
-        for line in process.every():
+        for line in process.all_processes():
             try:
                 words = Path(f"/proc/{line.pid}/cmdline").read_bytes().split(b"\0")
             except OSError:

@@ -144,6 +144,6 @@ class ConnectionControl:
 def signalling() -> str:
     """A program that does as `pod_reuse.signal_first`, which may not have been unpacked in the pod yet."""
     function = inspect.getsource(pod_reuse.signal_first)
-    wanted = ("NEXT", "TOLD", "STILL_ENDING_SECONDS", "PAUSE_SECONDS")
+    wanted = ("NEXT", "SIGNALLED", "STILL_ENDING_SECONDS", "PAUSE_SECONDS")
     names = "\n".join(f"{name} = {getattr(pod_reuse, name)!r}" for name in wanted)
     return f"import os, sys, time\n{names}\n{function}\nsignal_first(sys.argv[1], *map(int, sys.argv[2:]))\n"

@@ -66,7 +66,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     way = WORKLOADS[cluster.via]
     assignment = PodAssignment.new(1, plan.num_nodes)
     facts = attempt_facts(plan, assignment, way.name, since, Continuation())
-    specs = compose(plan.nodes.replace(stay_seconds=0.0, outputs_max=0), attempt=facts)
+    specs = compose(plan.nodes.replace(reuse_wait_seconds=0.0, outputs_max=0), attempt=facts)
     *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
     pieces = list(_pieces(plan, code))
     if plan.first(SupervisorStep):

@@ -207,7 +207,7 @@ def _nodes(
     )
     return nodes.replace(
         # Pods that fail early wait until a supervisor in the cluster has started and read their logs.
-        stay_seconds=pod_assignment.STAY_SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
+        reuse_wait_seconds=pod_assignment.STAY_SECONDS if job.restarts.max or shape.is_supervised_inside else 0.0,
         outputs_max=shape.outputs_max,
         launchers=mpijob.launchers(num_nodes, procs, FOLDERS.proxy(shape.python)) if job.launcher == "mpi" else (),
     )

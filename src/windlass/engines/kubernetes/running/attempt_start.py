@@ -82,7 +82,7 @@ class AttemptStart:
 
     def _chosen_pods(self) -> PodAssignment:
         """The pods of the previous attempt, with new ones for those that were lost."""
-        if self._number == 1 or not self._plan.nodes.stay_seconds:
+        if self._number == 1 or not self._plan.nodes.reuse_wait_seconds:
             return self._new_pods
         before, now = self._record.status.attempts[-2:]
         # A resume may bring other code, and pods that are about to end have that of before.

@@ -414,7 +414,7 @@ class KubernetesBackend(Backend):
         # Pods with outputs, and those that failed beside them, were kept until these were collected.
         have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
         nodes = self.plan.nodes
-        if ((nodes.stay_seconds or nodes.outputs_max) and has_failed) or have_outputs:
+        if ((nodes.reuse_wait_seconds or nodes.outputs_max) and has_failed) or have_outputs:
             for made_for in {one.made_for for one in self._assignment(record).pods}:
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 

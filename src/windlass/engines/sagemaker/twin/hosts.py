@@ -151,7 +151,7 @@ def end_leftovers(job: JobFolder) -> bool:
     """
     folders = [str(one.resolve() / layout.ML) for one in (job.path / "starts").glob("*/*")]
     until = time.monotonic() + END_SECONDS
-    while found := [line.pid for line in process.every() if line.state != "Z" and _is_of(line.pid, folders)]:
+    while found := [line.pid for line in process.all_processes() if line.state != "Z" and _is_of(line.pid, folders)]:
         if time.monotonic() > until:
             return False
         for pid in found:
