@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from tests.cluster.bed.cluster import Bed
 from tests.cluster.bed.layout import ROOT
 from tests.cluster.bed.operators import JOBSET
 from tests.cluster.bed.sharing import only_user
-from tests.helpers.until import passed
+from tests.helpers.clock import BriefClock
 
 from windlass.clusters.components.component import Chart, Component, Manifests, Ready, crds
 from windlass.clusters.components.context import NotReady
@@ -36,6 +35,7 @@ from windlass.clusters.components.source import FolderSource
 from windlass.clusters.components.steps import Step
 from windlass.clusters.components.values import ClusterValues
 from windlass.engines.kubernetes.access.client import Client
+from windlass.runs.clock import Clock
 
 pytestmark = pytest.mark.timeout(600)
 VALUES = ClusterValues("lab", "us-east-1", "vpc-1", "default", queue_name="lab-events")
@@ -75,7 +75,7 @@ def installer(
     *,
     version: str,
     hook_seconds: int = 0,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock | None = None,
 ) -> Manager:
     helm = os.environ.get("WINDLASS_TEST_HELM") or build.HELM.program("helm")
     return Manager(
@@ -85,8 +85,7 @@ def installer(
         FolderSource(folder),
         helm=helm,
         table=(emulated(version, hook_seconds),),
-        clock=clock,
-        sleep=lambda _: passed(0.2),
+        clock=clock or BriefClock(0.2),
     )
 
 
@@ -193,12 +192,13 @@ def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
     charts.write(folder, "3.0.0", "colour", deployment=broken)
     told: list[Step] = []
 
-    def clock() -> float:
-        """The time is over as soon as the reason is known."""
-        return time.monotonic() + READY_SECONDS * any("Image" in one.detail for one in told)
+    class ShortClock(BriefClock):
+        def monotonic(self) -> float:
+            """The time is over as soon as the reason is known."""
+            return super().monotonic() + READY_SECONDS * any("Image" in one.detail for one in told)
 
     with pytest.raises(NotReady, match=r"0 available.*pod emulated-controller.*(ErrImage|ImagePull)"):
-        manager("3.0.0", clock=clock).install(["emulated"], told.append)
+        manager("3.0.0", clock=ShortClock(0.2)).install(["emulated"], told.append)
     assert (state(manager("3.0.0")).state, state(manager("3.0.0")).is_healthy) == ("installing", False)
     manager("2.0.0").install(["emulated"], quiet)
     assert state(manager("2.0.0")).is_healthy

@@ -22,7 +22,8 @@ from tests.cluster.bed.balancer import CLUSTER, Controller
 from tests.cluster.bed.cluster import Bed
 from tests.cluster.objects import job
 from tests.fakeaws.emulator import Emulator, emulated_aws
-from tests.helpers.until import passed, until
+from tests.helpers.clock import BriefClock
+from tests.helpers.until import until
 
 from windlass.clusters.audit import audit
 from windlass.clusters.aws import Aws
@@ -70,7 +71,7 @@ class Scene:
         assert FINALIZER in self.bed.api.get(path)["metadata"]["finalizers"]
 
     def drain(self, seconds: float = 600, told: Callable[[DrainStep], None] = lambda _: None) -> Drained:
-        return drain(self.client, told, timeout_seconds=seconds, sleep=lambda _: passed(0.1))
+        return drain(self.client, told, timeout_seconds=seconds, clock=BriefClock(0.1))
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +161,11 @@ def test_nodes_are_removed_through_karpenter_and_left_while_it_does_not_run(scal
     until(lambda: len(scaled.api.get(made)["items"]) == 2, "no nodes were made")
     client = Client(scaled.context, "default", scaled.kubeconfig)
     scaled.stop_program("karpenter")
-    left = drain(client, lambda _: None, timeout_seconds=2, sleep=lambda _: passed(0.1)).left
+    left = drain(client, lambda _: None, timeout_seconds=2, clock=BriefClock(0.1)).left
     assert [one.ref.kind for one in left] == ["NodeClaim", "NodeClaim"]
     assert all("finalizer karpenter.sh/termination: karpenter has not removed it" in one.why for one in left)
     scaled.start_program("karpenter")
-    done = drain(client, lambda _: None, timeout_seconds=240, sleep=lambda _: passed(0.1))
+    done = drain(client, lambda _: None, timeout_seconds=240, clock=BriefClock(0.1))
     assert not done.left
     assert [one.ref.kind for one in done.drained] == ["NodeClaim", "NodeClaim"]
     until(lambda: not scaled.api.get(made)["items"], "the nodes did not go")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
-from tests.helpers.clock import Clock
+from tests.helpers.clock import START, FakeClock
 
 from windlass.clusters.drain import Drained, DrainStep, active, drain, holdings
 from windlass.engines.kubernetes.access.client import Client
@@ -91,10 +91,10 @@ def controllers(cluster: FakeCluster) -> None:
     cluster.act = act
 
 
-def drained(client: Client, told: list[DrainStep] | None = None, clock: Clock | None = None) -> Drained:
-    clock = clock or Clock()
+def drained(client: Client, told: list[DrainStep] | None = None, clock: FakeClock | None = None) -> Drained:
+    clock = clock or FakeClock()
     steps = [] if told is None else told
-    return drain(client, steps.append, timeout_seconds=60, clock=clock, sleep=clock.sleep)
+    return drain(client, steps.append, timeout_seconds=60, clock=clock)
 
 
 def deleted(cluster: FakeCluster) -> list[str]:
@@ -155,7 +155,7 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
         lastTimestamp="2026-11-21T15:00:00Z",
     )
     told: list[DrainStep] = []
-    clock = Clock()
+    clock = FakeClock()
     done = drained(client, told, clock)
     assert [one.ref.name for one in done.left] == ["web", "data"], "the next stage was begun all the same"
     assert done.left[0].why == (
@@ -172,7 +172,7 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
         ("left", "services"),
         ("left", "claims"),
     ]
-    assert clock.now >= Clock.now + 120
+    assert clock.now >= START + 120
     controllers(cluster)
     cluster.act(path, cluster.objects[path])
     assert "web" not in [one.ref.name for one in drained(client).left], "the next call goes on"
@@ -264,10 +264,10 @@ def test_target_groups_are_left_to_the_controller_of_their_service(cluster: Fake
 def test_a_deletion_that_is_forbidden_is_not_waited_for(cluster: FakeCluster, client: Client) -> None:
     service(cluster)
     cluster.refuses = lambda method, path: (403, "services is forbidden") if method == "DELETE" else None
-    clock = Clock()
+    clock = FakeClock()
     [left] = drained(client, clock=clock).left
     assert left.why == "its deletion was refused: the cluster refused: services is forbidden"
-    assert clock.now == Clock.now
+    assert clock.now == START
 
 
 def test_a_deletion_that_is_refused_for_now_is_tried_again(cluster: FakeCluster, client: Client) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.clock import START, FakeClock
+
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan, Policy
 from windlass.runs.clock import Clock
@@ -29,45 +31,6 @@ from windlass.worker.protocol import (
 POLICY = Policy(
     timeout_seconds=None, grace_seconds=10.0, hang_seconds=None, max_restarts=0, restart_on=("failure",), min_nodes=1
 )
-START = 1000.0
-"""When a run is created, in unix seconds."""
-
-
-class FakeClock(Clock):
-    """Time that passes only where the supervisor waits; `at` says what happens meanwhile."""
-
-    def __init__(self, now: float = START) -> None:
-        super().__init__()
-        self.now = now
-        self._due: list[tuple[float, Callable[[], object]]] = []
-        self.num_waits = 0
-
-    def at(self, seconds: float, do: Callable[[], object]) -> None:
-        """Do something so many seconds after the start."""
-        self._due.append((START + seconds, do))
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        self.num_waits += 1
-        assert self.num_waits < 100_000, "the supervisor waits for something that never happens"
-        until = self.now + max(seconds, 0.001)
-        while due := [one for one in self._due if one[0] <= until]:
-            first = min(due, key=lambda one: one[0])
-            self._due.remove(first)
-            self.now = max(self.now, first[0])
-            first[1]()
-        self.now = until
-
-    def wake(self) -> None:
-        """Each wait ends by itself."""
-
-    def fileno(self) -> int:
-        raise AssertionError("no process wakes this supervisor")
 
 
 class FakeNode(Node):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from tests.supervise.fakes import FakeClock
+from tests.helpers.clock import FakeClock
 
 from windlass.supervise.hang_detection import ANSWER_SECONDS, Silence
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.supervise.fakes import START, FakeNode, FakeRun
+from tests.helpers.clock import START
+from tests.supervise.fakes import FakeNode, FakeRun
 
 from windlass.runs.node_events import StageReached
 from windlass.runs.phase import Phase

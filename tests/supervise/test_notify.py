@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers.clock import FakeClock
 
 from windlass.plan.plan import NO_PLAN
-from windlass.runs.clock import Clock
 from windlass.runs.events import Created, RootCause, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
@@ -22,17 +23,6 @@ from windlass.runs.store import Store
 from windlass.supervise.notify import PAUSES, Webhook, send, tell_end, tell_once, webhook_of
 
 SECRET = "/services/T0/B0/very-secret"
-
-
-class Waits(Clock):
-    """A clock that does something in place of each wait."""
-
-    def __init__(self, do: Callable[[float], object] = lambda _seconds: None) -> None:
-        super().__init__()
-        self.do = do
-
-    def wait(self, seconds: float) -> None:
-        self.do(seconds)
 
 
 @dataclass
@@ -81,7 +71,7 @@ def ended(phase: Phase = Phase.FAILED) -> Status:
 
 def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:
     with hooked() as hook:
-        told = send(Webhook("slack-url", hook.address), ended(), Waits())
+        told = send(Webhook("slack-url", hook.address), ended(), FakeClock())
     [got] = hook.got
     assert told.error == ""
     assert got["text"] == got["content"] == "digits-7 failed after 60 s on lab: RuntimeError: boom"
@@ -91,24 +81,24 @@ def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:
 
 def test_a_success_has_no_cause() -> None:
     with hooked() as hook:
-        send(Webhook("slack-url", hook.address), ended(Phase.SUCCEEDED), Waits())
+        send(Webhook("slack-url", hook.address), ended(Phase.SUCCEEDED), FakeClock())
     assert hook.got[0]["text"] == "digits-7 succeeded after 60 s on lab"
 
 
 def test_a_busy_server_is_asked_again_and_one_that_refuses_is_not() -> None:
-    pauses: list[float] = []
+    clock = FakeClock()
     with hooked(503, 429) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), Waits(pauses.append)).error == ""
-    assert (len(hook.got), pauses) == (3, [0.0, *PAUSES])
+        assert send(Webhook("slack-url", hook.address), ended(), clock).error == ""
+    assert (len(hook.got), clock.waits) == (3, [0.0, *PAUSES])
     with hooked(404) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), Waits(pauses.append)).error == "it answered 404"
+        assert send(Webhook("slack-url", hook.address), ended(), FakeClock()).error == "it answered 404"
     assert len(hook.got) == 1
 
 
 @pytest.mark.parametrize("code", [301, 307, 308])
 def test_a_redirect_is_not_followed(code: int) -> None:
     with hooked(code) as hook:
-        assert send(Webhook("slack-url", hook.address), ended(), Waits()).error == f"it answered {code}"
+        assert send(Webhook("slack-url", hook.address), ended(), FakeClock()).error == f"it answered {code}"
     assert len(hook.got) == 1
 
 
@@ -121,7 +111,7 @@ def test_no_error_has_the_address() -> None:
         ("file:///etc/passwd", "SLACK_URL holds no address that begins with https:// or http://"),
         (f"http://[{SECRET}", "it could not be reached"),
     ):
-        told = send(Webhook("slack-url", given), ended(), Waits())
+        told = send(Webhook("slack-url", given), ended(), FakeClock())
         assert expected in told.error
         assert SECRET not in json.dumps(told.to_json())
 
@@ -147,36 +137,32 @@ def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could
     with contextlib.closing(writer), hooked() as hook:
         webhook = Webhook("slack-url", hook.address)
         for _ in range(2):
-            tell_once(writer, webhook, Waits())
-        tell_once(writer, None, Waits())
+            tell_once(writer, webhook, FakeClock())
+        tell_once(writer, None, FakeClock())
         assert (len(hook.got), kinds(store)) == (1, ["created", "end", "notified"])
         writer.append(RunResumed())
         writer.append(RunEnded(Phase.FAILED, 1))
-        tell_once(writer, webhook, Waits())
+        tell_once(writer, webhook, FakeClock())
         assert len(hook.got) == 2
 
 
 def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
     """Else what resumes or removes it would wait as long as a webhook that does not answer is tried."""
     held: list[bool] = []
+    clock = FakeClock()
+    for seconds in itertools.accumulate((0.0, *PAUSES)):
+        clock.at(seconds, lambda: held.append(store.is_held("digits-7")))
     with hooked(503, 503, 503) as hook:
-        tell_end(
-            store,
-            "digits-7",
-            Webhook("slack-url", hook.address),
-            Waits(lambda _: held.append(store.is_held("digits-7"))),
-        )
+        tell_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
     assert held == [False] * 3
     assert kinds(store) == ["created", "end", "notified"]
     assert not store.is_held("digits-7")
 
 
 def test_a_run_that_is_removed_meanwhile_stays_removed(store: Store) -> None:
-    def remove(_seconds: float) -> None:
-        if store.run_dir("digits-7").exists():
-            store.delete("digits-7")
-
-    tell_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), Waits(remove))
+    clock = FakeClock()
+    clock.at(0.0, lambda: store.delete("digits-7"))
+    tell_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), clock)
     assert not store.run_dir("digits-7").exists()
 
 
@@ -184,7 +170,7 @@ def test_a_run_that_is_removed_meanwhile_stays_removed(store: Store) -> None:
 def test_a_run_that_is_resumed_meanwhile_has_its_next_writer(store: Store, is_held: bool) -> None:
     with contextlib.ExitStack() as stack, hooked() as hook:
 
-        def resume(_seconds: float) -> None:
+        def resume() -> None:
             writer = store.writer("digits-7")
             assert writer is not None
             writer.append(RunResumed("asked"))
@@ -193,7 +179,9 @@ def test_a_run_that_is_resumed_meanwhile_has_its_next_writer(store: Store, is_he
             else:
                 writer.close()
 
-        tell_end(store, "digits-7", Webhook("slack-url", hook.address), Waits(resume))
+        clock = FakeClock()
+        clock.at(0.0, resume)
+        tell_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
         assert len(hook.got) == 1
         assert kinds(store) == ["created", "end", "resume"]
 

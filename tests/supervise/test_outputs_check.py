@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.supervise.fakes import START, FakeRun
+from tests.helpers.clock import START
+from tests.supervise.fakes import FakeRun
 from tests.supervise.test_checkpoint_uploads import Scripted
 
 from windlass.errors import EngineError

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.helpers.clock import START
 from tests.statuses import cause_of
-from tests.supervise.fakes import START, FakeAttempt, FakeNode, FakeRun
+from tests.supervise.fakes import FakeAttempt, FakeNode, FakeRun
 
 from windlass.runs.events import entry_of
 from windlass.runs.ledger import restarts
@@ -478,7 +479,7 @@ def test_restarts_wait_longer_each_time_and_then_end(make_run: MakeRun) -> None:
     assert (status.phase, status.exit_code, len(status.attempts)) == (Phase.FAILED, 7, 5)
     ends = run.data("attempt-end")
     assert [(one["restarts_left"], one["wait_seconds"]) for one in ends] == [(3, 0), (2, 1), (1, 2), (0, 4)]
-    assert run.clock.num_waits < 30, "a supervisor sleeps in its back-off"
+    assert len(run.clock.waits) < 30, "a supervisor sleeps in its back-off"
     started = [attempt.started_at for attempt in status.attempts]
     assert started[4] - started[0] == pytest.approx(0 + 1 + 2 + 4, abs=2.5)
 

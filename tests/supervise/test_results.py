@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.supervise.fakes import START, FakeAttempt, FakeRun
+from tests.helpers.clock import START
+from tests.supervise.fakes import FakeAttempt, FakeRun
 
 from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.supervise.fakes import START, FakeAttempt, FakeRun
+from tests.helpers.clock import START
+from tests.supervise.fakes import FakeAttempt, FakeRun
 
 from windlass.errors import EngineError, StoreFull
 from windlass.plan.plan import Plan

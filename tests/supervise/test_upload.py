@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.supervise.fakes import START, FakeAttempt, FakeRun, ends_with
+from tests.helpers.clock import START
+from tests.supervise.fakes import FakeAttempt, FakeRun, ends_with
 
 from windlass.errors import EngineError
 from windlass.runs.events import entry_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.helpers.clock import Clock
+from tests.helpers.clock import FakeClock
 from tests.helpers.ports import quiet_port
 
 from windlass.worker.heartbeat import Heartbeat
@@ -19,8 +19,8 @@ ADDRESSES = {0: "127.0.0.1", 1: "127.0.0.2", 2: "127.0.0.3"}
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def port() -> int:
 
 
 @pytest.fixture
-def start(clock: Clock, port: int) -> Iterator[Callable[..., Heartbeat]]:
+def start(clock: FakeClock, port: int) -> Iterator[Callable[..., Heartbeat]]:
     made: list[Heartbeat] = []
 
     def start(node: int, attempt: str = "run.1", **changes: Any) -> Heartbeat:
         peers = {str(other): address for other, address in ADDRESSES.items() if other != node}
         spec = HeartbeatSpec(attempt, node, ADDRESSES[node], peers, port)
-        made.append(Heartbeat(spec.replace(**changes), clock))
+        made.append(Heartbeat(spec.replace(**changes), clock.monotonic))
         return made[-1]
 
     yield start
@@ -52,7 +52,7 @@ def beat(*nodes: Heartbeat) -> None:
             node.turn()
 
 
-def test_nodes_that_hear_each_other_report_none_missing(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_nodes_that_hear_each_other_report_none_missing(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     for _ in range(20):
         beat(*nodes)
@@ -60,7 +60,7 @@ def test_nodes_that_hear_each_other_report_none_missing(clock: Clock, start: Cal
     assert [node.silent for node in nodes] == [(), (), ()]
 
 
-def test_a_node_that_falls_silent_is_named_by_the_others(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_a_node_that_falls_silent_is_named_by_the_others(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     beat(*nodes)
     for _ in range(7):
@@ -69,7 +69,7 @@ def test_a_node_that_falls_silent_is_named_by_the_others(clock: Clock, start: Ca
     assert [node.silent for node in nodes[:2]] == [(2,), (2,)]
 
 
-def test_a_node_that_is_heard_again_is_no_longer_named(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_a_node_that_is_heard_again_is_no_longer_named(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     beat(*nodes)
     clock.now += 4
@@ -79,7 +79,7 @@ def test_a_node_that_is_heard_again_is_no_longer_named(clock: Clock, start: Call
     assert changes == [True, (1,)]
 
 
-def test_a_node_may_take_its_time_to_start(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_a_node_may_take_its_time_to_start(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     node = start(0)
     clock.now += 29
     node.turn()
@@ -89,7 +89,7 @@ def test_a_node_may_take_its_time_to_start(clock: Clock, start: Callable[..., He
     assert node.silent == (1, 2)
 
 
-def test_beats_are_due_at_intervals(clock: Clock, start: Callable[..., Heartbeat]) -> None:
+def test_beats_are_due_at_intervals(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     node = start(0)
     assert node.due() == 0
     node.turn()
@@ -114,7 +114,7 @@ def test_beats_are_due_at_intervals(clock: Clock, start: Callable[..., Heartbeat
     ids=["attempt", "impostor", "stranger", "list", "array", "number", "bytes", "empty", "long"],
 )
 def test_what_is_no_beat_is_no_sign_of_life(
-    clock: Clock, port: int, start: Callable[..., Heartbeat], source: int, data: bytes
+    clock: FakeClock, port: int, start: Callable[..., Heartbeat], source: int, data: bytes
 ) -> None:
     node = start(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:

@@ -7,7 +7,6 @@ if it were removed by hand, the object would disappear while its AWS resource ke
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,6 +16,7 @@ from windlass.clusters.components.resources import Ref, Resources
 from windlass.clusters.holdings import STAGES, Holding, Stage
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
+from windlass.runs.clock import Clock
 
 STAGE_SECONDS: Final = 600.0
 """Time limit of each of the three stages: a load balancer takes minutes, and a node terminates its pods first."""
@@ -68,8 +68,7 @@ def drain(
     progress: Progress,
     *,
     timeout_seconds: float = STAGE_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Clock | None = None,
 ) -> Drained:
     """Deletes the objects that own AWS resources, and waits until their controllers have finished.
 
@@ -77,22 +76,15 @@ def drain(
     the next stage starts regardless. Can be interrupted at any point and repeated. Raises Refused if a list request is
     denied, Unreachable if the cluster stops responding.
     """
-    return _Drain(Resources(client), progress, timeout_seconds, clock, sleep).run()
+    return _Drain(Resources(client), progress, timeout_seconds, clock or Clock()).run()
 
 
 class _Drain:
-    def __init__(
-        self,
-        resources: Resources,
-        progress: Progress,
-        timeout_seconds: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, resources: Resources, progress: Progress, timeout_seconds: float, clock: Clock) -> None:
         self._resources = resources
         self._progress = progress
         self._timeout_seconds = timeout_seconds
-        self._clock, self._sleep = clock, sleep
+        self._clock = clock
         self._seen: dict[Ref, Holding] = {}
         self._requested: set[Ref] = set()
         self._refusals: dict[Ref, str] = {}
@@ -115,7 +107,7 @@ class _Drain:
         return Drained(tuple(gone), tuple(left), tuple(kept))
 
     def _stage(self, stage: Stage) -> None:
-        give_up = self._clock() + self._timeout_seconds
+        give_up = self._clock.monotonic() + self._timeout_seconds
         while True:
             found = [one for one in held.of_stage(self._resources, stage) if not one.is_retained]
             there = {one.ref for one in found}
@@ -124,10 +116,10 @@ class _Drain:
                 self._say(stage, "gone", str(self._seen[ref]))
             self._seen |= {one.ref: one for one in found if one.ref not in self._seen}
             self._request(found)
-            if not found or there <= self._forbidden or self._clock() >= give_up:
+            if not found or there <= self._forbidden or self._clock.monotonic() >= give_up:
                 return
             self._say(stage, "wait", f"{len(found)} left: {', '.join(str(one.ref) for one in found[:5])}")
-            self._sleep(POLL_SECONDS)
+            self._clock.wait(POLL_SECONDS)
 
     def _request(self, found: Sequence[Holding]) -> None:
         """Requests the deletion of every object whose turn has come, each once."""

@@ -22,6 +22,14 @@ class Clock:
         """Seconds since an arbitrary moment: for intervals."""
         return time.monotonic()
 
+    def boottime(self) -> float:
+        """Seconds since the machine booted, including the time during which it was suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def process_time(self) -> float:
+        """Processor seconds that this process has used."""
+        return time.process_time()
+
     def wait(self, seconds: float) -> None:
         """Wait at most so long; `wake` ends the wait."""
         reader, _ = self._opened()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.clusters.components.fakecluster import FakeCluster
-from tests.helpers.clock import Clock
+from tests.helpers.clock import FakeClock
 
 from windlass.clusters.components import readiness
 from windlass.clusters.components.component import COMPONENT_LABEL, Component, Generated, Manifests, Ready, crds
@@ -83,7 +83,6 @@ def manager(cluster: FakeCluster, tmp_path: Path) -> Make:
     def make(*objects: dict[str, Any], version: str = "1.0.0", table: tuple[Component, ...] = ()) -> Manager:
         items = objects or (DEFAULTS, deployment(), ACCOUNT, DEFINITION)
         (tmp_path / "gadgets.yaml").write_text("---\n".join(json.dumps(one) + "\n" for one in items))
-        clock = Clock()
         gadgets = dataclasses.replace(GADGETS, version=version)
         return Manager(
             cluster.client(tmp_path),
@@ -92,8 +91,7 @@ def manager(cluster: FakeCluster, tmp_path: Path) -> Make:
             FolderSource(tmp_path),
             helm="no-such-helm",
             table=table or (gadgets, WIDGETS),
-            clock=clock,
-            sleep=clock.sleep,
+            clock=FakeClock(),
         )
 
     return make

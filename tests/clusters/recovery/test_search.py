@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.fakeaws.emulator import Emulator
+from tests.helpers.clock import FakeClock
 
 from windlass.clusters.aws import Aws, AwsError
 from windlass.clusters.recovery.discovery import Discovery, _refused
@@ -72,7 +73,7 @@ def test_emulated_a_deleted_nat_gateway_that_aws_still_lists_is_not_waited_for(s
         search = Search(aws, "gone")
         [listed] = FINDERS["aws_nat_gateway"](search, {"tags_all": {"Name": "gone-a"}})
         assert listed.status is Status.GONE
-        discovery = Discovery(no_terraform, search, wait=lambda _: None, plan=pytest.fail)
+        discovery = Discovery(no_terraform, search, clock=FakeClock(), plan=pytest.fail)
         assert discovery.settled("aws_nat_gateway.main", "aws_nat_gateway", {"tags_all": {"Name": "gone-a"}}) == []
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.fakeaws.emulator import Emulator, emulated_aws
+from tests.helpers.clock import FakeClock
 
 from windlass.clusters.aws import Aws, AwsError
 from windlass.clusters.storage.fsx import begin_export, exists, linked, under_way, wait
@@ -41,7 +42,7 @@ def test_emulated_an_export_is_started_once_and_waited_for(aws: Aws, system: str
     task = begin_export(aws, system, "s3/results")
     assert under_way(aws, system, "s3/results") == task
     seen: list[str] = []
-    wait(aws, task, lambda state, _share: seen.append(state), sleep=lambda _seconds: None)
+    wait(aws, task, lambda state, _share: seen.append(state), FakeClock())
     assert seen[-1] == "SUCCEEDED"
     assert under_way(aws, system, "s3/results") == ""
 
@@ -50,7 +51,7 @@ def test_emulated_waiting_for_an_export_that_was_cancelled_fails(account: Emulat
     task = begin_export(aws, system, "s3")
     account.client("fsx").cancel_data_repository_task(TaskId=task)
     with pytest.raises(EngineError, match=f"{task} is CANCEL"):
-        wait(aws, task, lambda _state, _share: None, sleep=lambda _seconds: None)
+        wait(aws, task, lambda _state, _share: None, FakeClock())
 
 
 def test_emulated_a_file_system_that_is_not_there_is_named(aws: Aws) -> None:

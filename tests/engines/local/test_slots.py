@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.supervise.fakes import START, FakeClock, FakeRun
+from tests.helpers.clock import START, FakeClock
+from tests.supervise.fakes import FakeRun
 
 from windlass.engines.local.admission import Admission
 from windlass.engines.local.slots import LOCK, SlotQueue, Ticket, free_slots, why_waiting

@@ -1,4 +1,4 @@
-"""Context shared by installation, status and removal of components: cluster, clocks, and waiting."""
+"""Context shared by installation, status and removal of components: cluster, clock, and waiting."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from windlass.clusters.components.resources import NotServed, Resources
 from windlass.clusters.components.source import Source
 from windlass.clusters.components.values import ClusterValues
 from windlass.errors import EngineError
+from windlass.runs.clock import Clock
 
 POLL_SECONDS: Final = 1.0
 CLOCK_SKEW_SECONDS: Final = 120.0
@@ -33,20 +34,17 @@ class Context:
     values: ClusterValues
     source: Source
     table: tuple[Component, ...]
-    clock: Callable[[], float]
-    sleep: Callable[[float], None]
-    now: Callable[[], float]
-    """Returns the current time in Unix seconds."""
+    clock: Clock
 
     def until(self, is_true: Callable[[], bool], seconds: float, why: Callable[[], str]) -> None:
         """Waits until a condition is true. Raises NotReady after `seconds`."""
-        give_up = self.clock() + seconds
+        give_up = self.clock.monotonic() + seconds
         while not is_true():
-            if self.clock() >= give_up:
+            if self.clock.monotonic() >= give_up:
                 raise NotReady(
                     f"not done after {seconds:.0f} s: {why()}", "the same command goes on where this one ended"
                 )
-            self.sleep(POLL_SECONDS)
+            self.clock.wait(POLL_SECONDS)
 
     def await_worker(self, record: Record | None) -> None:
         """Raises EngineError while another process installs or removes a component."""
@@ -56,7 +54,7 @@ class Context:
         if is_running is None:
             # helm exits with the process that started it, but processes of other machines cannot be checked: assume
             # that they run until the time limit has passed.
-            is_running = record.is_release and self.now() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
+            is_running = record.is_release and self.clock.time() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
         if is_running:
             raise EngineError(
                 f"component {record.component} is {record.state}: process {worker.pid} on {worker.host}",

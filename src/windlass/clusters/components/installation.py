@@ -56,14 +56,14 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
         content,
         known,
         Worker.here(),
-        context.now(),
+        context.clock.time(),
     )
     context.records.write(record)
     _change(context, component, objects, steps)
     _drop_stale(context, record, refs, steps)
     _await_ready(context, component, steps, seconds)
     kept = joined(refs, (ref for ref in known if ref.kind == DEFINITION))
-    context.records.write(replace(record, objects=kept).with_state("installed", context.now()))
+    context.records.write(replace(record, objects=kept).with_state("installed", context.clock.time()))
 
 
 def _content(context: Context, component: Component) -> str:

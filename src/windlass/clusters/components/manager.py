@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,6 +18,7 @@ from windlass.clusters.components.table import COMPONENTS, ordered
 from windlass.clusters.components.texts import DEFINITION
 from windlass.clusters.components.values import ClusterValues
 from windlass.engines.kubernetes.access.client import Client
+from windlass.runs.clock import Clock
 
 READY_SECONDS: Final = 600.0
 """Seconds for a component to become ready; new nodes pull its images first."""
@@ -61,13 +61,9 @@ class Manager:
         *,
         helm: str = "helm",
         table: Sequence[Component] = COMPONENTS,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.time,
+        clock: Clock | None = None,
     ) -> None:
-        """`kubeconfig` is the client's kubeconfig, passed to helm. `clock` and `sleep` time waits; `now` returns Unix
-        seconds.
-        """
+        """`kubeconfig` is the client's kubeconfig, passed to helm."""
         resources = Resources(client)
         self._context = Context(
             resources,
@@ -76,9 +72,7 @@ class Manager:
             values,
             source,
             tuple(table),
-            clock,
-            sleep,
-            now,
+            clock or Clock(),
         )
 
     def install(self, names: Iterable[str], progress: Progress) -> None:

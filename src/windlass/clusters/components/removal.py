@@ -124,7 +124,7 @@ def _definitions(resources: Resources, record: Record) -> list[Json]:
 
 
 def _remove(context: Context, record: Record, steps: Steps) -> None:
-    context.records.write(record.with_state("removing", context.now()))
+    context.records.write(record.with_state("removing", context.clock.time()))
     if record.is_release:
         steps.say("helm", f"uninstall {record.component}")
         context.helm.uninstall(record.component, record.namespace)

@@ -20,6 +20,7 @@ from windlass.clusters.terraform.changes import Action, Change
 from windlass.clusters.terraform.driver import KEEPING, RECOVERY, Plan, Terraform, import_block
 from windlass.clusters.terraform.errors import Interrupted, TerraformFailed
 from windlass.clusters.terraform.events import Note
+from windlass.runs.clock import Clock
 
 POLL_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 45 * 60.0
@@ -34,8 +35,7 @@ class Discovery:
 
     terraform: Terraform
     search: Search
-    wait: Callable[[float], None]
-    """Sleeps for a number of seconds."""
+    clock: Clock
     plan: Callable[[], Plan]
     """Creates a plan, without refreshing the state if possible."""
     ids: dict[str, str] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Discovery:
                 raise Interrupted("stopped while recovering; nothing was changed", "run the command again")
             if waited % 60 == 0:
                 self.terraform.on_event(Note(f"waiting for {address} ({busy[0].id}), which is {busy[0].status.value}"))
-            self.wait(POLL_SECONDS)
+            self.clock.wait(POLL_SECONDS)
             waited += POLL_SECONDS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -20,6 +19,7 @@ from windlass.clusters.terraform.errors import LockInfo, StateLocked, TerraformE
 from windlass.clusters.terraform.events import Note
 from windlass.clusters.terraform.folder import STATE, ClusterFolder, FolderError
 from windlass.clusters.terraform.state import StateResource
+from windlass.runs.clock import Clock
 
 T = TypeVar("T")
 
@@ -30,22 +30,20 @@ def needs_recovery(folder: ClusterFolder) -> bool:
     return any((folder.path / name).exists() for name in marks)
 
 
-def recover(
-    terraform: Terraform, aws: Aws, *, break_lock: bool = False, wait: Callable[[float], None] = time.sleep
-) -> RecoveryReport:
+def recover(terraform: Terraform, aws: Aws, *, break_lock: bool = False, clock: Clock | None = None) -> RecoveryReport:
     """Waits for a Terraform process that still runs, releases a leftover lock, and imports resources missing in the
     state.
 
     Must be called inside `ClusterFolder.locked`, before the plan of `up` and `down`. Creates and destroys nothing.
     `break_lock` releases a lock even if its holder is not provably gone. Raises StateLocked, TerraformError, AwsError.
     """
-    return _Recovery(terraform, Search(aws, terraform.folder.name), break_lock, wait).run()
+    return _Recovery(terraform, Search(aws, terraform.folder.name), break_lock, clock or Clock()).run()
 
 
 class _Recovery:
-    def __init__(self, terraform: Terraform, search: Search, break_lock: bool, wait: Callable[[float], None]) -> None:
+    def __init__(self, terraform: Terraform, search: Search, break_lock: bool, clock: Clock) -> None:
         self._terraform, self._search, self._break_lock = terraform, search, break_lock
-        self._found = Discovery(terraform, search, wait, self._plan)
+        self._found = Discovery(terraform, search, clock, self._plan)
         self._lock: LockInfo | None = None
 
     def run(self) -> RecoveryReport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ from windlass.clusters.eks.outputs import FSX_PATH
 from windlass.clusters.find import ManagedCluster, OnEvent, StageStarted
 from windlass.clusters.terraform.folder import write_private
 from windlass.errors import EngineError, UsageError, WindlassError
+from windlass.runs.clock import Clock
 
 if TYPE_CHECKING:
     from windlass.clusters.eks.contents import Contents
@@ -81,11 +81,12 @@ def wait(
     aws: Aws,
     task_id: str,
     on_progress: Callable[[str, float | None], None],
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Clock | None = None,
 ) -> None:
     """Blocks until a task has succeeded. Progress is reported as the task's lifecycle state in the API and the
     completed fraction, 0 to 1, if known. Raises EngineError with the API's reason if the task fails, and AwsError.
     """
+    clock = clock or Clock()
     while True:
         with aws_errors(f"describe {task_id}", action="fsx:DescribeDataRepositoryTasks"):
             answer = aws.client("fsx").describe_data_repository_tasks(TaskIds=[task_id])
@@ -101,7 +102,7 @@ def wait(
             reason = (task.get("FailureDetails") or {}).get("Message", "no reason reported")
             hint = f"aws fsx describe-data-repository-tasks --task-ids {task_id}"
             raise EngineError(f"the FSx task {task_id} is {state}: {reason}", hint)
-        sleep(POLL_SECONDS)
+        clock.wait(POLL_SECONDS)
 
 
 def _listed(aws: Aws, file_system: str, operation: str, key: str) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from tests.helpers.clock import Clock
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.background import PAUSES, WELL_SECONDS, Backoff, Health
@@ -72,7 +72,7 @@ def test_turns_that_wait_by_themselves_are_made_without_a_pause() -> None:
 
 
 def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:
-    clock = Clock()
+    clock = FakeClock()
     health = Health(clock)
     health.failed("pods", EngineError("no answer"))
     clock.now += 9
@@ -87,7 +87,7 @@ def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:
 
 
 def test_a_connection_that_is_made_and_cut_again_still_fails_and_one_that_holds_does_not() -> None:
-    clock = Clock()
+    clock = FakeClock()
     health = Health(clock)
     for _ in range(12):
         health.failed("log of node 0", EngineError("cut"))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.logins import FakeLogin, LeapingClock
+from tests.helpers.clock import FakeClock
 from tests.helpers.machine import lives
 from tests.helpers.until import until
 
@@ -155,14 +157,12 @@ def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) ->
         in_cluster.write_kubeconfig(tmp_path, environ, tmp_path)
     (tmp_path / "token").write_text("first")
     path = str(in_cluster.write_kubeconfig(tmp_path, environ, tmp_path))
-    ages = [FILE_SECONDS, 0.0]
-    login = Login(
-        lambda: read_context(in_cluster.CONTEXT, path),
-        credentials=lambda pod: credentials_of(pod, time.time() - ages.pop(0)),
-    )
+    clock = FakeClock(time.time())
+    login = Login(lambda: read_context(in_cluster.CONTEXT, path), clock)
     assert login.context.server == "https://[fd00::1]:443"
-    for token, known in (("second", "second"), ("third", "second")):
+    for token, known, seconds in (("second", "second", FILE_SECONDS), ("third", "second", 0.0)):
         (tmp_path / "token").write_text(token)
+        clock.now += seconds
         assert login.headers() == {"authorization": f"Bearer {known}"}
 
 
@@ -182,25 +182,25 @@ class Plugin:
     """Logs in at once, later only when it is released; `login` has its first credentials for so many seconds."""
 
     def __init__(self, folder: Path, valid_seconds: float) -> None:
-        self.released, self.num_calls, self.now = threading.Event(), 0, 0.0
-        self.next = Credentials("Bearer first", expires_at=time.time() + valid_seconds)
+        self.released, self.num_calls, self.clock = threading.Event(), 0, FakeClock()
+        self.next = Credentials("Bearer first", expires_at=self.clock.now + valid_seconds)
         path = str(config(folder, {}))
-        self.login = Login(lambda: read_context("a", path), lambda: self.now, self.log_in)
+        self.login = FakeLogin("a", path, self.log_in, self.clock)
 
-    def log_in(self, _: Context) -> Credentials:
+    def log_in(self) -> Credentials:
         self.num_calls += 1
         if self.num_calls > 1:
             assert self.released.wait(60.0)
         return self.next
 
     def release(self) -> None:
-        self.next = Credentials("Bearer second", expires_at=time.time() + 3600)
+        self.next = Credentials("Bearer second", expires_at=self.clock.now + 3600)
         self.released.set()
 
 
 def test_while_a_plugin_hangs_requests_go_on_with_the_login_that_is_still_valid(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, AHEAD_SECONDS - 1)
-    plugin.now += AGAIN_SECONDS
+    plugin.clock.now += AGAIN_SECONDS
     for _ in range(3):
         assert plugin.login.headers() == {"authorization": "Bearer first"}
     until(lambda: plugin.num_calls == 2)
@@ -213,11 +213,10 @@ def test_once_a_login_has_expired_requests_wait_for_a_plugin_that_hangs_no_longe
     tmp_path: Path,
 ) -> None:
     plugin = Plugin(tmp_path, 0.0)
-    times = iter([0.0, WAIT_SECONDS, WAIT_SECONDS, WAIT_SECONDS])  # when it begins, and then is looked at
-    plugin.login._clock = times.__next__
+    plugin.login._clock = LeapingClock(WAIT_SECONDS)
     for _ in range(3):
         with pytest.raises(LoginError, match="has not succeeded within 15 s"):
             plugin.login.headers()
-    plugin.login._clock = lambda: 0.0
+    plugin.login._clock = FakeClock()
     plugin.release()
     assert plugin.login.headers() == {"authorization": "Bearer second"}

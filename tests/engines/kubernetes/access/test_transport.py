@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.kubernetes.logins import FakeLogin
 from tests.engines.kubernetes.wire import LOCALHOST, NAME, Authority, Server, answer, echo, joined, serving, thing
+from tests.helpers.clock import FakeClock
 from tests.helpers.until import until
 
 import windlass
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.dial import Address
 from windlass.engines.kubernetes.access.errors import Refused, Silent, Unreachable
-from windlass.engines.kubernetes.access.kubeconfig import read_context
-from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials, Login
+from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials
 from windlass.engines.kubernetes.access.transport import MAX_IDLE
 from windlass.errors import EngineError
 
@@ -263,9 +264,7 @@ def test_a_new_client_certificate_is_used_by_new_connections(tmp_path: Path, aut
     credentials = [Credentials("", *pairs[0], expires_at=time.time() + 3600)]
     with serving(talk, authority.serve()) as server:
         client = secure_client_of(server, tmp_path, authority)
-        client._login = Login(
-            lambda: read_context("c", str(tmp_path / "kubeconfig")), credentials=lambda _: credentials[0]
-        )
+        client._login = FakeLogin("c", str(tmp_path / "kubeconfig"), lambda: credentials[0])
         assert [name_at(client, "/x"), name_at(client, "/x")] == ["first", "first"]
         client._login._credentials = Credentials("", *pairs[0], expires_at=0.0)
         credentials[0] = Credentials("", *pairs[1])
@@ -358,15 +357,15 @@ def test_a_kubeconfig_that_names_another_server_is_followed_with_the_next_login(
         while server.requested(connection):
             connection.sendall(answer(b"{}", "401 Unauthorized"))
 
-    now = [0.0]
+    clock = FakeClock()
     with serving(refusing) as before, serving(echo) as after:
         path = tmp_path / "kubeconfig"
         client_of(before, tmp_path)
-        client = Client("c", "team", str(path), lambda: now[0])
+        client = Client("c", "team", str(path), clock)
         with pytest.raises(Refused):
             client.call("GET", "/x")
         client_of(after, tmp_path)
-        now[0] += AGAIN_SECONDS
+        clock.now += AGAIN_SECONDS
         assert name_at(client, "/x") == name_at(client.within("other"), "/x") == "x"
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
 from tests.engines.kubernetes.planning.test_plan import planned
 from tests.engines.kubernetes.planning.test_transfers import CLAIM, DIGITS
-from tests.supervise.fakes import START, FakeClock
+from tests.helpers.clock import START, FakeClock
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused

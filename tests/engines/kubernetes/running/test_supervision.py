@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, refusing, status
 from tests.engines.kubernetes.scene import RunScene
-from tests.helpers.clock import Clock
+from tests.helpers.clock import FakeClock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS
@@ -43,7 +43,7 @@ from windlass.engines.travel import CodeFacts
 from windlass.errors import EngineError, UsageError
 from windlass.plan.steps import ClusterStep
 from windlass.runs import stop_request
-from windlass.runs.clock import Clock as RealClock
+from windlass.runs.clock import Clock
 from windlass.runs.context import Context
 from windlass.runs.events import entry_of
 from windlass.runs.phase import Phase
@@ -53,6 +53,7 @@ from windlass.spec.targets import KubernetesTarget
 from windlass.supervise.backend import HeldElsewhere, Intent, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 
+NOW = 1_700_000_000.0
 PLUGIN = """
 import json, pathlib, sys
 said = json.loads(pathlib.Path(sys.argv[1]).read_text())
@@ -81,7 +82,7 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
         "args": [str(program), str(says)],
         "interactiveMode": "Never",
     }
-    clock = Clock()
+    clock = FakeClock(NOW)
     client = Client("lab", "team", server.kubeconfig(tmp_path, {"exec": exec_}), clock)
     for _ in range(2):
         with pytest.raises(NotLoggedIn, match="session has expired"):
@@ -159,8 +160,8 @@ def test_an_anchor_that_is_back_at_the_second_answer_is_there(server: ObjectServ
 # -- the Lease --------------------------------------------------------------------------------------------------------
 
 
-def lease(client: Client, holder: str, clock: Clock) -> Lease:
-    return Lease(client, "r-1", holder, clock=clock, now=lambda: 1_700_000_000 + clock.now)
+def lease(client: Client, holder: str, clock: FakeClock) -> Lease:
+    return Lease(client, "r-1", holder, clock=clock)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def anchored(server: ObjectServer) -> ObjectServer:
 
 
 def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ObjectServer, client: Client) -> None:
-    assert lease(client, "a_x_1-b", Clock()).ensure()
+    assert lease(client, "a_x_1-b", FakeClock(NOW)).ensure()
     made = anchored.objects["leases", "r-1"]
     assert made["spec"]["holderIdentity"] == "a_x_1-b"
     assert made["spec"]["leaseDurationSeconds"] == DURATION_SECONDS
@@ -181,7 +182,7 @@ def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ObjectServ
 def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
     anchored: ObjectServer, client: Client
 ) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     assert first.ensure()
     assert not second.ensure()
@@ -197,7 +198,7 @@ def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
 
 
 def test_a_holder_that_renews_is_left_alone(anchored: ObjectServer, client: Client) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     assert first.ensure()
     assert not second.ensure()
@@ -208,14 +209,14 @@ def test_a_holder_that_renews_is_left_alone(anchored: ObjectServer, client: Clie
 
 
 def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(anchored: ObjectServer, client: Client) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     assert lease(client, "a_x_1-b", clock).ensure()
     assert lease(client, "a_x_2-b", clock).ensure()
     assert anchored.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
 
 
 def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ObjectServer, client: Client) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     assert lease(client, "a_x_1-b", clock).ensure()
     others = [lease(client, f"{host}_y_1-b", clock) for host in "cd"]
     assert not any(other.ensure() for other in others)
@@ -234,7 +235,7 @@ def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ObjectS
 
 
 def test_an_api_server_that_is_away_ends_no_hold(anchored: ObjectServer, client: Client) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
     assert held.ensure()
     clock.now += 10 * DURATION_SECONDS
@@ -253,7 +254,7 @@ FORBIDDEN = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="lea
 
 def test_without_the_right_nothing_is_fenced_until_the_right_is_given(anchored: ObjectServer, client: Client) -> None:
     anchored.fails = FORBIDDEN
-    clock = Clock()
+    clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
     assert not held.ensure(), "one refusal may be a moment's: authorizers refuse while they are restarted"
     clock.now += ABSENT_SECONDS
@@ -268,7 +269,7 @@ def test_without_the_right_nothing_is_fenced_until_the_right_is_given(anchored: 
 def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_lease_was_held(
     anchored: ObjectServer, client: Client
 ) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     anchored.fails = FORBIDDEN
     assert not first.ensure()
@@ -287,7 +288,7 @@ def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_le
 
 
 def test_a_released_lease_may_be_taken(anchored: ObjectServer, client: Client) -> None:
-    clock = Clock()
+    clock = FakeClock(NOW)
     first = lease(client, "a_x_1-b", clock)
     assert first.ensure()
     first.release()
@@ -298,9 +299,9 @@ def test_a_command_sees_a_holder_of_another_home(anchored: ObjectServer, client:
     mine, other = holder_of(tmp_path), holder_of(tmp_path / "other")
     assert is_same_place(mine, holder_of(tmp_path))
     assert not is_same_place(mine, other)
-    clock = Clock()
+    clock = FakeClock(NOW)
     assert lease(client, other, clock).ensure()
-    now = 1_700_000_000 + clock.now
+    now = clock.now
     assert str(os.getpid()) in held_elsewhere(client, "r-1", tmp_path, now)
     assert held_elsewhere(client, "r-1", tmp_path / "other", now) == ""
     assert held_elsewhere(client, "r-1", tmp_path, now + 3600) == ""
@@ -411,7 +412,7 @@ def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer:
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
     with pytest.raises(TargetUnavailable) as error:
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], Clock())
     assert error.value.kind == kind
     assert not backend.is_started(scene.dir / "attempt-1")
     backend.close()
@@ -426,7 +427,7 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: RunScene) -
     )
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
     with pytest.raises(TargetUnavailable):
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], Clock())
     scene.server.fails = lambda _: None
     scene.server.job("r-1", "Running")  # made, and never answered
     writer.append(entry_of("end", {"phase": "stopped"}))
@@ -443,7 +444,7 @@ def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: RunScene, phase: s
     scene.server.job("r-1", "Running")
     scene.server.anchor("r-1")
     backend = KubernetesBackend(scene.plan, scene.dir)
-    attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], RealClock())
+    attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], Clock())
     until(lambda: attempt.pods.pod(0) is not None)
     attempt.send(Intent.STOP)
     until(lambda: attempt.signals.is_idle)
@@ -457,7 +458,7 @@ def test_a_start_that_is_forbidden_is_refused(scene: RunScene) -> None:
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(status(403, "Forbidden"), "POST")
     with pytest.raises(Refused):
-        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], RealClock())
+        backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], Clock())
     backend.close()
     writer.close()
 

@@ -12,6 +12,7 @@ from tests.engines.kubernetes.objectserver import ObjectServer, status
 from tests.engines.kubernetes.scene import SUPERVISED_RUN as RUN
 from tests.engines.kubernetes.scene import SupervisedScene
 from tests.engines.kubernetes.supervisor.test_runs import OF_SUPERVISOR, scene
+from tests.helpers.clock import FakeClock
 from tests.helpers.until import BOUND_SECONDS, until
 
 from windlass.actions import artifacts
@@ -23,6 +24,7 @@ from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.engines.values import ResultsLocation
 from windlass.errors import UsageError
+from windlass.runs.clock import Clock
 from windlass.runs.events import AttemptStarted, OutputsCollected, RunEnded, Warned, entries
 from windlass.runs.phase import Phase
 from windlass.runs.store import locked
@@ -55,7 +57,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 
 def holding(client: Client, run_dir: Path) -> threading.Thread:
-    thread = threading.Thread(target=outputs.hold, args=(client, RUN, run_dir), daemon=True)
+    thread = threading.Thread(target=outputs.hold, args=(client, RUN, run_dir, Clock()), daemon=True)
     thread.start()
     return thread
 
@@ -75,27 +77,30 @@ def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Clie
 
 def test_it_does_not_hold_those_of_a_run_that_was_removed(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     server.remove("ConfigMap", RUN)
-    outputs.hold(client, RUN, brought(tmp_path / "run"))
+    outputs.hold(client, RUN, brought(tmp_path / "run"), Clock())
     assert not is_watched(server)
 
 
 def test_it_holds_nothing_where_nothing_was_collected(server: ObjectServer, client: Client, tmp_path: Path) -> None:
-    outputs.hold(client, RUN, tmp_path)
+    outputs.hold(client, RUN, tmp_path, Clock())
     assert server.requests == []
+
+
+class Hours(FakeClock):
+    """Each wait lasts a third of the time for which outputs are held."""
+
+    def wait(self, seconds: float) -> None:
+        super().wait(outputs.HELD_SECONDS / 3)
 
 
 def test_it_does_not_hold_them_for_ever_nor_give_up_while_the_server_is_away(
     server: ObjectServer, client: Client, tmp_path: Path
 ) -> None:
-    run_dir, now, pauses = brought(tmp_path / "run"), [time.time()], list[float]()
+    run_dir, clock = brought(tmp_path / "run"), Hours(time.time())
     server.fails = lambda request: status(503, "ServiceUnavailable") if request.plural == "configmaps" else None
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        now[0] += outputs.HELD_SECONDS / 3
-
-    outputs.hold(client, RUN, run_dir, now=lambda: now[0], pause=pause)
-    assert len(pauses) == 3
+    outputs.hold(client, RUN, run_dir, clock)
+    assert len(clock.waits) == 3
 
 
 def test_a_pod_that_replaces_one_with_outputs_records_once_that_they_are_lost(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from windlass.errors import WindlassError
+from windlass.runs.clock import Clock
 from windlass.worker.protocol import NodeWarning
 
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -53,8 +54,8 @@ class _Failing:
 class Health:
     """Which background tasks of a run fail at present, and defects as warnings. Used by several threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._failing: dict[str, _Failing] = {}
         self._warnings: deque[NodeWarning] = deque()
@@ -65,7 +66,7 @@ class Health:
         with self._lock:
             known = self._failing.get(what)
             if known is None or self._is_well(known):
-                self._failing[what] = _Failing(error, self._clock())
+                self._failing[what] = _Failing(error, self._clock.time())
             else:
                 known.error, known.connected_at = error, None
 
@@ -77,7 +78,7 @@ class Health:
             message = f"{what}: {words}"
             if message not in self._known_crashes and len(self._known_crashes) < MAX_CRASHES:
                 self._known_crashes.add(message)
-                self._warnings.append(NodeWarning(self._clock(), message))
+                self._warnings.append(NodeWarning(self._clock.time(), message))
 
     def lost(self, what: str) -> None:
         """A log is given up: record that its last lines are missing, and why."""
@@ -85,13 +86,13 @@ class Health:
             known = self._failing.pop(what, None)
             why = f": {known.error.message}" if known is not None else ""
             message = f"{what}: its last lines are missing, they could not be read{why}"
-            self._warnings.append(NodeWarning(self._clock(), message))
+            self._warnings.append(NodeWarning(self._clock.time(), message))
 
     def connected(self, what: str) -> None:
         """A connection was made; it may still break."""
         with self._lock:
             if what in self._failing:
-                self._failing[what].connected_at = self._clock()
+                self._failing[what].connected_at = self._clock.time()
 
     def well(self, what: str) -> None:
         """A try of a task succeeded, or the task has ended."""
@@ -114,7 +115,7 @@ class Health:
             return None if oldest is None else (oldest, self._failing[oldest].error)
 
     def _is_well(self, one: _Failing) -> bool:
-        return one.connected_at is not None and self._clock() - one.connected_at >= WELL_SECONDS
+        return one.connected_at is not None and self._clock.time() - one.connected_at >= WELL_SECONDS
 
 
 def start(

@@ -32,6 +32,7 @@ from windlass.engines.kubernetes.access.login import Login, LoginError
 from windlass.engines.kubernetes.access.transport import Pool, Response
 from windlass.engines.kubernetes.objects.kinds import CLUSTER_WIDE, PLURALS
 from windlass.errors import EngineError, MissingPart, UsageError
+from windlass.runs.clock import Clock
 
 Json = Mapping[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -69,18 +70,14 @@ def require_websockets() -> None:
 class Client:
     """One context and namespace. May be used by several threads."""
 
-    def __init__(
-        self, context: str, namespace: str, kubeconfig: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`kubeconfig` is as `$KUBECONFIG`, and `clock` times the retries of a failed login.
-
-        Raises UsageError where there is no such context.
-        """
+    def __init__(self, context: str, namespace: str, kubeconfig: str, clock: Clock | None = None) -> None:
+        """`kubeconfig` is as `$KUBECONFIG`. Raises UsageError where it has no such context."""
+        clock = clock or Clock()
         self.context = context
         self.namespace = namespace
         self.kubectl = kubectl(context, kubeconfig)
         """With what it needs to reach this cluster, for hints."""
-        self.health = Health()
+        self.health = Health(clock)
         """What threads that use this client report; shared with those `within` another namespace."""
         self.ahead = 0.0
         """Seconds by which the server's clock is ahead of this machine's, by its last response; 0 if they agree."""

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects import labels, layout, manifests
 from windlass.engines.kubernetes.objects.quantity import seconds_of
 from windlass.errors import EngineError
+from windlass.runs.clock import Clock
 from windlass.runs.machine import this_machine
 from windlass.supervise.backend import HeldElsewhere
 from windlass.worker import process
@@ -34,11 +34,6 @@ DURATION_SECONDS: Final = 40.0
 RENEW_SECONDS: Final = 10.0
 SKEW_SECONDS: Final = 20.0
 """How far the clocks of two machines may differ for a command that reads the Lease only once."""
-
-
-def boot_clock() -> float:
-    """Seconds since boot, those in which the machine was suspended included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def holder_of(home: Path) -> str:
@@ -57,21 +52,17 @@ class Lease:
         run_id: str,
         holder: str,
         *,
-        clock: Callable[[], float] = boot_clock,
-        now: Callable[[], float] = time.time,
+        clock: Clock | None = None,
         has_ended: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`clock` measures durations; `now` returns the Unix seconds that are written to the Lease.
-
-        `has_ended` returns whether the cluster reports that a holder on this host has ended, so that its Lease can be
-        taken before it expires. It may raise Refused and Unreachable.
+        """`has_ended` returns whether the cluster reports that the holder on a host has ended: its Lease is taken
+        before it expires. It may raise Refused and Unreachable.
         """
         self._client = client
         self.name = run_id
         """Of the object."""
         self._holder = holder
-        self._clock = clock
-        self._now = now
+        self._clock = clock or Clock()
         self._has_ended = has_ended
         self._lock = threading.Lock()
         self._seen: tuple[str, str] | None = None
@@ -80,7 +71,7 @@ class Lease:
         self._renewed_at: float | None = None
         """When this supervisor last renewed it; None while it does not hold it."""
         self._done = threading.Event()
-        self._denial = Absence(clock)
+        self._denial = Absence(self._clock.boottime)
         self._unfenced_at: float | None = None
         """When it was last found that there is nothing to hold; None where there is a Lease."""
         self.lost_to = ""
@@ -100,7 +91,8 @@ class Lease:
                 return self._take()
             except Refused as error:
                 if error.is_absent(self.name, "ConfigMap") or self._is_denied(error):
-                    self._unfenced_at = self._clock()  # asked again later: the right may be given, or be missed once
+                    # The Lease is requested again later: the right to it may be given, or was missing once.
+                    self._unfenced_at = self._clock.boottime()
                     return True
                 if error.status == 403 and not self._is_known():
                     return False  # asked again at once: authorizers refuse for a moment while they are restarted
@@ -143,11 +135,12 @@ class Lease:
 
     def _is_fresh(self) -> bool:
         """Whether no other supervisor can have taken it: it was renewed less than its duration ago."""
-        return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_SECONDS - RENEW_SECONDS
+        lasts = DURATION_SECONDS - RENEW_SECONDS
+        return self._renewed_at is not None and self._clock.boottime() - self._renewed_at < lasts
 
     def _is_unfenced(self) -> bool:
         """Whether there was nothing to hold when it was last looked, not long ago."""
-        return self._unfenced_at is not None and self._clock() - self._unfenced_at < RENEW_SECONDS
+        return self._unfenced_at is not None and self._clock.boottime() - self._unfenced_at < RENEW_SECONDS
 
     def _is_known(self) -> bool:
         """Whether this login has read the Lease before: then a refusal is no want of the right."""
@@ -158,7 +151,7 @@ class Lease:
         return self._denial.is_confirmed(is_absent=error.status == 403 and not self._is_known())
 
     def _take(self) -> bool:
-        began, self._unfenced_at = self._clock(), None
+        began, self._unfenced_at = self._clock.boottime(), None
         found = self._client.get_if_exists(API, KIND, self.name)
         if found is None:
             anchor = self._client.get("v1", "ConfigMap", self.name)
@@ -181,10 +174,10 @@ class Lease:
         """Whether another holder was not seen to renew it for its whole duration. Raises HeldElsewhere if it was."""
         seen = (holder, str(spec.get("renewTime")))
         if self._seen is None:
-            self._seen, self._seen_at = seen, self._clock()
+            self._seen, self._seen_at = seen, self._clock.boottime()
         elif self._seen != seen:
             self._lose(holder)
-        return self._clock() - self._seen_at >= float(spec.get("leaseDurationSeconds") or DURATION_SECONDS)
+        return self._clock.boottime() - self._seen_at >= float(spec.get("leaseDurationSeconds") or DURATION_SECONDS)
 
     def _lose(self, holder: str) -> NoReturn:
         self.lost_to = described(holder)
@@ -205,7 +198,7 @@ class Lease:
         }
 
     def _spec(self, transitions: int) -> dict[str, Any]:
-        now = self._now() + self._client.ahead  # commands compare it with the clock of the cluster
+        now = self._clock.time() + self._client.ahead  # commands compare it with the clock of the cluster
         stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": self._holder,

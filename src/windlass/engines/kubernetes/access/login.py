@@ -12,13 +12,13 @@ import signal
 import ssl
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes.access.kubeconfig import Context, Section
+from windlass.runs.clock import Clock
 
 AGAIN_SECONDS: Final = 5.0
 """Between two tries to log in: each may start a plugin."""
@@ -53,13 +53,11 @@ class Login:
     def __init__(
         self,
         load: Callable[[], Context],
-        clock: Callable[[], float] = time.monotonic,
-        credentials: Callable[[Context], Credentials] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """`load` reads the kubeconfig; its errors pass through. A login that fails is raised by `headers`."""
         self._load = load
-        self._clock = clock
-        self._log_in_with = credentials or (lambda context: credentials_of(context, time.time()))
+        self._clock = clock or Clock()
         self._changed = threading.Condition()
         self._failed = ""
         self._is_stale = self._is_renewing = False
@@ -67,7 +65,7 @@ class Login:
         self.generation = 0
         """Increased with each change of what connections are made by: the context, or the client certificate."""
         self.context = load()
-        self._tried_at = clock()
+        self._tried_at = self._clock.monotonic()
         self._renew()
         self._is_stale = bool(self._failed)
 
@@ -75,11 +73,12 @@ class Login:
         """The headers of a request; an expired login is renewed first. Raises LoginError."""
         with self._changed:
             if not self._is_renewing and self._is_due():
-                self._tried_at = self._clock()
+                self._tried_at = self._clock.monotonic()
                 threading.Thread(target=self._renew, name="login", daemon=True).start()
                 self._is_renewing = True
             if not self._is_valid():
-                left = None if _is_at_terminal() else max(0.0, WAIT_SECONDS - (self._clock() - self._tried_at))
+                tried_for = self._clock.monotonic() - self._tried_at
+                left = None if _is_at_terminal() else max(0.0, WAIT_SECONDS - tried_for)
                 if not self._changed.wait_for(lambda: not self._is_renewing, left):
                     raise LoginError(f"the login has not succeeded within {WAIT_SECONDS:g} s: its plugin still runs")
                 if self._failed:
@@ -97,13 +96,13 @@ class Login:
 
     def _expires_within(self, seconds: float) -> bool:
         expires_at = self._credentials.expires_at
-        return expires_at is not None and expires_at - seconds <= time.time()
+        return expires_at is not None and expires_at - seconds <= self._clock.time()
 
     def _is_due(self) -> bool:
         if self._expires_within(0.0) and not self._failed and not self._is_stale:
             return True
         is_wanted = self._failed or self._is_stale or self._expires_within(AHEAD_SECONDS)
-        return bool(is_wanted) and self._clock() - self._tried_at >= AGAIN_SECONDS
+        return bool(is_wanted) and self._clock.monotonic() - self._tried_at >= AGAIN_SECONDS
 
     def tls(self) -> ssl.SSLContext:
         """For connections to the server. Raises OSError, ValueError for an invalid certificate."""
@@ -119,6 +118,10 @@ class Login:
                 made.load_cert_chain(str(certificate), str(key))
         return made
 
+    def _log_in(self, context: Context) -> Credentials:
+        """The credentials of a kubeconfig's user. Raises errors of many types."""
+        return credentials_of(context, self._clock.time())
+
     def _renew(self) -> None:
         """Log in; by the kubeconfig as it is now, where it did not work: `aws eks update-kubeconfig` may have written
         another user.
@@ -127,7 +130,7 @@ class Login:
         try:
             if self._failed or self._is_stale:
                 context = self._load()
-            found = self._log_in_with(context)
+            found = self._log_in(context)
         except Exception as error:  # reading files and running a plugin raise many types
             failed = " ".join(str(error).split()) or type(error).__name__
         with self._changed:
@@ -138,7 +141,7 @@ class Login:
                 if (found.certificate, found.key) != (self._credentials.certificate, self._credentials.key):
                     self.generation += 1
                 self._credentials, self._is_stale = found, False
-            self._failed, self._is_renewing, self._tried_at = failed, False, self._clock()
+            self._failed, self._is_renewing, self._tried_at = failed, False, self._clock.monotonic()
             self._changed.notify_all()
 
 

@@ -10,8 +10,7 @@ import contextlib
 import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import tombstones
 from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified
 from windlass.errors import EngineError, UsageError
+from windlass.runs.clock import Clock
 from windlass.runs.events import OutputsCollected, Warned, entries
 from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import OUTPUT, OUTPUT_DIGEST, locked
@@ -48,25 +48,19 @@ def is_home(run_dir: Path, collected: OutputsCollected) -> bool:
 # -- in the supervisor's pod ------------------------------------------------------------------------------------------
 
 
-def hold(
-    client: Client,
-    run_id: str,
-    run_dir: Path,
-    now: Callable[[], float] = time.time,
-    pause: Callable[[float], object] = time.sleep,
-) -> None:
+def hold(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
     """Return once the outputs in the folder of the run are fetched, or too old; at once where there are none."""
     try:
         give_up = (run_dir / OUTPUT_DIGEST).stat().st_mtime + HELD_SECONDS
     except FileNotFoundError:
         return
-    while now() < give_up:
+    while clock.time() < give_up:
         try:
             if _is_over(client, run_id):
                 return
             _await_mark(client, run_id)
         except EngineError:  # the API server is away: the outputs are held meanwhile
-            pause(PAUSE_SECONDS)
+            clock.wait(PAUSE_SECONDS)
 
 
 def end_at_sigterm() -> None:

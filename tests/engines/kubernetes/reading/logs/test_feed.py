@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, serving
+from tests.helpers.clock import FakeClock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.order_server import EventSink
@@ -66,7 +67,7 @@ class Scene:
         self.folder, self.cluster, self.api = folder / "run" / "attempt-1", cluster, api
         self.client = client_of(api, folder)
         self.pods, self.feeds, self.readers = Pods(cluster), Feeds(), Readers(1)
-        self.now = 0.0
+        self.clock = FakeClock()
         self.feed = self.made()
         self.feed.look()
 
@@ -81,7 +82,7 @@ class Scene:
             self.feeds,
             self.readers,
             lambda: None,
-            lambda: self.now,
+            self.clock,
         )
 
     def send(self, *events: bytes, token: str = TOKEN) -> None:
@@ -186,7 +187,7 @@ def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene
     scene.cluster.logs[0] = logged(*tagged(*EVENTS[:2]), b"[0] step 1")
     scene.feed.catch_up()
     assert scene.asked() == []
-    scene.now = UNFED_SECONDS
+    scene.clock.now += UNFED_SECONDS
     scene.feed.catch_up()
     until(lambda: not scene.feed._is_reading)
     assert scene.text == b"".join(EVENTS[:2])
@@ -194,21 +195,21 @@ def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene
     scene.cluster.logs[0] += logged(*tagged(*EVENTS[2:4]), start=3)
     scene.feed.catch_up()
     assert len(scene.asked()) == 1
-    scene.now += scene.readers.pause_seconds
+    scene.clock.now += scene.readers.pause_seconds
     scene.feed.catch_up()
     until(lambda: scene.text == b"".join(EVENTS[:4]))
     # It connects: its feed brings all from the beginning on.
     for one in (*EVENTS, END):
         scene.send(one)
     assert scene.text == b"".join([*EVENTS, END])
-    scene.now += 1000
+    scene.clock.now += 1000
     until(lambda: not scene.feed._is_reading)
     scene.feed.catch_up()
     assert len(scene.asked()) == 2
     scene.feed.disconnected()
     scene.feed.catch_up()
     assert len(scene.asked()) == 2
-    scene.now += UNFED_SECONDS
+    scene.clock.now += UNFED_SECONDS
     scene.feed.catch_up()
     until(lambda: len(scene.asked()) == 3)
 
@@ -240,7 +241,7 @@ def test_the_end_of_an_attempt_is_found_in_the_log_of_a_pod_that_is_reused(scene
         *tagged(*EVENTS), b"[a] over t0ken", b"[a] 2", *tagged(*other), b"[a] over t1ken", b"[a] 3", *tagged(END)
     )
     scene.feed = scene.made(2)
-    scene.now += UNFED_SECONDS
+    scene.clock.now += UNFED_SECONDS
     scene.feed.catch_up()
     until(lambda: not scene.feed._is_reading)
     scene.feed.catch_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import resource
 import threading
 import time
@@ -11,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.engines.kubernetes.api import Api, ClusterOfOneRun, Pods, client_of, reply, said, serving
+from tests.engines.kubernetes.logins import FakeLogin, LeapingClock
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.access.kubeconfig import Context, read_context
-from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials, Login
+from windlass.engines.kubernetes.access.login import AGAIN_SECONDS, Credentials
 from windlass.engines.kubernetes.reading.logs.follower import (
     MAX_FOLLOWED,
     RESERVED_FILES,
@@ -96,13 +95,12 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
     client = client_of(api, tmp_path)
     is_broken = [True]
 
-    def log_in(_: Context) -> Credentials:
+    def log_in() -> Credentials:
         if is_broken[0]:
             raise RuntimeError("the plugin broke")
         return Credentials("Bearer secret")
 
-    ticks = itertools.count(0.0, AGAIN_SECONDS)
-    client._login = Login(lambda: read_context("c", str(tmp_path / "kubeconfig")), ticks.__next__, log_in)
+    client._login = FakeLogin("c", str(tmp_path / "kubeconfig"), log_in, LeapingClock(AGAIN_SECONDS))
     follower = following(client, cluster, tmp_path / "a")
     until(lambda: "log of node 0" in client.health._failing)
     assert not follower.is_done

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Unreachable
@@ -12,32 +13,29 @@ from windlass.engines.kubernetes.reading.preflight import probes
 
 
 class Pod:
-    """Answers a question after its connection broke some times; a second goes by with each pause."""
+    """Answers a question after its connection broke some times."""
 
     def __init__(self, breaks: int, lasts: float = 0.0) -> None:
         self.breaks, self.lasts = breaks, lasts
-        self.now, self.asked = 0.0, 0
+        self.clock, self.asked = FakeClock(), 0
 
     def answer(self, *_: object) -> dict[str, Any]:
         self.asked += 1
-        self.now += self.lasts
+        self.clock.now += self.lasts
         if self.asked <= self.breaks:
             raise Unreachable("the connection was closed", "")
         return {"folder": "/claim"}
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def ask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(probes, "_answer", pod.answer)
     client: Any = object.__new__(Client)
-    return dict(probes.ask(client, {}, "python3", {}, lambda: pod.now, pod.sleep))
+    return dict(probes.ask(client, {}, "python3", {}, pod.clock))
 
 
 def test_a_question_whose_connection_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(pod := Pod(breaks=3), monkeypatch) == {"folder": "/claim"}
-    assert (pod.asked, pod.now) == (4, 3.0)
+    assert (pod.asked, pod.clock.waits) == (4, [probes.AGAIN_SECONDS] * 3)
 
 
 @pytest.mark.parametrize(("lasts", "asked"), [(0.0, 16), (probes.ASK_SECONDS, 1)], ids=["at once", "by silence"])

@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from windlass.engines.kubernetes.objects.pod_status import (
 )
 from windlass.engines.kubernetes.reading.logs.follower import POLLS_A_SECOND, PodLogReader, Pods
 from windlass.runs import node_events
+from windlass.runs.clock import Clock
 from windlass.supervise.log_tail import Known, LogTail
 from windlass.worker import event_feed
 from windlass.worker.order_protocol import ProtocolError
@@ -91,7 +91,7 @@ class NodeFeed:
         feeds: Feeds,
         readers: Readers,
         wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         """`what` is the name of the log in the record; `wake` is called when something new was written.
 
@@ -105,12 +105,12 @@ class NodeFeed:
         self._feeds = feeds
         self._readers = readers
         self._wake = wake
-        self._clock = clock
+        self._clock = clock or Clock()
         self._lock = threading.Lock()
         """Held while what follows is used."""
         self._pod = ""
         """The pod that it takes events from."""
-        self._unfed_since: float | None = clock()
+        self._unfed_since: float | None = self._clock.monotonic()
         """None while the pod is connected, and sends."""
         self._next_read_at = 0.0
         self._is_reading = False
@@ -169,7 +169,7 @@ class NodeFeed:
     def disconnected(self) -> None:
         """Records that the connection to the pod was lost."""
         with self._lock:
-            self._unfed_since = self._clock() if self._unfed_since is None else self._unfed_since
+            self._unfed_since = self._clock.monotonic() if self._unfed_since is None else self._unfed_since
 
     # -- the pod ------------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class NodeFeed:
             self._finish()
             return
         self.look()  # the pod may have been there before this was
-        pod, now = self._pods.pod(self._place), self._clock()
+        pod, now = self._pods.pod(self._place), self._clock.monotonic()
         if pod is None:
             if self._pods.is_gone(self._place):
                 self._finish()
@@ -237,7 +237,7 @@ class NodeFeed:
             self._client.health.well(self._what)
         with self._lock:
             self._is_reading = False
-            self._next_read_at = self._clock() + (0.0 if self._reader.has_ended and not ended else pause)
+            self._next_read_at = self._clock.monotonic() + (0.0 if self._reader.has_ended and not ended else pause)
         if is_last:
             self._finish()
         self._wake()

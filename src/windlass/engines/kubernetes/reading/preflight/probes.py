@@ -11,7 +11,6 @@ import functools
 import io
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from windlass.engines.kubernetes.objects.pod_template import PYTHON
 from windlass.engines.kubernetes.reading.preflight import pod_findings, pod_program
 from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 from windlass.errors import EngineError
+from windlass.runs.clock import Clock
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
@@ -164,25 +164,19 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
     return pod_findings.folder_check(claim, answer["folder"])
 
 
-def ask(
-    client: Client,
-    pod: Json,
-    python: str,
-    question: Json,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Json:
+def ask(client: Client, pod: Json, python: str, question: Json, clock: Clock | None = None) -> Json:
     """What the program answers in a pod; asked again where the connection broke, as with the API server that carries
     it. Raises EngineError.
     """
-    give_up = clock() + BROKEN_SECONDS
+    clock = clock or Clock()
+    give_up = clock.monotonic() + BROKEN_SECONDS
     while True:
         try:
             return _answer(client, pod, python, question)
         except Unreachable:
-            if clock() >= give_up:
+            if clock.monotonic() >= give_up:
                 raise
-            sleep(AGAIN_SECONDS)
+            clock.wait(AGAIN_SECONDS)
 
 
 def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
