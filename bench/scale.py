@@ -53,7 +53,7 @@ def run_id(number: int) -> str:
 
 
 def objects(number: int) -> tuple[Object, Object, list[Object]]:
-    """The anchor, the Job and the pods of one run, all of whose pods run."""
+    """The owner ConfigMap, the Job and the pods of one run, all of whose pods run."""
     job = Job(name="digits", run="train.py", nodes=NUM_PODS)
     shape = pod_template.Shape(run_id(number), NAMESPACE, "job", "localhost/base:1", "python3", 1000, "0" * 64, 1)
     [made] = manifests.attempt(shape, job, 1, NUM_PODS)
@@ -73,7 +73,7 @@ def objects(number: int) -> tuple[Object, Object, list[Object]]:
         }
         for place in range(NUM_PODS)
     ]
-    return manifests.anchor(shape, job, "boot"), made, pods
+    return manifests.owner_config_map(shape, job, "boot"), made, pods
 
 
 def running(name: str) -> Object:
@@ -105,8 +105,8 @@ def running(name: str) -> Object:
 
 
 def make(client: Client, number: int) -> None:
-    anchor, job, pods = objects(number)
-    owner = client.create(anchor)
+    owner_config_map, job, pods = objects(number)
+    owner = client.create(owner_config_map)
     owner = client.create(manifests.owned(job, owner))
     merge = "application/merge-patch+json"
     state = {"status": {"active": NUM_PODS, "ready": NUM_PODS, "startTime": owner["metadata"]["creationTimestamp"]}}

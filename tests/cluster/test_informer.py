@@ -26,7 +26,7 @@ __all__ = ["home", "targets", "windlass"]
 WAIT_SECONDS = 600
 
 
-def anchor(run_id: str, namespace: str) -> dict[str, Any]:
+def owner_config_map(run_id: str, namespace: str) -> dict[str, Any]:
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: run_id, layout.JOB_LABEL: "digits"}
     return {
         "apiVersion": "v1",
@@ -68,12 +68,12 @@ def client(lone_bed: Bed, lone_namespace: str) -> Iterator[Client]:
 def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Client) -> None:
     many = {f"digits-{number:05}" for number in range(20)}
     for run_id in many:
-        client.create(anchor(run_id, client.namespace))
+        client.create(owner_config_map(run_id, client.namespace))
     before = set(threading.enumerate())  # those of other tests may end meanwhile
     with closing(Watched(client)) as watched:
         assert ids(watched.runs()) == many
         assert len(set(threading.enumerate()) - before) == 4, "one watch of each kind and the questions beside them"
-        owner = client.create(anchor("later-7f3k2", client.namespace))
+        owner = client.create(owner_config_map("later-7f3k2", client.namespace))
         client.create(suspended("later-7f3k2", owner))
         found = seen_once(watched, lambda found: any(seen.status.waits_for == "Suspended" for seen in found))
         [later] = [seen for seen in found if seen.status.id == "later-7f3k2"]
@@ -84,7 +84,7 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
         seen_once(watched, lambda _: watched.trouble is not None)
         assert len(watched.runs()) == 21, "what was known still is"
         lone_bed.start_api_server()
-        client.create(anchor("after-7f3k2", client.namespace))
+        client.create(owner_config_map("after-7f3k2", client.namespace))
         client.delete("v1", "ConfigMap", "digits-00003")
         seen_once(watched, lambda found: ids(found) == (many | {"later-7f3k2", "after-7f3k2"}) - {"digits-00003"})
         seen_once(watched, lambda _: watched.trouble is None)
@@ -92,9 +92,9 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
 
 @pytest.mark.timeout(600)
 def test_a_version_that_the_server_has_forgotten_is_listed_anew(client: Client) -> None:
-    client.create(anchor("digits-7f3k2", client.namespace))
+    client.create(owner_config_map("digits-7f3k2", client.namespace))
     with closing(Forgetful(client)) as watched:
-        client.create(anchor("later-7f3k2", client.namespace))
+        client.create(owner_config_map("later-7f3k2", client.namespace))
         seen_once(watched, lambda found: len(found) == 2)
 
 
@@ -104,13 +104,13 @@ class Forgetful(Watched):
     def _watch(self, table: Any) -> None:
         if not hasattr(self, "_forgot"):
             self._forgot = True
-            self._board.versions.update(dict.fromkeys(self._board.versions, "1"))
+            self._lists.versions.update(dict.fromkeys(self._lists.versions, "1"))
         super()._watch(table)
 
 
 def test_ps_goes_on_with_a_line_for_each_change(cluster: Cluster, namespace: str, targets: None) -> None:
     with closing(Client(cluster.context, namespace, cluster.kubeconfig)) as client:
-        client.create(anchor("digits-7f3k2", namespace))
+        client.create(owner_config_map("digits-7f3k2", namespace))
         words = [*WINDLASS, "ps", "--on", "bed", "--watch"]
         with Path("out").open("w") as out, subprocess.Popen(words, stdout=out) as command:
             wait_for(lambda: "digits-7f3k2  queued  0/0" in Path("out").read_text())

@@ -37,7 +37,7 @@ time.sleep(600 if attempt in os.environ["LASTS"] else 1)
 UNUSED = {
     Right("", "configmaps", "delete"): (
         "a part of the record, which another supervisor has left, or of more than 256 (supervisor/record.py, "
-        "_create_part); a stop request that a stronger one replaces (workloads/tombstones.py, put)"
+        "_create_part); a stop request that a stronger one replaces (running/markers.py, put)"
     ),
     Right("batch", "jobs", "update"): "the end of its own Job beside a sidecar that runs on (running/shutdown.py)",
 }
@@ -172,7 +172,7 @@ def test_a_run_that_has_ended_expires_whole_and_a_resume_keeps_it(bed: Bed, name
 
 
 def owner_of(bed: Bed, namespace: str, run: Run) -> str:
-    """The uid of the object that owns the run's anchor; empty where none does."""
+    """The uid of the object that owns the run's owner ConfigMap; empty where none does."""
     path = "jsonpath={.metadata.ownerReferences[*].uid}"
     return bed.kubectl("get", "configmap", run.id, "-n", namespace, "-o", path)
 

@@ -14,7 +14,7 @@ from tests.cli.test_json import hold
 from tests.cluster.bed.cluster import Bed, Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.rights import LIMITED, rights_of, until_granted, until_role_is_granted
-from tests.cluster.test_informer import anchor
+from tests.cluster.test_informer import owner_config_map
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
@@ -211,6 +211,6 @@ def test_the_printed_role_is_enough_to_follow_runs_of_other_machines(bed: Bed, n
         contextlib.closing(Watched(client)) as watched,
     ):
         assert watched.runs() == []
-        client.create(anchor("digits-7f3k2", namespace))
+        client.create(owner_config_map("digits-7f3k2", namespace))
         wait_for(watched.runs, "the run, by a watch")
         assert watched.trouble is None

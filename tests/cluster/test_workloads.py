@@ -118,7 +118,7 @@ def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
 def test_nothing_is_left_of_a_run_that_is_removed(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str, cascade: str
 ) -> None:
-    """By its command, or with its anchor: an expiry is a foreground deletion of what owns that."""
+    """By its command, or with its owner ConfigMap: an expiry is a foreground deletion of what owns that."""
     if via in OPERATORS:
         operator(OPERATORS[via])
     way = WORKLOADS[via]

@@ -193,7 +193,7 @@ def test_a_url_with_a_query_is_staged_on_this_machine_and_not_in_a_cluster(host:
     assert_no_secret(to.parent)
     with pytest.raises(UsageError, match="has a query or a login, which objects of the cluster would keep") as raised:
         data.stage_in_claim(
-            f"{host.address}/d/small.bin?{SECRET}", "lab", None, context(to), progress=Progress(), told=print
+            f"{host.address}/d/small.bin?{SECRET}", "lab", None, context(to), progress=Progress(), on_line=print
         )
     assert SECRET not in str(raised.value)
 

@@ -223,17 +223,17 @@ def stage_in_claim(
     context: Context,
     *,
     progress: Progress,
-    told: Callable[[str], None],
+    on_line: Callable[[str], None],
     secrets: Sequence[str] = (),
     service_account: str | None = None,
 ) -> StagedData:
-    """Stage a set in a claim of a target, ahead of runs; `told` is called with what it waits for.
+    """Stage a set in a claim of a target, ahead of runs; `on_line` is called with what it waits for.
 
     Raises UsageError, EngineError.
     """
     began, address = time.time(), _without_secret(Address.parse(source, context.cwd))
     with _engine_of(on, context) as engine:
-        line = engine.stage_data(claim, address, progress, told, secrets=secrets, service_account=service_account)
+        line = engine.stage_data(claim, address, progress, on_line, secrets=secrets, service_account=service_account)
     now = time.time()
     return StagedData(
         line["digest"],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.spec.targets import KubernetesTarget
 
-Told = Callable[[str], None]
+OnLine = Callable[[str], None]
 SERVICE_ACCOUNT: Final = "default"
 """Of pods whose job names none."""
 
@@ -82,8 +82,8 @@ def names(context: Context) -> list[str]:
     return sorted(found)
 
 
-def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterator[OfferedCheck]:
-    """All checks, each as soon as it is known; `told` takes what is being waited for.
+def doctor(on: str, context: Context, on_line: OnLine, pod_role: str = "") -> Iterator[OfferedCheck]:
+    """All checks, each as soon as it is known; `on_line` takes what is being waited for.
 
     `pod_role` is the ARN of the role that pods should have, for a cluster that Windlass did not make.
     Raises UsageError, JobFileError.
@@ -101,9 +101,9 @@ def doctor(on: str, context: Context, told: Told, pod_role: str = "") -> Iterato
         role = outputs.run_role_arn
         yield _of_aws(POD_IDENTITY, outputs.region, context, lambda aws: association_finding(aws, pods, role))
         yield from _components(found.named, outputs, context)
-        yield from _cluster(found.target, context, _expected(found.named, outputs), told)
+        yield from _cluster(found.target, context, _expected(found.named, outputs), on_line)
     elif found.target is not None:
-        yield from _foreign(found.target, context, told, pod_role)
+        yield from _foreign(found.target, context, on_line, pod_role)
 
 
 # -- the account ------------------------------------------------------------------------------------------------------
@@ -174,11 +174,11 @@ def _version(one: ComponentStatus) -> str:
     return f"version {one.installed}" if one.installed else "one that was not installed by Windlass"
 
 
-def _cluster(target: KubernetesTarget, context: Context, expected: Expected, told: Told) -> Iterator[OfferedCheck]:
+def _cluster(target: KubernetesTarget, context: Context, expected: Expected, on_line: OnLine) -> Iterator[OfferedCheck]:
     from windlass.engines.kubernetes.reading.preflight.platform import platform
 
     try:
-        for check in platform(target, context.environ, replace(expected, images=_images(context)), told):
+        for check in platform(target, context.environ, replace(expected, images=_images(context)), on_line):
             yield OfferedCheck(check)
     except WindlassError as error:  # of a login program, or of a kubeconfig
         yield OfferedCheck(Check("login", "fail", error.message, error.hint))
@@ -218,7 +218,7 @@ def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], F
         return diagnosis(unknown(name, error))
 
 
-def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: str) -> Iterator[OfferedCheck]:
+def _foreign(target: KubernetesTarget, context: Context, on_line: OnLine, pod_role: str) -> Iterator[OfferedCheck]:
     """A cluster that Windlass did not make: of EKS, or another one."""
     from windlass.clusters.preflight.programs import identity_finding, program_findings
     from windlass.engines.kubernetes.reading.preflight.platform import Expected, eks_cluster
@@ -234,4 +234,4 @@ def _foreign(target: KubernetesTarget, context: Context, told: Told, pod_role: s
         yield _of_aws(POD_IDENTITY, eks.region, context, lambda aws: association_finding(aws, pods, pod_role))
         fix = f"{command(eks.region, pods, pod_role)}; windlass doctor --pod-role ROLE_ARN --request makes it"
         wanted = Association(SERVICE_ACCOUNT, pod_role, fix)
-    yield from _cluster(target, context, Expected(wanted), told)
+    yield from _cluster(target, context, Expected(wanted), on_line)

@@ -147,7 +147,7 @@ def _copied(
     store: Store,
     on: str | None,
     node: int | None,
-    told: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> tuple[str, Received]:
     """Copy from `there` or to `here`, each a run or a claim and a path; gives its name, and what was copied."""
     of, path = there or here or ("", "")
@@ -156,7 +156,9 @@ def _copied(
     if of.startswith(CLAIM):
         _refuse_node(of, None, node)
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
-            return of, files.fetch(path, local, told) if there is not None else files.put(local, path, told)
+            return of, files.fetch(path, local, on_progress) if there is not None else files.put(
+                local, path, on_progress
+            )
     engine, run_id = runs.find(of, store, on, process.here())
     path = path if path.startswith("/") else _relative(path)
     if ".." in path.split("/") or "\0" in path:
@@ -169,8 +171,8 @@ def _copied(
         return run_id, _code(engine, run_id, path, local, is_read=there is not None)
     where = _node(engine, engine.status(run_id), None, node)
     if there is not None:
-        return run_id, engine.fetch(run_id, where, path, local, told)
-    return run_id, engine.put(run_id, where, local, path, told)
+        return run_id, engine.fetch(run_id, where, path, local, on_progress)
+    return run_id, engine.put(run_id, where, local, path, on_progress)
 
 
 def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool) -> Received:

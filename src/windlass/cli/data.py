@@ -259,7 +259,7 @@ def _stage_in_claim(
 
     progress = Progress()
 
-    def told(words: str) -> None:
+    def on_line(words: str) -> None:
         click.echo(f"waiting: {visible(words)}", err=True)
 
     try:
@@ -270,7 +270,7 @@ def _stage_in_claim(
                 claim,
                 here(),
                 progress=progress,
-                told=told,
+                on_line=on_line,
                 secrets=secrets,
                 service_account=service_account,
             )

@@ -54,11 +54,15 @@ class Watch(Protocol):
 class ClaimFiles(Protocol):
     """The files of a PersistentVolumeClaim; paths are relative to its root."""
 
-    def fetch(self, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """Copies a path of the claim to this machine; `told` gets the bytes so far. Raises EngineError, OSError."""
+    def fetch(self, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
+        """Copies a path of the claim to this machine; `on_progress` receives the number of bytes so far. Raises
+        EngineError, OSError.
+        """
 
-    def put(self, local: Path, path: str, told: Callable[[int], None]) -> Received:
-        """Copies `local` to a path of the claim; `told` gets the bytes so far. Raises EngineError, OSError."""
+    def put(self, local: Path, path: str, on_progress: Callable[[int], None]) -> Received:
+        """Copies `local` to a path of the claim; `on_progress` receives the number of bytes so far. Raises EngineError,
+        OSError.
+        """
 
     def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
         """Runs a command in the root folder of the claim and returns its exit code. Raises EngineError."""
@@ -138,9 +142,9 @@ class Engine:
 
     @classmethod
     def check_network(
-        cls, report: CheckReport, target: Any, context: Context, told: Callable[[str], None]
+        cls, report: CheckReport, target: Any, context: Context, on_line: Callable[[str], None]
     ) -> CheckReport:
-        """Adds checks of the network between nodes to `report`; calls `told` with a line for each step.
+        """Adds checks of the network between nodes to `report`; calls `on_line` with a line for each step.
 
         Deletes all objects that it creates. Raises UsageError, EngineError.
         """
@@ -405,12 +409,13 @@ class Engine:
         claim: str | None,
         source: str,
         progress: Progress,
-        told: Callable[[str], None],
+        on_line: Callable[[str], None],
         *,
         secrets: Sequence[str] = (),
         service_account: str | None = None,
     ) -> Mapping[str, Any]:
-        """Stages the data set of `source` in a claim before any run reads it; calls `told` with each state of the wait.
+        """Stages the data set of `source` in a claim before any run reads it; `on_line` receives a line for each new
+        reason for waiting.
 
         Returns the entry of `storage/staging.py` and the claim. Raises UsageError, EngineError.
         """
@@ -424,14 +429,15 @@ class Engine:
         """Gives access to the files of a claim without a run. Raises UsageError, EngineError."""
         raise self.unsupported("claim:")
 
-    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
-        """Copies `path` of a run (absolute, or relative to its results) to `local`; `told` gets the bytes so far.
+    def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
+        """Copies `path` of a run (absolute, or relative to its results) to `local`; `on_progress` receives the number
+        of bytes so far.
 
         Raises UsageError, EngineError, OSError.
         """
         raise self.unsupported("cp")
 
-    def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
+    def put(self, run_id: str, node: int, local: Path, path: str, on_progress: Callable[[int], None]) -> Received:
         """Copies `local` to `path` of a run. Raises as `fetch`."""
         raise self.unsupported("cp")
 

@@ -12,12 +12,12 @@ from windlass.errors import UsageError
 from windlass.worker import tarpipe
 
 
-def copy(source: Path, destination: Path | str, told: Callable[[int], None], name: str) -> tarpipe.Received:
+def copy(source: Path, destination: Path | str, on_progress: Callable[[int], None], name: str) -> tarpipe.Received:
     """Copies `source` with the program that also sends files from pods, so that the same file types and attributes are
     kept.
 
     A `destination` that ends in a slash is a folder, which is created if missing. `name` is the name of the source;
-    `told` gets the bytes so far. Raises UsageError, OSError.
+    `on_progress` gets the bytes so far. Raises UsageError, OSError.
     """
     if not (source.is_file() or source.is_dir()):
         raise UsageError(
@@ -29,7 +29,7 @@ def copy(source: Path, destination: Path | str, told: Callable[[int], None], nam
         assert sender.stdout is not None
         assert sender.stderr is not None
         try:
-            found = tarpipe.receive(sender.stdout, str(destination), name, told)
+            found = tarpipe.receive(sender.stdout, str(destination), name, on_progress)
             sender.stdout.read()  # padding after the archive
         except tarfile.TarError as error:
             sender.stdout.close()  # the sender ends when it can no longer write

@@ -15,7 +15,7 @@ from tests.engines.kubernetes.wire import Server
 
 from windlass.engines.kubernetes.access.client import Client
 
-Answer = Callable[[str, str], bytes]
+Respond = Callable[[str, str], bytes]
 """From method and path with query, the bytes to send; the connection is closed after them."""
 
 
@@ -52,7 +52,7 @@ def not_found(kind: str, name: str) -> bytes:
 class Api(Server):
     """Serves `answer`, which may be replaced at any time; `asked` are the requests that came."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Respond) -> None:
         self.answer = answer
         self.asked: list[str] = []
         super().__init__(lambda _, connection: self._reply(connection))
@@ -65,7 +65,7 @@ class Api(Server):
 
 
 @contextlib.contextmanager
-def serving(answer: Answer) -> Iterator[Api]:
+def serving(answer: Respond) -> Iterator[Api]:
     with contextlib.closing(Api(answer)) as api:
         yield api
 

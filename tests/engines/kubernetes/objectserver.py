@@ -52,7 +52,7 @@ class Request(NamedTuple):
     body: Any
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A response."""
 
     status: int
@@ -60,26 +60,26 @@ class Answer(NamedTuple):
     content: str = "application/json"
 
 
-def sent(body: Any, code: int = 200) -> Answer:
+def sent(body: Any, code: int = 200) -> Response:
     """A response with this JSON."""
-    return Answer(code, json.dumps(body).encode())
+    return Response(code, json.dumps(body).encode())
 
 
-def status(code: int, reason: str, message: str = "", **details: str) -> Answer:
+def status(code: int, reason: str, message: str = "", **details: str) -> Response:
     """A Status object."""
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
     return sent({**body, "details": details}, code)
 
 
-NOT_SERVED = Answer(404, b"404 page not found\n", "text/plain")
-HTML_404 = Answer(404, b"<html><body>404 page not found</body></html>", "text/html")
+NOT_SERVED = Response(404, b"404 page not found\n", "text/plain")
+HTML_404 = Response(404, b"<html><body>404 page not found</body></html>", "text/html")
 """As of a proxy in front of the API server."""
 
 
-def refusing(answer: Answer, *verbs: str, plural: str = "") -> Callable[[Request], Answer | None]:
+def refusing(answer: Response, *verbs: str, plural: str = "") -> Callable[[Request], Response | None]:
     """A failure of requests with these verbs, on objects of one kind or on all."""
 
-    def fails(request: Request) -> Answer | None:
+    def fails(request: Request) -> Response | None:
         return answer if request.verb in verbs and plural in ("", request.plural) else None
 
     return fails
@@ -96,7 +96,7 @@ class ObjectServer:
         """By API group, the versions that discovery names."""
         self.forbidden: set[str] = set()
         """Plurals whose requests are refused with 403."""
-        self.fails: Callable[[Request], Answer | None] = lambda _: None
+        self.fails: Callable[[Request], Response | None] = lambda _: None
         """Returns the failure that a request is answered with; None for a request to process."""
         self.is_silent = False
         """Whether requests are read and never answered."""
@@ -190,14 +190,14 @@ class ObjectServer:
 
     # -- a run --------------------------------------------------------------------------------------------------------
 
-    def anchor(self, run_id: str, **more: Any) -> None:
+    def owner_config_map(self, run_id: str, **more: Any) -> None:
         """What a run has before anything else."""
         self.put("ConfigMap", run_id, _labels(run_id), **more)
 
-    def mark(self, run_id: str, mark: str, labels: Mapping[str, str] | None = None, **data: str) -> None:
-        """A mark on a run: `stop` or `end`."""
-        more = {layout.MARK_LABEL: mark, **(labels or {})}
-        self.put("ConfigMap", layout.mark_name(run_id, mark), {**_labels(run_id), **more}, data=data)
+    def marker(self, run_id: str, marker: str, labels: Mapping[str, str] | None = None, **data: str) -> None:
+        """Adds a marker of a run: `stop` or `end`."""
+        more = {layout.MARKER_LABEL: marker, **(labels or {})}
+        self.put("ConfigMap", layout.marker_name(run_id, marker), {**_labels(run_id), **more}, data=data)
 
     def job(self, run_id: str, status: str, completions: str = "0/1", attempt: int = 1) -> None:
         """The Job of an attempt, as its row has it."""
@@ -237,7 +237,7 @@ class ObjectServer:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Answer | Iterator[Object] | None:
+    def answer(self, request: Request) -> Response | Iterator[Object] | None:
         """The response; the changes that a watch receives; None where there is no response."""
         with self._changed:
             self.requests.append(request)
@@ -246,7 +246,7 @@ class ObjectServer:
                 return None
             return self.fails(request) or self._refusal(request) or self._done(request)
 
-    def _refusal(self, request: Request) -> Answer | None:
+    def _refusal(self, request: Request) -> Response | None:
         plural, name, key = request.plural, request.name, (request.plural, request.name)
         if plural in self.forbidden:
             return status(403, "Forbidden", f"{plural} is forbidden: the user cannot list {plural}")
@@ -262,7 +262,7 @@ class ObjectServer:
             return status(409, "Conflict", name=name, kind=plural) if held != known else None
         return None
 
-    def _done(self, request: Request) -> Answer | Iterator[Object]:
+    def _done(self, request: Request) -> Response | Iterator[Object]:
         verb, plural, name, _, query, is_table, body = request
         if plural.startswith("/"):
             return sent({"versions": [{"groupVersion": one} for one in self.apis[plural.removeprefix("/apis/")]]})
@@ -379,7 +379,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = self.server_of_objects.answer(request)
         if answer is None:
             self.close_connection = True
-        elif isinstance(answer, Answer):
+        elif isinstance(answer, Response):
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content)
             self.send_header("Content-Length", str(len(answer.body)))

@@ -141,7 +141,7 @@ class AttemptScene(RunScene):
         server.served.add("jobsets")
         self.writer: RunWriter = self.create()
         self.backend = KubernetesBackend(self.plan, self.dir, self.control)
-        server.anchor(RUN)
+        server.owner_config_map(RUN)
         server.job(RUN, "Running")
 
     def end_attempt(self, reason: str = "node-loss") -> None:
@@ -187,7 +187,7 @@ class SupervisedScene:
         self.server = server
         self.began = time.time() - ago
         self.events: list[Event] = []
-        server.anchor(SUPERVISED_RUN)
+        server.owner_config_map(SUPERVISED_RUN)
         server.put("ServiceAccount", layout.SUPERVISOR_ACCOUNT)
         self.client = server.client(folder)
         config = server.kubeconfig(folder)

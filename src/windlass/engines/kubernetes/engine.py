@@ -88,12 +88,12 @@ class KubernetesEngine(SupervisedEngine):
 
     @classmethod
     def check_network(
-        cls, report: CheckReport, target: KubernetesTarget, context: Context, told: Callable[[str], None]
+        cls, report: CheckReport, target: KubernetesTarget, context: Context, on_line: Callable[[str], None]
     ) -> CheckReport:
         """See `Engine`: between two pods."""
         from windlass.engines.kubernetes.reading.preflight.report import check_network
 
-        return check_network(report, target, context.environ, told)
+        return check_network(report, target, context.environ, on_line)
 
     @classmethod
     @override
@@ -280,12 +280,12 @@ class KubernetesEngine(SupervisedEngine):
         with self._files(run_id) as files:
             return files.execute(node, rank, command, stdin, stdout, stderr)
 
-    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+    def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
         """See `Engine`. Outputs that were brought to this machine are copied from there."""
         if (here := self._fetched(run_id, path)) is not None:
-            return copying.copy(here, local, told, Path(path).name)
+            return copying.copy(here, local, on_progress, Path(path).name)
         with self._files(run_id) as files:
-            return files.fetch(node, path, local, told)
+            return files.fetch(node, path, local, on_progress)
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
         """Where a path of the outputs of an ended run is on this machine; None for a path of a pod or a claim.
@@ -302,9 +302,9 @@ class KubernetesEngine(SupervisedEngine):
         return self.store.run_dir(run_id).joinpath(*parts)
 
     @override
-    def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
+    def put(self, run_id: str, node: int, local: Path, path: str, on_progress: Callable[[int], None]) -> Received:
         with self._files(run_id) as files:
-            return files.put(node, local, path, told)
+            return files.put(node, local, path, on_progress)
 
     @override
     def results(self, run_id: str) -> ResultsLocation:

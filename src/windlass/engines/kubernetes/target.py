@@ -76,7 +76,7 @@ class ClusterRuns(TargetRuns):
         claim: str | None,
         source: str,
         progress: Progress,
-        told: Callable[[str], None],
+        on_line: Callable[[str], None],
         *,
         secrets: Sequence[str] = (),
         service_account: str | None = None,
@@ -89,7 +89,7 @@ class ClusterRuns(TargetRuns):
         wanted = target.data if target.data is not None and target.data.claim == name else DataClaim(claim=name)
         with self._connected() as client:
             found = stage_set(
-                client, target, wanted, source, progress, told, keys=secrets, service_account=service_account
+                client, target, wanted, source, progress, on_line, keys=secrets, service_account=service_account
             )
         return {**found, "claim": name}
 

@@ -99,20 +99,20 @@ class LocalEngine(SupervisedEngine):
         plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
         return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
 
-    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+    def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
         """See `Engine`."""
         from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
-        return copy(exec_copy.result(self._folders(run_id), path), local, told, Path(path).name)
+        return copy(exec_copy.result(self._folders(run_id), path), local, on_progress, Path(path).name)
 
-    def put(self, run_id: str, node: int, local: Path, path: str, told: Callable[[int], None]) -> Received:
+    def put(self, run_id: str, node: int, local: Path, path: str, on_progress: Callable[[int], None]) -> Received:
         """See `Engine`."""
         from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
         slash = "/" if path.endswith("/") else ""
-        return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", told, local.resolve().name)
+        return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", on_progress, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
         """Returns the folder of a run, and the environment that names the folders of its results."""

@@ -130,7 +130,7 @@ class SageMakerEngine(SupervisedEngine):
             return ""
         return f"what it has saved in {folder}"
 
-    def fetch(self, run_id: str, node: int, path: str, local: Path, told: Callable[[int], None]) -> Received:
+    def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
         """Copies the fetched model, or checkpoints on this machine. Files of hosts cannot be read."""
         from windlass.engines.copying import copy
 
@@ -149,7 +149,7 @@ class SageMakerEngine(SupervisedEngine):
             is_over = self.status(run_id).phase.is_terminal
             hint = f"windlass status {run_id}" if is_over else "it is brought home when the run has ended"
             raise UsageError(f"{run_id} has brought no {first} home", hint)
-        return copy(Path(folders[first], rest), local, told, Path(path).name)
+        return copy(Path(folders[first], rest), local, on_progress, Path(path).name)
 
     def _left(self, run_id: str) -> Left:
         """Returns the unfinished work at the end of a run."""

@@ -32,7 +32,7 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> floa
 
 @pytest.fixture
 def server(server: ObjectServer, now: float) -> ObjectServer:
-    server.anchor(RUN, created=datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    server.owner_config_map(RUN, created=datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     return server
 
 

@@ -113,8 +113,8 @@ def test_pods_wait_for_no_next_attempt_and_end_in_time() -> None:
 
 
 def test_who_looks_at_the_run_is_told_that_no_attempt_follows() -> None:
-    [mark] = [one for one in made().objects if "windlass.dev/mark" in one["metadata"]["labels"]]
-    assert (mark["metadata"]["name"], mark["metadata"]["labels"]["windlass.dev/mark"]) == ("digits-7f3k2-end", "end")
+    [mark] = [one for one in made().objects if "windlass.dev/marker" in one["metadata"]["labels"]]
+    assert (mark["metadata"]["name"], mark["metadata"]["labels"]["windlass.dev/marker"]) == ("digits-7f3k2-end", "end")
 
 
 def test_a_plan_is_not_changed_by_writing_it_down() -> None:

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def ended(store: Store, server: ObjectServer, tmp_path: Path, phase: Phase) -> KubernetesEngine:
     """Of a run that has ended so, by its record; its results are kept in a claim of its own."""
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     target = TARGET.model_copy(update={"namespace": "team"})
     assert isinstance(target, KubernetesTarget)
     facts = dataclasses.replace(FACTS, kubeconfig=server.kubeconfig(tmp_path / "kube"))

@@ -28,7 +28,7 @@ RUN = "digits-7f3k2"
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     server.served.add("jobsets")
     server.put("JobSet", f"{RUN}-1", api="jobset.x-k8s.io/v1alpha2", spec={}, status={})
     server.pod(RUN, "Running")

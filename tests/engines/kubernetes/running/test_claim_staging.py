@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response
 from tests.engines.kubernetes.planning.test_plan import TARGET
 
 from windlass.engines.kubernetes.access.client import Client
@@ -39,10 +39,10 @@ class Place:
     def stage(self, wanted: DataClaim = SIZED, source: str = SOURCE) -> dict[str, Any]:
         return stage_set(self.client, TARGET, wanted, source, self.progress, self.told.append, keys=KEYS)
 
-    def _before(self, request: Request) -> Answer | None:
+    def _before(self, request: Request) -> Response | None:
         if request.plural.endswith("/log"):
             line = json.dumps({"name": "data", "done": 700, "of": 1000, "moved": 100})
-            return Answer(200, f"2026-11-23T10:00:00Z {line}\n".encode(), "text/plain")
+            return Response(200, f"2026-11-23T10:00:00Z {line}\n".encode(), "text/plain")
         jobs = [one for (plural, _), one in self.server.objects.items() if plural == "jobs"]
         if (request.plural, request.verb) == ("pods", "GET") and jobs and self.states:
             meta = jobs[0]["metadata"]

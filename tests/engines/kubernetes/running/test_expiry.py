@@ -31,7 +31,7 @@ INSIDE = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, rights=
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     return server
 
 
@@ -43,8 +43,8 @@ def supervisor(server: ObjectServer, ttl: int | None = WEEK) -> str:
 
 
 def owners(client: Client) -> list[str]:
-    anchor = client.get("v1", "ConfigMap", RUN)
-    return [owner["uid"] for owner in anchor["metadata"].get("ownerReferences", ())]
+    owner_config_map = client.get("v1", "ConfigMap", RUN)
+    return [owner["uid"] for owner in owner_config_map["metadata"].get("ownerReferences", ())]
 
 
 def seconds(plan: Plan) -> tuple[int | None, int | None]:
@@ -125,7 +125,7 @@ def before_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> No
 def test_a_supervisor_does_not_overwrite_a_release(
     server: ObjectServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The resume comes between the supervisor's read of the anchor and its write."""
+    """The resume comes between the supervisor's read of the owner ConfigMap and its write."""
     supervisor(server)
     before_write(monkeypatch, lambda: expiry.release(client, RUN))
     with pytest.raises(Refused) as error:
@@ -153,7 +153,7 @@ def test_a_release_needs_no_job(client: Client) -> None:
 
 def ended(scene: RunScene, phase: Phase = Phase.SUCCEEDED) -> float:
     scene.end(phase)
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     ended_at = scene.store.status("r-1").times.ended_at
     assert ended_at is not None
     scene.dir.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, status
 from tests.engines.kubernetes.planning.test_plan import planned
 from tests.engines.kubernetes.planning.test_transfers import CLAIM, DIGITS
 from tests.helpers.clock import START, FakeClock
@@ -82,8 +82,8 @@ class Scene:
     def warnings(self) -> list[Warned]:
         return list(entries(self.record.writer.events(), Warned))
 
-    def _logs(self, request: Request) -> Answer | None:
-        return Answer(200, self.log, "text/plain") if request.plural.endswith("/log") else None
+    def _logs(self, request: Request) -> Response | None:
+        return Response(200, self.log, "text/plain") if request.plural.endswith("/log") else None
 
 
 def _container(state: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def test_results_that_were_removed_with_their_pod_are_asked_for_again(scene: Sce
 
 
 def test_a_busy_cluster_is_asked_again(scene: Scene) -> None:
-    def busy(_: Request) -> Answer:
+    def busy(_: Request) -> Response:
         return status(503, "ServiceUnavailable")
 
     scene.server.fails = busy

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response
 from tests.engines.kubernetes.reading.logs.test_tail import begin, stream
 from tests.helpers.until import until
 
@@ -90,7 +90,7 @@ def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_succ
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
     """Of a run that trains in one pod."""
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     server.pod(RUN, "Running")
     put_job(server)
     labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
@@ -121,7 +121,7 @@ def test_an_attempt_that_begins_while_its_reader_is_closed_is_not_followed(
     with closing(server.client(tmp_path)) as client:
         reader, is_closed = LogReader(client, RUN, tmp_path / "logs"), threading.Event()
 
-        def close(request: Request) -> Answer | None:
+        def close(request: Request) -> Response | None:
             if (request.plural, request.name) == ("jobs", f"{RUN}-1") and not is_closed.is_set():
                 reader.close()
                 is_closed.set()

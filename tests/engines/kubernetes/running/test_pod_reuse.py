@@ -180,7 +180,7 @@ def test_indexes_that_get_no_other_pod_are_in_the_status_of_a_job(job: dict[str,
 
 def test_a_pod_that_was_lost_before_it_was_seen_is_gone(server: ObjectServer, tmp_path: Path) -> None:
     """Of the newest Job by its status, of an older one since an order needs a pod."""
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     server.pod(RUN, "Running", 0)
     server.pod(RUN, "Running", 0, attempt=2)
     labels = {layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "2"}

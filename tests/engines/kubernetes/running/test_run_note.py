@@ -44,8 +44,8 @@ def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: SupervisedScene
     assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == ""
 
 
-def test_the_anchor_keeps_what_others_have_written_on_it(scene: SupervisedScene, server: ObjectServer) -> None:
-    server.anchor(RUN, metadata={"annotations": {layout.SPARES_ANNOTATION: "1"}})
+def test_owner_config_map_keeps_annotations_of_others(scene: SupervisedScene, server: ObjectServer) -> None:
+    server.owner_config_map(RUN, metadata={"annotations": {layout.SPARES_ANNOTATION: "1"}})
     answers = [status(409, "Conflict")]
     server.fails = lambda request: answers.pop() if request.verb == "PUT" and answers else None
     scene.engine.write_note(RUN, "x")
@@ -54,7 +54,7 @@ def test_the_anchor_keeps_what_others_have_written_on_it(scene: SupervisedScene,
 
 
 def test_a_note_that_another_user_made_too_long_is_cut(scene: SupervisedScene, server: ObjectServer) -> None:
-    server.anchor(RUN, metadata={"annotations": {layout.NOTE_ANNOTATION: "x" * 100_000}})
+    server.owner_config_map(RUN, metadata={"annotations": {layout.NOTE_ANNOTATION: "x" * 100_000}})
     assert len(scene.engine.note(RUN)) == NOTE_CHARS
 
 

@@ -15,7 +15,7 @@ RUNTIME = {"metadata": {"name": "r-1"}}
 JOBSET, POD = {"metadata": {"name": "r-1"}}, {"metadata": {"name": "r-1-n-0-x"}, "status": {"phase": "Running"}}
 
 
-class Asked:
+class RecordingClient:
     """A client that notes what is deleted."""
 
     def __init__(self, **found: list[dict[str, Any]]) -> None:
@@ -30,15 +30,15 @@ class Asked:
         return True
 
 
-def test_a_run_is_removed_pods_first_and_its_anchor_once_no_job_can_lose_its_pods() -> None:
-    asked = Asked()
-    shutdown.remove(cast("Client", asked), "r")
-    assert asked.deleted == [("JobSet", "r-1", True), ("ConfigMap", "r", False), ("Pod", "r-1-n-0-x", False)]
+def test_removal_deletes_pods_first_and_owner_config_map_last() -> None:
+    client = RecordingClient()
+    shutdown.remove(cast("Client", client), "r")
+    assert client.deleted == [("JobSet", "r-1", True), ("ConfigMap", "r", False), ("Pod", "r-1-n-0-x", False)]
 
 
 def test_a_runtime_is_deleted_with_its_trainjob_and_kept_where_a_run_is_stopped() -> None:
     found = {"TrainingRuntime": [RUNTIME], "TrainJob": [RUNTIME], "Pod": []}
-    removed, stopped = Asked(**found), Asked(**found)
+    removed, stopped = RecordingClient(**found), RecordingClient(**found)
     shutdown.remove(cast("Client", removed), "r")
     kinds = [("TrainingRuntime", True), ("TrainJob", True), ("JobSet", True), ("ConfigMap", False)]
     assert [(kind, is_first) for kind, _, is_first in removed.deleted] == kinds
@@ -61,19 +61,19 @@ def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any
 
 def test_pods_that_a_sidecar_keeps_running_are_deleted_once_the_ranks_have_ended() -> None:
     pods = [beside("r-1-0", "terminated"), beside("r-1-1", "terminated", "terminated")]
-    asked = Asked(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=pods)
-    assert shutdown.end_beside_sidecars(cast("Client", asked), "r") == ["istio-proxy"]
-    assert [(kind, name) for kind, name, _ in asked.deleted] == [("Job", "r-1"), ("Pod", "r-1-0")]
+    client = RecordingClient(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=pods)
+    assert shutdown.end_beside_sidecars(cast("Client", client), "r") == ["istio-proxy"]
+    assert [(kind, name) for kind, name, _ in client.deleted] == [("Job", "r-1"), ("Pod", "r-1-0")]
 
 
 def test_pods_without_a_sidecar_are_kept_with_their_logs() -> None:
-    asked = Asked(Pod=[beside("r-1-0", "terminated", None), beside("r-1-1", "running", None)])
-    assert shutdown.end_beside_sidecars(cast("Client", asked), "r") == []
-    assert asked.deleted == []
+    client = RecordingClient(Pod=[beside("r-1-0", "terminated", None), beside("r-1-1", "running", None)])
+    assert shutdown.end_beside_sidecars(cast("Client", client), "r") == []
+    assert client.deleted == []
 
 
 def test_ranks_that_still_run_beside_a_sidecar_are_waited_for() -> None:
-    asked = Asked(Pod=[beside("r-1-0", "terminated"), beside("r-1-1", "running")])
+    client = RecordingClient(Pod=[beside("r-1-0", "terminated"), beside("r-1-1", "running")])
     with pytest.raises(EngineError, match="r-1-1 have not ended yet"):
-        shutdown.end_beside_sidecars(cast("Client", asked), "r")
-    assert asked.deleted == []
+        shutdown.end_beside_sidecars(cast("Client", client), "r")
+    assert client.deleted == []

@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.planning.export import manifests
-from windlass.engines.kubernetes.reading.discovery.board import TABLES, Board
+from windlass.engines.kubernetes.reading.discovery.object_lists import TABLES, ObjectLists
 from windlass.engines.kubernetes.reading.preflight.pod_admission import run_pods
 from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.plan.steps import ObjectStep
@@ -297,21 +297,21 @@ def test_a_run_waits_for_no_spare_and_ends_as_none(
     jobs: dict[int, str], words: dict[int, list[str]], how: str, phase: Phase, ready: int
 ) -> None:
     """Two nodes and a spare, without a record."""
-    board = Board("team")
+    lists = ObjectLists("team")
     labels = {layout.RUN_LABEL: RUN}
     meta = {"labels": labels, "creationTimestamp": "2026-11-21T15:00:00Z"}
     rows = [(RUN, {**meta, "annotations": {layout.SPARES_ANNOTATION: "1"}})]
-    mark = {**labels, layout.MARK_LABEL: "end", layout.HOW_LABEL: how}
+    mark = {**labels, layout.MARKER_LABEL: "end", layout.HOW_LABEL: how}
     rows += [(f"{RUN}-end", {**meta, "labels": mark})] if how else []
     table = page(TABLES[0], [])
     table["rows"] = [{"cells": [name], "object": {"metadata": {"name": name, **one}}} for name, one in rows]
-    board.fill(TABLES[0], [table])
+    lists.fill(TABLES[0], [table])
     completions = {1: "0/3", 2: "0/1"}
-    board.fill(TABLES[1], [page(TABLES[1], [(f"{RUN}-{at}", word, completions[at]) for at, word in jobs.items()])])
+    lists.fill(TABLES[1], [page(TABLES[1], [(f"{RUN}-{at}", word, completions[at]) for at, word in jobs.items()])])
     pods = [(f"{RUN}-{at}-{index}-x", word) for at, ones in words.items() for index, word in enumerate(ones)]
     cells = [(name, "1/1" if word == "Running" else "0/1", word) for name, word in pods]
-    board.fill(TABLES[2], [page(TABLES[2], cells)])
-    [seen] = board.runs(BEGAN_AT + 600)
+    lists.fill(TABLES[2], [page(TABLES[2], cells)])
+    [seen] = lists.runs(BEGAN_AT + 600)
     assert (seen.phase, seen.pods_ready) == (phase, ready)
     assert seen.pods_total == 2 or how
 

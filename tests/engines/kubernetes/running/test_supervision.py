@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import HTML_404, Answer, ObjectServer, Request, refusing, status
+from tests.engines.kubernetes.objectserver import HTML_404, ObjectServer, Request, Response, refusing, status
 from tests.engines.kubernetes.scene import RunScene
 from tests.helpers.clock import FakeClock
 from tests.helpers.until import until
@@ -36,7 +36,7 @@ from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts, boot_program, read_facts
 from windlass.engines.kubernetes.planning.plan import plan
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
-from windlass.engines.kubernetes.running import shutdown, tombstones
+from windlass.engines.kubernetes.running import markers, shutdown
 from windlass.engines.kubernetes.running.backend import UNFINISHED, KubernetesBackend
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.engines.travel import CodeFacts
@@ -126,10 +126,10 @@ def test_without_a_login_no_plan_is_made_and_no_server_is_said_to_be_away(tmp_pa
 # -- whether an object is gone ----------------------------------------------------------------------------------------
 
 
-def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: ObjectServer, client: Client) -> None:
-    wish = tombstones.asked(client, "r-1")
-    assert wish is not None
-    assert wish.reason == stop_request.REMOVED
+def test_run_is_removed_once_its_owner_config_map_is_missing_twice(server: ObjectServer, client: Client) -> None:
+    request = markers.requested_stop(client, "r-1")
+    assert request is not None
+    assert request.reason == stop_request.REMOVED
     assert [one.name for one in server.requests] == ["r-1-stop", "r-1", "r-1"]
 
 
@@ -142,18 +142,18 @@ def test_a_run_counts_as_removed_once_its_anchor_is_not_found_twice(server: Obje
         status(404, "NotFound", name="r-1", kind="pods"),
     ],
 )
-def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer: Answer) -> None:
+def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer: Response) -> None:
     server.put("ConfigMap", "r-1-stop-of-another")
     server.fails = lambda request: answer if request.name == "r-1" else None
     with pytest.raises(Refused):
-        tombstones.asked(client, "r-1")
+        markers.requested_stop(client, "r-1")
 
 
-def test_an_anchor_that_is_back_at_the_second_answer_is_there(server: ObjectServer, client: Client) -> None:
-    server.anchor("r-1")
+def test_owner_config_map_found_at_the_second_read_is_present(server: ObjectServer, client: Client) -> None:
+    server.owner_config_map("r-1")
     answers = [status(404, "NotFound", name="r-1", kind="configmaps")]
     server.fails = lambda request: answers.pop() if answers and request.name == "r-1" else None
-    assert tombstones.asked(client, "r-1") is None
+    assert markers.requested_stop(client, "r-1") is None
     assert not answers
 
 
@@ -165,14 +165,14 @@ def lease(client: Client, holder: str, clock: FakeClock) -> Lease:
 
 
 @pytest.fixture
-def anchored(server: ObjectServer) -> ObjectServer:
-    server.anchor("r-1")
+def owned(server: ObjectServer) -> ObjectServer:
+    server.owner_config_map("r-1")
     return server
 
 
-def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ObjectServer, client: Client) -> None:
+def test_the_lease_is_owned_by_the_run_and_names_its_holder(owned: ObjectServer, client: Client) -> None:
     assert lease(client, "a_x_1-b", FakeClock(NOW)).ensure()
-    made = anchored.objects["leases", "r-1"]
+    made = owned.objects["leases", "r-1"]
     assert made["spec"]["holderIdentity"] == "a_x_1-b"
     assert made["spec"]["leaseDurationSeconds"] == DURATION_SECONDS
     [owner] = made["metadata"]["ownerReferences"]
@@ -180,7 +180,7 @@ def test_the_lease_is_owned_by_the_run_and_names_its_holder(anchored: ObjectServ
 
 
 def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
-    anchored: ObjectServer, client: Client
+    owned: ObjectServer, client: Client
 ) -> None:
     clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
@@ -197,7 +197,7 @@ def test_another_machine_gets_the_lease_only_once_it_is_not_renewed_any_more(
         first.ensure()
 
 
-def test_a_holder_that_renews_is_left_alone(anchored: ObjectServer, client: Client) -> None:
+def test_a_holder_that_renews_is_left_alone(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     assert first.ensure()
@@ -208,14 +208,14 @@ def test_a_holder_that_renews_is_left_alone(anchored: ObjectServer, client: Clie
         second.ensure()
 
 
-def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(anchored: ObjectServer, client: Client) -> None:
+def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     assert lease(client, "a_x_1-b", clock).ensure()
     assert lease(client, "a_x_2-b", clock).ensure()
-    assert anchored.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
+    assert owned.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
 
 
-def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ObjectServer, client: Client) -> None:
+def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     assert lease(client, "a_x_1-b", clock).ensure()
     others = [lease(client, f"{host}_y_1-b", clock) for host in "cd"]
@@ -224,70 +224,70 @@ def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(anchored: ObjectS
 
     def is_quicker(request: Request) -> None:
         if request.verb == "PUT":  # another update comes between the GET and the PUT of this one
-            anchored.put("Lease", "r-1", spec=anchored.objects["leases", "r-1"]["spec"])
+            owned.put("Lease", "r-1", spec=owned.objects["leases", "r-1"]["spec"])
 
-    anchored.fails = is_quicker
+    owned.fails = is_quicker
     assert not others[0].ensure()
-    anchored.fails = lambda _: None
+    owned.fails = lambda _: None
     assert others[1].ensure()
     with pytest.raises(HeldElsewhere):
         others[0].ensure()
 
 
-def test_an_api_server_that_is_away_ends_no_hold(anchored: ObjectServer, client: Client) -> None:
+def test_an_api_server_that_is_away_ends_no_hold(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
     assert held.ensure()
     clock.now += 10 * DURATION_SECONDS
-    anchored.fails = refusing(status(503, "ServiceUnavailable"), "GET", "PUT")
+    owned.fails = refusing(status(503, "ServiceUnavailable"), "GET", "PUT")
     with pytest.raises(Refused):
         held.renew()
     assert not held.lost_to
     with pytest.raises(Refused):
         held.ensure()  # but nothing is begun until it is known that no other has it
-    anchored.fails = lambda _: None
+    owned.fails = lambda _: None
     assert held.ensure()
 
 
 FORBIDDEN = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
 
 
-def test_without_the_right_nothing_is_fenced_until_the_right_is_given(anchored: ObjectServer, client: Client) -> None:
-    anchored.fails = FORBIDDEN
+def test_without_the_right_nothing_is_fenced_until_the_right_is_given(owned: ObjectServer, client: Client) -> None:
+    owned.fails = FORBIDDEN
     clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
     assert not held.ensure(), "one refusal may be a moment's: authorizers refuse while they are restarted"
     clock.now += ABSENT_SECONDS
     assert held.ensure()
-    assert ("leases", "r-1") not in anchored.objects
-    anchored.fails = lambda _: None
+    assert ("leases", "r-1") not in owned.objects
+    owned.fails = lambda _: None
     clock.now += RENEW_SECONDS
     assert held.ensure()
-    assert anchored.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
+    assert owned.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
 
 
 def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_lease_was_held(
-    anchored: ObjectServer, client: Client
+    owned: ObjectServer, client: Client
 ) -> None:
     clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
-    anchored.fails = FORBIDDEN
+    owned.fails = FORBIDDEN
     assert not first.ensure()
-    anchored.fails = lambda _: None
+    owned.fails = lambda _: None
     assert first.ensure()
     clock.now += DURATION_SECONDS
-    anchored.fails = FORBIDDEN
+    owned.fails = FORBIDDEN
     for _ in range(2):
         with pytest.raises(Refused):
             first.ensure()
         clock.now += ABSENT_SECONDS
-    anchored.fails = lambda _: None
+    owned.fails = lambda _: None
     assert first.ensure()
-    assert anchored.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
+    assert owned.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
     assert not second.ensure()
 
 
-def test_a_released_lease_may_be_taken(anchored: ObjectServer, client: Client) -> None:
+def test_a_released_lease_may_be_taken(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     first = lease(client, "a_x_1-b", clock)
     assert first.ensure()
@@ -295,7 +295,7 @@ def test_a_released_lease_may_be_taken(anchored: ObjectServer, client: Client) -
     assert lease(client, "c_y_1-b", clock).ensure()
 
 
-def test_a_command_sees_a_holder_of_another_home(anchored: ObjectServer, client: Client, tmp_path: Path) -> None:
+def test_a_command_sees_a_holder_of_another_home(owned: ObjectServer, client: Client, tmp_path: Path) -> None:
     mine, other = holder_of(tmp_path), holder_of(tmp_path / "other")
     assert is_same_place(mine, holder_of(tmp_path))
     assert not is_same_place(mine, other)
@@ -319,7 +319,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[RunScene]:
 
 def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: RunScene) -> None:
     scene.end()
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     scene.server.job("r-1", "Running")
     scene.pod("r-1-1-0")
     scene.pod("r-1-1-1", "Failed")
@@ -362,7 +362,7 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
     record = Recorder(writer)
     backend.prepare_end(record)
     writer.append(entry_of("end", {"phase": "stopped"}))
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     scene.server.job("r-1", "Running")
     scene.server.fails = lambda _: status(503, "ServiceUnavailable", "the server is shutting down")
     backend.clean_up(record, is_patient=False)
@@ -388,7 +388,7 @@ def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
 def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
     scene: RunScene, exit_codes: list[int], phase: str, how: str
 ) -> None:
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     writer = scene.create()
     for code in exit_codes:
         writer.append(
@@ -407,7 +407,7 @@ def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
     ("answer", "kind"),
     [(status(401, "Unauthorized"), "LoginFailed"), (status(503, "ServiceUnavailable"), "ClusterUnreachable")],
 )
-def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer: Answer, kind: str) -> None:
+def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer: Response, kind: str) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
@@ -442,7 +442,7 @@ def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: RunScene, phase: s
     """Its log may not have been read: it ended while no supervisor watched."""
     scene.pod("r-1-1-0", phase)
     scene.server.job("r-1", "Running")
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     backend = KubernetesBackend(scene.plan, scene.dir)
     attempt = backend.adopt(scene.dir / "attempt-1", 1, [0], Clock())
     until(lambda: attempt.pods.pod(0) is not None)
@@ -464,7 +464,7 @@ def test_a_start_that_is_forbidden_is_refused(scene: RunScene) -> None:
 
 
 def test_a_submission_that_fails_says_what_it_could_not_remove(scene: RunScene) -> None:
-    def fails(request: Request) -> Answer | None:
+    def fails(request: Request) -> Response | None:
         if request.verb == "DELETE" or (request.verb == "POST" and request.plural == "services"):
             return status(403, "Forbidden", "not for you")
         return None
@@ -494,13 +494,13 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
 ) -> None:
     """As of a run that was stopped while its data was staged: the request would stop it again."""
     scene = RunScene(server, tmp_path, **fields)
-    server.anchor("r-1")
+    server.owner_config_map("r-1")
     for mark in (layout.STOP_MARK, layout.END_MARK):
-        server.mark("r-1", mark)
+        server.marker("r-1", mark)
     writer = scene.create()
     writer.append(entry_of("end", {"phase": "stopped"}))
     backend = KubernetesBackend(scene.plan, scene.dir)
-    backend.create_first(Recorder(writer), backend.anchor())
+    backend.create_first(Recorder(writer), backend.owner_config_map())
     assert not {"r-1-stop", "r-1-end"} & set(server.names("ConfigMap"))
     assert server.names("Job") == ([] if fields else ["r-1-1"])
     backend.close()
@@ -510,7 +510,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
 
 def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: RunScene) -> None:
     scene.create().close()
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     client = Client("lab", "team", str(scene.plan.only(ClusterStep).kubeconfig))
     assert Lease(client, "r-1", "laptop_0123_77-abc").ensure()
     client.close()
@@ -541,7 +541,7 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
 ) -> None:
     """The target was set up for supervisors, or changed, since the run began."""
     scene.end(Phase.FAILED)
-    scene.server.anchor("r-1")
+    scene.server.owner_config_map("r-1")
     target = KubernetesTarget(**{"name": "lab", "context": "lab", "namespace": "team", "image": "image", **changed})
     groups = frozenset(way.api for way in WORKLOADS.values())
     cluster = Cluster("v1.34.0", groups, rights=Rights(has_account=True))

@@ -50,9 +50,9 @@ BEGUN = Created(RUN, "digits", "lab", "in the pods", user="ann", supervisor="clu
 
 @pytest.fixture
 def client(server: ObjectServer, client: Client) -> Client:
-    server.anchor(RUN)
-    anchor = client.get("v1", "ConfigMap", RUN)
-    client.create(head_manifest(anchor, Head((BEGUN.event(1, 1.0),), {}, 0, "pod-a")))
+    server.owner_config_map(RUN)
+    owner_config_map = client.get("v1", "ConfigMap", RUN)
+    client.create(head_manifest(owner_config_map, Head((BEGUN.event(1, 1.0),), {}, 0, "pod-a")))
     return client
 
 

@@ -40,7 +40,7 @@ class Cluster:
         self.server = server
         self._folder = folder
         self._open = ExitStack()
-        server.anchor(RUN)
+        server.owner_config_map(RUN)
         self.client = self._open.enter_context(closing(server.client(folder)))
         first = Created(RUN, "digits", "lab", "in the pods", supervisor="cluster", version=RECORD_VERSION).event(
             1, time.time()

@@ -18,7 +18,7 @@ from tests.helpers.until import BOUND_SECONDS, until
 from windlass.actions import artifacts
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running import markers
 from windlass.engines.kubernetes.running.collection import bring_home
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
@@ -34,7 +34,7 @@ __all__ = ["scene"]
 
 DIGEST = "5f" * 32
 COLLECTED = OutputsCollected((0,), DIGEST, 1, 4)
-MARK = layout.mark_name(RUN, layout.FETCHED_MARK)
+MARK = layout.marker_name(RUN, layout.FETCHED_MARKER)
 
 
 def brought(run_dir: Path, digest: str = DIGEST) -> Path:
@@ -52,7 +52,7 @@ def brought(run_dir: Path, digest: str = DIGEST) -> Path:
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     return server
 
 
@@ -70,7 +70,7 @@ def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Clie
     thread = holding(client, brought(tmp_path / "run"))
     until(lambda: is_watched(server))
     assert thread.is_alive()
-    server.mark(RUN, layout.FETCHED_MARK)
+    server.marker(RUN, layout.FETCHED_MARKER)
     thread.join(BOUND_SECONDS)
     assert not thread.is_alive()
 
@@ -126,7 +126,7 @@ def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: SupervisedSce
     if how == "here":
         brought(run_dir)
     else:
-        scene.server.mark(RUN, layout.FETCHED_MARK)
+        scene.server.marker(RUN, layout.FETCHED_MARKER)
     assert writer is not None
     with closing(writer):
         outputs.note_loss(Recorder(writer), run_dir, scene.client)
@@ -172,7 +172,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     assert scene.engine.status(RUN).phase is Phase.SUCCEEDED
     with pytest.raises(UsageError, match="no longer in the cluster: its supervisor's pod has ended"):
         scene.engine.fetch(RUN, 0, "output", tmp_path / "got", lambda _: None)
-    scene.server.mark(RUN, layout.FETCHED_MARK, by="another-host")
+    scene.server.marker(RUN, layout.FETCHED_MARKER, by="another-host")
     with pytest.raises(UsageError, match="were fetched by another-host"):
         scene.engine.fetch(RUN, 0, "/windlass/results/output/model", tmp_path / "got", lambda _: None)
     supervised = ClusterSupervised(scene.store, time.time)
@@ -209,6 +209,6 @@ def test_one_process_fetches_at_a_time(scene: SupervisedScene) -> None:
 
 
 def test_a_resume_forgets_that_they_were_fetched(scene: SupervisedScene) -> None:
-    scene.server.mark(RUN, layout.FETCHED_MARK)
-    tombstones.forget(scene.client, RUN)
+    scene.server.marker(RUN, layout.FETCHED_MARKER)
+    markers.forget(scene.client, RUN)
     assert MARK not in scene.server.names("ConfigMap")

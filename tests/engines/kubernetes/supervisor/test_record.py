@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, status
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, status
 from tests.helpers.until import until
 
 from windlass.engines.kubernetes.access.client import Client
@@ -31,7 +31,7 @@ RUN = "digits-7f3k2"
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     return server
 
 
@@ -46,8 +46,8 @@ def history(num_warnings: int = 0, *, chars: int = 20) -> list[Event]:
 
 def begin(client: Client, events: list[Event], writer: str = "first") -> None:
     """What a submission creates."""
-    anchor = client.get("v1", "ConfigMap", RUN)
-    client.create(head_manifest(anchor, Head(tuple(events), summary_of(fold(events), {}), 0, writer)))
+    owner_config_map = client.get("v1", "ConfigMap", RUN)
+    client.create(head_manifest(owner_config_map, Head(tuple(events), summary_of(fold(events), {}), 0, writer)))
 
 
 def write(record: ClusterRecord, events: list[Event], until_seq: int) -> None:
@@ -109,7 +109,7 @@ def test_a_write_that_fails_is_repeated_without_a_second_event(
     writer = ClusterRecord(client, RUN, "pod-a")
     failures = iter(range(4))
 
-    def fail(request: Request) -> Answer | None:
+    def fail(request: Request) -> Response | None:
         if request.verb not in ("PUT", "POST") or next(failures, None) is None:
             return None
         if lost == "answer":

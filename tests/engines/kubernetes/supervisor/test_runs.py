@@ -103,7 +103,7 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: SupervisedScene, 
     plan = scene.store.plan(RUN).to_text()
     others = [f"other-{number}" for number in range(5)]
     for name in others:
-        scene.server.anchor(name)
+        scene.server.owner_config_map(name)
         first = Created(name, "other", "lab", "in the pods", supervisor="cluster", version=RECORD_VERSION).event(
             1, scene.began
         )
@@ -447,7 +447,7 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
         other = Created("other-1", "other", "lab", "/out", supervisor="cluster", version=RECORD_VERSION).event(
             1, scene.began
         )
-        scene.server.anchor("other-1")
+        scene.server.owner_config_map("other-1")
         scene.store.copy("other-1", [other], scene.store.plan(RUN).to_text())
         head = Head((other,), summary_of(fold([other]), {}), 0, "submitter")
         scene.client.create(head_manifest(scene.client.get("v1", "ConfigMap", "other-1"), head))

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
-from windlass.engines.kubernetes.access.files import PodFiles, Told, require_claim
+from windlass.engines.kubernetes.access.files import OnProgress, PodFiles, require_claim
 from windlass.engines.kubernetes.objects import labels
 from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.worker import tarpipe
@@ -48,14 +48,14 @@ class ClaimFiles:
         self._python = [python, "-I", "-S"]
         self._files = PodFiles(client, self._python, "paths are those in the claim: claim:NAME/data/train.csv")
 
-    def fetch(self, path: str, local: Path, told: Told) -> tarpipe.Received:
+    def fetch(self, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
         """Copy a path of the claim to this machine. Raises EngineError, OSError."""
-        return self._files.fetch(self._pod, str(PurePosixPath(MOUNT, path)), local, told)
+        return self._files.fetch(self._pod, str(PurePosixPath(MOUNT, path)), local, on_progress)
 
-    def put(self, local: Path, path: str, told: Told) -> tarpipe.Received:
+    def put(self, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
         """Copy `local` of this machine to a path of the claim. Raises EngineError, OSError."""
         slash = "/" if path.endswith("/") else ""
-        return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", told)
+        return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", on_progress)
 
     def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
         """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""

@@ -14,7 +14,14 @@ from typing import IO, Any, Final
 
 from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
-from windlass.engines.kubernetes.access.files import SILENCE_SECONDS, PodFiles, Told, last_line, parsed, require_claim
+from windlass.engines.kubernetes.access.files import (
+    SILENCE_SECONDS,
+    OnProgress,
+    PodFiles,
+    last_line,
+    parsed,
+    require_claim,
+)
 from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import beginning_pods
@@ -92,17 +99,17 @@ class RunPods:
             )
         return found
 
-    def fetch(self, node: int, path: str, local: Path, told: Told) -> tarpipe.Received:
+    def fetch(self, node: int, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
         """Copy `path` of a node, relative to the results or absolute, to this machine. Raises OSError too."""
         path = _absolute(path)
         with self._pod(node, path) as pod:
-            return self._files.fetch(pod, path, local, told)
+            return self._files.fetch(pod, path, local, on_progress)
 
-    def put(self, node: int, local: Path, path: str, told: Told) -> tarpipe.Received:
+    def put(self, node: int, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
         """Copy `local` of this machine to `path` of a node. Raises OSError too."""
         path = _absolute(path)
         with self._pod(node, path) as pod:
-            return self._files.put(pod, local, path, told)
+            return self._files.put(pod, local, path, on_progress)
 
     # -- which pod ----------------------------------------------------------------------------------------------------
 

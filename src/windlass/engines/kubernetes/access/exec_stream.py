@@ -190,7 +190,7 @@ class Report:
         self._mark = f"\0windlass {self._token} ".encode()
         self._held = b""
         """What may be the beginning of the report."""
-        self._told = b""
+        self._exit_code = b""
         """The exit code in the report; empty before it has come."""
 
     def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -202,7 +202,7 @@ class Report:
         passed, mark, rest = (self._held + data).partition(self._mark)
         code, end, after = rest.partition(b"\n")
         if end:
-            self._told, passed, self._held = code, passed + after, b""
+            self._exit_code, passed, self._held = code, passed + after, b""
         elif mark:
             self._held = mark + rest
         else:
@@ -219,8 +219,8 @@ class Report:
     def confirmed(self, code: int) -> int:
         """The exit code that the API server has reported, and for success also the command. Raises Unreachable."""
         self._out.write(b"" if self._held.startswith(self._mark) else self._held)
-        if code == 0 and self._told.isdigit():
-            return int(self._told)
+        if code == 0 and self._exit_code.isdigit():
+            return int(self._exit_code)
         if code == 0:
             raise Unreachable("the connection to the command was lost before it reported its exit code", "try it again")
         return code

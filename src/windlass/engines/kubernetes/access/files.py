@@ -16,7 +16,7 @@ from windlass.engines.kubernetes.access.exec_stream import Output, Pod, Stream
 from windlass.errors import EngineError, UsageError
 from windlass.worker import tarpipe
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 
 SILENCE_SECONDS: Final = 120.0
 """How long no byte may arrive or leave while files are copied."""
@@ -31,12 +31,12 @@ class PodFiles:
         self._python = python
         self._hint = hint
 
-    def fetch(self, pod: Pod, path: str, local: Path, told: Told) -> tarpipe.Received:
+    def fetch(self, pod: Pod, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
         """Copy a path of a pod to this machine. Raises EngineError, OSError."""
         with self._stream(pod, "send", path) as stream:
             output = Output(stream)
             try:
-                found = tarpipe.receive(output, str(local), Path(path).name, told)
+                found = tarpipe.receive(output, str(local), Path(path).name, on_progress)
             except tarfile.TarError as error:
                 _rest(output)
                 raise self._failed(output, path, str(error)) from error
@@ -45,7 +45,7 @@ class PodFiles:
                 raise self._failed(output, path, f"exit code {stream.exit_code}")
             return found
 
-    def put(self, pod: Pod, local: Path, path: str, told: Told) -> tarpipe.Received:
+    def put(self, pod: Pod, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
         """Copy `local` of this machine to a path of a pod. Raises EngineError, OSError."""
         program = ("receive", path, local.resolve().name)
         with self._stream(pod, *program, stdin=True) as stream:
@@ -54,7 +54,7 @@ class PodFiles:
 
             def send() -> None:
                 try:
-                    tarpipe.send(str(local), _Counted(stream, output, told))  # type: ignore[arg-type]
+                    tarpipe.send(str(local), _Counted(stream, output, on_progress))  # type: ignore[arg-type]
                     stream.end_input()
                 except _Rejected:
                     stream.end_input()
@@ -121,10 +121,10 @@ class _Rejected(Exception):
 class _Counted:
     """The input of a command as a file: reports how much was sent, and stops where the receiver has failed."""
 
-    def __init__(self, stream: Stream, answer: Output, told: Told) -> None:
+    def __init__(self, stream: Stream, answer: Output, on_progress: OnProgress) -> None:
         self._stream = stream
         self._answer = answer
-        self._told = told
+        self._on_progress = on_progress
         self._bytes = 0
 
     def write(self, data: bytes) -> int:
@@ -134,7 +134,7 @@ class _Counted:
                 raise _Rejected
             self._stream.write(bytes(data[at : at + exec_stream.CHUNK_BYTES]))
         self._bytes += len(data)
-        self._told(self._bytes)
+        self._on_progress(self._bytes)
         return len(data)
 
 

@@ -154,8 +154,8 @@ class Lease:
         began, self._unfenced_at = self._clock.boottime(), None
         found = self._client.get_if_exists(API, KIND, self.name)
         if found is None:
-            anchor = self._client.get("v1", "ConfigMap", self.name)
-            self._client.create(manifests.owned(self._manifest(anchor), anchor))
+            owner_config_map = self._client.get("v1", "ConfigMap", self.name)
+            self._client.create(manifests.owned(self._manifest(owner_config_map), owner_config_map))
             self._renewed_at = began
             return True
         spec = found.get("spec") or {}
@@ -187,9 +187,9 @@ class Lease:
         """Write it, unless it has changed since it was read. Raises Refused (409)."""
         self._client.call("PUT", self._client.path(API, KIND, self.name), lease)
 
-    def _manifest(self, anchor: Mapping[str, Any]) -> dict[str, Any]:
-        meta = anchor["metadata"]
-        its = labels.like(meta["labels"], labels.SUPERVISOR, **{layout.MARK_LABEL: "lease"})
+    def _manifest(self, owner_config_map: Mapping[str, Any]) -> dict[str, Any]:
+        meta = owner_config_map["metadata"]
+        its = labels.like(meta["labels"], labels.SUPERVISOR, **{layout.MARKER_LABEL: "lease"})
         return {
             "apiVersion": API,
             "kind": KIND,

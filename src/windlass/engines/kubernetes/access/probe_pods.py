@@ -153,7 +153,7 @@ def made(client: Client, *objects: Manifest) -> Iterator[None]:
                 client.delete(one["apiVersion"], "Job", one["metadata"]["name"])
 
 
-def running(client: Client, name: str, num_pods: int, seconds: float, told: Callable[[str], None]) -> list[Pod]:
+def running(client: Client, name: str, num_pods: int, seconds: float, on_line: Callable[[str], None]) -> list[Pod]:
     """The pods of a probe, in order, once all run. Raises EngineError with the reason where they do not in time."""
     give_up = time.monotonic() + seconds
     said = ""
@@ -170,7 +170,7 @@ def running(client: Client, name: str, num_pods: int, seconds: float, told: Call
             raise EngineError(f"its pods do not run: {text}{events}", "windlass check, without --network, says more")
         if text != said:
             said = text
-            told(f"waiting for the pods: {text}")
+            on_line(f"waiting for the pods: {text}")
         time.sleep(PAUSE_SECONDS)
 
 

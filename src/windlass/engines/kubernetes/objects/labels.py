@@ -22,8 +22,7 @@ RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
 TRAINING: Final = "training"
 SUPERVISOR: Final = "supervisor"
 TRANSFER: Final = "transfer"
-"""Components. Those of the anchor, of the code, the claims and the record; of what trains, supervises, and of what
-moves files."""
+"""Values of the label `app.kubernetes.io/component`."""
 MAX_CHARS: Final = 63
 
 
@@ -35,13 +34,15 @@ def of_run(run_id: str, job: str, user: str, component: str, attempt: int | None
     return found if attempt is None else {**found, layout.ATTEMPT_LABEL: str(attempt)}
 
 
-def like(anchor: Mapping[str, str], component: str, **more: str) -> dict[str, str]:
-    """The labels of an object that is created when only the labels of the run's anchor are known."""
-    return {**anchor, COMPONENT: component, **more}
+def like(owner_config_map: Mapping[str, str], component: str, **more: str) -> dict[str, str]:
+    """The labels of an object that is created when only the labels of the run's owner ConfigMap are known."""
+    return {**owner_config_map, COMPONENT: component, **more}
 
 
 def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The labels of the objects of a probe, or of a command; `run` are those of the run's anchor, if it is for one."""
+    """Returns the labels of the objects of a probe or command. `run`: the labels of the run's owner ConfigMap, if the
+    probe or command belongs to a run.
+    """
     its = {key: text for key, text in (run or {}).items() if key not in (layout.ATTEMPT_LABEL, layout.QUEUE_LABEL)}
     return {**_common(name, component, WINDLASS), **its, COMPONENT: component, HELPER: name}
 

@@ -24,7 +24,7 @@ CHECKPOINTS: Final = f"{RESULTS}/checkpoints"
 CODE: Final = f"{WORK}/code"
 TRAVEL: Final = f"{WORK}/travel"
 END: Final = f"{ROOT}/end"
-"""Where pods that an operator may recreate after the end of their run find the tombstone of that end."""
+"""Where pods that an operator may recreate after the end of their run find the marker of that end."""
 SECRETS: Final = f"{ROOT}/secrets"
 """Where a file of the name of each variable is that the job's secrets have."""
 KEY: Final = f"{ROOT}/key"
@@ -55,16 +55,16 @@ ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"
 CODE_LABEL: Final = "windlass.dev/code"
 """Pieces of code have it, so that lists of runs can leave them out."""
-MARK_LABEL: Final = "windlass.dev/mark"
+MARKER_LABEL: Final = "windlass.dev/marker"
 HOW_LABEL: Final = "windlass.dev/how"
-"""Of the tombstone of a run's end: `well` or `badly`. As a label it is part of each list of runs."""
+"""Of the end marker of a run: `well` or `badly`. As a label it is part of each list of runs."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
 SPARES_ANNOTATION: Final = "windlass.dev/spares"
 """Of the object that owns all others: how many pods the run has beside those of its nodes."""
 NOTE_ANNOTATION: Final = "windlass.dev/note"
-"""Of an anchor: what users have written about the run."""
+"""Of an owner ConfigMap: what users have written about the run."""
 COMMAND_ANNOTATION: Final = "windlass.dev/command"
 ENV_ANNOTATION: Final = "windlass.dev/env"
 """Of the pods of a run: the command line of its ranks, and the environment that job and target set, as JSON."""
@@ -82,11 +82,11 @@ PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
 RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
 """Of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
 RECORD: Final = "record"
-"""Value of MARK_LABEL of that head."""
-STOP_MARK: Final = "stop"
-END_MARK: Final = "end"
-FETCHED_MARK: Final = "fetched"
-"""Values of MARK_LABEL of tombstones: a stop was requested; the run has ended; a machine has the outputs that the
+"""Value of MARKER_LABEL of that head."""
+STOP_MARKER: Final = "stop"
+END_MARKER: Final = "end"
+FETCHED_MARKER: Final = "fetched"
+"""Values of MARKER_LABEL of markers: a stop was requested; the run has ended; a machine has the outputs that the
 supervisor's pod holds, see `supervisor/outputs.py`."""
 
 
@@ -126,9 +126,9 @@ def container_of(pod: Mapping[str, Any]) -> str:
     return str(named or pod["spec"]["containers"][0]["name"])
 
 
-def mark_name(run_id: str, mark: str) -> str:
-    """A tombstone of the whole run: `stop` requests its end, `end` records it."""
-    return f"{run_id}-{mark}"
+def marker_name(run_id: str, marker: str) -> str:
+    """A marker of the whole run: `stop` requests its end, `end` records it."""
+    return f"{run_id}-{marker}"
 
 
 def record_name(run_id: str, number: int = 0) -> str:

@@ -1,6 +1,6 @@
 """The objects of a run as they are sent to the API server. Pure: the same job gives the same bytes.
 
-ConfigMap RUN            the anchor: owns all others, so that one delete removes everything
+ConfigMap RUN            the owner ConfigMap: owns all others, so that one delete removes everything
 ├── ConfigMap RUN-code-… the code, in pieces
 ├── Service RUN          headless: gives pods their names
 ├── NetworkPolicy RUN    admits only connections between the pods of the run
@@ -25,7 +25,7 @@ from windlass.engines.kubernetes.objects.pod_template import (
     pod_template,
 )
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, WorkloadRequest
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -53,7 +53,7 @@ MAX_PIECES: Final = 8
 class RunObjects:
     """The objects of a run, with those of its first attempt."""
 
-    anchor: Manifest
+    owner_config_map: Manifest
     """Owns all others."""
     pieces: tuple[Manifest, ...]
     """ConfigMaps that carry the code."""
@@ -68,7 +68,7 @@ class RunObjects:
 def run_objects(shape: Shape, job: Job, boot: str) -> RunObjects:
     """The objects of a run; `boot` is the program that unpacks the code."""
     return RunObjects(
-        anchor=anchor(shape, job, boot),
+        owner_config_map=owner_config_map(shape, job, boot),
         pieces=tuple(_piece(shape, job, number) for number in range(shape.num_pieces)),
         service=_service(shape, job),
         claim=_claim(shape, job),
@@ -88,7 +88,7 @@ def core(kind: str, name: str, namespace: str, labels: Mapping[str, str], **fiel
     return {"apiVersion": "v1", "kind": kind, "metadata": meta, **fields}
 
 
-def anchor(shape: Shape, job: Job, boot: str) -> Manifest:
+def owner_config_map(shape: Shape, job: Job, boot: str) -> Manifest:
     """The object that owns all others, and holds the program that unpacks the code."""
     made = core("ConfigMap", shape.run_id, shape.namespace, labels(shape, job, named.RUN), data={BOOT_FILE: boot})
     spares = {layout.SPARES_ANNOTATION: str(job.kubernetes.spares)} if job.kubernetes.spares else {}
@@ -169,7 +169,9 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, named.TRAINING, number)}
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
-    asked = Asked(num_nodes, job.nodes.min, shape.procs_per_node, shape.pods_seconds, shape.runtime, shape.keeps_others)
+    asked = WorkloadRequest(
+        num_nodes, job.nodes.min, shape.procs_per_node, shape.pods_seconds, shape.runtime, shape.keeps_others
+    )
     return WORKLOADS[shape.via].made(meta, pod_template(shape, job, number, num_nodes), asked)
 
 

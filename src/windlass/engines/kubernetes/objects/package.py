@@ -80,9 +80,9 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def refuse(words):
-    told = {{"error": "the pod that moves files needs " + words, "hint": "set supervisor_image: in the target"}}
+    message = {{"error": "the pod that moves files needs " + words, "hint": "set supervisor_image: in the target"}}
     with open(os.environ["WINDLASS_TRANSFER_RESULT"], "w") as file:
-        json.dump(told, file)
+        json.dump(message, file)
     sys.exit({REFUSED})
 
 

@@ -62,8 +62,8 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
     disruption = condition(pod, "DisruptionTarget")
     if disruption.get("status") == "True" and (reason := disruption.get("reason")):
         # Of a kubelet that ends a pod, the pod has the reason.
-        told = status if reason == "TerminationByKubelet" and status.get("reason") else disruption
-        return found(state, told["reason"], told.get("message", ""))
+        reported = status if reason == "TerminationByKubelet" and status.get("reason") else disruption
+        return found(state, reported["reason"], reported.get("message", ""))
     if status.get("reason"):
         return found(state, status["reason"], status.get("message", ""))
     is_deleted = "deletionTimestamp" in pod["metadata"]

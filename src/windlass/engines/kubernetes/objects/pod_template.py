@@ -302,9 +302,9 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
     yield from mount_manifests.pod_volumes(shape.mounts)
-    # The tombstone of the run's end, which does not exist while the run is active: for pods that are created later.
+    # The end marker of the run, which does not exist while the run is active: for pods that are created later.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
-        yield "end", layout.END, {"configMap": {"name": layout.mark_name(run, "end"), "optional": True}}, READ_ONLY
+        yield "end", layout.END, {"configMap": {"name": layout.marker_name(run, "end"), "optional": True}}, READ_ONLY
     for at, volume in enumerate(job.volumes):
         yield f"volume-{at}", volume.path, {"persistentVolumeClaim": {"claimName": volume.claim}}, {}
 

@@ -104,6 +104,8 @@ def summarised(status: Status, summary: Json) -> Status:
 
 
 def note_in(metadata: Mapping[str, Any]) -> str | None:
-    """The note in the metadata of an anchor, empty where it was removed; None where none was ever written there."""
+    """Returns the user's note from the metadata of an owner ConfigMap: empty if it was removed, None if none was ever
+    written.
+    """
     found = (metadata.get("annotations") or {}).get(layout.NOTE_ANNOTATION)
     return None if found is None else str(found)[:NOTE_CHARS]

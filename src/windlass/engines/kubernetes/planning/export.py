@@ -80,16 +80,16 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
         _mount(one, pieces)
     if (limit := plan.policy.timeout_seconds) is not None and not _stands_on_another(plan):
         bounded([*parts, made], max(1, round(limit)))
-    anchor, *others = plan.manifests(ObjectStep)
-    namespace, its = cluster.namespace, anchor["metadata"]["labels"]
+    owner_config_map, *others = plan.manifests(ObjectStep)
+    namespace, its = cluster.namespace, owner_config_map["metadata"]["labels"]
     spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **config_data(assignment, specs))
     # No attempt follows, so that a failed run is seen to be one.
-    ended = {**its, layout.MARK_LABEL: layout.END_MARK}
-    end = core("ConfigMap", layout.mark_name(plan.run_id, layout.END_MARK), namespace, ended)
+    ended = {**its, layout.MARKER_LABEL: layout.END_MARKER}
+    end = core("ConfigMap", layout.marker_name(plan.run_id, layout.END_MARKER), namespace, ended)
     policies = plan.manifests(NetworkPolicyStep)[:1]  # there is no supervisor
     volumes = map(dict, plan.manifests(MountVolumeStep, MountClaimStep))
     objects = (
-        dict(anchor),
+        dict(owner_config_map),
         *pieces,
         spec,
         end,

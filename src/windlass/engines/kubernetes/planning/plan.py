@@ -238,7 +238,7 @@ def _object_steps(objects: RunObjects, shape: Shape, job: Job, code: CodeFacts) 
     """The objects that every run has, in the order in which they are created."""
     run_id, num = shape.run_id, len(objects.pieces)
     how = f"to {shape.code_source}" if shape.code_source else f"in {num or 'no'} piece{'' if num == 1 else 's'}"
-    yield ObjectStep(f"make ConfigMap {run_id}, which owns all others", objects.anchor)
+    yield ObjectStep(f"make ConfigMap {run_id}, which owns all others", objects.owner_config_map)
     yield code.step(how, source=shape.code_source, pieces=tuple(objects.pieces))
     yield ObjectStep(f"make Service {run_id}, by which pods find each other", objects.service)
     if objects.claim is not None:

@@ -254,8 +254,8 @@ def uid_of(workload: Json) -> str:
 
 def event_of(seen: QueueStatus, *, is_again: bool) -> QueueChanged:
     """What the record has of it; `is_again`: an attempt before was admitted."""
-    told = {name: value for name in QueueChanged.fields() if (value := getattr(seen, name))}
-    return QueueChanged(**told | {"state": "requeued"} if is_again and seen.state == "waiting" else told)
+    reported = {name: value for name in QueueChanged.fields() if (value := getattr(seen, name))}
+    return QueueChanged(**reported | {"state": "requeued"} if is_again and seen.state == "waiting" else reported)
 
 
 def recorded(events: Iterable[Event]) -> QueueStatus | None:

@@ -17,8 +17,8 @@ from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import TABLE, Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.reading.discovery import followups
-from windlass.engines.kubernetes.reading.discovery.board import OURS, TABLES, Board, Table
 from windlass.engines.kubernetes.reading.discovery.discovery import fill, look
+from windlass.engines.kubernetes.reading.discovery.object_lists import OURS, TABLES, ObjectLists, Table
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.engines.values import RunState
 
@@ -45,7 +45,7 @@ class Watched:
         self._last_trouble: str | None = None
         self.answered_at = time.time()
         """When the cluster last answered, in Unix seconds: with `trouble`, what is known is as of then."""
-        self._board = look(client, run_id)
+        self._lists = look(client, run_id)
         self._changed.set()
         for table in TABLES:
             background.start(_watch_of(table), functools.partial(self._turn, table), self._closed, client.health)
@@ -72,7 +72,7 @@ class Watched:
     def runs(self) -> list[RunState]:
         """All runs, newest first."""
         with self._lock:
-            found = self._board.runs(time.time())
+            found = self._lists.runs(time.time())
         return [self._state_of(seen) for seen in found]
 
     def _turn(self, table: Table) -> bool:
@@ -95,7 +95,7 @@ class Watched:
             table.api,
             table.kind,
             selector,
-            self._board.versions[table.kind],
+            self._lists.versions[table.kind],
             WATCH_SECONDS,
             accept=TABLE,
             includeObject=table.include,
@@ -103,7 +103,7 @@ class Watched:
         for event in events:
             self._note_answer(table)
             with self._lock:
-                self._board.change(table, event["type"], event["object"])
+                self._lists.change(table, event["type"], event["object"])
             if event["type"] != "BOOKMARK":
                 self._changed.set()
             if self._closed.is_set():
@@ -118,20 +118,20 @@ class Watched:
         if self._closed.wait(self.more_seconds):
             return True
         with self._lock:
-            questions = self._board.open_questions()
+            questions = self._lists.open_questions()
         more = followups.ask(self._client, OURS, *questions)
-        if more != self._board.more:
-            self._board.more = more
+        if more != self._lists.more:
+            self._lists.more = more
             self._changed.set()
         return False
 
     def _list(self, table: Table) -> None:
         """List all again, since changes were missed."""
-        fresh = Board(self._client.namespace)
+        fresh = ObjectLists(self._client.namespace)
         with contextlib.suppress(Refused, Unreachable):  # asked again after the next watch that is refused
             fill(fresh, self._client, table, self._run_id)
             with self._lock:
-                self._board.take(table, fresh)
+                self._lists.take(table, fresh)
             self._changed.set()
 
 

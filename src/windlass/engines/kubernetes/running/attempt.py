@@ -31,11 +31,11 @@ from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.reading.admission import is_deactivated
 from windlass.engines.kubernetes.running.attempt_logs import AttemptLogs
 from windlass.engines.kubernetes.running.collection import HOLD_SECONDS
+from windlass.engines.kubernetes.running.markers import StopRequestRelay
 from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.engines.kubernetes.running.problems import PodProblems
 from windlass.engines.kubernetes.running.queue_watch import QueueWatch
 from windlass.engines.kubernetes.running.signals import Signals
-from windlass.engines.kubernetes.running.tombstones import Ear
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import AttemptPartStep, AttemptStep
@@ -116,7 +116,7 @@ class PodNode(Node):
             if isinstance(event, PreemptionNotice):  # the node is shut down, or a command elsewhere requested the end
                 self.is_taken_away |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
-                    attempt.ear.listen()
+                    attempt.stop_requests.relay()
             yield event
         yield from self._warn_of_ignored()
         if attempt.pods.is_lost(self.place) and not (all_read or self._is_cut_short):
@@ -286,9 +286,9 @@ class PodAttempt(Attempt):
         self.is_seen_alive = False
         """Whether this supervisor has seen a pod of it run."""
         made = plan.only(AttemptStep).manifest
-        self.ear = Ear(client, plan.run_id, folder.parent)
+        self.stop_requests = StopRequestRelay(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
-        self.pods = PodWatch(client, plan.run_id, self.assignment, owner, self._pods_changed, self.ear.listen)
+        self.pods = PodWatch(client, plan.run_id, self.assignment, owner, self._pods_changed, self.stop_requests.relay)
         own = [one.made_for for one in self.assignment.pods]
         firsts = firsts or (self.assignment.first_attempts(folder) if has_spares else own)
         hang_seconds = plan.policy.hang_seconds

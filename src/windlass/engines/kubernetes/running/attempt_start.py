@@ -123,7 +123,7 @@ class AttemptStart:
         if not created and not num_spares:
             return
         try:
-            self._create_pods(assignment, specs, self._backend.anchor(), num_spares, taken)
+            self._create_pods(assignment, specs, self._backend.owner_config_map(), num_spares, taken)
         except Refused as error:
             if created or is_passing(error):
                 raise

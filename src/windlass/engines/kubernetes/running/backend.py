@@ -22,7 +22,7 @@ from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.reading.preflight.capacity import Room
-from windlass.engines.kubernetes.running import code_store, deletion, reuse, shutdown, tombstones
+from windlass.engines.kubernetes.running import code_store, deletion, markers, reuse, shutdown
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.attempt_start import AttemptStart
 from windlass.engines.kubernetes.running.collection import ExecFetch, Fetch, OutputsCollection, lost_words
@@ -158,7 +158,7 @@ class KubernetesBackend(Backend):
         which may be before its first attempt, is forgotten. Raises EngineError.
         """
         if record.status.phase.is_terminal:
-            tombstones.forget(self.client, self.plan.run_id)
+            markers.forget(self.client, self.plan.run_id)
         if not record.status.attempts and not self.plan.first(StageJobStep) and not self.room.is_elastic:
             # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
             # is refused again by the supervisor, which records it.
@@ -170,7 +170,7 @@ class KubernetesBackend(Backend):
 
         `owner` is that object of a run that must exist: one that was removed is not created again.
         """
-        owner = owner or self.anchor()
+        owner = owner or self.owner_config_map()
         claims = self.plan.manifests(ClaimStep)
         others = [*self.plan.manifests(ObjectStep)[1:], *self._missing_pieces(), *self._of_submission()]
         free, owned = (claims, others) if self._is_claim_kept() else ([], [*others, *claims])
@@ -198,7 +198,7 @@ class KubernetesBackend(Backend):
         """Whether the claim of the run stays when the run is removed."""
         return self.plan.only(ClusterStep).keeps_claim
 
-    def anchor(self) -> Mapping[str, Any]:
+    def owner_config_map(self) -> Mapping[str, Any]:
         """The object that owns all others of the run, made if it is not there. Raises EngineError."""
         return self.create(self.plan.manifests(ObjectStep)[0])
 
@@ -389,7 +389,7 @@ class KubernetesBackend(Backend):
         self.room.leave()
         status = record.status
         well = status.phase is Phase.SUCCEEDED
-        tombstones.tell_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)
+        markers.put_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)
         if WORKLOADS[self.via].remakes(self.plan.only(AttemptStep).manifest) and status.attempts:
             shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])
         number = len(status.attempts)

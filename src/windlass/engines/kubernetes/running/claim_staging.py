@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
     from windlass.storage.progress import Progress
 
-Told = Callable[[str], None]
+OnLine = Callable[[str], None]
 MAX_SECONDS: Final = 7 * 24 * 3600
 """After so long the cluster itself ends the Job: a command that was killed does not."""
 KEPT_SECONDS: Final = 600
@@ -45,7 +45,7 @@ def stage_set(
     wanted: DataClaim,
     source: str,
     progress: Progress,
-    told: Told,
+    on_line: OnLine,
     *,
     keys: Sequence[str] = (),
     service_account: str | None = None,
@@ -72,7 +72,7 @@ def stage_set(
         owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
         transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made))
         try:
-            return _result(transfer, _Notes(told, image), progress, told)
+            return _result(transfer, _Notes(on_line, image), progress, on_line)
         finally:
             transfer.end()
 
@@ -119,7 +119,7 @@ def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
     return client.create_if_absent(made) or client.get("batch/v1", "Job", made["metadata"]["name"])
 
 
-def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told) -> dict[str, Any]:
+def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, on_line: OnLine) -> dict[str, Any]:
     clock, said = Clock(), ""
     found: dict[str, Any] = {}
     while not transfer.is_done:
@@ -129,7 +129,7 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
                     found = dict(line)
                 elif "waits" in line:
                     if (words := f"waits for {line['waits']}, which fetches the same source") != said:
-                        told(said := words)
+                        on_line(said := words)
                 else:
                     progress.is_listing = False
                     progress.num_bytes, progress.bytes_done = line["of"], line["done"]
@@ -137,7 +137,7 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
         except TargetUnavailable as error:  # the Job goes on meanwhile
             if error.message != said:
                 said = error.message
-                told(said)
+                on_line(said)
         if not transfer.is_done:
             time.sleep(LOOK_SECONDS)
     if not found:
@@ -148,8 +148,8 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, told: Told
 class _Notes:
     """Takes what a run would have in its record: tells what passes, and raises what does not."""
 
-    def __init__(self, told: Told, image: str) -> None:
-        self._told = told
+    def __init__(self, on_line: OnLine, image: str) -> None:
+        self._on_line = on_line
         self._image = image
 
     status = Status("", "", "", Phase.STAGING, Times(0.0, 0.0), "")
@@ -162,4 +162,4 @@ class _Notes:
         verdict = explained(entry.message, "the pod", (), 0.0, image=self._image)
         if any(reason in entry.message for reason in STUCK):
             raise EngineError(entry.message, verdict.fix if verdict is not None else "see: kubectl describe pod")
-        self._told(entry.message + (f"; {verdict.fix}" if verdict is not None else ""))
+        self._on_line(entry.message + (f"; {verdict.fix}" if verdict is not None else ""))

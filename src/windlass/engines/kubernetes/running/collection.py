@@ -293,13 +293,13 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
 
 
 def fetch_verified(
-    files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], told: Callable[[int], None]
+    files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], on_progress: Callable[[int], None]
 ) -> list[str]:
     """Copy a folder of a pod that has this `digest`; returns the entries that were left out.
 
     Raises EngineError also where it has another one here; OSError.
     """
-    found = files.fetch(pod, path, into, told)
+    found = files.fetch(pod, path, into, on_progress)
     here = outputs.digest(str(into))
     if any(here[name] != expected[name] for name in here):
         raise EngineError(

@@ -1,8 +1,9 @@
 """Expiry of runs that have ended: the cluster deletes their objects and their record together, and never results.
 
-The Job of a supervisor has a TTL, and owns the run's anchor once the run has ended: the cluster deletes the Job, and
-with it all of the run. Nothing needs to run for that. A resume first releases the anchor, since it replaces the Job.
-Runs that a machine supervises have no such Job: `sweep` removes them, with each submission from that machine.
+The Job of a supervisor has a TTL, and owns the run's owner ConfigMap once the run has ended: the cluster deletes the
+Job, and with it all objects of the run. Nothing needs to run for that. A resume first removes the Job from the owners
+of the owner ConfigMap, since it replaces the Job. Runs that a machine supervises have no such Job: `sweep` removes them
+at each submission from that machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import Store
 
 KEPT_ANNOTATION: Final = "windlass.dev/kept-from"
-"""Of an anchor: the uid of the supervisor's Job that a resume has replaced. It must not own the anchor any more."""
+"""Annotation of an owner ConfigMap: the uid of the supervisor's Job that a resume has replaced. That Job must not own
+the owner ConfigMap again."""
 SWEPT: Final = "expired"
 """File in the folder of a run once it was looked at after its expiry."""
 AT_ONCE: Final = 5
@@ -35,10 +37,10 @@ def begin(client: Client, run_id: str) -> None:
     job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
     if "ttlSecondsAfterFinished" not in job["spec"]:
         return
-    anchor = client.get("v1", "ConfigMap", run_id)
-    if _notes(anchor).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
-        # Refused where the anchor was changed meanwhile, as by a resume.
-        client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(anchor, job))
+    owner_config_map = client.get("v1", "ConfigMap", run_id)
+    if _notes(owner_config_map).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
+        # Refused where the owner ConfigMap was changed meanwhile, as by a resume.
+        client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(owner_config_map, job))
 
 
 def release(client: Client, run_id: str) -> None:
@@ -48,15 +50,18 @@ def release(client: Client, run_id: str) -> None:
         return
     uid = job["metadata"]["uid"]
 
-    def released(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
-        meta = {key: value for key, value in anchor["metadata"].items() if key != "ownerReferences"}
-        return {**anchor, "metadata": {**meta, "annotations": {**_notes(anchor), KEPT_ANNOTATION: uid}}}
+    def released(owner_config_map: Mapping[str, Any]) -> Mapping[str, Any]:
+        meta = {key: value for key, value in owner_config_map["metadata"].items() if key != "ownerReferences"}
+        return {
+            **owner_config_map,
+            "metadata": {**meta, "annotations": {**_notes(owner_config_map), KEPT_ANNOTATION: uid}},
+        }
 
-    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the anchor meanwhile, once
+    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the owner ConfigMap meanwhile, once
 
 
-def _notes(anchor: Mapping[str, Any]) -> dict[str, str]:
-    return dict(anchor["metadata"].get("annotations") or {})
+def _notes(owner_config_map: Mapping[str, Any]) -> dict[str, str]:
+    return dict(owner_config_map["metadata"].get("annotations") or {})
 
 
 # -- runs that a machine supervises ------------------------------------------------------------------------------------

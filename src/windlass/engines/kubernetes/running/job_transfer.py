@@ -95,9 +95,9 @@ class JobTransfer(Transfer):
             return
         with contextlib.suppress(Refused):  # its container may have ended meanwhile
             for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
-                told = parsed(line.partition(b" ")[2])
-                if told is not None and (told.keys() >= PROGRESS or told.keys() >= WAIT):
-                    yield told
+                reported = parsed(line.partition(b" ")[2])
+                if reported is not None and (reported.keys() >= PROGRESS or reported.keys() >= WAIT):
+                    yield reported
 
     def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
         """Why it makes no pod. Raises EngineError where it gives up."""
@@ -148,10 +148,10 @@ class JobTransfer(Transfer):
             yield ObjectReport(str(about.get("kind", "")), name, str(event.get("reason", "")), words[:MAX_WORDS])
 
     def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
-        told = warning(seen)
+        reported = warning(seen)
         # Once there are attempts, what is recorded of a pod counts as one of theirs.
-        more = {} if record.status.attempts else {name: told[name] for name in told if name != "message"}
-        self._note(record, told["message"], key(seen), **more)
+        more = {} if record.status.attempts else {name: reported[name] for name in reported if name != "message"}
+        self._note(record, reported["message"], key(seen), **more)
 
     def _note(self, record: Notes, message: str, what: str = "", **more: Any) -> None:
         if (what or message) not in self._warned:
@@ -161,8 +161,8 @@ class JobTransfer(Transfer):
 
 def _error_of(pod: Json) -> str:
     """The error with which the program of a pod has ended; empty where it reports none."""
-    told = parsed(str(container_state(pod)[1].get("message") or "").encode())
-    return str((told or {}).get("error", ""))
+    reported = parsed(str(container_state(pod)[1].get("message") or "").encode())
+    return str((reported or {}).get("error", ""))
 
 
 def _results(pod: Json) -> list[Line] | None:
@@ -170,11 +170,11 @@ def _results(pod: Json) -> list[Line] | None:
     where, ended = container_state(pod)
     if where != "terminated":
         return None
-    told = parsed(str(ended.get("message") or "").encode())
-    if ended.get("exitCode") == REFUSED and told is not None and "error" in told:
-        raise TransferRefused(str(told["error"]), str(told.get("hint", "")))
+    reported = parsed(str(ended.get("message") or "").encode())
+    if ended.get("exitCode") == REFUSED and reported is not None and "error" in reported:
+        raise TransferRefused(str(reported["error"]), str(reported.get("hint", "")))
     if ended.get("exitCode") != 0:
         return None
-    if told is None or not isinstance(told.get("results"), list):
+    if reported is None or not isinstance(reported.get("results"), list):
         raise EngineError(f"pod {pod['metadata']['name']} has ended without a result", "try it again")
-    return list(told["results"])
+    return list(reported["results"])

@@ -207,8 +207,8 @@ class LogReader:
     def _waiting(self, first: int, number: int) -> set[int]:
         """The nodes whose pods wait for their next attempt, as far as that has no newer pods for them."""
         of_newer = [one for (by, next_one), one in self._attempts.items() if by > first and next_one == number + 1]
-        told = {node.number for node in self._attempts[first, number].nodes if node.log.is_told}
-        return told.difference(*map(_nodes, of_newer))
+        complete = {node.number for node in self._attempts[first, number].nodes if node.log.is_told}
+        return complete.difference(*map(_nodes, of_newer))
 
 
 def _nodes(attempt: PodAttempt) -> set[int]:

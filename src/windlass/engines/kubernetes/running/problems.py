@@ -79,7 +79,7 @@ class PodProblems:
         self._changed = changed
         self._stages: set[str] = set()
         """The stages that were reported."""
-        self._told: dict[str, set[str]] = {}
+        self._reported: dict[str, set[str]] = {}
         """The problems that were reported: of the pod at a place and of other objects, since a pod waits; of ends."""
         self._problems: set[tuple[str, str]] = set()
         """All that were ever reported."""
@@ -111,8 +111,8 @@ class PodProblems:
             if (reached := f"{place} {stage} {since if is_waiting else ''}") not in self._stages:
                 self._stages.add(reached)
                 if is_waiting:
-                    self._told.pop(str(place), None)
-                    self._told.pop(OBJECTS, None)
+                    self._reported.pop(str(place), None)
+                    self._reported.pop(OBJECTS, None)
                 yield StageReached(since, stage.value)
             is_unnamed = (
                 pod.state == "running" and pod.reason == eviction.BY_API
@@ -160,9 +160,9 @@ class PodProblems:
         yield from self._provisioning.news()
 
     def _warned(self, seen: PodStatus | ObjectReport, now: float, of: str) -> Iterator[NodeEvent]:
-        told, problem = self._told.setdefault(of, set()), key(seen)
-        if problem not in told and ((of, problem) in self._problems or len(self._problems) < MOST):
-            told.add(problem)
+        reported, problem = self._reported.setdefault(of, set()), key(seen)
+        if problem not in reported and ((of, problem) in self._problems or len(self._problems) < MOST):
+            reported.add(problem)
             self._problems.add((of, problem))
             yield NodeWarning.from_json({"at": now, **warning(seen)})
 

@@ -1,4 +1,4 @@
-"""The note on a run, as an annotation of its anchor: all who may list the runs of the namespace see it."""
+"""The note on a run, as an annotation of its owner ConfigMap: all who may list the runs of the namespace see it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from windlass.engines.kubernetes.objects.summary import note_in
 
 def read(client: Client, run_id: str) -> str | None:
     """The note on a run, as `note_in`; None also for a run that is no longer in the cluster. Raises EngineError."""
-    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
-    return None if anchor is None else note_in(anchor["metadata"])
+    owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
+    return None if owner_config_map is None else note_in(owner_config_map["metadata"])
 
 
 def write(client: Client, run_id: str, text: str) -> None:
     """Replace the note on a run, if that is still in the cluster. Raises EngineError."""
 
-    def noted(anchor: Mapping[str, Any]) -> Mapping[str, Any]:
-        notes = {**(anchor["metadata"].get("annotations") or {}), layout.NOTE_ANNOTATION: text}
-        return {**anchor, "metadata": {**anchor["metadata"], "annotations": notes}}
+    def noted(owner_config_map: Mapping[str, Any]) -> Mapping[str, Any]:
+        notes = {**(owner_config_map["metadata"].get("annotations") or {}), layout.NOTE_ANNOTATION: text}
+        return {**owner_config_map, "metadata": {**owner_config_map["metadata"], "annotations": notes}}
 
     try:
         client.update("v1", "ConfigMap", run_id, noted)

@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS, OWNING_PA
 from windlass.engines.kubernetes.objects.workloads.base import Workload
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running import markers
 from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
@@ -37,10 +37,10 @@ def grace_seconds(client: Client, run_id: str) -> float:
 
 def request(client: Client, run_id: str, *, now: bool) -> None:
     """Request the end of a run; `now` leaves out the grace period. Raises NoSuchRun, Refused, Unreachable."""
-    anchor = client.get_if_exists("v1", "ConfigMap", run_id)
-    if anchor is None:
+    owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
+    if owner_config_map is None:
         raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
-    tombstones.put(client, anchor, layout.STOP_MARK, now=now)
+    markers.put(client, owner_config_map, layout.STOP_MARKER, now=now)
 
 
 def stop(client: Client, run_id: str, *, now: bool) -> None:
@@ -55,7 +55,7 @@ def stop(client: Client, run_id: str, *, now: bool) -> None:
 def remove(client: Client, run_id: str) -> None:
     """Delete all objects of a run, but a claim that it does not own. Raises Refused, Unreachable."""
     # The pods before the Jobs: Kubernetes may forget the finalizers of ended pods whose Job is gone, after the API
-    # server was restarted. The anchor last: what it owns is deleted in the other order.
+    # server was restarted. The owner ConfigMap last: what it owns is deleted in the other order.
     delete_makers(client, run_id, are_pods_first=True)
     client.delete("v1", "ConfigMap", run_id)
     for name in live_pods(client, run_id):  # their owner object may have been deleted without them
@@ -73,7 +73,7 @@ def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
     found = live_pods(client, run_id)
     if not found:
         return
-    with contextlib.suppress(NoSuchRun):  # its anchor is deleted: only the pods are left
+    with contextlib.suppress(NoSuchRun):  # its owner ConfigMap is deleted: only the pods are left
         stop(client, run_id, now=now)
     for name in found:
         client.delete("v1", "Pod", name, grace=0 if now else None)

@@ -58,7 +58,7 @@ class InClusterBackend(KubernetesBackend):
             return None
         return seconds_of(found["metadata"].get("creationTimestamp"), time.time())
 
-    def anchor(self) -> Mapping[str, Any]:
+    def owner_config_map(self) -> Mapping[str, Any]:
         """See `KubernetesBackend`: a run that was removed must not begin again."""
         return self.client.get("v1", "ConfigMap", self.plan.run_id)
 

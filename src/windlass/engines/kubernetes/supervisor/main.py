@@ -25,7 +25,7 @@ from windlass.engines.kubernetes.objects import layout, pod_assignment
 from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import MOUNTED, PLAN_FILE
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.running import shutdown, tombstones
+from windlass.engines.kubernetes.running import markers, shutdown
 from windlass.engines.kubernetes.running.backend import STARTED
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.backend import InClusterBackend
@@ -177,15 +177,15 @@ def _note_restart(writer: RunWriter, run_dir: Path) -> None:
 @contextlib.contextmanager
 def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iterator[None]:
     """Read stop requests from the cluster meanwhile, also while there are no pods."""
-    ear, closed = tombstones.Ear(client, run_id, run_dir), threading.Event()
-    selector = tombstones.stop_selector(run_id)
+    stop_requests, closed = markers.StopRequestRelay(client, run_id, run_dir), threading.Event()
+    selector = markers.stop_selector(run_id)
 
     def turn() -> bool:
         found = client.find("v1", "ConfigMap", selector)
-        ear.listen()
+        stop_requests.relay()
         clock.wake()
         for _ in client.watch("v1", "ConfigMap", selector, found["metadata"]["resourceVersion"], LISTEN_SECONDS):
-            ear.listen()
+            stop_requests.relay()
             clock.wake()
         return False
 

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.namespace import ClusterNamespace, namespace_of
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.reading.discovery.board import summaries
+from windlass.engines.kubernetes.reading.discovery.object_lists import summaries
 from windlass.engines.kubernetes.reading.supervisor_status import Absence
 from windlass.engines.kubernetes.supervisor.imported import imported_plan
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head

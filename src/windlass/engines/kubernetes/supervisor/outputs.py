@@ -1,6 +1,6 @@
 """Outputs of a run whose supervisor is in the cluster: its pod holds them after the end, until a machine fetches them.
 
-The machine marks them as fetched, by a ConfigMap like those of `tombstones.py`; the pod then ends. It also ends after
+The machine marks them as fetched, by a ConfigMap like those of `markers.py`; the pod then ends. It also ends after
 `HELD_SECONDS`. What it holds is on the disk of its node: with the pod or the node, it is lost.
 """
 
@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.objects import labels, layout
 from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import HOME
 from windlass.engines.kubernetes.reading import supervisor_status
-from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running import markers
 from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified
 from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
@@ -58,7 +58,7 @@ def hold(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
         try:
             if _is_over(client, run_id):
                 return
-            _await_mark(client, run_id)
+            _await_marker(client, run_id)
         except EngineError:  # the API server is away: the outputs are held meanwhile
             clock.wait(PAUSE_SECONDS)
 
@@ -83,12 +83,12 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
 def _is_over(client: Client, run_id: str) -> bool:
     """Whether they are marked as fetched, or the run was removed."""
-    return _mark(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
+    return _marker(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
 
 
-def _await_mark(client: Client, run_id: str) -> None:
+def _await_marker(client: Client, run_id: str) -> None:
     """Return at a mark, and after some time at the latest."""
-    selector = f"{layout.selector(run_id)},{layout.MARK_LABEL}={layout.FETCHED_MARK}"
+    selector = f"{layout.selector(run_id)},{layout.MARKER_LABEL}={layout.FETCHED_MARKER}"
     found = client.find("v1", "ConfigMap", selector)
     if not found["items"]:
         for event in client.watch("v1", "ConfigMap", selector, found["metadata"]["resourceVersion"], LISTEN_SECONDS):
@@ -96,8 +96,8 @@ def _await_mark(client: Client, run_id: str) -> None:
                 return
 
 
-def _mark(client: Client, run_id: str) -> Mapping[str, Any] | None:
-    return client.get_if_exists("v1", "ConfigMap", layout.mark_name(run_id, layout.FETCHED_MARK))
+def _marker(client: Client, run_id: str) -> Mapping[str, Any] | None:
+    return client.get_if_exists("v1", "ConfigMap", layout.marker_name(run_id, layout.FETCHED_MARKER))
 
 
 # -- on the machine of a user -----------------------------------------------------------------------------------------
@@ -131,8 +131,8 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
                 bring_home(work, run_dir, collected.digest)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
-        anchor = client.get("v1", "ConfigMap", status.id)
-        tombstones.put(client, anchor, layout.FETCHED_MARK, by=host)
+        owner_config_map = client.get("v1", "ConfigMap", status.id)
+        markers.put(client, owner_config_map, layout.FETCHED_MARKER, by=host)
         return True
 
 
@@ -143,9 +143,9 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
         if supervisor_status.is_running(found):  # there may be sidecars beside it
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
-    mark = _mark(client, run_id)
-    if mark is not None:
-        by = str((mark.get("data") or {}).get("by", "")) or "another machine"
+    marker = _marker(client, run_id)
+    if marker is not None:
+        by = str((marker.get("data") or {}).get("by", "")) or "another machine"
         raise UsageError(
             f"the outputs of {run_id} were fetched by {by}",
             "copy them from there; for the next run: outputs: s3://…, or kubernetes: {results: {size: 20GiB}}",

@@ -1,4 +1,4 @@
-"""The record of a run in its cluster: its events and its status, in ConfigMaps that the run's anchor owns.
+"""The record of a run in its cluster: its events and its status, in ConfigMaps that the run's owner ConfigMap owns.
 
     ConfigMap RUN-record      the head: the newest events, one a line; the status in short, as an annotation
     ConfigMap RUN-record-K    part K = 1, 2, … of the events before these, compressed; never changed
@@ -144,8 +144,8 @@ class ClusterRecord:
         except Refused as error:
             if self._written is None or not error.is_absent(layout.record_name(self._run_id), "ConfigMap"):
                 raise
-            anchor = self._client.get("v1", "ConfigMap", self._run_id)
-            return self._client.create(head_manifest(anchor, self._written))
+            owner_config_map = self._client.get("v1", "ConfigMap", self._run_id)
+            return self._client.create(head_manifest(owner_config_map, self._written))
         if self._written is not None and writer_of(found) != self._writer and not self._is_holder():
             raise HeldElsewhere("another supervisor has written the record of the run")
         return found
@@ -166,8 +166,8 @@ class ClusterRecord:
         return self._client.path("v1", "ConfigMap", layout.record_name(self._run_id))
 
     def _create_part(self, number: int, events: Iterable[Event]) -> None:
-        anchor = self._client.get("v1", "ConfigMap", self._run_id)
-        part = _part_manifest(anchor, number, events)
+        owner_config_map = self._client.get("v1", "ConfigMap", self._run_id)
+        part = _part_manifest(owner_config_map, number, events)
         if self._client.create_if_absent(part) is None:  # it was created, and the head could not be written
             self._client.delete("v1", "ConfigMap", part["metadata"]["name"])
             self._client.create(part)
@@ -176,12 +176,12 @@ class ClusterRecord:
             self._client.delete("v1", "ConfigMap", old)
 
 
-def head_manifest(anchor: Json, head: Head) -> dict[str, Any]:
-    """The object of a head, owned by the run's anchor."""
-    meta = anchor["metadata"]
-    its = labels.like(meta["labels"], labels.RECORD, **{layout.MARK_LABEL: layout.RECORD})
+def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
+    """The object of a head, owned by the run's owner ConfigMap."""
+    meta = owner_config_map["metadata"]
+    its = labels.like(meta["labels"], labels.RECORD, **{layout.MARKER_LABEL: layout.RECORD})
     made = manifests.core("ConfigMap", layout.record_name(meta["name"]), meta["namespace"], its)
-    return _with_head(manifests.owned(made, anchor), head)
+    return _with_head(manifests.owned(made, owner_config_map), head)
 
 
 def _with_head(found: Json, head: Head) -> dict[str, Any]:
@@ -194,14 +194,14 @@ def _with_head(found: Json, head: Head) -> dict[str, Any]:
     return {**found, "metadata": {**found["metadata"], "annotations": notes}, "data": data}
 
 
-def _part_manifest(anchor: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
-    meta = anchor["metadata"]
+def _part_manifest(owner_config_map: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
+    meta = owner_config_map["metadata"]
     # By the second one lists of runs leave it out.
     its = labels.like(meta["labels"], labels.RECORD, **{layout.CODE_LABEL: layout.RECORD})
     data = {EVENTS: base64.b64encode(gzip.compress("".join(map(_line, events)).encode(), mtime=0)).decode()}
     name = layout.record_name(meta["name"], number)
     made = manifests.core("ConfigMap", name, meta["namespace"], its, binaryData=data, immutable=True)
-    return manifests.owned(made, anchor)
+    return manifests.owned(made, owner_config_map)
 
 
 def head_of(found: Json) -> Head:

@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.reading.discovery.snapshot import WAITING, in_phase
 from windlass.engines.kubernetes.reading.supervisor_status import Absence
-from windlass.engines.kubernetes.running import expiry, shutdown, tombstones
+from windlass.engines.kubernetes.running import expiry, markers, shutdown
 from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
@@ -119,7 +119,7 @@ class ClusterSupervised:
             backend.create_shared(owner)
             expiry.release(client, run_id)
             self._delete_job(client, run_id)
-            tombstones.forget(client, run_id)
+            markers.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
             *contents, job = _objects(backend.plan)
             self._create(client, owner, contents)  # first: other machines read the plan once they see the resume
@@ -304,7 +304,7 @@ class ClusterSupervised:
         """Record the end of a run to which a stop was requested, for which no supervisor acts, and no pod lives."""
         client = self.client(run_id)
         with contextlib.suppress(WindlassError):
-            if tombstones.asked(client, run_id) is None or shutdown.live_pods(client, run_id):
+            if markers.requested_stop(client, run_id) is None or shutdown.live_pods(client, run_id):
                 return
             writer = self._store.writer(run_id)
             if writer is None:
@@ -319,7 +319,7 @@ class ClusterSupervised:
                     first.append(StopRequested(stop_request.ELSEWHERE, True))
                     first.append(RunEnded(Phase.STOPPED, reason="stop"))
                 self._absent.pop(run_id, None)
-                tombstones.tell_end(client, run_id, stopped=True, well=False)
+                markers.put_end(client, run_id, stopped=True, well=False)
                 client.delete(BATCH, "Job", layout.supervisor_name(run_id))
 
     def _end_removed(self, status: Status) -> None:

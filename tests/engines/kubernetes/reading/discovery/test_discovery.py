@@ -14,8 +14,8 @@ from tests.engines.kubernetes.objectserver import ObjectServer
 from windlass.engines.kubernetes.access.errors import Unreachable
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, JOBS, PODS, Board
 from windlass.engines.kubernetes.reading.discovery.discovery import find, progress_in
+from windlass.engines.kubernetes.reading.discovery.object_lists import JOBS, OWNER_CONFIG_MAPS, PODS, ObjectLists
 from windlass.engines.kubernetes.reading.discovery.phase import GONE, UNSAID, Seen
 from windlass.engines.kubernetes.target import ClusterRuns
 from windlass.errors import NoSuchRun, UsageError
@@ -38,10 +38,10 @@ def page(table: Any, rows: Sequence[Sequence[str]], columns: Sequence[str] = ())
     }
 
 
-def anchors(*ids: str, marks: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-    found = page(ANCHORS, [])
+def owner_config_maps(*ids: str, markers: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    found = page(OWNER_CONFIG_MAPS, [])
     names: list[tuple[str, str, dict[str, str]]] = [(run, run, {}) for run in ids]
-    names += [(layout.mark_name(run, mark), run, {layout.MARK_LABEL: mark}) for run, mark in marks]
+    names += [(layout.marker_name(run, marker), run, {layout.MARKER_LABEL: marker}) for run, marker in markers]
     for name, run, more in names:
         labels = {layout.RUN_LABEL: run, layout.JOB_LABEL: "digits", **more}
         found["rows"].append(
@@ -54,13 +54,13 @@ def anchors(*ids: str, marks: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
 
 
 def seen(
-    *pods: tuple[str, str], jobs: Sequence[Sequence[str]] = (), marks: Sequence[str] = (), age: float = 600.0
+    *pods: tuple[str, str], jobs: Sequence[Sequence[str]] = (), markers: Sequence[str] = (), age: float = 600.0
 ) -> Seen:
-    board = Board("team-a")
-    board.fill(ANCHORS, [anchors(RUN, marks=[(RUN, mark) for mark in marks])])
-    board.fill(JOBS, [page(JOBS, jobs)])
-    board.fill(PODS, [page(PODS, [(name, "1/1" if word == "Running" else "0/1", word) for name, word in pods])])
-    [one] = board.runs(BEGAN_AT + age)
+    lists = ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN, markers=[(RUN, marker) for marker in markers])])
+    lists.fill(JOBS, [page(JOBS, jobs)])
+    lists.fill(PODS, [page(PODS, [(name, "1/1" if word == "Running" else "0/1", word) for name, word in pods])])
+    [one] = lists.runs(BEGAN_AT + age)
     return one
 
 
@@ -68,7 +68,7 @@ TWO = [(f"{RUN}-1", "Running", "0/2")]
 
 
 @pytest.mark.parametrize(
-    ("words", "job", "marks", "phase"),
+    ("words", "job", "markers", "phase"),
     [
         (("Running", "Running"), "Running", [], Phase.TRAINING),
         (("Running", "Pending"), "Running", [], Phase.QUEUED),
@@ -87,15 +87,15 @@ TWO = [(f"{RUN}-1", "Running", "0/2")]
         ((), "", ["stop"], Phase.STOPPED),
     ],
 )
-def test_phase_is_derived_from_job_pods_and_marks(
-    words: Sequence[str], job: str, marks: Sequence[str], phase: Phase
+def test_phase_is_derived_from_job_pods_and_markers(
+    words: Sequence[str], job: str, markers: Sequence[str], phase: Phase
 ) -> None:
     pods = [(f"{RUN}-1-{place}-abcde", word) for place, word in enumerate(words)]
     jobs = [(f"{RUN}-1", job, "0/2")] if job else []
-    assert seen(*pods, jobs=jobs, marks=marks).phase is phase
+    assert seen(*pods, jobs=jobs, markers=markers).phase is phase
 
 
-def test_an_anchor_alone_is_new_or_all_that_is_left() -> None:
+def test_run_with_owner_config_map_alone_is_queued_or_lost() -> None:
     assert seen(age=5).phase is Phase.QUEUED
     lost = seen(age=600)
     assert (lost.phase, lost.waits_for) == (Phase.LOST, GONE)
@@ -156,52 +156,52 @@ def test_a_supervisor_that_crashes_or_cannot_start_is_named(words: tuple[str, ..
 
 
 def test_columns_are_found_by_name_and_may_be_missing() -> None:
-    board = Board("team-a")
-    board.fill(ANCHORS, [anchors(RUN)])
-    board.fill(JOBS, [page(JOBS, [("0/2", f"{RUN}-1", "5s")], columns=("Completions", "Name", "Age"))])
-    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "Running", "1/1")], columns=("Name", "Status", "Ready"))])
-    [one] = board.runs(BEGAN_AT)
+    lists = ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
+    lists.fill(JOBS, [page(JOBS, [("0/2", f"{RUN}-1", "5s")], columns=("Completions", "Name", "Age"))])
+    lists.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "Running", "1/1")], columns=("Name", "Status", "Ready"))])
+    [one] = lists.runs(BEGAN_AT)
     assert (one.pods_ready, one.pods_total) == (1, 2)
 
 
-def test_an_object_of_a_run_whose_anchor_is_gone_is_of_none() -> None:
-    board = Board("team-a")
-    board.fill(ANCHORS, [anchors("other-7f3k2", marks=[(RUN, "stop")])])
-    board.fill(JOBS, [page(JOBS, TWO)])
-    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-abcde", "1/1", "Running")])])
-    assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
+def test_objects_without_owner_config_map_belong_to_no_run() -> None:
+    lists = ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps("other-7f3k2", markers=[(RUN, "stop")])])
+    lists.fill(JOBS, [page(JOBS, TWO)])
+    lists.fill(PODS, [page(PODS, [(f"{RUN}-1-0-abcde", "1/1", "Running")])])
+    assert [one.id for one in lists.runs(BEGAN_AT)] == ["other-7f3k2"]
 
 
 def test_pages_of_a_list_are_one_list_and_a_new_list_takes_its_place() -> None:
-    board = Board("team-a")
-    board.fill(ANCHORS, [anchors(RUN), anchors("other-7f3k2")])
-    assert len(board.runs(BEGAN_AT)) == 2
-    board.fill(ANCHORS, [anchors(RUN)])
-    assert board.versions["ConfigMap"] == "7"
-    assert [one.id for one in board.runs(BEGAN_AT)] == [RUN]
+    lists = ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN), owner_config_maps("other-7f3k2")])
+    assert len(lists.runs(BEGAN_AT)) == 2
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
+    assert lists.versions["ConfigMap"] == "7"
+    assert [one.id for one in lists.runs(BEGAN_AT)] == [RUN]
 
 
 def test_changes_of_a_watch_have_no_columns_after_the_first() -> None:
-    board = Board("team-a")
-    board.fill(ANCHORS, [anchors(RUN)])
-    board.fill(JOBS, [page(JOBS, TWO)])
-    board.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "0/1", "Pending"), (f"{RUN}-1-1-b", "1/1", "Running")])])
+    lists = ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
+    lists.fill(JOBS, [page(JOBS, TWO)])
+    lists.fill(PODS, [page(PODS, [(f"{RUN}-1-0-a", "0/1", "Pending"), (f"{RUN}-1-1-b", "1/1", "Running")])])
     change = {**page(PODS, [(f"{RUN}-1-0-a", "1/1", "Running")]), "columnDefinitions": None}
-    board.change(PODS, "MODIFIED", change)
-    assert board.runs(BEGAN_AT)[0].phase is Phase.TRAINING
-    board.change(PODS, "DELETED", change)
-    assert board.runs(BEGAN_AT)[0].pods_ready == 1
+    lists.change(PODS, "MODIFIED", change)
+    assert lists.runs(BEGAN_AT)[0].phase is Phase.TRAINING
+    lists.change(PODS, "DELETED", change)
+    assert lists.runs(BEGAN_AT)[0].pods_ready == 1
 
 
 def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_another() -> None:
-    board, fresh = Board("team-a"), Board("team-a")
-    board.fill(ANCHORS, [anchors(RUN)])
+    lists, fresh = ObjectLists("team-a"), ObjectLists("team-a")
+    lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
     empty = {"metadata": {"resourceVersion": "9"}, "rows": [{"cells": [""], "object": None}]}
-    board.change(ANCHORS, "BOOKMARK", empty)
-    assert (board.versions["ConfigMap"], len(board.runs(BEGAN_AT))) == ("9", 1)
-    fresh.fill(ANCHORS, [anchors("other-7f3k2")])
-    board.take(ANCHORS, fresh)
-    assert [one.id for one in board.runs(BEGAN_AT)] == ["other-7f3k2"]
+    lists.change(OWNER_CONFIG_MAPS, "BOOKMARK", empty)
+    assert (lists.versions["ConfigMap"], len(lists.runs(BEGAN_AT))) == ("9", 1)
+    fresh.fill(OWNER_CONFIG_MAPS, [owner_config_maps("other-7f3k2")])
+    lists.take(OWNER_CONFIG_MAPS, fresh)
+    assert [one.id for one in lists.runs(BEGAN_AT)] == ["other-7f3k2"]
 
 
 def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
@@ -218,13 +218,13 @@ def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
 
 def test_one_run_is_selected_by_its_label() -> None:
     assert PODS.selector(RUN) == f"app.kubernetes.io/managed-by=windlass,windlass.dev/run={RUN}"
-    assert ANCHORS.selector().endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
+    assert OWNER_CONFIG_MAPS.selector().endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
 
 
 def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> None:
     with closing(ObjectServer()) as server, closing(server.client(tmp_path)) as client:
         for minute, run in enumerate(["digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb"]):
-            server.anchor(run, created=f"2026-11-21T15:0{minute}:00Z")
+            server.owner_config_map(run, created=f"2026-11-21T15:0{minute}:00Z")
         meant = {
             asked: find(client, asked, "lab") for asked in ("digits-zzzzz", "digits-z", "digits", "digits-b", None)
         }

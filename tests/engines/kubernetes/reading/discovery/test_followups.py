@@ -1,4 +1,4 @@
-"""Runs of other machines whose lists of anchors, Jobs and pods leave something open, against a server on loopback."""
+"""Further requests complete runs of other machines that the lists of owner ConfigMaps, Jobs and pods leave unclear."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.reading.discovery.discovery import look, one
 from windlass.engines.kubernetes.reading.discovery.followups import ask
 from windlass.engines.kubernetes.reading.discovery.phase import ENDED_SOMEHOW
 from windlass.engines.kubernetes.reading.informer import Watched
-from windlass.engines.kubernetes.running import tombstones
+from windlass.engines.kubernetes.running import markers
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 
@@ -24,7 +24,7 @@ RUN = "digits-7f3k2"
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     return server
 
 
@@ -71,20 +71,20 @@ def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: Object
 def test_a_job_that_the_cluster_has_removed_leaves_a_mark_that_says_how_it_ended(
     server: ObjectServer, client: Client, how: str, phase: Phase
 ) -> None:
-    server.mark(RUN, "end", {layout.HOW_LABEL: how})
+    server.marker(RUN, "end", {layout.HOW_LABEL: how})
     seen = one(client, RUN)
     assert (seen.phase, seen.waits_for) == (phase, "")
 
 
 def test_an_end_that_does_not_say_how_is_no_success(server: ObjectServer, client: Client) -> None:
-    server.mark(RUN, "end")
+    server.marker(RUN, "end")
     seen = one(client, RUN)
     assert (seen.phase, seen.waits_for) == (Phase.LOST, ENDED_SOMEHOW)
 
 
 def test_an_end_and_a_stop_read_as_stopped(server: ObjectServer, client: Client) -> None:
-    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"})
-    server.mark(RUN, "stop")
+    server.marker(RUN, "end", {layout.HOW_LABEL: "badly"})
+    server.marker(RUN, "stop")
     assert one(client, RUN).phase is Phase.STOPPED
 
 
@@ -118,7 +118,7 @@ def test_a_list_of_runs_that_train_costs_no_further_request(server: ObjectServer
 
 
 def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client: Client) -> None:
-    tombstones.tell_end(client, RUN, stopped=False, well=True)
+    markers.put_end(client, RUN, stopped=False, well=True)
     server.requests.clear()
     assert one(client, RUN).phase is Phase.SUCCEEDED
     assert len(server.requests) == 3, "the lists of runs have it"

@@ -100,7 +100,7 @@ def test_a_record_that_the_cluster_confirms_is_as_of_now(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, *TRAINS)
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     server.job(RUN, "Running")
     server.pod(RUN, "Running")
     found = shown(windlass)
@@ -134,15 +134,15 @@ def pulls(server: ObjectServer) -> None:
 
 
 def was_deleted(server: ObjectServer) -> None:
-    """Only the anchor is left."""
+    """Only the owner ConfigMap is left."""
 
 
 def was_stopped(server: ObjectServer) -> None:
-    server.mark(RUN, "stop")
+    server.marker(RUN, "stop")
 
 
 def ended_badly(server: ObjectServer) -> None:
-    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"})
+    server.marker(RUN, "end", {layout.HOW_LABEL: "badly"})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_what_has_happened_since_the_record_was_written_is_shown(
     windlass: Call, recorded: Recorded, server: ObjectServer, happens: Callable[[ObjectServer], None], phase: str
 ) -> None:
     recorded.run(RUN, *TRAINS)
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     happens(server)
     found = shown(windlass)
     assert (found["phase"], found["stale"]) == (phase, snapshot.BEHIND)
@@ -192,7 +192,7 @@ def test_a_new_supervisor_that_may_not_have_read_everything_is_not_believed(
     writer = recorded.run(RUN, *TRAINS, ago=1.0)
     for event in (("adopted", {}), *reported):
         writer.append(entry_of(*event))
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     succeeds(server)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("succeeded", snapshot.BEHIND)
 
@@ -219,7 +219,7 @@ def test_pods_that_run_tell_no_more_than_the_record(
     windlass: Call, recorded: Recorded, server: ObjectServer, phase: str
 ) -> None:
     recorded.run(RUN, ATTEMPT, ("phase", {"phase": phase}))
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     server.job(RUN, "Running")
     server.pod(RUN, "Running")
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == (phase, None)
@@ -229,7 +229,7 @@ def test_between_two_attempts_the_objects_of_the_last_one_say_nothing_new(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, *TRAINS, ("attempt-end", {"phase": "failed", "reason": "failure"}))
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     fails(server)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("restarting", None)
 
@@ -238,10 +238,10 @@ def test_while_files_are_moved_the_objects_of_attempts_say_nothing(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, ("phase", {"phase": "staging"}))
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("staging", None)
     recorded.run(OTHER, ATTEMPT, ("ending", {"phase": "succeeded", "exit_code": 0}))
-    server.anchor(OTHER)
+    server.owner_config_map(OTHER)
     server.job(OTHER, "Complete", "1/1")
     assert (shown(windlass, OTHER)["phase"], shown(windlass, OTHER)["stale"]) == ("uploading", None)
 
@@ -305,8 +305,8 @@ def test_a_run_recorded_as_lost_is_not_lost_while_its_pods_run(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, *LOST)
-    server.anchor(RUN)
-    server.mark(RUN, "end", {layout.HOW_LABEL: "badly"})
+    server.owner_config_map(RUN)
+    server.marker(RUN, "end", {layout.HOW_LABEL: "badly"})
     server.job(RUN, "Running")
     server.pod(RUN, "Running")
     found = shown(windlass)
@@ -325,7 +325,7 @@ def test_a_run_of_which_nothing_runs_stays_lost(
 ) -> None:
     recorded.run(RUN, *LOST)
     if left:
-        server.anchor(RUN)
+        server.owner_config_map(RUN)
         ended_badly(server)
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("lost", None)
 
@@ -398,7 +398,7 @@ def test_ps_watch_says_since_when_the_cluster_does_not_answer(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
     Path("targets.yaml").write_text(json.dumps({"lab": {"kind": "kubernetes", "context": "lab", "namespace": "team"}}))
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     with following("ps", "--on", "lab", "--watch", "-o", "json") as command:
         assert json.loads(command.stdout.readline())["id"] == RUN
         server.stop()
@@ -449,7 +449,7 @@ def test_ps_on_a_cluster_imports_neither_the_models_of_files_nor_what_plans_and_
     home: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: team}")
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     environ = {**os.environ, "KUBECONFIG": server.kubeconfig(tmp_path / "kube")}
     loaded = loaded_by("ps", "--on", "lab", environ=environ)
     assert "windlass.cli.listtext" in loaded, "nothing was listed"
@@ -466,7 +466,7 @@ def test_ps_on_a_cluster_shows_the_true_phase_of_runs_of_this_machine(
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
     Path("targets.yaml").write_text(json.dumps({"lab": {"kind": "kubernetes", "context": "lab", "namespace": "team"}}))
     recorded.run(RUN, *TRAINS)
-    server.anchor(RUN)
+    server.owner_config_map(RUN)
     succeeds(server)
     found: Result = windlass("ps", "--on", "lab", "-o", "json")
     assert [(one["kept"], one["phase"]) for one in found.json] == [("here", "succeeded")]

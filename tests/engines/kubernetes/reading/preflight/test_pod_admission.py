@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, sent, status
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
 
 from windlass.engines.kubernetes.access.client import Client
@@ -30,7 +30,7 @@ MISSING = 'pods "digits-7f3k2-1-0" is forbidden: failed quota: q: must specify l
 def refused(message: str, code: int = 403, of: str = "node") -> Any:
     """How a request to create a pod whose container has this name is answered."""
 
-    def answer(request: Request) -> Answer | None:
+    def answer(request: Request) -> Response | None:
         is_it = request.verb == "POST" and request.plural == "pods"
         return status(code, "Forbidden", message) if is_it and _container(request.body) == of else None
 
@@ -222,7 +222,7 @@ def test_the_supervisor_is_queued_only_where_its_target_names_a_queue() -> None:
 
 
 def test_containers_that_the_cluster_adds_are_warned_of(server: ObjectServer, client: Client) -> None:
-    def inject(request: Request) -> Answer | None:
+    def inject(request: Request) -> Response | None:
         if request.verb != "POST" or request.plural != "pods":
             return None
         spec = request.body["spec"]

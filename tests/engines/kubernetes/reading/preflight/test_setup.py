@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.kubernetes.objectserver import Answer, ObjectServer, Request, sent, status
+from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, sent, status
 from tests.engines.kubernetes.planning.test_plan import TARGET
 
 from windlass.engines.kubernetes.objects import layout
@@ -42,7 +42,7 @@ class Namespace(ObjectServer):
         """Whether the login may not grant a right that it lacks."""
         self.fails = self.special
 
-    def special(self, request: Request) -> Answer | None:
+    def special(self, request: Request) -> Response | None:
         if request.plural == "/version":
             return sent({"gitVersion": "v1.34.4"})
         if request.plural == "/apis":
@@ -130,7 +130,7 @@ def test_a_role_with_other_rules_is_changed_and_what_others_added_is_kept(
 
 
 def test_an_object_that_is_created_meanwhile_is_taken(server: Namespace, environ: dict[str, str]) -> None:
-    def race(request: Request) -> Answer | None:
+    def race(request: Request) -> Response | None:
         if (request.verb, request.plural) == ("POST", "roles"):
             server.fails = server.special
             server._store("roles", request.body)
@@ -168,7 +168,7 @@ def test_a_login_without_the_right_is_told_which_and_who_can_help(
 
 
 def test_a_login_that_may_read_roles_only_is_told_so(server: Namespace, environ: dict[str, str]) -> None:
-    def reading(request: Request) -> Answer | None:
+    def reading(request: Request) -> Response | None:
         return status(403, "Forbidden", "no") if request.verb == "POST" else server.special(request)
 
     server.fails = reading
@@ -244,7 +244,7 @@ def test_a_run_whose_outputs_are_not_fetched_is_not_called_unfinished(
     setup.create(LAB, environ)
     for run_id, phase in (("digits-1", Phase.SUCCEEDED), ("digits-2", Phase.TRAINING)):
         summary = json.dumps({"phase": phase, "created_at": 1.0, "phase_since": 2.0})
-        labels = {layout.MANAGED_LABEL: "windlass", layout.MARK_LABEL: layout.RECORD, layout.RUN_LABEL: run_id}
+        labels = {layout.MANAGED_LABEL: "windlass", layout.MARKER_LABEL: layout.RECORD, layout.RUN_LABEL: run_id}
         server.put(
             "ConfigMap",
             layout.record_name(run_id),

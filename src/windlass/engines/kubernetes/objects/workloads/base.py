@@ -14,7 +14,7 @@ Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WorkloadRequest:
     """What is requested of the owner object."""
 
     num_nodes: int
@@ -50,7 +50,7 @@ class Workload(ABC):
     """The required name of the container of its pods."""
 
     @abstractmethod
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         """The objects of an attempt, the owner of the pods last.
 
         `meta` is that object's metadata, labels included, and `template` the pods'.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from windlass.compat import override
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workload, WorkloadRequest
 
 BATCH: Final = "batch/v1"
 KEEPS_OTHERS_SINCE: Final = (1, 29)
@@ -20,7 +20,7 @@ class IndexedJob(Workload):
     name, api, kind, plural = "job", BATCH, "Job", "jobs"
 
     @override
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         spec = {**indexed(template, asked), **ttl(asked)}
         return [{"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": spec}]
 
@@ -44,12 +44,12 @@ def keeps_others(made: Mapping[str, Any]) -> bool:
     return "backoffLimitPerIndex" in made["spec"]
 
 
-def ttl(asked: Asked) -> Manifest:
+def ttl(asked: WorkloadRequest) -> Manifest:
     """As most kinds write it."""
     return {} if asked.ttl_seconds is None else {"ttlSecondsAfterFinished": asked.ttl_seconds}
 
 
-def indexed(template: Manifest, asked: Asked) -> Manifest:
+def indexed(template: Manifest, asked: WorkloadRequest) -> Manifest:
     """The spec of an Indexed Job, which replaces no pod: the run's policy decides what follows.
 
     A failed pod ends it, unless the next attempt is to run in the other pods.

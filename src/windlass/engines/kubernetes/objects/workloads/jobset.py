@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from windlass.compat import override
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workload, WorkloadRequest
 from windlass.engines.kubernetes.objects.workloads.job import indexed, ttl, unnamed
 
 REPLICATED: Final = "n"
@@ -18,7 +18,7 @@ class JobSet(Workload):
     name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
 
     @override
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         subdomain = template["spec"]["subdomain"]
         # The Job that it makes is found as one that is made without it.
         job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), asked)}

@@ -12,7 +12,7 @@ from typing import Final
 
 from windlass.compat import override
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workload, WorkloadRequest
 from windlass.engines.kubernetes.objects.workloads.pytorchjob import numbered
 from windlass.worker.protocol import LauncherSpec
 
@@ -50,7 +50,7 @@ class MPIJob(Workload):
     no_ttl = "keeps its Workers: the cluster would remove its Launcher alone"
 
     @override
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         replicas = {"Launcher": {"replicas": 1, "restartPolicy": "Never", "template": numbered(template, 0)}}
         if asked.num_nodes > 1:
             workers = {"replicas": asked.num_nodes - 1, "restartPolicy": "Never", "template": numbered(template, 1)}

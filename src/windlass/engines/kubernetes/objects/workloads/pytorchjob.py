@@ -11,7 +11,7 @@ from typing import Final
 
 from windlass.compat import override
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workload, WorkloadRequest
 from windlass.engines.kubernetes.objects.workloads.job import ttl
 
 NUMBERED: Final = "-worker-"
@@ -26,7 +26,7 @@ class PyTorchJob(Workload):
     replaces_pods = True
 
     @override
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         spec: Manifest = {
             # Pods that still run after a failure are ended, and ended pods are kept for their logs.
             "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, WorkloadRequest
 
 TRAINER: Final = "trainer.kubeflow.org"
 API: Final = f"{TRAINER}/v1alpha1"
@@ -84,7 +84,7 @@ def _below(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any
     return found
 
 
-def train_job(runtime: Runtime, meta: Manifest, template: Manifest, asked: Asked) -> Manifest:
+def train_job(runtime: Runtime, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> Manifest:
     """The TrainJob whose pods are the runtime's, but for what a run needs of them."""
     labels, patching = template["metadata"]["labels"], runtime.patching
     [container] = template["spec"]["containers"]

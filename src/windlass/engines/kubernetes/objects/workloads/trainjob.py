@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from windlass.compat import override
-from windlass.engines.kubernetes.objects.workloads.base import Asked, Manifest, Workload
+from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workload, WorkloadRequest
 from windlass.engines.kubernetes.objects.workloads.job import indexed, unnamed
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, TRAINER, train_job
 
@@ -24,7 +24,7 @@ class TrainJob(Workload):
     parts = (("TrainingRuntime", "trainingruntimes"),)
 
     @override
-    def made(self, meta: Manifest, template: Manifest, asked: Asked) -> list[Manifest]:
+    def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         if asked.runtime is not None:
             return [train_job(asked.runtime, meta, template, asked)]
         labels = template["metadata"]["labels"]

@@ -1,6 +1,6 @@
 """Finds the runs of a namespace by their objects, whichever machine started them.
 
-`board.py` keeps the lists, `phase.py` derives the runs; `informer.py` keeps them up to date.
+`object_lists.py` keeps the lists, `phase.py` derives the runs; `informer.py` keeps them up to date.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.reading.discovery import followups
-from windlass.engines.kubernetes.reading.discovery.board import ANCHORS, OURS, TABLES, Board, Table
+from windlass.engines.kubernetes.reading.discovery.object_lists import (
+    OURS,
+    OWNER_CONFIG_MAPS,
+    TABLES,
+    ObjectLists,
+    Table,
+)
 from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.errors import NoSuchRun
 from windlass.runs.events import Progress
@@ -27,9 +33,9 @@ TAIL_LINES: Final = 400
 """Of the log of a first node, in which its newest progress is sought."""
 
 
-def look(client: Client, run_id: str = "") -> Board:
+def look(client: Client, run_id: str = "") -> ObjectLists:
     """The objects of all runs of the namespace, or of one. Raises Refused, Unreachable."""
-    found = Board(client.namespace)
+    found = ObjectLists(client.namespace)
     errors: list[BaseException] = []
 
     def ask(table: Table) -> None:
@@ -50,13 +56,13 @@ def look(client: Client, run_id: str = "") -> Board:
     return found
 
 
-def fill(board: Board, client: Client, table: Table, run_id: str = "") -> None:
-    """Read one list, of all runs or of one, onto the board. Raises Refused, Unreachable."""
+def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> None:
+    """Read one list, of all runs or of one, into the object lists. Raises Refused, Unreachable."""
     while True:
         pages = client.pages(table.api, table.kind, table.selector(run_id), includeObject=table.include)
         try:
-            board.fill(table, pages)
-            board.ahead = client.ahead
+            lists.fill(table, pages)
+            lists.ahead = client.ahead
             return
         except Refused as error:
             if error.status != 410:  # the version of its first page has expired
@@ -65,7 +71,13 @@ def fill(board: Board, client: Client, table: Table, run_id: str = "") -> None:
 
 def everywhere(client: Client, now: float) -> list[Seen]:
     """The runs of all namespaces, the newest first. Raises Refused where they may not all be listed, Unreachable."""
-    pages = client.pages(ANCHORS.api, ANCHORS.kind, ANCHORS.selector(), everywhere=True, includeObject=ANCHORS.include)
+    pages = client.pages(
+        OWNER_CONFIG_MAPS.api,
+        OWNER_CONFIG_MAPS.kind,
+        OWNER_CONFIG_MAPS.selector(),
+        everywhere=True,
+        includeObject=OWNER_CONFIG_MAPS.include,
+    )
     namespaces = {row["object"]["metadata"]["namespace"] for page in pages for row in page["rows"] or ()}
     found = [seen for namespace in sorted(namespaces) for seen in look(client.within(namespace)).runs(now)]
     return sorted(found, key=lambda one: (-one.objects.created_at, one.id))
@@ -79,9 +91,9 @@ def find(client: Client, prefix: str | None, where: str) -> str:
     """
     if prefix and _is_there(client, prefix):
         return prefix
-    board = Board(client.namespace)
-    fill(board, client, ANCHORS)
-    ids = [seen.id for seen in board.runs(time.time())]
+    lists = ObjectLists(client.namespace)
+    fill(lists, client, OWNER_CONFIG_MAPS)
+    ids = [seen.id for seen in lists.runs(time.time())]
     hint = f"windlass ps --on {where} lists them"
     if prefix == "":  # from a script whose variable is not set
         raise NoSuchRun("the id that was given is empty", hint)
@@ -99,12 +111,12 @@ def _is_there(client: Client, run_id: str) -> bool:
     if "/" in run_id:
         return False
     try:
-        anchor = client.get("v1", "ConfigMap", run_id)
+        owner_config_map = client.get("v1", "ConfigMap", run_id)
     except Refused as error:
         if error.status == 403:
             raise
         return False
-    labels = anchor["metadata"].get("labels", {})
+    labels = owner_config_map["metadata"].get("labels", {})
     return bool(labels.get(layout.RUN_LABEL) == run_id)
 
 

@@ -52,7 +52,7 @@ def _makers(
     found: dict[str, tuple[int, str, int]] = {}
     unlisted = []
     for api, kind in OWNER_KINDS:
-        if api == BATCH:  # Jobs are on the board
+        if api == BATCH:  # Jobs are in the object lists
             continue
         try:
             items = client.find(api, kind, selector)["items"]

@@ -17,7 +17,7 @@ from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
-"""The marks that a run may have, see `running/tombstones.py`."""
+"""The marks that a run may have, see `running/markers.py`."""
 WELL: Final = "well"
 """Value of the end mark of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
@@ -36,7 +36,7 @@ STATES: Final = {
 """The states of pods by their status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
-"""How long after its anchor the first Job of a run may be created."""
+"""How long after its owner ConfigMap the first Job of a run may be created."""
 UNSAID: Final = "it has failed, and its supervisor has not reported whether it restarts"
 GONE: Final = "its pods and their owner objects were deleted"
 ENDED_SOMEHOW: Final = "it has ended, and whether it succeeded is not recorded"
@@ -70,7 +70,7 @@ class RunObjects:
     """What users have written about it; None where none ever did."""
     num_spares: int
     """How many pods it has beside those of its nodes."""
-    marks: dict[str, str] = field(default_factory=dict)
+    markers: dict[str, str] = field(default_factory=dict)
     """Its marks; that of its end with how it ended, `well` or `badly`, empty where that is not known."""
     summary: Json | None = None
     """What its supervisor, where that is in the cluster, last recorded of its status."""
@@ -163,7 +163,7 @@ def seen(run_id: str, namespace: str, objects: RunObjects, more: More, now: floa
     """The run; `now` is by the clock of the cluster."""
     maker = more.makers.get(run_id) if objects.is_bare else None
     attempt = _newest(objects, objects.jobs if maker is None else {maker[0]: maker[1:]})
-    phase = _phase(attempt, objects.marks, is_fresh=now - objects.created_at < MAKING_SECONDS)
+    phase = _phase(attempt, objects.markers, is_fresh=now - objects.created_at < MAKING_SECONDS)
     coming = [more.coming[pod.name] for pod in attempt.pods if pod.state == "queued" and pod.name in more.coming]
     if phase is Phase.QUEUED and coming:
         phase, waits = Phase.PROVISIONING, f"node provisioning: {', '.join(dict.fromkeys(coming))}"
@@ -188,30 +188,30 @@ def _newest(objects: RunObjects, jobs: Mapping[int, tuple[str, int]]) -> _Attemp
     num_wanted = max(1, num_wanted + len(reused) - objects.num_spares)
     found = sorted((*pods, *reused), key=lambda pod: pod.state == "running")
     found = found[max(0, len(found) - num_wanted) :]
-    is_known = bool(objects.marks.get(END)) or any(pod.state in LIVE for pod in found)
+    is_known = bool(objects.markers.get(END)) or any(pod.state in LIVE for pod in found)
     # The newest Job may be one of spares alone, which ends otherwise than the run.
     return _Attempt(number, "" if is_known else job, num_wanted, found)
 
 
-def _phase(attempt: _Attempt, marks: Mapping[str, str], *, is_fresh: bool) -> Phase:
+def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> Phase:
     """The phase of a run by its newest Job, its pods and its marks.
 
     How it ended, by the end mark, decides where no pod runs any more: a Job with `ttl` is deleted by then.
     """
     job, states = attempt.job, {pod.state for pod in attempt.pods}
     is_live = not states.isdisjoint(LIVE)
-    if STOP in marks:
+    if STOP in markers:
         return Phase.STOPPING if is_live else Phase.STOPPED
     if job in ENDED_WELL:  # also of a run that its supervisor had declared lost
         return Phase.SUCCEEDED
-    if marks.get(END) and not is_live:
-        return Phase.SUCCEEDED if marks[END] == WELL else Phase.FAILED
+    if markers.get(END) and not is_live:
+        return Phase.SUCCEEDED if markers[END] == WELL else Phase.FAILED
     if job in ENDED_BADLY or (not job and "failed" in states and not is_live):
-        return Phase.FAILED if END in marks else Phase.RESTARTING
+        return Phase.FAILED if END in markers else Phase.RESTARTING
     if not job and not is_live:
         if "done" in states:
             return Phase.SUCCEEDED
-        return Phase.QUEUED if is_fresh and END not in marks else Phase.LOST
+        return Phase.QUEUED if is_fresh and END not in markers else Phase.LOST
     if "queued" in states or len(attempt.pods) < max(1, attempt.num_wanted):
         return Phase.QUEUED
     return Phase.PULLING if "pulling" in states else Phase.TRAINING
@@ -226,6 +226,6 @@ def _waits(phase: Phase, attempt: _Attempt, objects: RunObjects, more: More) -> 
         return UNSAID
     if phase is not Phase.LOST:
         return ""
-    if END in objects.marks:
+    if END in objects.markers:
         return ENDED_SOMEHOW
     return f"{GONE}, or they are {'s or '.join(more.unlisted)}s, which may not be listed" if more.unlisted else GONE

@@ -43,7 +43,7 @@ BEHIND: Final = "the phase is what the cluster reports now, and the record has n
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ListResult:
     """What a cluster reports of runs."""
 
     seen: Mapping[str, Seen] = field(default_factory=dict)
@@ -52,27 +52,27 @@ class Answer:
     """Why it could not be read; empty where it was."""
 
 
-def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, Answer]:
+def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, ListResult]:
     """The present state of the runs with these ids, by place; all places are queried in parallel, each for at most
     `ANSWER_SECONDS`. Raises nothing."""
-    answers = at_once({place: partial(_look, place, ids) for place, ids in wanted.items()})
-    return {place: _answer(answers.get(place)) for place in wanted}
+    results = at_once({place: partial(_look, place, ids) for place, ids in wanted.items()})
+    return {place: _result(results.get(place)) for place in wanted}
 
 
 def _look(place: ClusterNamespace, ids: Collection[str]) -> Mapping[str, Seen]:
     with contextlib.closing(Client(*place)) as client:
-        board = discovery.look(client, next(iter(ids)) if len(ids) == 1 else "")
-    return {seen.id: seen for seen in board.runs(time.time())}
+        lists = discovery.look(client, next(iter(ids)) if len(ids) == 1 else "")
+    return {seen.id: seen for seen in lists.runs(time.time())}
 
 
-def _answer(found: Mapping[str, Seen] | WindlassError | None) -> Answer:
+def _result(found: Mapping[str, Seen] | WindlassError | None) -> ListResult:
     if found is None:
-        return Answer(error=f"does not answer within {ANSWER_SECONDS:g} s")
+        return ListResult(error=f"does not answer within {ANSWER_SECONDS:g} s")
     if isinstance(found, WindlassError):
-        return Answer(
+        return ListResult(
             error=f"{'does not answer' if isinstance(found, Unreachable) else 'cannot be asked'}: {found.message}"
         )
-    return Answer(found)
+    return ListResult(found)
 
 
 class Sign(NamedTuple):
@@ -95,15 +95,15 @@ def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough:
             if sign is not None:
                 found[status.id] = sign
                 wanted.setdefault(sign.place, []).append(status.id)
-    answers = ask(wanted)
+    results = ask(wanted)
     return [
-        RunState(status, now) if status.id not in found else _state(status, found[status.id], answers, now)
+        RunState(status, now) if status.id not in found else _state(status, found[status.id], results, now)
         for status in statuses
     ]
 
 
-def _state(status: Status, sign: Sign, answers: Mapping[ClusterNamespace, Answer], now: float) -> RunState:
-    answer = answers[sign.place]
+def _state(status: Status, sign: Sign, results: Mapping[ClusterNamespace, ListResult], now: float) -> RunState:
+    answer = results[sign.place]
     if answer.error:
         return RunState(status, sign.as_of, f"cluster {status.target} {answer.error}")
     status, difference = merged(status, answer.seen.get(status.id), sign.as_of)
@@ -187,7 +187,7 @@ def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str
     `seen` is None where the cluster has nothing of the run; `as_of` is how old the record is, in Unix seconds.
     """
     if status.phase is Phase.LOST:
-        # The tombstone of a run that ended as lost says only that it did not succeed.
+        # The marker of a run that ended as lost says only that it did not succeed.
         if seen is None or seen.phase in (Phase.LOST, Phase.FAILED, Phase.RESTARTING):
             return status, ""
         return in_phase(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST

@@ -171,8 +171,8 @@ def _queues(seen: Survey, found: Json) -> Iterator[Check]:
     """The LocalQueues of the namespace, where there is a Kueue."""
     queues = {one["metadata"]["name"]: one for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])}
     idle = {name: why for name, one in queues.items() if (why := inactive(one))}
-    told = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
-    text = "; ".join([*told, *(f"{name} admits no jobs: {why}" for name, why in idle.items())])
+    active = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
+    text = "; ".join([*active, *(f"{name} admits no jobs: {why}" for name, why in idle.items())])
     if not queues:
         fix = "jobs with queue: need one; ask the administrator of Kueue for it"
         yield Check("queues", "warn", f"Kueue is installed, and namespace {seen.namespace} has no LocalQueue", fix)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 Json = Mapping[str, Any]
-Told = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 PROBE_SECONDS: Final = 600
 """After so long the cluster itself ends the pods."""
@@ -98,16 +98,16 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     ]
 
 
-def probe(client: Client, target: KubernetesTarget, told: Told) -> Findings:
+def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings:
     """Create two pods, run the checks, delete them. Errors are in the findings."""
     name = f"windlass-net-{secrets.token_hex(3)}"
     found = Findings()
     try:
-        told("making two pods")
+        on_line("making two pods")
         with probe_pods.made(client, *objects(target, name)):
-            pods = probe_pods.running(client, name, 2, START_SECONDS, told)
+            pods = probe_pods.running(client, name, 2, START_SECONDS, on_line)
             found.nodes = [str(pod["spec"].get("nodeName")) for pod in pods]
-            _try(_Pair(client, target, pods), name, found, told)
+            _try(_Pair(client, target, pods), name, found, on_line)
     except EngineError as error:
         found.failed, found.fix = error.message, error.hint
     return found
@@ -139,22 +139,22 @@ class _Pair:
         return parsed(out) or {"error": last_line(complaint, "it had no output")}
 
 
-def _try(pair: _Pair, name: str, found: Findings, told: Told) -> None:
+def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
     """All steps; one that fails leaves out those that cannot go well then."""
     hosts = [f"{name}-{at}.{name}" for at in (0, 1)]
     full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
-    told("looking up names")
+    on_line("looking up names")
     found.names = pair.both([["names", hosts[1 - at], full[1 - at]] for at in (0, 1)])
-    told("connecting to the ports where ranks meet")
+    on_line("connecting to the ports where ranks meet")
     if all(_address(one) for one in found.names):
         found.reach = pair.both([["reach", hosts[1 - at]] for at in (0, 1)])
     else:
         found.by_address = pair.both([["reach", pair.addresses[1 - at]] for at in (0, 1)])
     if not found.reach or any(any(one.values()) for one in found.reach):
         return
-    told("measuring latency and bandwidth")
+    on_line("measuring latency and bandwidth")
     found.speed = [pair.one(at, ["speed", hosts[1 - at]]) for at in (0, 1)]
-    told("summing a tensor over both pods by torch")
+    on_line("summing a tensor over both pods by torch")
     found.reduce = pair.both([["reduce", str(at), hosts[0]] for at in (0, 1)], REDUCE_SECONDS)
 
 

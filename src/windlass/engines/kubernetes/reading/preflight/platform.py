@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects.quantity import is_true
 from windlass.engines.kubernetes.reading import karpenter
 from windlass.engines.kubernetes.reading.preflight import probes, report
 from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
-from windlass.engines.kubernetes.reading.preflight.probes import Asked
+from windlass.engines.kubernetes.reading.preflight.probes import ProbeRequest
 from windlass.errors import EngineError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class EksCluster:
 
 
 def platform(
-    target: KubernetesTarget, environ: Mapping[str, str], expected: Expected, told: Callable[[str], None]
+    target: KubernetesTarget, environ: Mapping[str, str], expected: Expected, on_line: Callable[[str], None]
 ) -> Iterator[Check]:
     """All checks of a cluster, each as soon as it is known. Raises UsageError, and EngineError of a login plugin."""
     found = report.check(target, environ).checks
@@ -69,8 +69,8 @@ def platform(
         claims = _claims(client, target, expected)
         try:
             image = target.image or IMAGE
-            asked = Asked(image, claims, expected.wanted, tuple(one for one in expected.images if one != image))
-            yield from probes.probe(client, target, asked, told)
+            asked = ProbeRequest(image, claims, expected.wanted, tuple(one for one in expected.images if one != image))
+            yield from probes.probe(client, target, asked, on_line)
         except EngineError as error:
             yield Check("probe pod", "fail", f"none can be made: {error.message}", error.hint)
 

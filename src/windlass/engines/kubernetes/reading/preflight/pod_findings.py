@@ -151,8 +151,8 @@ def pull(events: Iterable[Json]) -> tuple[float | None, str]:
         elif event.get("reason") == "Pulled" and "already present" not in message:
             sized = re.search(r"Image size: (\d+) bytes", message)
             size = f" ({int(sized[1]) / 1e9:.1f} GB)" if sized else ""
-            told = re.search(r"\bin ([\dhmsµu.]+)", message)
-            if told and (seconds := duration(told[1])) is not None:
+            pulled = re.search(r"\bin ([\dhmsµu.]+)", message)
+            if pulled and (seconds := duration(pulled[1])) is not None:
                 return seconds, size
             return (_at(event) - begun, size) if begun is not None else (None, size)
     return None, ""

@@ -51,7 +51,7 @@ PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProbeRequest:
     """What a probe pod is asked for, and how the pods of runs are made."""
 
     image: str
@@ -76,37 +76,39 @@ def location(target: KubernetesTarget) -> tuple[str, str] | None:
     return bucket, f"{prefix}{KEY}"
 
 
-def probe(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Iterator[Check]:
+def probe(
+    client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]
+) -> Iterator[Check]:
     """Checks by pods of the namespace, each as soon as it is known. Raises EngineError where none can be made."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
-    told(f"making a pod of image {asked.image}")
+    on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):
         try:
-            pod = _running(client, name, told)
+            pod = _running(client, name, on_line)
         except EngineError as error:
             yield _not_running(client, asked, name, error)
             return
         yield pod_findings.image_check(asked.image, str(pod["spec"].get("nodeName")), _events(client, pod))
         yield from _of_pod(client, target, pod, asked)
     for image in asked.images:
-        yield _of_image(client, target, replace(asked, image=image), told)
+        yield _of_image(client, target, replace(asked, image=image), on_line)
     if asked.claims:
-        yield from _of_claims(client, target, asked, told)
+        yield from _of_claims(client, target, asked, on_line)
 
 
-def _of_image(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Check:
+def _of_image(client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]) -> Check:
     """Whether one more image can be pulled."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
-    told(f"making a pod of image {asked.image}")
+    on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):
         try:
-            pod = _running(client, name, told)
+            pod = _running(client, name, on_line)
         except EngineError as error:
             return _not_running(client, asked, name, error)
         return pod_findings.image_check(asked.image, str(pod["spec"].get("nodeName")), _events(client, pod))
 
 
-def _of_pod(client: Client, target: KubernetesTarget, pod: Json, asked: Asked) -> Iterator[Check]:
+def _of_pod(client: Client, target: KubernetesTarget, pod: Json, asked: ProbeRequest) -> Iterator[Check]:
     where = location(target)
     question = {"role": True, **({"bucket": where[0], "prefix": where[1]} if where else {})}
     try:
@@ -124,8 +126,10 @@ def _of_pod(client: Client, target: KubernetesTarget, pod: Json, asked: Asked) -
         yield pod_findings.ladder_check(found["ladder"], *where, who)
 
 
-def _of_claims(client: Client, target: KubernetesTarget, asked: Asked, told: Callable[[str], None]) -> Iterator[Check]:
-    told(f"mounting {', '.join(asked.claims)}")
+def _of_claims(
+    client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]
+) -> Iterator[Check]:
+    on_line(f"mounting {', '.join(asked.claims)}")
     names: dict[str, str] = {}
     with contextlib.ExitStack() as pods:  # all at once: each waits for its volume
         for claim in asked.claims:
@@ -196,7 +200,9 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
     return answer
 
 
-def _job(client: Client, target: KubernetesTarget, asked: Asked, name: str, claim: str = "") -> probe_pods.Manifest:
+def _job(
+    client: Client, target: KubernetesTarget, asked: ProbeRequest, name: str, claim: str = ""
+) -> probe_pods.Manifest:
     wait = [target.python or PYTHON, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
     spec = probe_pods.pod_spec(asked.image, target.user, wait)
     container = spec["containers"][0]
@@ -217,18 +223,18 @@ def _job(client: Client, target: KubernetesTarget, asked: Asked, name: str, clai
     )
 
 
-def _running(client: Client, name: str, told: Callable[[str], None]) -> Json:
+def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
     """The pod of a Job; one without a node is given up sooner than one whose image is pulled. Raises EngineError."""
     try:
-        [pod] = probe_pods.running(client, name, 1, PLACE_SECONDS, told)
+        [pod] = probe_pods.running(client, name, 1, PLACE_SECONDS, on_line)
     except EngineError as error:
         if not error.message.endswith(": starting"):
             raise
-        [pod] = probe_pods.running(client, name, 1, START_SECONDS, told)
+        [pod] = probe_pods.running(client, name, 1, START_SECONDS, on_line)
     return pod
 
 
-def _not_running(client: Client, asked: Asked, name: str, error: EngineError) -> Check:
+def _not_running(client: Client, asked: ProbeRequest, name: str, error: EngineError) -> Check:
     """Why the first pod does not run: most often because of its image."""
     text = error.message.removeprefix("its pods do not run: ")
     if "Image" in text or "pull" in text.lower():

@@ -65,11 +65,11 @@ def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check
 
 
 def check_network(
-    report: CheckReport, target: KubernetesTarget, environ: Mapping[str, str], told: Callable[[str], None]
+    report: CheckReport, target: KubernetesTarget, environ: Mapping[str, str], on_line: Callable[[str], None]
 ) -> CheckReport:
     """The report with what two pods find out about the network. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
-        found = network.probe(client, target, told)
+        found = network.probe(client, target, on_line)
     facts = {**report.facts, "network": found.figures()}
     return replace(report, checks=[*report.checks, *network.checks(found)], facts=facts)
 

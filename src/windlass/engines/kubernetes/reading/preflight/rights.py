@@ -129,12 +129,12 @@ def _rules(client: Client) -> list[Mapping[str, Any]]:
     """The rights that the cluster lists for the login in the namespace; empty where it lists none."""
     asked = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": client.namespace}}
     try:
-        told = client.call("POST", client.path(REVIEWS, "SelfSubjectRulesReview"), asked)
+        review = client.call("POST", client.path(REVIEWS, "SelfSubjectRulesReview"), asked)
     except Refused as error:
         if error.status == 401:
             raise
         return []
-    return list(told.get("status", {}).get("resourceRules") or ())
+    return list(review.get("status", {}).get("resourceRules") or ())
 
 
 def _grants(rule: Mapping[str, Any], right: Right) -> bool:

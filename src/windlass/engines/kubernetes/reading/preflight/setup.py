@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.kinds import PLURALS
 from windlass.engines.kubernetes.objects.object_reports import why_over
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
-from windlass.engines.kubernetes.reading.discovery.board import summaries
+from windlass.engines.kubernetes.reading.discovery.object_lists import summaries
 from windlass.engines.kubernetes.reading.preflight import rbac
 from windlass.engines.kubernetes.reading.preflight.rights import missing
 from windlass.errors import EngineError, UsageError

@@ -1,4 +1,4 @@
-"""Keeps the lists from which the runs of a namespace are derived: anchors, Jobs and pods.
+"""Keeps the lists from which the runs of a namespace are derived: owner ConfigMaps, Jobs and pods.
 
 Each is a table with the rows that kubectl would print: the pods of a thousand runs as objects are tens of megabytes.
 """
@@ -38,11 +38,13 @@ class Table(NamedTuple):
         return f"{OURS}={run_id}{self.without}" if run_id else f"{OURS}{self.without}"
 
 
-ANCHORS: Final = Table("v1", "ConfigMap", ("Name",), "Metadata", f",!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}")
+OWNER_CONFIG_MAPS: Final = Table(
+    "v1", "ConfigMap", ("Name",), "Metadata", f",!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}"
+)
 """With the marks and the heads of records of the runs."""
 JOBS: Final = Table("batch/v1", "Job", ("Name", "Status", "Completions"))
 PODS: Final = Table("v1", "Pod", ("Name", "Ready", "Status"))
-TABLES: Final = (ANCHORS, JOBS, PODS)
+TABLES: Final = (OWNER_CONFIG_MAPS, JOBS, PODS)
 
 
 class Row(NamedTuple):
@@ -53,7 +55,7 @@ class Row(NamedTuple):
     """The metadata of the object, where the table includes it."""
 
 
-class Board:
+class ObjectLists:
     """The rows of a namespace, by kind."""
 
     def __init__(self, namespace: str) -> None:
@@ -77,8 +79,8 @@ class Board:
             fresh.update(self._read(table, page))
         self._rows[table.kind] = fresh
 
-    def take(self, table: Table, other: Board) -> None:
-        """Replace the rows of one kind by those of another board."""
+    def take(self, table: Table, other: ObjectLists) -> None:
+        """Replace the rows of one kind by those of other object lists."""
         self._rows[table.kind] = other._rows[table.kind]
         self.versions[table.kind], self.ahead = other.versions[table.kind], other.ahead
 
@@ -109,15 +111,15 @@ class Board:
     def open_questions(self) -> tuple[set[str], set[str]]:
         """What the lists do not show, as `followups.ask` takes it.
 
-        Runs without a Job, pods or tombstones, which may have an owner object of another kind; pods that have no node
+        Runs without a Job, pods or markers, which may have an owner object of another kind; pods that have no node
         yet.
         """
-        bare = {run_id for run_id, objects in self._objects().items() if objects.is_bare and not objects.marks}
+        bare = {run_id for run_id, objects in self._objects().items() if objects.is_bare and not objects.markers}
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
         """The objects of each run, by the rows."""
-        found = self._anchors()
+        found = self._owner_config_maps()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
             if (of := _run_of(name, found)) is not None:
@@ -137,24 +139,24 @@ class Board:
             num_ready, _, num_containers = ready.partition("/")
             yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
 
-    def _anchors(self) -> dict[str, RunObjects]:
+    def _owner_config_maps(self) -> dict[str, RunObjects]:
         """The runs, with their marks and the summaries of their records."""
         found: dict[str, RunObjects] = {}
         metas = [row.meta for row in self._rows["ConfigMap"].values()]
         for meta in metas:
             labels = meta.get("labels", {})
-            if layout.MARK_LABEL not in labels and labels[layout.RUN_LABEL] == meta["name"]:
+            if layout.MARKER_LABEL not in labels and labels[layout.RUN_LABEL] == meta["name"]:
                 spares = layout.number_in(meta.get("annotations", {}).get(layout.SPARES_ANNOTATION, "")) or 0
                 created_at = seconds_of(meta["creationTimestamp"], 0.0)
                 name = labels.get(layout.JOB_LABEL, "")
                 found[meta["name"]] = RunObjects(name, created_at, of_job(labels), note_in(meta), spares)
         for meta in metas:
             labels = meta.get("labels", {})
-            mark, objects = labels.get(layout.MARK_LABEL), found.get(labels[layout.RUN_LABEL])
-            if objects is not None and mark == layout.RECORD:
+            marker, objects = labels.get(layout.MARKER_LABEL), found.get(labels[layout.RUN_LABEL])
+            if objects is not None and marker == layout.RECORD:
                 objects.summary = summary_in(meta)
-            elif objects is not None and mark is not None:
-                objects.marks[mark] = labels.get(layout.HOW_LABEL, "")
+            elif objects is not None and marker is not None:
+                objects.markers[marker] = labels.get(layout.HOW_LABEL, "")
         return found
 
 
@@ -171,7 +173,7 @@ def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None
 
 def summaries(client: Client) -> dict[str, Json]:
     """The summaries of all runs of the namespace whose record is there, by run. Raises Refused, Unreachable."""
-    selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARK_LABEL}={layout.RECORD}"
+    selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARKER_LABEL}={layout.RECORD}"
     return {
         row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}
         for page in client.pages("v1", "ConfigMap", selector, includeObject="Metadata")
