@@ -495,7 +495,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
     """As of a run that was stopped while its data was staged: the request would stop it again."""
     scene = RunScene(server, tmp_path, **fields)
     server.owner_config_map("r-1")
-    for mark in (layout.STOP_MARK, layout.END_MARK):
+    for mark in (layout.STOP_MARKER, layout.END_MARKER):
         server.marker("r-1", mark)
     writer = scene.create()
     writer.append(entry_of("end", {"phase": "stopped"}))
