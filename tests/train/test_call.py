@@ -1,4 +1,4 @@
-"""A rank calls a function, and writes what it returned for the program that has submitted it."""
+"""A rank calls a function and writes its result for the submitting program."""
 
 from __future__ import annotations
 

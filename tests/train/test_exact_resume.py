@@ -1,4 +1,4 @@
-"""A run that is killed and resumed ends bit for bit with the weights of one that was not disturbed."""
+"""A killed and resumed run ends with exactly the weights of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("scripts") / "exact.py"
 LAST_STEP = 3 * 15
 HANG_SECONDS = 200
-"""Within which torchrun has ended unless it hangs: ten times what it takes."""
+"""Seconds after which torchrun counts as hanging: ten times its usual duration."""
 BIN = Path(sys.executable).parent
 Undisturbed = Callable[..., str]
 
@@ -33,7 +33,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def undisturbed(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """The digest of the weights with a loader and so many ranks, when nothing happens."""
+    """Returns the digest of the weights of undisturbed runs, by loader and number of ranks."""
     known: dict[tuple[str, int], str] = {}
 
     def digest(loader: str, world_size: int = 2) -> str:
@@ -47,7 +47,7 @@ def undisturbed(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> U
 
 
 def kills_of(seed: int) -> list[str]:
-    """Steps and ranks: one before the first checkpoint or soon after it, one later."""
+    """Returns steps and ranks to kill: one before or soon after the first checkpoint, and a later one."""
     rng = random.Random(seed)
     early, late = rng.randint(2, 20), rng.randint(21, LAST_STEP)
     return [f"{early}:{rng.randrange(2)}", f"{late}:{rng.randrange(2)}"]
@@ -122,7 +122,9 @@ def test_so_they_do_after_the_very_first_steps(
 
 
 def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
-    """How torchrun ends, and what was printed; None where it hangs, as ranks over gloo may after its restarts."""
+    """Returns the exit code and output of torchrun; the code is None if it hangs, as ranks over gloo may after
+    restarts.
+    """
     command = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")},
@@ -139,7 +141,7 @@ def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
         except subprocess.TimeoutExpired:
             return None, ""
         finally:
-            torchrun.terminate()  # it ends its ranks, and kills them half a minute later
+            torchrun.terminate()  # torchrun ends its ranks, and kills them after half a minute
     return torchrun.returncode, (folder / "said").read_text()
 
 
@@ -149,7 +151,7 @@ def test_kills_under_torchrun_leave_no_trace_in_the_weights(
     loader: str, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     kills = kills_of(4)
-    for _ in range(3):  # where torchrun hangs, a person starts it again
+    for _ in range(3):  # if torchrun hangs, start it again, as a user would
         code, said = by_torchrun(tmp_path, "--loader", loader, "--kill", *kills)
         if code is not None:
             break
@@ -161,7 +163,7 @@ def test_kills_under_torchrun_leave_no_trace_in_the_weights(
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
 def test_kills_of_ranks_on_a_gpu_leave_no_trace_in_the_weights(machine: Machine, tmp_path: Path) -> None:
-    """Two ranks on one GPU, by gloo. Dropout draws on the GPU."""
+    """Two ranks on one GPU, with gloo. Dropout uses random numbers of the GPU."""
     (tmp_path / "undisturbed").mkdir()
     expected = under_windlass(machine, tmp_path / "undisturbed", "sampler", [], 1, 2, "--device", "cuda")
     words = ["--device", "cuda", "--patient"]

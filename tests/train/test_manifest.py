@@ -1,4 +1,4 @@
-"""A manifest says of itself whether it is as it was written."""
+"""A manifest shows whether it is intact."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def manifest(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_flipped_bit_of_a_manifest_is_noticed(manifest: Path, bits: int) -> None:
-    """Of each byte one, and every one in more time."""
+    """Flips one bit of each byte, or every bit in the long version of the test."""
     content = manifest.read_bytes()
     for place in range(len(content)):
         for bit in range(place % 8, place % 8 + 1) if bits == 1 else range(bits):

@@ -1,4 +1,4 @@
-"""What `windlass.train` offers by name, and what importing one name costs."""
+"""Public names of `windlass.train`, and the cost of importing one of them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PACKAGE = Path(windlass.train.__file__).parents[1]
 
 
 class Loss:
-    """A loss on a GPU: asking for its number waits for the device, so the asking is counted."""
+    """Loss on a GPU: converting it waits for the device, so conversions are counted."""
 
     shape = ()
 
@@ -35,7 +35,7 @@ class Loss:
 
 
 class Bench:
-    """A reporter with a clock that is set by hand, and a pipe for a stdout."""
+    """Reporter with a clock set by the test, and a pipe as stdout."""
 
     def __init__(self, **environ: str) -> None:
         self.now = 100.0
@@ -44,7 +44,7 @@ class Bench:
         self.reporter = Reporter(lambda: self.now, environ, self.write_fd)
 
     def report(self, step: Any = None, **arguments: Any) -> list[dict[str, Any]]:
-        """Reports, and gives what came out of it."""
+        """Reports, and returns the lines that were written."""
         self.reporter.report(step, **arguments)
         try:
             data = os.read(self.read_fd, 1 << 16)
@@ -62,7 +62,7 @@ def bench() -> Iterator[Bench]:
 
 
 def run_script(code: str, *, path: Path = PACKAGE.parent, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs `code` where nothing but the standard library and the package in `path` can be imported."""
+    """Runs `code` with only the standard library and the package in `path` importable."""
     code = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}"
     environ = {"PATH": os.environ["PATH"], **environ}
     return subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, env=environ)
@@ -319,7 +319,7 @@ def test_a_closed_stdout_ends_no_training(closing: str, run_id: str, tmp_path: P
     done = run_script(code, WINDLASS_RUN_ID=run_id)
     assert (done.returncode, done.stderr) == (0, "alive\n")
     if run_id:
-        assert target.read_bytes() == b""  # the file has got the number that stdout had
+        assert target.read_bytes() == b""  # the file reuses the descriptor number of stdout
 
 
 def test_a_reader_that_has_gone_ends_no_training() -> None:

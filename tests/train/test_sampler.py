@@ -1,4 +1,4 @@
-"""The sampler gives each sample once, whatever becomes of the world, and the same order everywhere."""
+"""The sampler returns each sample once, whatever the world sizes, and the same order everywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world_of(size: int, num_samples: int, **settings: Any) -> list[BatchSampler]
 
 
 def train(world: list[BatchSampler], most_steps: int | None = None) -> list[list[int]]:
-    """Every rank draws batches in step; gives what each step was made of, a rank's batch after another's."""
+    """Draws batches on every rank in lockstep, and returns the samples of each step, rank by rank."""
     steps = []
     left = len(world[0])
     assert {len(sampler) for sampler in world} == {left}
@@ -116,7 +116,8 @@ def test_a_fixed_global_batch_is_made_of_the_same_samples_in_every_world(
     num_samples: int, sizes: tuple[int, int], batch: int
 ) -> None:
     one, other = (train(world_of(size, num_samples, global_batch_size=batch)) for size in sizes)
-    shared = min(len(one), len(other)) - 1  # the last may have taken a tail that the other world makes a step of
+    # the last step may include samples that form a separate step in the other world
+    shared = min(len(one), len(other)) - 1
     assert [sorted(step) for step in one[:shared]] == [sorted(step) for step in other[:shared]]
 
 
@@ -130,7 +131,7 @@ def test_a_permutation_has_each_number_once_and_is_read_at_any_place(
 
 
 def test_the_order_is_the_same_on_every_machine_and_in_every_version() -> None:
-    # Written down once; a change of these numbers would make every checkpoint of an unfinished epoch wrong.
+    # Recorded once; changing these numbers would invalidate every checkpoint of an unfinished epoch.
     assert Permutation(10, "0/0")[:] == ORDER_OF_TEN
     assert Permutation(100_000_000, "7/3")[99_999_990:] == ORDER_OF_MANY
 
@@ -142,7 +143,7 @@ def test_orders_of_a_few_samples_come_equally_often() -> None:
     expected = num_orders / 24
     chi_squared = sum((counts[order] - expected) ** 2 / expected for order in counts)
     assert len(counts) == 24
-    assert chi_squared < 49.7  # 23 degrees of freedom: one of a thousand fair ones is above
+    assert chi_squared < 49.7  # 23 degrees of freedom: one in a thousand fair orders exceeds this
 
 
 def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them() -> None:
@@ -219,7 +220,7 @@ def test_a_run_saved_after_an_epochs_last_step_takes_it_up_with_nothing_left() -
     resumed.load_state_dict(sampler.state_dict())
     resumed.set_epoch(0)
     assert (len(resumed), list(resumed)) == (0, [])
-    assert list(loader_of(resumed, num_workers=1)) == []  # which asks for an iterator twice
+    assert list(loader_of(resumed, num_workers=1)) == []  # the loader creates the iterator twice
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tests of pods are given."""
+"""Fixtures for tests of pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.worker.pod_process import Pod
 
 @pytest.fixture
 def pods() -> Iterator[list[Pod]]:
-    """Pods that a test adds, to be killed at its end."""
+    """Returns a list for the pods of a test, which are killed at its end."""
     made: list[Pod] = []
     yield made
     for one in made:

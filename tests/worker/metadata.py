@@ -1,4 +1,4 @@
-"""A metadata service as EC2 has it, on loopback: it answers only to a token that is its own and still good."""
+"""Emulated EC2 metadata service on loopback, which responds only to requests with a valid token."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 class Service:
-    """What the service knows, and who has asked."""
+    """Documents of the service, and the requests that it has received."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.documents: dict[str, Any] = {}
-        """What stands at each path, as JSON data."""
+        """JSON documents by path."""
         self.tokens: set[str] = set()
         self.asked: list[tuple[str, int]] = []
-        """Method and path of each request, and how it was answered."""
+        """Method and path of each request, and its response status."""
 
     def say(self, path: str, **document: str) -> None:
         self.documents = {**self.documents, path: document}
@@ -44,7 +44,7 @@ class Service:
 
 @contextmanager
 def metadata_service() -> Iterator[Service]:
-    """The service, for as long as the block lasts."""
+    """Runs the service while the block lasts."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

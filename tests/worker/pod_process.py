@@ -1,4 +1,4 @@
-"""The process of a pod, run for real on this machine."""
+"""Runs the main process of a pod on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sys.exit(how in ("fails", "leaves"))
 
 
 class Pod:
-    """The process of a pod with one rank, and its folder."""
+    """Process of a pod with one rank, and its folder."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Pod:
         setup: str = "",
         world_size: int = 1,
     ) -> None:
-        """Of the attempt's pods it is that at `place`; the attempt has a node at the first place alone."""
+        """Starts the pod with index `place` in the attempt, which has one node at index 0."""
         self.work = work
         self.place = place
         self.warm = warm
@@ -111,13 +111,13 @@ class Pod:
         return self.process.wait(100)
 
     def tell(self, *words: str) -> int:
-        """Run `pod_reuse.py` beside it, as in its container."""
+        """Runs `pod_reuse.py` next to the pod, as in its container."""
         return subprocess.run([sys.executable, "-I", "-S", pod_reuse.__file__, str(self.work), *words]).returncode
 
     def order(self, attempt: int, how: str) -> int:
         return self.tell("order", base64.b64encode(self.spec(attempt, how, place=self.place)).decode(), str(attempt))
 
     def signal_as_supervisor(self, attempt: int, number: signal.Signals = signal.SIGTERM) -> None:
-        """As it is done in a pod, whose first process this one is not."""
+        """Signals the pod like `pod_reuse.signal_first`, which would otherwise signal process 1."""
         words = [str(self.work), str(attempt), str(int(number)), str(self.process.pid)]
         subprocess.run([sys.executable, "-c", signalling(), *words], check=True)

@@ -1,4 +1,4 @@
-"""New and changed files of the code folder: which are listed, and which are copied to the output."""
+"""New and changed files of the code folder: which are listed, and which are copied to the outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(path: Path, text: str = "x") -> Path:
 
 
 class Folder:
-    """The code folder of a run, and its output."""
+    """Code folder of a run, and its outputs."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.code, self.output = tmp_path / "code", tmp_path / "output"
@@ -30,7 +30,7 @@ class Folder:
         self.output.mkdir()
         self.since = time.time()
         while write(tmp_path / "probe").stat().st_ctime <= self.since:
-            pass  # the clock of a file system may tick every 10 ms
+            pass  # file system clocks may have a resolution of 10 ms
 
     def collection(self, *patterns: str, skip: tuple[str, ...] = (), shared: bool = True, **env: str) -> Collection:
         request = CollectSpec(patterns, skip, shared, self.since)

@@ -1,4 +1,4 @@
-"""A file that is cut short is found where a rank failed while it loaded one, and nowhere else."""
+"""A truncated file is found if a rank failed while loading it, and only then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def output(error: str, before: str = "") -> str:
 
 
 def write(path: Path, share: float = 1.0) -> Path:
-    """A file as its ending says, of which so much is kept."""
+    """Writes a file in the format of its suffix, truncated to `share` of its length."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".safetensors":
         header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()

@@ -1,4 +1,4 @@
-"""Ranks of JAX share the GPUs of their node."""
+"""The GPUs of a node are divided among its JAX ranks."""
 
 from __future__ import annotations
 

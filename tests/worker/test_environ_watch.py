@@ -1,4 +1,4 @@
-"""What imports read of the environment, by every way there is to read it, and which environments are alike by that."""
+"""Reads of the environment by imports, in every possible way, and which environments count as equal."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_read_of_the_whole_environment_makes_each_variable_count(watch: Enviro
 
 
 def test_a_child_with_an_environment_of_its_own_reads_none(watch: EnvironWatch) -> None:
-    """As ctypes starts ldconfig when torch is imported."""
+    """ctypes starts ldconfig this way when torch is imported."""
     seen(watch, lambda: subprocess.run(["/bin/true"], check=True, env={"LC_ALL": "C"}))
     assert watch.whole == ""
 
@@ -121,7 +121,7 @@ def test_a_child_that_is_started_by_other_means_reads_all(watch: EnvironWatch) -
 
 
 def test_of_a_search_for_a_program_its_result_counts(watch: EnvironWatch, tmp_path: Path) -> None:
-    """As torch looks for nvcc: another PATH in which it is not either makes no difference."""
+    """torch searches for nvcc: another PATH without nvcc makes no difference."""
     import shutil
 
     seen(watch, lambda: shutil.which("nvcc"))
@@ -141,7 +141,7 @@ def test_known_functions_that_look_for_a_prefix_read_what_begins_so(watch: Envir
 
 
 def test_the_known_functions_are_as_they_were_when_they_were_read() -> None:
-    """One that came to use more of the environment would have to go from the table."""
+    """A function that reads more of the environment in a new version must be removed from the table."""
     source = inspect.getsource(envwrap)
     assert source.count("os.environ") == 1
     assert "os.environ.items() if k.startswith(prefix)" in source

@@ -1,4 +1,4 @@
-"""What a pod writes for its order client is read as it was written, whatever happens to the disk."""
+"""The event feed of a pod is read as it was written, also if the disk is full."""
 
 from __future__ import annotations
 

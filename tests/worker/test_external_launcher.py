@@ -1,4 +1,4 @@
-"""A node whose ranks an external launcher requests, by a launcher that does what it should not."""
+"""A node whose ranks are requested by an external launcher that misbehaves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PRINTS_A_SECRET = "import os, sys; sys.exit(f'no host takes {os.environ[\"TOKEN\
 
 
 def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **env: str) -> dict[str, Any]:
-    """How a node of two ranks ends whose launcher runs this program."""
+    """Runs a node of two ranks with this program as launcher, and returns its end event."""
     launch = LauncherSpec("launcher", (sys.executable, "-c", program, rank_proxy.__file__), "INDEX", 5.0)
     trains = (sys.executable, "-c", script or f"open({str(folder / 'trained')!r}, 'w')")
     ranks = tuple(RankSpec(number, number, trains, {}) for number in range(2))
@@ -61,7 +61,7 @@ def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **
 
 
 def test_a_world_that_is_smaller_than_the_job_fails_before_a_rank_starts(tmp_path: Path) -> None:
-    """As of a launcher that does not read its list of hosts: each node would train alone, and succeed."""
+    """A launcher that does not read its host list starts one world per node, which would train and succeed."""
     [failure] = end_of(STARTS_A_SMALLER_WORLD, tmp_path, world_size=6)["failures"]
     assert (failure["rank"], failure["exit_code"], failure["of_launcher"]) == (0, 1, True)
     assert failure["tail"].startswith("launcher started a world of 1 ranks, and the job has 6")

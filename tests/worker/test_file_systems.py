@@ -1,4 +1,4 @@
-"""The file system on which no space was left, by a real one that is full."""
+"""The file system without space is found on a real full file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank writes down of its collectives, asked by a FIFO, with any torch or none."""
+"""A rank writes its collectives when requested through a FIFO, with and without torch's recorder."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_groups_that_were_used_last_are_kept() -> None:
 
 
 class WithoutRecorder(Flight):
-    """A rank whose torch has none, as it was before 2.5, or whose build lacks it."""
+    """Rank whose torch has no recorder: older than 2.5, or built without it."""
 
     def _recorder(self, name: str) -> None:
         return None
@@ -62,13 +62,13 @@ def test_without_a_recorder_nothing_is_written_and_nothing_is_raised(why: str, t
 def test_no_rank_is_asked_where_none_listens(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     assert not ask_flight(base)
-    os.mkfifo(base + ".ask")  # of a rank that is gone
+    os.mkfifo(base + ".ask")  # left by a rank that has ended
     assert not ask_flight(base)
     assert read_flight(base) == {}
 
 
 class Told(Flight):
-    """A rank whose torch always knows one group."""
+    """Rank whose torch always reports one group."""
 
     def _groups(self, failed_in: str) -> list[dict[str, object]]:
         return condense({"entries": entries(3)}, {})

@@ -1,4 +1,4 @@
-"""A node whose folder is on a disk without any space left: what it tells, and that it ends."""
+"""A node whose folder is on a full disk reports its events and ends."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_what_is_echoed_is_complete_and_waits_for_no_space(disk: Path, tmp_path:
     assert sum(len(text) for tag, text in said if tag == "0") == 1000 * 100
     events = [json.loads(text) for tag, text in said if tag == "n"]
     assert events[-1]["kind"] == "end"
-    assert not [event for event in events if event["kind"] == "warning"]  # the log that is read is the echo
+    assert not [event for event in events if event["kind"] == "warning"]  # logs are read from the echo
 
 
 def test_a_node_that_cannot_write_its_end_is_ended_by_a_stop_without_grace(disk: Path, tmp_path: Path) -> None:
     node = start(disk, tmp_path, "written")
     until((tmp_path / "spoke").exists, "the rank has not ended")
     until(lambda: not children(node.pid), "the rank is there")
-    assert node.poll() is None  # it waits for space, to say how its rank ended
+    assert node.poll() is None  # the node waits for space to report how its rank ended
     node.send_signal(signal.SIGUSR1)
     node.communicate(timeout=100)
     assert node.returncode == 0

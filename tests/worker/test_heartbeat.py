@@ -1,4 +1,4 @@
-"""Nodes notice who can no longer be reached: real datagrams on loopback, a clock of our own."""
+"""Nodes detect unreachable nodes: real datagrams on loopback, with a fake clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(clock: FakeClock, port: int) -> Iterator[Callable[..., Heartbeat]]:
 
 
 def beat(*nodes: Heartbeat) -> None:
-    """All nodes say that they are there, and hear it of each other."""
+    """Lets all nodes send and receive heartbeats."""
     for node in nodes:
         node.turn()
     for node in nodes:

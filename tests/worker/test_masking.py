@@ -1,4 +1,4 @@
-"""Values of secrets in what ranks print are masked, wherever reads part them."""
+"""Values of secrets in the output of ranks are masked, wherever reads split them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets
 
 
 def test_an_error_file_of_a_rank_is_masked_as_its_output_is(tmp_path: Path) -> None:
-    """Scripts with `@record` of torchelastic write their exception to one."""
+    """Scripts with torchelastic's `@record` write their exception to an error file."""
     error = f"{TRACE}ValueError: hunter2-hunter2 is no token\n"
     record = {"message": {"message": "", "extraInfo": {"py_callstack": error}}}
     (tmp_path / "error.json").write_text(json.dumps(record))

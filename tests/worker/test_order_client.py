@@ -1,4 +1,4 @@
-"""The order client of a pod, run here for real: it serves the supervisor, outlives attempts, and ends with its pod."""
+"""The order client of a pod, run as a process: it serves the supervisor across attempts, and ends with its pod."""
 
 from __future__ import annotations
 
@@ -81,25 +81,25 @@ def test_it_signals_the_pod_and_orders_its_next_attempts(tmp_path: Path, server:
 
 
 def client_of(one: Pod) -> int:
-    """Pid of its order client."""
+    """Returns the process id of the pod's order client."""
     [found] = set(process.children(one.process.pid)) - nodes_of(one)
     return found
 
 
 def nodes_of(one: Pod) -> set[int]:
-    """Pids of its live node processes."""
+    """Returns the process ids of the pod's live node processes."""
     return {pid for pid in process.children(one.process.pid) if not _is_client(pid)}
 
 
 def _is_client(pid: int) -> bool:
     try:
         return b"order_client.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended meanwhile
         return False
 
 
 def ranks_of(one: Pod) -> set[int]:
-    """Pids of its live ranks."""
+    """Returns the process ids of the pod's live ranks."""
     return {rank for node in nodes_of(one) for rank in process.children(node)}
 
 
@@ -219,7 +219,7 @@ def test_it_runs_on_other_versions_of_python(tmp_path: Path, server: OrderServer
 
 
 class Sink:
-    """Takes the events of an attempt."""
+    """Receiver of the events of an attempt."""
 
     printed_seconds = 0.2
 
@@ -242,7 +242,7 @@ class Sink:
 
 
 def events_in(log: str, attempt: int) -> bytes:
-    """The events of an attempt in the log of a pod, as its feed has them."""
+    """Returns the events of an attempt in the log of a pod, in the form of its feed."""
     part = f"\n[a] 1\n{log}".partition(f"\n[a] {attempt}\n")[2].partition("\n[a] over")[0]
     return "".join(f"{line[4:]}\n" for line in part.splitlines() if line.startswith("[n] ")).encode()
 
@@ -321,7 +321,7 @@ class Impostor:
         self.client = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def meet(self) -> tuple[socket.socket, dict[str, object]]:
-        """A connection of the pod, and what it says first."""
+        """Accepts a connection of the pod, and returns it with its first message."""
         peer = self.listener.accept()[0]
         peer.settimeout(SECONDS)
         return peer, protocol.read(peer.makefile("rb").readline())
@@ -340,7 +340,7 @@ def impostor(tmp_path: Path) -> Iterator[Impostor]:
 
 
 def is_refused(peer: socket.socket) -> bool:
-    """Whether the pod closes the connection without another word."""
+    """Whether the pod closes the connection without sending anything."""
     try:
         return peer.recv(1) == b""
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""A pod keeps its outputs until the supervisor has them, if there are any, and not too many."""
+"""A pod keeps its outputs until the supervisor has fetched them, if there are any and they are not too large."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def test_a_pod_with_outputs_waits_after_a_success_until_it_is_released(tmp_path:
     pods.append(pod := Pod(tmp_path, "writes100", reuse_wait_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     assert '"outputs": 100' in pod.text()
-    pod.process.terminate()  # as the kubelet does: there is a grace period
+    pod.process.terminate()  # like the kubelet at the start of the grace period
     assert pod.tell("hold") == pod_reuse.TAKEN
     assert pod.process.poll() is None
-    (tmp_path / pod_reuse.RELEASED).touch()  # as `leave` does, which signals the first process of a container
+    (tmp_path / pod_reuse.RELEASED).touch()  # like `leave`, which would signal process 1
     pod.process.terminate()
     assert pod.wait() == 0
 
@@ -54,7 +54,7 @@ def test_a_pod_without_outputs_that_come_home_ends_at_once(
 
 def test_a_pod_that_failed_without_outputs_waits_for_those_of_other_nodes(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(pod := Pod(tmp_path, "fails", reuse_wait_seconds=0.0, outputs_max=KIB, world_size=2))
-    pod.wait_for("[a] over")  # the Job's controller deletes the pods of the others once this one ends
+    pod.wait_for("[a] over")  # the Job controller deletes the other pods once this one ends
     assert pod.process.poll() is None
     assert pod.tell("leave") == pod_reuse.TAKEN
     pod.process.terminate()
@@ -122,7 +122,7 @@ def test_digests_are_equal_for_equal_names_contents_and_links_alone(tmp_path: Pa
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "a").write_bytes(b"a")
         (folder / "link").symlink_to("deep/a")
-    (one / "away").symlink_to("/etc/passwd")  # no receiver makes it
+    (one / "away").symlink_to("/etc/passwd")  # receivers do not create such links
     (one / "empty").mkdir()
     found = outputs.digest(str(one))
     assert (found, found["files"], found["bytes"]) == (outputs.digest(str(other)), 2, 1)

@@ -1,4 +1,4 @@
-"""What the process of a pod does before its node begins."""
+"""Steps of a pod's main process before its node starts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.unknown.in
 
 @pytest.fixture
 def outlet() -> Iterator[PodLog]:
-    """One that is not read."""
+    """Returns a pod log whose output is not read."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     yield PodLog(descriptor)
     os.close(descriptor)
 
 
 def waiting(folder: Path, outlet: PodLog) -> threading.Thread:
-    """A pod that waits for the first one's name."""
+    """Starts to wait for the name of the first pod, in a thread."""
     thread = threading.Thread(target=pod_node._wait_for_name, args=(SPEC, str(folder), outlet), daemon=True)
     thread.start()
     return thread
@@ -59,7 +59,7 @@ def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
 def test_forks_of_other_nodes_wait_until_rank_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = []
     with socket.socket() as first:
-        first.bind(("127.0.0.1", 0))  # where it does not listen yet, a connection is refused
+        first.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
@@ -96,7 +96,7 @@ def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
 def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
     tmp_path: Path, has_late_log: bool
 ) -> None:
-    (tmp_path / "out").touch()  # no folder can be made there
+    (tmp_path / "out").touch()  # a file, so that no folder can be created there
     shown = tmp_path / "failure"
     pod = Pod(tmp_path, "succeeds", env={pod_node.FAILURE_FILE: str(shown)} if has_late_log else {})
     assert pod.process.wait(100) == 1
@@ -108,7 +108,7 @@ def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
     message = f"FileExistsError: [Errno 17] File exists: '{tmp_path}/out'"
     assert isinstance(first, WorkerFailed)
     assert first.message == shown.read_text() == message
-    assert others == [WorkerFailed(others[0].at)]  # of its parent
+    assert others == [WorkerFailed(others[0].at)]  # reported by its parent
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The first process of a pod, run here for real: imports once for the ranks of all attempts; a spare waits for one."""
+"""The main process of a pod, run as a process: it imports once for the ranks of all attempts, and spares wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAITS = "import time\nwhile not pathlib.Path(__file__).with_name('go').exists():
 
 
 def pod_that_imports(folder: Path, how: str, more: str = "", place: int = 0) -> Pod:
-    """One whose ranks import a module of a folder of installed packages."""
+    """Starts a pod whose ranks import a module from a folder of installed packages."""
     packages = folder / "packages"
     packages.mkdir()
     (packages / "ahead.py").write_text(MODULE + more)
@@ -30,13 +30,13 @@ def pod_that_imports(folder: Path, how: str, more: str = "", place: int = 0) -> 
 
 
 def imports(one: Pod) -> list[int]:
-    """Which processes have imported the module."""
+    """Returns the processes that have imported the module."""
     path = one.work / "packages" / "imports"
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 def starts(one: Pod) -> list[str]:
-    """How the ranks of each attempt were started."""
+    """Returns how the ranks of each attempt were started."""
     return [how for line in one.text().splitlines() for how in ("cold", "warm") if f'"start": "{how}"' in line]
 
 
@@ -91,7 +91,7 @@ def test_a_pod_whose_node_is_killed_ends_as_one_that_was(tmp_path: Path, pods: l
 def test_a_pod_without_a_place_waits_for_one(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := pod_that_imports(tmp_path, "fails", place=1))
     one.wait_for("[w] a spare")
-    assert one.order(2, "fails") == pod_reuse.TAKEN  # while it may still import
+    assert one.order(2, "fails") == pod_reuse.TAKEN  # while the pod may still import
     one.wait_for("[a] over")
     assert one.order(3, "succeeds") == pod_reuse.TAKEN
     assert one.wait() == 0

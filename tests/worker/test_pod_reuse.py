@@ -1,4 +1,6 @@
-"""The process of a pod, run here for real: it waits after a failure, runs the next attempt, and exits when asked to."""
+"""The main process of a pod, run as a process: it waits after a failure, runs the next attempt, and exits on
+request.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: li
     assert one.order(2, "fails") == pod_reuse.TAKEN
     one.wait_for("[a] 2")
     one.wait_for("[0] attempt 2")
-    assert one.order(3, "succeeds") == pod_reuse.TAKEN  # waits until it stays again
+    assert one.order(3, "succeeds") == pod_reuse.TAKEN  # blocks until the pod waits again
     assert one.wait() == 0
     assert "[0] attempt 3" in one.text()
 
@@ -71,7 +73,8 @@ def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
     assert pod_reuse.wait(str(tmp_path), 0, is_leaving) == str(tmp_path / pod_reuse.NEXT)
     (tmp_path / pod_reuse.NEXT).unlink()
 
-    monkeypatch.setattr(pod_reuse, "_is_waiting_within", lambda folder, seconds: True)  # and is gone a moment later
+    # the file disappears a moment later
+    monkeypatch.setattr(pod_reuse, "_is_waiting_within", lambda folder, seconds: True)
     assert pod_reuse.order(str(tmp_path), b"", 2) == pod_reuse.NOT_TAKEN
     assert list(tmp_path.iterdir()) == []
 
@@ -105,16 +108,16 @@ def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors
     (tmp_path / f"{pod_reuse.SIGNALLED}{int(signal.SIGTERM)}").touch()
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
-    one.process.send_signal(signal.SIGTERM)  # comes after its mark
+    one.process.send_signal(signal.SIGTERM)  # arrives after its mark
     assert one.order(2, "fails") == pod_reuse.TAKEN
     until(lambda: one.text().count("[a] over") == 2 or one.process.poll() is not None)
-    one.process.send_signal(signal.SIGTERM)  # has no mark, and is that of a machine
+    one.process.send_signal(signal.SIGTERM)  # has no mark, like the signal of a node shutdown
     assert one.wait() == 1
     assert one.text().count("[a] over") == 2
 
 
 def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_path: Path, pods: list[Pod]) -> None:
-    """A pod that reconnects gets all that was sent meanwhile."""
+    """A pod that reconnects receives all requests that were sent meanwhile."""
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     one.process.send_signal(signal.SIGSTOP)
@@ -127,7 +130,7 @@ def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_pa
 
 
 def test_the_mark_of_one_signal_makes_no_other_the_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
-    """Stacks were requested, and then the machine is shut down."""
+    """The supervisor requested stacks, and then the machine is shut down."""
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     one.signal_as_supervisor(1, STACKS_SIGNAL)
@@ -148,7 +151,7 @@ def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
 def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
     tmp_path: Path, pods: list[Pod], is_first: bool
 ) -> None:
-    """A pod is evicted, and its supervisor then ends all nodes: this one would wait until the kubelet kills it."""
+    """A pod is evicted, and its supervisor then ends all nodes; the pod must not wait until the kubelet kills it."""
     (tmp_path / "out").mkdir()
     pods.append(one := Pod(tmp_path, "saves"))
     one.wait_for("[0] attempt 1")
@@ -169,7 +172,7 @@ def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
 def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
-    one.signal_as_supervisor(1)  # the supervisor did not know yet that the node had ended
+    one.signal_as_supervisor(1)  # the supervisor had not yet seen the end of the node
     assert one.order(2, "sleeps") == pod_reuse.TAKEN
     one.wait_for("[0] attempt 2")
     one.signal_as_supervisor(1)

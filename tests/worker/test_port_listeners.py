@@ -1,4 +1,4 @@
-"""Which processes listen on a port, by real ones."""
+"""Processes that listen on a port are found, with real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 sys.stdin.read()
 """
-"""The kernel cuts a name at 15 bytes: here inside of a character."""
+"""The kernel truncates a process name at 15 bytes, here inside a multi-byte character."""
 
 
 def test_a_process_whose_name_is_no_text_is_found() -> None:

@@ -1,4 +1,4 @@
-"""What the metadata of a machine says is told once, and a service that is odd or absent disturbs no rank."""
+"""Preemption notices are reported once, and a broken or missing metadata service disturbs no rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes are signalled and ended, also beside those of another user, such as what a script starts by `sudo`."""
+"""Processes are signalled and ended, even next to processes of another user, such as those started by `sudo`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ os.waitpid(child, 0)
 print("child ended", flush=True)
 signal.pause()
 """
-"""A session of root's process and one of another user."""
+"""A session with a process of root and one of another user."""
 PARENT = f"""
 import os, signal
 from windlass.worker import process
@@ -39,7 +39,7 @@ os.setuid({OTHER})
 process.end_descendants(patience_seconds=3600)
 print(child)
 """
-"""A user's process whose child is root's."""
+"""A user's process whose child belongs to root."""
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
@@ -65,7 +65,7 @@ def test_the_rest_of_a_session_is_killed_where_one_process_is_another_users() ->
 
 
 def test_children_of_another_user_are_not_waited_for() -> None:
-    # Of the session, so that what is left can be ended by this test.
+    # In a new session, so that the test can end remaining processes.
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
         child = parent.stdout.readline().strip()

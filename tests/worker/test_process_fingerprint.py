@@ -1,4 +1,4 @@
-"""Which control groups are alike: those under the same limits."""
+"""Control groups with the same limits have the same fingerprint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_two_logins_without_limits_of_their_own_are_alike(tmp_path: Path) -> Non
 
 
 def test_groups_with_limits_of_their_own_differ_also_where_these_are_equal(tmp_path: Path) -> None:
-    """A fork is charged to the group of its parent."""
+    """A fork is charged to the control group of its parent."""
     for name in "ab":
         group(tmp_path, name, memory_max="1000000")
     assert cgroup_limits("0::/a\n", str(tmp_path)) != cgroup_limits("0::/b\n", str(tmp_path))

@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -
     assert recogniser.feed(structured(step=6030)) == {"step": 6030}
     assert recogniser.feed(structured(step=6032)) == {"step": 6032, "loss": None, "epoch": None}
     assert recogniser.feed(structured(step=6050)) == {"step": 6050}
-    for step in range(6100, 6500, 100):  # one that is printed once in 100 steps
+    for step in range(6100, 6500, 100):  # a loss that is printed every 100 steps
         assert recogniser.feed(structured(step=step - 50)) == {"step": step - 50}
         assert recogniser.feed(structured(step=step) + b"epoch 1 loss 0.5\n") == {"step": step, "epoch": 1, "loss": 0.5}
     assert recogniser.feed(structured(step=6700)) == {"step": 6700}

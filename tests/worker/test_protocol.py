@@ -1,4 +1,4 @@
-"""Node specs and node events: what is written is read back, and what has another shape is refused with its place."""
+"""Node specs and node events are read as they were written; data of another shape is refused with its location."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from windlass.worker.protocol import (
     EVENTS,
     CheckpointReported,
     HeartbeatSpec,
+    HostReport,
     LauncherSpec,
     NetworkSpec,
     NodeEnded,
@@ -59,13 +60,14 @@ specs = st.builds(
     found=st.lists(anything, max_size=2).map(tuple), reserved_port=st.none() | number,
 )  # fmt: skip
 failures = st.builds(RankFailure, number, number, number, text, st.none() | number, st.booleans(), st.booleans())
+hosts = st.none() | st.builds(HostReport, st.none() | number, reserved_port=st.none() | number)
 events = st.one_of(
     st.builds(RankChanged, number, number, pid=st.none() | number, exit_code=st.none() | number),
     st.builds(ProgressMade, number, anything),
     st.builds(CheckpointReported, number, st.just("saved"), step=st.none() | number, more=anything),
     st.builds(NodeWarning, number, text, anything, missing=st.none() | st.dictionaries(text, number, max_size=2)),
     st.builds(StacksTaken, number, st.lists(st.builds(RankStack, number, text, text), max_size=2).map(tuple)),
-    st.builds(NodeEnded, number, st.lists(failures, max_size=2).map(tuple), text, anything),
+    st.builds(NodeEnded, number, st.lists(failures, max_size=2).map(tuple), text, hosts),
 )
 
 
@@ -132,7 +134,7 @@ def test_values_are_frozen_and_have_no_other_fields() -> None:
 
 
 def test_the_worker_needs_neither_dataclasses_nor_inspect() -> None:
-    """They would take longer to import than all of the worker."""
+    """Importing these modules takes longer than the rest of the worker."""
     program = "import sys, windlass.worker.protocol; sys.exit('dataclasses' in sys.modules or 'inspect' in sys.modules)"
     assert (
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Which ranks wait for others, by real processes that answer themselves."""
+"""Ranks that wait for others are detected, with real processes that respond themselves."""
 
 from __future__ import annotations
 

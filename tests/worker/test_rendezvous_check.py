@@ -1,4 +1,4 @@
-"""Which ranks look as if they trained alone, seen from outside."""
+"""Ranks that train alone are detected from outside."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY = "import sys\nprint(f'{globals().get(\"port\", 0)}', flush=True)\nsys.std
 
 
 def port_of(script: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that has run these lines and waits; the port that it has set, or 0."""
+    """Starts a process that runs these lines and waits; returns it with the port that it has set, or 0."""
     process = subprocess.Popen(
         [sys.executable, "-c", script + READY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ}
     )
@@ -50,9 +50,9 @@ def test_a_process_that_listens_or_is_connected_may_have_peers(tmp_path: Path) -
     try:
         assert has_connections(process.pid)
         assert has_connections(connected.pid)
-        assert not has_connections(connected.pid, (port,))  # the node's own
+        assert not has_connections(connected.pid, (port,))  # a port of the node itself
         assert not has_connections(idle.pid)
-        assert not looks_alone(idle.pid, str(tmp_path / "rank-0"))  # it does not use torch
+        assert not looks_alone(idle.pid, str(tmp_path / "rank-0"))  # the process does not use torch
     finally:
         for one in (idle, connected, process):
             end(one)

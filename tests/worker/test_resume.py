@@ -1,4 +1,4 @@
-"""What counts as a whole checkpoint, of files that torch itself has written, and which one is taken."""
+"""Which files written by torch count as verified checkpoints, and which one is chosen."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def safetensors(path: Path, tensor: bytes = bytes(96)) -> Path:
 
 
 def of_trainer(folder: Path, step: int = 40) -> Path:
-    """What transformers' Trainer leaves, in its order."""
+    """Creates a checkpoint folder of transformers' Trainer, with its files in their order."""
     folder.mkdir()
     safetensors(folder / "model.safetensors")
     for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pth", "rng_state_1.pth", "training_args.bin"):
@@ -79,7 +79,7 @@ def test_a_flipped_bit_is_found_wherever_it_would_change_what_is_loaded(tmp_path
             continue
         try:
             loaded = torch.load(flipped, weights_only=True)
-        except Exception:  # loud, so nothing wrong is trained on
+        except Exception:  # loading fails, so no wrong weights are trained
             continue
         assert torch.equal(loaded["weight"], weight)
     assert refused > len(places) // 2
@@ -335,7 +335,7 @@ def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) ->
 
 
 def test_what_a_pattern_matches_may_hold_any_tree(tmp_path: Path) -> None:
-    """A broad pattern finds folders that are no checkpoints: it must not end the supervisor."""
+    """A broad pattern matches folders that are not checkpoints, which must not end the supervisor."""
     folder = tmp_path / "checkpoints"
     request = spec_of(folder, "*")
     (folder / "tree").mkdir()

@@ -1,4 +1,4 @@
-"""Of the errors that end a rank, those that may be gone in another attempt are told from those of the program."""
+"""Transient errors are distinguished from errors of the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node finds that does not end a run: files of another run, saves that were not used, processes left behind."""
+"""Warnings of a node: files of another run, saves that were not used, processes left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEGAN = 1_000.0
 
 
 class Node:
-    """A node with these arguments of the script, and what it warns of."""
+    """Node whose script has these arguments, and its warnings."""
 
     def __init__(self, folder: Path, *words: str, attempt: int = 1) -> None:
         argv = ("python", "train.py", *words)
@@ -48,7 +48,7 @@ class Node:
 
 
 class FakeRank:
-    """A rank that has ended."""
+    """Rank that has ended."""
 
     def __init__(self, folder: Path, pid: int = 0, code: int = 0, tail: str = "", **progress: Any) -> None:
         self.number, self.pid, self.code, self.base = 0, pid, code, str(folder / "rank-0")
@@ -65,7 +65,7 @@ def ranks_of(*ranks: FakeRank) -> Ranks:
 
 
 def others() -> set[int]:
-    """Processes of other tests, which are no orphans of a rank."""
+    """Returns processes of other tests, which are not orphans of a rank."""
     return set(process.children(os.getpid()))
 
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_a_l
         node.warnings.restored(log(LOADED, epoch=12))
         assert node.found == []
     by_step.warnings.began({"step": 1, "every": 1}, {})
-    by_loss.warnings.began_epoch(13)  # that of an evaluation too
+    by_loss.warnings.began_epoch(13)  # also printed by an evaluation
     assert by_loss.found == []
     by_loss.warnings.trains()
     assert [one.message for one in (*by_step.found, *by_loss.found)] == [
@@ -268,7 +268,7 @@ def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, nam
 def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_not_its_training(
     tmp_path: Path, progress: dict[str, Any]
 ) -> None:
-    """Workers of a DataLoader end some seconds after a script that ends by os._exit."""
+    """Workers of a DataLoader end some seconds after a script that exits with os._exit."""
     (tmp_path / "train.py").write_text("import os, time\nif os.fork(): os._exit(0)\ntime.sleep(60)\n")
     leader = subprocess.Popen(
         ["python", "train.py"], executable=sys.executable, cwd=tmp_path, preexec_fn=process.Birth()

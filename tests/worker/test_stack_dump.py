@@ -1,4 +1,4 @@
-"""The stacks of a rank, by real processes that `rank.py` runs: in Python code, in native code, waiting for peers."""
+"""Stacks of real ranks run by `rank.py`: in Python code, in native code, and waiting for peers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ loaded({flight_recorder.__file__!r}).Flight(sys.argv[1], None).listen(loaded({ra
 
 @contextmanager
 def started(folder: Path, script: str) -> Iterator[Rank]:
-    """A rank that has printed that it is ready, and its output until then is read."""
+    """Starts a rank, waits until it has printed that it is ready, and reads its output so far."""
     (folder / "train.py").write_text(script)
     source, sink = os.pipe()
     command = [sys.executable, rank.__file__, str(folder / "train.py"), str(folder / "rank-0")]
@@ -81,12 +81,12 @@ def output(one: Rank) -> bytes:
 
 
 def own(text: str) -> str:
-    """The stacks, where a thread of the rank has written them, and not the fault handler by itself."""
+    """Returns the text if a thread of the rank has written the stacks, and empty text if the fault handler has."""
     return text if "in write_stacks" in text else ""
 
 
 def forced(stacks: tuple[RankStack, ...]) -> tuple[RankStack, ...]:
-    """The stacks, where the fault handler has written them."""
+    """Returns the stacks if the fault handler has written them, else nothing."""
     return () if own(stacks[0].stack) else stacks
 
 
@@ -171,6 +171,6 @@ def test_a_rank_that_waits_for_a_thread_after_its_script_names_it(tmp_path: Path
 
 
 def named_threads(stacks: tuple[RankStack, ...]) -> tuple[RankStack, ...]:
-    """The stacks, where the script has ended and the names of its threads are there."""
+    """Returns the stacks if the script has ended and the names of its threads are listed, else nothing."""
     text = stacks[0].stack
     return stacks if "in _finish" in text and "(daemon): prefetch" in text else ()

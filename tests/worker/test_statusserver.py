@@ -1,4 +1,4 @@
-"""Posts of progress are heard on loopback, from any program that has the node's token, and cost the node little."""
+"""Posts of progress are received on loopback, from any program with the node's token, at little cost for the node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Metrics = dict[str, object]
 
 
 class Desk:
-    """A server in a selector loop, as a node runs it."""
+    """A server in a selector loop, as in a node."""
 
     def __init__(self, folder: Path) -> None:
         self.selector = selectors.DefaultSelector()
@@ -47,7 +47,7 @@ class Desk:
         self.env = self.server.environment(0, {})
 
     def serve_while(self, talk: Callable[[], Any]) -> Any:
-        """What `talk` gives, while this thread serves."""
+        """Returns the result of `talk`, while this thread runs the server."""
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(talk()))
         thread.start()
@@ -74,7 +74,7 @@ class Desk:
         return int(self.serve_while(talk))
 
     def say(self, data: bytes) -> bytes:
-        """What a bare socket that says `data` is answered."""
+        """Sends `data` over a plain socket and returns the response."""
 
         def talk() -> bytes:
             with self.connect() as client:

@@ -1,4 +1,4 @@
-"""A stream of files is made where it is to be, and nothing in it can reach elsewhere."""
+"""A received stream of files is written to its destination, and cannot write outside of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.worker import tarpipe
 
 
 def stream(*members: tuple[str, bytes | str | None]) -> io.BytesIO:
-    """A stream of files (bytes), links (text) and folders (None)."""
+    """Creates a stream of files (bytes), links (text) and folders (None)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, what in members:
@@ -84,7 +84,7 @@ def test_a_destination_that_ends_in_a_slash_is_a_folder_which_is_made(tmp_path: 
     source = tmp_path / "a"
     source.mkdir()
     (source / "x").write_text("x")
-    for _ in range(2):  # the same whether it is there or not
+    for _ in range(2):  # the result is the same whether or not the folder exists
         assert copied(source / "x", f"{tmp_path}/into/").path == f"{tmp_path}/into/x"
         assert copied(source, f"{tmp_path}/more/").path == f"{tmp_path}/more/a"
     assert names(tmp_path / "more") == {"a", "a/x"}

@@ -1,4 +1,4 @@
-"""Where the training of a rank begins, from real-shaped output: its first steps, and restores that its script logs."""
+"""The start of a rank's training is detected in realistic output: first steps, and restores logged by the script."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_line_about_anything_else_is_not(line: str) -> None:
 
 
 def read(*chunks: str, pattern: str | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What a rank's output says of restores, and of its first steps: when it is read, and at the end."""
+    """Returns the restores and first steps found in the output of a rank, while reading and at the end."""
     recogniser = Recogniser(pattern)
     for chunk in chunks:
         recogniser.feed(chunk.encode())
@@ -121,7 +121,7 @@ def test_the_first_steps_are_found_however_many_lines_come_at_once() -> None:
 
 
 def test_a_bar_that_is_drawn_at_0_before_it_is_moved_begins_where_it_is_moved_to() -> None:
-    """As transformers' Trainer does after a resume."""
+    """transformers' Trainer draws its bar at 0 after a resume."""
     bars = "\r  0%|          | 0/300 [00:00<?, ?it/s]\r 14%|#4   | 41/300 [00:00<00:01, 36.1it/s]"
     bars += "\r 14%|#4   | 42/300 [00:00<00:01, 36.1it/s]\r"
     assert read(bars)[1] == [{"step": 41, "every": 1}]
@@ -153,7 +153,7 @@ def test_steps_that_are_reported_count_in_place_of_those_of_a_bar() -> None:
 
 
 def test_steps_of_a_bar_count_in_place_of_those_that_a_trainer_posts() -> None:
-    """It posts step 0 before it knows the step of the checkpoint, and the next one five seconds later."""
+    """The Trainer posts step 0 before it knows the step of the checkpoint, and the next step five seconds later."""
     recogniser = Recogniser()
     recogniser.beginning.report("posted", 0)
     recogniser.feed(b"Continuing training from checkpoint-100\r")
@@ -191,7 +191,7 @@ def test_a_restore_is_told_once_and_again_where_a_line_names_the_step() -> None:
 
 
 def test_what_is_loaded_after_the_first_step_is_no_resume() -> None:
-    """Such as the best checkpoint, for a test after training."""
+    """For example the best checkpoint, loaded for a test after training."""
     assert read("step 1 loss 0.5\nRestoring states from the checkpoint path at /x/step=180.ckpt\n")[0] == []
 
 
@@ -206,7 +206,7 @@ def test_a_beginning_is_not_looked_for_for_ever() -> None:
 
 
 def test_bars_before_the_training_do_not_end_the_look_for_it() -> None:
-    """Those of a tokenizer are drawn ten times a second."""
+    """A tokenizer draws its bar ten times per second."""
     recogniser = Recogniser()
     bar = b"Map:  34%|###4      | 340/1000 [00:12<00:23, 28.0 examples/s]\r" * 1000
     for _ in range(LOOK_BYTES // len(bar) + 1):

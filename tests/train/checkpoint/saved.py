@@ -1,4 +1,4 @@
-"""Checkpoints made in this process, for tests of what becomes of their files."""
+"""Creates checkpoints in this process, for tests of their files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def make(folder: Path | str, steps: int, *, every: int = 1, keep: int = 10, **parts: Any) -> list[torch.Tensor]:
-    """Save at each of `steps`; gives the weights after each."""
+    """Saves at each of `steps`, and returns the weights after each step."""
     model, optimizer = build()
     saved = Checkpoint(
         model=model, optimizer=optimizer, folder=folder, every=every, keep=keep, when_busy="wait", **parts
@@ -40,12 +40,12 @@ def make(folder: Path | str, steps: int, *, every: int = 1, keep: int = 10, **pa
 
 
 def flip(path: Path, at: int = -1) -> None:
-    """Turn over one bit."""
+    """Flips one bit of a file."""
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
 
 
 def steps_of(folder: Path) -> list[int]:
-    """The steps of the whole checkpoints in a folder."""
+    """Returns the steps of the complete checkpoints in a folder."""
     return [found.step for found in list_checkpoints(folder) if found.complete and not examine(found)]

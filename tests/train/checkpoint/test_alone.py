@@ -1,4 +1,4 @@
-"""What travels beside a rank: the writer and what it is made of, for every Python that a script may run under."""
+"""Modules that are copied with a rank, such as the writer, work with every Python that a script may use."""
 
 from __future__ import annotations
 

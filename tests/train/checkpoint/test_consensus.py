@@ -52,11 +52,11 @@ def test_nothing_but_a_dataclass_or_enum_of_the_package_can_be_made(data: bytes)
 # -- ranks of Horovod and MPI -----------------------------------------------------------------------------------------
 
 OF_MPI = {"PMIX_NAMESPACE": "prterun-1@1", "OMPI_COMM_WORLD_SIZE": "2"}
-"""Of an mpirun that is the first process of its container: the same in each start."""
+"""Variables of an mpirun that is PID 1 of its container; the same in each start."""
 
 
 class Launch:
-    """Two ranks that no torch.distributed connects, in one process; outside of Windlass."""
+    """Two ranks in one process, without torch.distributed and without Windlass."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
         self.ranks = []
@@ -69,7 +69,7 @@ class Launch:
             self.ranks.append(Checkpoint(folder=folder, every=1000, keep=10, model=model))
 
     def save(self, *ranks: int) -> None:
-        """Each rank does a step, and these save it."""
+        """Makes a step on each rank, and saves it on these ranks."""
         for one in self.ranks:
             one.step()
         for rank in ranks:
@@ -88,7 +88,7 @@ class Launch:
 def test_a_start_that_begins_again_writes_into_no_checkpoint_of_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both begin at step 0, with the same environment; rank 1 of the second one is killed before it saves."""
+    """Both starts begin at step 0 with the same environment; rank 1 of the second is killed before it saves."""
     first = Launch(tmp_path, monkeypatch, 1.0)
     first.save(0, 1)
     first.end()
@@ -105,7 +105,7 @@ def test_a_start_that_begins_again_writes_into_no_checkpoint_of_the_one_before(
 def test_what_an_unfinished_save_has_left_is_no_part_of_another_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else rank 0 would commit a checkpoint with the state of two trainings."""
+    """Otherwise rank 0 would commit a checkpoint with the state of two trainings."""
     first = Launch(tmp_path, monkeypatch, 1.0)
     first.save(1)
     until(lambda: list(tmp_path.glob("step-00000001-*/rank-1.json")))

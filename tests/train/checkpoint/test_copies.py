@@ -1,4 +1,4 @@
-"""Copies from a device to the CPU: done before their bytes are hashed, whatever the device."""
+"""Copies from a device to the CPU are complete before their bytes are hashed, whatever the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windlass.train.checkpoint.writer_process import SharedMemory
 
 @dataclass
 class OnDevice:
-    """A tensor of a device that this machine lacks, as far as a copy asks for it."""
+    """Fake tensor on a device that this machine lacks."""
 
     device: torch.device
     dtype: torch.dtype = torch.float32
@@ -36,7 +36,7 @@ class OnDevice:
 
 @dataclass
 class Memory:
-    """A view of the shared memory, which remembers how it was copied into."""
+    """View of the shared memory that records how it was copied into."""
 
     dtype: torch.dtype = torch.float32
     asked: list[bool] = field(default_factory=list)
@@ -54,7 +54,7 @@ def test_only_cuda_is_copied_from_without_waiting(device: str) -> None:
 
 
 class Runtime:
-    """Of CUDA, emulated: which memory is pinned."""
+    """Emulated CUDA runtime that records which memory is pinned."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.pinned: list[int] = []

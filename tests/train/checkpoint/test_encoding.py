@@ -40,7 +40,7 @@ TREES = st.recursive(
 
 
 def same(first: Any, second: Any) -> bool:
-    """Equal, and of the same types all the way down."""
+    """Whether two values are equal and have the same types at all levels."""
     if type(first) is not type(second):
         return False
     if isinstance(first, dict):
@@ -93,7 +93,7 @@ def test_arrays_and_scalars_of_numpy_keep_type_and_shape(dtype: str) -> None:
     assert found["array"].shape == (2, 3)
     assert (found["array"] == array).all()
     assert type(found["scalar"]) is type(array[0, 0])
-    found["array"][0, 0] = found["array"][1, 1]  # may be written to
+    found["array"][0, 0] = found["array"][1, 1]  # the array must be writable
 
 
 def test_a_tensor_is_made_by_its_place_and_name() -> None:

@@ -1,4 +1,4 @@
-"""A loop over epochs that is cut off and resumed: it has the batches and random numbers of one that was not."""
+"""A loop over epochs that is interrupted and resumed has the batches and random numbers of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STEPS_IN_EPOCH = 5
 def trained(
     folder: Path, end: int, *, begins: bool = False, seed: int | None = None, **parts: Any
 ) -> list[tuple[list[int], float]]:
-    """Samples and a random number of each step until step `end`, where the state is saved and the process gone.
+    """Returns samples and a random number of each step until step `end`, where the state is saved and the process ends.
 
-    With `begins`, an epoch is saved before its loader has drawn anything; with `seed` its loader has a generator.
+    With `begins`, an epoch is saved before its loader has drawn anything. With `seed`, its loader has a generator.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     data = TensorDataset(torch.arange(4 * STEPS_IN_EPOCH))

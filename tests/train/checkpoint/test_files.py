@@ -139,8 +139,8 @@ def test_unfinished_ones_stand_where_their_step_is(folder: Path) -> None:
     for whole in (third, first):
         change(whole, lambda manifest: manifest.update(run_id="digits-7f3k2"))
     (second / files.MANIFEST).unlink()
-    next(second.glob("run-*")).unlink()  # earlier versions wrote none
-    os.utime(second, (time.time() + 100, time.time() + 100))  # it was changed last, and is of step 2 all the same
+    next(second.glob("run-*")).unlink()  # earlier versions wrote no such files
+    os.utime(second, (time.time() + 100, time.time() + 100))  # changed last, but still of step 2
     assert [(found.step, found.complete) for found in list_checkpoints(folder)] == [(3, True), (2, False), (1, True)]
 
 
@@ -181,7 +181,7 @@ class Evil:
 
 
 def rewrite(path: Path, name: str, data: bytes) -> None:
-    """Replace a file, and make the manifest agree."""
+    """Replaces a file and updates the manifest accordingly."""
     (path / name).write_bytes(data)
     facts = {"bytes": len(data), files.CHECKSUM: f"{zlib.crc32(data):08x}"}
     change(path, lambda manifest: manifest["files"].update({name: facts}))  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Checkpoints on a real S3 server: complete or not there, verified, resumed bit for bit, also after kills."""
+"""Checkpoints on a real S3 server are complete or absent, verified, and resumed bit for bit, even after kills."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from windlass.train.checkpoint.faults import UnreadableCheckpoint
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 EXACT = Path(__file__).parents[1] / "scripts" / "exact.py"
 LARGE = 6_000_000
-"""Numbers in a tensor whose file is uploaded in parts."""
+"""Numbers in a tensor whose file is large enough for a multipart upload."""
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +50,14 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def bucket(server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket, which this process and its children reach through the proxy."""
+    """Creates a bucket that this process and its children reach through the proxy."""
     name = f"b{secrets.token_hex(6)}"
     server.client().create_bucket(Bucket=name)
     for variable, value in server.environ(proxy.endpoint).items():
         monkeypatch.setenv(variable, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     yield name
-    # The server may still write what a writer sent that was killed.
+    # The server may still be writing data sent by a killed writer.
     shutil.rmtree(server.folder / name, ignore_errors=True)
 
 
@@ -67,7 +67,7 @@ def folder(bucket: str) -> str:
 
 
 def restored(folder: str) -> tuple[int, torch.Tensor]:
-    """What a new process would continue with."""
+    """Returns the step and weights with which a new process would continue."""
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1)
     step = saved.restore()
@@ -93,7 +93,7 @@ def test_a_damaged_one_is_passed_over_and_set_aside(
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, when_busy="wait")
     assert (saved.restore(), torch.equal(model.weight, weights[1])) == (2, True)
-    saved.step()  # which sets it aside
+    saved.step()  # this step sets the damaged checkpoint aside
     saved.close()
     aside = next(one for one in files.list_checkpoints(folder) if one.is_set_aside)
     assert aside.name == f"{newest.name}.damaged"
@@ -209,7 +209,7 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
     for kills in ([], ["12:1", "30:0"]):
         place = tmp_path / f"kills-{len(kills)}"
         place.mkdir()
-        # Patient: a kill waits for the checkpoint before it, however slow the upload is.
+        # With --patient, a kill waits for the checkpoint before it, however slow the upload is.
         words = [str(EXACT), str(place), "--patient", *(["--kill", *kills] if kills else [])]
         job = {
             "name": "exact",
@@ -238,7 +238,8 @@ def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
     refused = machine.windlass("cp", f"{run}:checkpoints", str(tmp_path / "copies"))
     assert (refused.returncode, f"windlass data copy {folder}/{run}" in refused.stderr) == (2, True)
     machine.windlass("checkpoints", run, "prune", "--keep", "1")
-    # What the rank that was killed had removed in part stays for some minutes: it could still be finished.
+    # A checkpoint that the killed rank had partly removed remains for some minutes, since its save may still be
+    # running.
     assert [one.step for one in files.list_checkpoints(f"{folder}/{run}") if one.complete] == [listed[0].step]
     assert machine.windlass("rm", run).returncode == 0
     assert files.list_checkpoints(f"{folder}/{run}"), "what is in a store stays"

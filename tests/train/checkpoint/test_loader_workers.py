@@ -1,4 +1,4 @@
-"""Signals for the whole process group of a rank whose data loader has workers, as torchrun sends them."""
+"""Signals to the whole process group of a rank with data loader workers, as torchrun sends them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a training in a session of its own; it has done some steps."""
+    """Starts a training in a new session, and waits until it has made some steps."""
     begun: list[subprocess.Popen[str]] = []
 
     def start(*command: str, how: str = "fork") -> subprocess.Popen[str]:

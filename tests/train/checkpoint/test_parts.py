@@ -1,4 +1,4 @@
-"""Modules that a checkpoint keeps: each is restored as it was saved."""
+"""Modules in a checkpoint are restored as they were saved."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from windlass.train.checkpoint.writer_process import SharedMemory
 
 
 class Copying(nn.Linear):
-    """A module whose state is a copy, as where a model keeps its tensors on a GPU and gives them on the CPU."""
+    """Module whose state is a copy, like a model that keeps tensors on a GPU and returns them on the CPU."""
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         return {name: value.clone() for name, value in super().state_dict(*args, **kwargs).items()}
@@ -90,7 +90,7 @@ def test_tensors_of_a_dict_are_sharded_as_those_that_it_holds(tmp_path: Path) ->
 
 
 class Observer(nn.Linear):
-    """A module that keeps more than its tensors, as those of quantization do."""
+    """Module with extra state besides its tensors, like quantization modules."""
 
     seen: Any = None
 
@@ -111,7 +111,7 @@ def test_extra_state_of_a_module_is_restored_tensors_in_it_too(tmp_path: Path, s
 
 
 class Counting(torch.optim.SGD):
-    """An optimizer with state that is of no parameter."""
+    """Optimizer with state that belongs to no parameter."""
 
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
@@ -120,7 +120,7 @@ class Counting(torch.optim.SGD):
 
 
 class Lookahead(torch.optim.Optimizer):
-    """An optimizer around another one, with a `state_dict` of its own."""
+    """Optimizer that wraps another one and has its own `state_dict`."""
 
     def __init__(self, base: torch.optim.Optimizer) -> None:
         super().__init__(base.param_groups, {})
@@ -164,7 +164,7 @@ def test_what_shards_state_without_names_is_refused_with_what_to_use(tmp_path: P
     try:
         model = nn.Linear(4, 3)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of what it no longer develops
+            warnings.simplefilter("ignore")  # torch warns that this class is no longer developed
             if kind == "FullyShardedDataParallel":
                 part: Any = nn.Sequential(FullyShardedDataParallel(model, device_id=torch.device("cpu")))
             else:

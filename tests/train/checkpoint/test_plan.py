@@ -38,7 +38,7 @@ def test_replicated_tensors_are_each_written_once_and_all_ranks_write_as_much(
     assert elements == {chunk.name: math.prod(chunk.shape) for chunk in chunks}
     loads = [sum(chunk.num_bytes for chunk in own) for own in plan]
     widest = max((chunk.num_bytes // max(1, chunk.shape[0]) for chunk in chunks if chunk.shape), default=0)
-    # What is left when each rank lacks less than it is worth to cut goes to one of them.
+    # A remainder that is too small to be cut is assigned to a single rank.
     assert max(loads) - min(loads) <= (world_size + 1) * (SLACK_BYTES + widest)
 
 

@@ -1,6 +1,6 @@
-"""Checkpoints that the version before this one wrote, by one rank and by two, are restored bit for bit.
+"""Checkpoints written by the previous version, by one rank and by two, are restored bit for bit.
 
-`previous_version/checkpoints.tar.xz` was made once, by the code of commit 76731ca, with the parts below.
+`previous_version/checkpoints.tar.xz` was created once, by the code of commit 76731ca, with the parts below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint can be read by torch.distributed.checkpoint, without the class that wrote it."""
+"""torch.distributed.checkpoint can read a checkpoint without the class that wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run removes: its own checkpoints beyond as many as it keeps, and nothing that may still be of use."""
+"""A run removes its own checkpoints beyond the number to keep, and nothing that may still be useful."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_where_all_are_damaged_training_begins_anew_and_they_are_set_aside(
 ) -> None:
     for one in list_checkpoints(folder):
         flip(Path(one.path) / "rank-0.safetensors")
-    monkeypatch.delenv("WINDLASS_RUN_ID")  # lines for a person
+    monkeypatch.delenv("WINDLASS_RUN_ID")  # output for the user
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, keep=3, when_busy="wait")
     assert saved.restore() == 0

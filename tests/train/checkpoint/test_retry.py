@@ -1,4 +1,4 @@
-"""How a restore repeats reads that the file system fails, by a clock that only sleeping moves."""
+"""A restore repeats reads that fail in the file system; tested with a clock that only sleeping advances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong while a checkpoint is written, in one rank."""
+"""Failures of one rank while a checkpoint is written."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(t
 def test_the_state_is_copied_while_the_ranks_agree_and_what_the_others_answer_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Flags, steps: list[int]
 ) -> None:
-    """A save that another rank cannot make now is skipped; one that another rank has to plan is planned by all."""
+    """A save that another rank cannot make now is skipped; if another rank must plan, all ranks plan."""
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
     train(model, optimizer)
@@ -192,7 +192,7 @@ def test_a_rank_that_has_stopped_with_the_others_is_not_killed_by_its_own_sigter
     try:
         model, optimizer = build()
         saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
-        monkeypatch.setattr(saved._world, "exchange", lambda _: Flags(stop=True))  # another rank has received one
+        monkeypatch.setattr(saved._world, "exchange", lambda _: Flags(stop=True))  # another rank has received SIGTERM
         train(model, optimizer)
         with pytest.raises(SystemExit) as left:
             saved.step()
@@ -232,14 +232,16 @@ begin(sys.argv[1] + "/ends").save()
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
-    """The folder of a script one of whose processes is killed in a save, and one ends; the writer of the killed one."""
+    """Runs a script of which one process is killed in a save and one exits; returns its folder and the killed one's
+    writer.
+    """
     root, folder = Path(__file__).parents[3], tmp_path_factory.mktemp("trained")
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     with (folder / "said").open("w") as said:  # no pipe: the stopped writer would keep it open
         subprocess.run([sys.executable, "-c", TRAINER, str(folder)], env=env, stdout=said, check=True, timeout=100)
     writer = int((folder / "said").read_text().split()[0])
     yield folder, writer
-    with contextlib.suppress(ProcessLookupError):  # stopped still, where no test has let it go on
+    with contextlib.suppress(ProcessLookupError):  # still stopped if no test has continued it
         os.kill(writer, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""How often `Checkpoint` saves: its words are those of a job file."""
+"""The interval of `Checkpoint` is written as in a job file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a checkpoint is kept, by what a script writes as its folder."""
+"""The folder given by a script determines where a checkpoint is stored."""
 
 from __future__ import annotations
 

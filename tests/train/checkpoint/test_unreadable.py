@@ -1,4 +1,4 @@
-"""Checkpoints that are there and cannot be read: no rank goes on without them, and none of them is removed."""
+"""If existing checkpoints cannot be read, no rank continues without them, and none is removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Disk(Folder):
-    """A folder of whose files some cannot be opened."""
+    """Folder with some files that cannot be opened."""
 
     def __init__(self, path: Path, number: int, file: str) -> None:
         super().__init__(str(path))
@@ -52,7 +52,7 @@ class Disk(Folder):
 
 @contextlib.contextmanager
 def without_descriptors() -> Iterator[tuple[int, int]]:
-    """This process cannot open any file more (EMFILE) until it has these limits again."""
+    """Makes this process unable to open files (EMFILE); yields the limits to restore."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -130,7 +130,7 @@ def test_a_folder_whose_file_system_fails_is_named_in_the_error(
 def test_an_older_one_is_taken_in_place_of_a_newer_format(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("WINDLASS_RUN_ID")  # lines for a person
+    monkeypatch.delenv("WINDLASS_RUN_ID")  # output for the user
     change(newest(folder), lambda manifest: manifest.update(format=2))
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, keep=1, when_busy="wait")

@@ -1,4 +1,4 @@
-"""Real ranks over gloo, one, two and three of them: one session of `scripts/worlds.py`, whose output all tests read."""
+"""One, two and three real ranks over gloo: all tests read the output of one session of `scripts/worlds.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class Session:
-    """What the ranks told, and what they printed."""
+    """Results and output of the ranks."""
 
     def __init__(self, folder: Path, output: str) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class Session:
 
     @staticmethod
     def play(folder: Path) -> str:
-        """What the ranks print."""
+        """Runs the session and returns the output of its ranks."""
         source = Path(__file__).parents[3] / "src"
         env = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
         for name in [name for name in env if name.startswith("WINDLASS")]:

@@ -1,8 +1,8 @@
-"""Trains with every source of randomness there is, is killed where it is told to, and prints the digest of its weights.
+"""Trains with every source of randomness, is killed at given steps, and prints the digest of its weights.
 
     exact.py FOLDER [--loader sampler|stateful] [--every 7] [--kill STEP:RANK ...] [--patient] [--device cuda]
 
-Each kill happens once: a file in FOLDER says that it has.
+Each kill happens once: a file in FOLDER records it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUM_SAMPLES = 118
 
 
 class Images(Dataset[tuple[Tensor, Tensor]]):
-    """Noise with labels, the same in every process."""
+    """Random images with labels, the same in every process."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(5)
@@ -48,7 +48,7 @@ class Images(Dataset[tuple[Tensor, Tensor]]):
 
 
 def loader_of(kind: str) -> tuple[Any, dict[str, Any]]:
-    """The loader, and what of it is a part of the checkpoint."""
+    """Returns the loader, and the objects of it that are part of the checkpoint."""
     if kind == "sampler":
         sampler = BatchSampler(NUM_SAMPLES, 4, seed=3)
         return DataLoader(Images(), batch_sampler=sampler, num_workers=1), {"sampler": sampler}
@@ -58,7 +58,7 @@ def loader_of(kind: str) -> tuple[Any, dict[str, Any]]:
 
 
 class OfThisRank(dict[str, float]):
-    """A state that differs from rank to rank; a plain dict is rank 0's for all."""
+    """State that differs between ranks; for a plain dict, rank 0's state is used by all."""
 
     state_is_per_rank = True
 
@@ -123,13 +123,14 @@ def train(args: argparse.Namespace, rank: int) -> nn.Module:
 
 
 def die_here(args: argparse.Namespace, step: int, rank: int) -> None:
-    """Killed in the middle of a step, once: after the weights have changed, before the step counts as made."""
+    """Kills the process once in the middle of a step: after the weights have changed, before the step counts."""
     if f"{step}:{rank}" in args.kill:
         mark = args.folder / f"killed-{step}-{rank}"
         if not mark.exists():
             mark.touch()
             due = (step - 1) // args.every * args.every
-            # Of several that were due, one is awaited anyhow: the writer of a busy machine may be far behind.
+            # Without --patient, any one of the due checkpoints suffices: on a busy machine the writer may be far
+            # behind.
             awaited = {due} if args.patient else set(range(step))
             while due >= (1 if args.patient else 2 * args.every) and not awaited & complete_steps():
                 time.sleep(0.01)
@@ -137,7 +138,7 @@ def die_here(args: argparse.Namespace, step: int, rank: int) -> None:
 
 
 def complete_steps() -> set[int]:
-    """Of the checkpoints that are there."""
+    """Returns the steps of the complete checkpoints."""
     folder = os.environ.get("WINDLASS_CHECKPOINT_DIR", "checkpoints")
     return {found.step for found in files.list_checkpoints(folder) if found.complete}
 

@@ -1,4 +1,4 @@
-"""Sources for the tests of streams: a store in memory that counts what is read, tar shards, and folders."""
+"""Sources for tests of streams: an in-memory store that counts reads, tar shards, and folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windlass.train.stream.source import Object, Source
 
 
 class Memory(Source):
-    """A store of this process."""
+    """In-memory store."""
 
     address = "mem://set/"
 
@@ -68,7 +68,7 @@ def tar_of(members: Iterable[tuple[str, bytes]], format: int = tarfile.PAX_FORMA
 
 
 def pictures(num: int, num_bytes: int = 1000, first: int = 0) -> list[tuple[str, bytes]]:
-    """Pairs of files: number N has the label N."""
+    """Returns pairs of files; picture number N has the label N."""
     found = []
     for number in range(first, first + num):
         found.append((f"{number:05}.jpg", random.Random(number).randbytes(num_bytes)))
@@ -84,18 +84,18 @@ def shards(num: int, num_samples: int, num_bytes: int = 1000) -> dict[str, bytes
 
 
 def assert_pictures(found: Iterable[Mapping[str, bytes]], numbers: Iterable[int], num_bytes: int = 1000) -> None:
-    """Samples are those of these numbers, byte for byte."""
+    """Asserts that samples are the pictures with these numbers, byte for byte."""
     for one, number in zip(found, numbers, strict=True):
         jpg = random.Random(number).randbytes(num_bytes)
         assert one == {"__key__": f"{number:05}", "jpg": jpg, "cls": str(number).encode()}
 
 
 def assert_each_once(folder: Path, num_samples: int, world_sizes: set[int]) -> None:
-    """What `tests/storage/scripts/seen.py` has written: each sample once per epoch, and a step that is made again has
-    the same ones.
+    """Asserts, from the files of `tests/storage/scripts/seen.py`, that each epoch has each sample once, and that a
+    repeated step has the same samples.
     """
     steps: dict[tuple[int, int], dict[int, list[str]]] = {}
-    """Of each epoch and step, the keys by attempt."""
+    """Keys by attempt, for each epoch and step."""
     worlds = set()
     for path in folder.glob("*.jsonl"):
         for line in path.read_text().splitlines():

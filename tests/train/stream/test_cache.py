@@ -1,4 +1,4 @@
-"""The cache of a node keeps its bound, whatever is killed, and evicts nothing that is in use."""
+"""The cache of a node keeps its limit even after kills, and evicts nothing that is in use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.train.stream.errors import StreamError
 def on_disk(folder: Path) -> int:
     found = 0
     for one in folder.rglob("blocks/*"):
-        with contextlib.suppress(FileNotFoundError):  # it was given its name meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the file was renamed meanwhile
             found += one.stat().st_size
     return found
 
@@ -81,7 +81,7 @@ def test_a_count_that_is_too_high_is_mended_before_a_block_is_refused(tmp_path: 
 
 
 def test_a_block_gets_its_name_while_no_other_process_counts(tmp_path: Path) -> None:
-    """A count lists the folder, and then looks at each file: one that was renamed in between would be missed."""
+    """A count lists the folder and then stats each file; a file renamed in between would be missed."""
     program = (
         "import fcntl, os, sys; from pathlib import Path; from windlass.train.stream.cache import Cache\n"
         "def hook(event, arguments):\n"
@@ -142,7 +142,7 @@ def test_processes_that_write_at_once_keep_the_bound_together(tmp_path: Path) ->
     most = 0
     while any(child.poll() is None for child in children):
         most = max(most, on_disk(tmp_path))
-    # A walk is no snapshot: it may count a file that goes, and the one that takes its place, of each of the four.
+    # Walking a folder is not atomic: for each of the four processes it may count a removed file and its replacement.
     assert most <= 1_000_000 + len(children) * 10_000
     kept = 0
     for child in children:

@@ -1,4 +1,4 @@
-"""A stream gives each sample by its number, from files and tar shards, and reads no more than it needs."""
+"""A stream returns samples by number, from files and tar shards, and reads no more than it needs."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_workers_of_a_loader_read_what_a_sampler_names(tmp_path: Path, context: 
         (folder / name).write_bytes(data)
     (folder / ".windlass-manifest.jsonl").write_text("as `windlass data copy` writes it")
     found = stream(folder, cache=tmp_path / "cache")
-    list(found)  # its threads are not there in a fork
+    list(found)  # its threads do not exist in a fork
     loader = DataLoader(
         found,
         batch_sampler=BatchSampler(40, 7, seed=3),
@@ -242,7 +242,7 @@ def test_a_stream_is_pickled_without_its_index(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_with_the_index_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another node too, and though the source has grown meanwhile: nothing is listed or indexed again."""
+    """Also on another node, and although the source has grown: nothing is listed or indexed again."""
     monkeypatch.setenv("WINDLASS_RUN_ID", "digits-7f3k2")
     monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", str(tmp_path))
     source = Memory(shards(4, 10))

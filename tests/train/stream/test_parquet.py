@@ -1,4 +1,4 @@
-"""Rows of Parquet by their numbers: row groups are decoded once per node, and kept as Arrow."""
+"""Rows of Parquet files are read by number; row groups are decoded once per node and cached as Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a stream by themselves: manifests, tables, tar shards and how reads are put together."""
+"""Parts of a stream: manifests, tables, tar shards, and how reads are combined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from windlass.train.stream.tar import RangeFile, members
 
 
 def test_a_range_that_takes_several_calls_to_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of more than 2 GiB does."""
+    """Ranges of more than 2 GiB need several calls."""
     data, pread = bytes(range(256)) * 20, os.pread
     (tmp_path / "large.bin").write_bytes(data)
     source = FolderSource(tmp_path)
@@ -44,7 +44,7 @@ def test_a_range_that_takes_several_calls_to_read_comes_whole(tmp_path: Path, mo
 
 
 def manifest_of(files: dict[str, bytes]) -> bytes:
-    """As `windlass data copy` writes it."""
+    """Returns a manifest like that of `windlass data copy`."""
     found = []
     for name, data in files.items():
         parts = Parts.of(len(data))

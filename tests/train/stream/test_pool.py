@@ -1,4 +1,4 @@
-"""Threads of a pool give results in order, end with it, and hold up no process that ends."""
+"""Threads of a pool return results in order, end with the pool, and do not delay the exit of the process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_results_come_in_the_order_of_their_calls() -> None:
     barrier = threading.Barrier(3)
 
     def work(number: int) -> int:
-        barrier.wait(60)  # so three threads are at work at once
+        barrier.wait(60)  # requires three threads to work at once
         return number
 
     assert Pool(3).run(work, [(number,) for number in range(9)]) == list(range(9))

@@ -1,4 +1,4 @@
-"""What a store may answer, by a server that answers as it is told: regions, odd headers, and connections that end."""
+"""Possible responses of a store, from a scripted server: regions, unusual headers, and closed connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = Object("a.txt", 10, '"1"')
 
 
 class Store:
-    """Answers by its script: each is a status, headers and a body; None ends the connection."""
+    """Server that sends scripted responses, each a status, headers and a body; None closes the connection."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes] | None] = []

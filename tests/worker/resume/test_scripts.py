@@ -1,4 +1,4 @@
-"""Scripts that save for themselves, unchanged: killed in the middle, they go on from their newest whole checkpoint."""
+"""Unmodified scripts that save their own checkpoints continue from the newest verified one after a kill."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _libraries() -> None:
 
 
 def bare(harness: Harness, *words: str, **fields: Any) -> Run:
-    """A run of the bare script on two ranks."""
+    """Creates a run of the bare script on two ranks."""
     fields = {"procs_per_node": 2, "launcher": "torchrun", "restarts": 1, "checkpoint": CHECKPOINT, **fields}
     return harness.start("bare.py", *(BARE.split()), *words, base=SCRIPTS, **fields)
 
@@ -71,7 +71,7 @@ def weights(run: Run) -> str:
 
 
 def kill(run: Run, rank: int = 0, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """`kill -9` a rank of the first attempt; what is done meanwhile is done while it stands still."""
+    """Kills a rank of the first attempt with SIGKILL; `meanwhile` is called while the rank waits."""
 
     def pids() -> list[int]:
         return [
@@ -80,14 +80,14 @@ def kill(run: Run, rank: int = 0, meanwhile: Callable[[], object] = lambda: None
             if event.kind == "rank" and event.data["rank"] == rank and "pid" in event.data
         ]
 
-    [pid] = until(pids)  # what a rank prints may be read before its start is recorded
+    [pid] = until(pids)  # output of a rank may be read before its start is recorded
     os.kill(pid, signal.SIGSTOP)
     meanwhile()
     os.kill(pid, signal.SIGKILL)
 
 
 def told(run: Run, action: str) -> list[dict[str, Any]]:
-    """What the record says of checkpoints that were `restored` or `refused`."""
+    """Returns the recorded checkpoint events with this action."""
     return [dict(event.data) for event in run.events if event.kind == "checkpoint" and event.data["action"] == action]
 
 
@@ -96,7 +96,7 @@ def steps(run: Run, attempt: int) -> list[int]:
 
 
 def checkpoints(run: Run) -> list[Path]:
-    """Those of the bare script that are whole, the newest first."""
+    """Returns the verified checkpoints of the bare script, newest first."""
     found = sorted((run.dir / "checkpoints").glob("model-*.pt"), key=lambda path: -int(path.stem.split("-")[1]))
     return [path for path in found if not problem_of(str(path))]
 
@@ -196,7 +196,7 @@ def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(harne
 
 @pytest.mark.slow
 def test_checkpoints_of_an_earlier_run_are_none_of_this_one(harness: Harness, tmp_path: Path) -> None:
-    """A script that always writes into the same folder of its own, which is there from the last time."""
+    """The script always writes to the same folder, which still has checkpoints of the last run."""
     (tmp_path / "bare.py").write_text((SCRIPTS / "bare.py").read_text())
     (tmp_path / "saved").mkdir()
     checkpoint = {"find": "saved/model-*.pt", "resume": "--resume {path}"}
@@ -256,7 +256,7 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # its checkpoint is a file of torch.save, as that of the bare script
+@pytest.mark.nightly  # its checkpoint is a file of torch.save, like that of the bare script
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
 def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:

@@ -1,7 +1,7 @@
-"""Runs phases of training, each as some ranks forked from here, and prints what each found: torch is imported once.
+"""Runs phases of training, each with some ranks forked from this process, and prints their results: imports torch once.
 
-`worlds.py FOLDER` plays all phases; a line of JSON for each rank of each phase. Nothing is computed before the forks.
-Where the library of `read_errors.c` is preloaded, reads fail in some.
+`worlds.py FOLDER` runs all phases and prints a line of JSON for each rank of each phase. Nothing is computed before the
+forks. If the library of `read_errors.c` is preloaded, reads fail in some phases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch._dynamo  # an optimizer imports it when it is made: once here, and not in each rank
+import torch._dynamo  # creating an optimizer imports it: done once here, and not in each rank
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -35,7 +35,7 @@ Rank = Callable[[], dict[str, Any]]
 
 
 def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A model wrapped for this world, the same on all ranks, with a frozen layer, and its optimizer."""
+    """Creates a model with a frozen layer, wrapped for this world and equal on all ranks, and its optimizer."""
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(7, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 5), nn.Linear(5, 3))
     for parameter in model[3].parameters():  # type: ignore[index]
@@ -50,7 +50,7 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """A step on the same batch in every rank, so that it is the same step whatever their number."""
+    """Makes a step on the same batch in every rank, so that it does not depend on the number of ranks."""
     generator = torch.Generator().manual_seed(step)
     batch = torch.randn(16, 7, generator=generator)
     optimizer.zero_grad()
@@ -59,7 +59,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None
 
 
 def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Of all tensors of both, as they are when put together."""
+    """Returns the digest of all tensors of both, gathered from all ranks."""
     tensors = [*model.state_dict().values()]
     for parameter in model.parameters():
         tensors += [optimizer.state[parameter][key] for key in sorted(optimizer.state.get(parameter, {}))]
@@ -71,7 +71,7 @@ def digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 
 
 def first() -> dict[str, Any]:
-    """Train five steps of each kind and save; tell what was saved."""
+    """Trains five steps of each kind and saves; returns what was saved."""
     told: dict[str, Any] = {}
     for kind in ("ddp", "fsdp"):
         model, optimizer = make(kind)
@@ -89,7 +89,7 @@ def first() -> dict[str, Any]:
 
 
 def resumed() -> dict[str, Any]:
-    """Go on from what is there with another number of ranks; then one more step, saved."""
+    """Resumes from the saved checkpoints with another number of ranks; then makes and saves one more step."""
     told: dict[str, Any] = {}
     for kind in ("ddp", "fsdp"):
         model, optimizer = make(kind)
@@ -110,7 +110,7 @@ def resumed() -> dict[str, Any]:
 
 
 def stopped() -> dict[str, Any]:
-    """Train until SIGTERM comes; every rank gets its own, at its own time."""
+    """Trains until SIGTERM arrives; each rank gets its own SIGTERM, at a different time."""
     model, optimizer = make("ddp")
     saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "stopped", every=10**6)
     for step in range(100_000):
@@ -126,7 +126,7 @@ def stopped() -> dict[str, Any]:
 
 
 def refusing() -> dict[str, Any]:
-    """The newest has a flipped bit in a file that only rank 1 verifies."""
+    """The newest checkpoint has a flipped bit in a file that only rank 1 verifies."""
     model, optimizer = make("ddp")
     saved = Checkpoint(model=model, optimizer=optimizer, mine={}, folder=FOLDER / "ddp")
     steps = saved.restore()
@@ -135,7 +135,7 @@ def refusing() -> dict[str, Any]:
 
 
 def other_model() -> dict[str, Any]:
-    """A script that has changed."""
+    """Resumes with a script whose model has changed."""
     model, optimizer = make("ddp")
     inner = cast(nn.Sequential, model.module)
     inner.added = nn.Linear(2, 2)
@@ -151,7 +151,7 @@ def other_model() -> dict[str, Any]:
 
 
 def writer_dies() -> dict[str, Any]:
-    """The writer of rank 1 is killed in the middle of a save; the one after it succeeds."""
+    """The writer of rank 1 is killed in the middle of a save; the next writer succeeds."""
     model, optimizer = make("ddp")
     saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "dies", every=10**6)
     train(model, optimizer, 0)
@@ -169,7 +169,7 @@ def writer_dies() -> dict[str, Any]:
 
 
 def without_talking() -> dict[str, Any]:
-    """As under Horovod: ranks go in step, but torch.distributed is not there."""
+    """Ranks that train in lockstep without torch.distributed, as with Horovod."""
     rank = int(os.environ["RANK"])
     model = nn.Linear(4, 2)
     optimizer = torch.optim.Adam(model.parameters())
@@ -195,7 +195,7 @@ def without_talking() -> dict[str, Any]:
 
 
 class PerRank:
-    """Something with a state for each rank."""
+    """Object with a separate state on each rank."""
 
     state_is_per_rank = True
 
@@ -214,18 +214,18 @@ PIPES = [os.pipe(), os.pipe()]
 
 
 class Pickled:
-    """Makes a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return open, (str(FOLDER / "unpickled"), "w")
 
 
 def gather_pickle() -> dict[str, Any]:
-    """Rank 1 sends a pickle, as torch's own collectives of objects do."""
+    """Rank 1 sends a pickle, like torch's own collectives of objects."""
     world = GlooWorld()
     if world.rank == 1:
         found: list[Any] = [None, None]
-        with contextlib.suppress(pickle.UnpicklingError):  # what it receives is JSON
+        with contextlib.suppress(pickle.UnpicklingError):  # the receiver expects JSON
             dist.all_gather_object(found, Pickled(), group=world._group)
         return {}
     try:
@@ -235,7 +235,7 @@ def gather_pickle() -> dict[str, Any]:
 
 
 def saved_each_step() -> dict[str, Any]:
-    """Each step is longer than a save takes."""
+    """Each step takes longer than a save."""
     model, optimizer = make("ddp")
     saved = Checkpoint(model=model, optimizer=optimizer, folder=FOLDER / "each", every=1, keep=9)
     for step in range(4):
@@ -275,7 +275,7 @@ def restored() -> dict[str, Any]:
 
 
 def phase_with_errors(name: str, seconds: float, number: int, place: Path, *, once: bool = False) -> None:
-    """Restore while reads of `place` fail; the ranks repeat them for so many seconds."""
+    """Restores while reads of `place` fail; the ranks repeat the reads for `seconds`."""
     control = Path(os.environ["READ_ERRORS"])
     os.environ["WINDLASS_CHECKPOINT_RETRY_SECONDS"] = str(seconds)
     control.write_text(f"{number} {place}{' once' if once else ''}\n")
@@ -296,7 +296,7 @@ def phases_with_errors() -> None:
 
 
 def play(name: str, size: int, rank_main: Rank, *, talk: bool = True) -> list[int]:
-    """Fork the ranks of a phase; gives their pids."""
+    """Forks the ranks of a phase and returns their process ids."""
     pids = []
     for rank in range(size):
         pid = os.fork()
@@ -312,7 +312,8 @@ def be_rank(name: str, rank: int, rank_main: Rank, talk: bool) -> None:
     try:
         torch.set_num_threads(1)
         if talk:
-            meeting = (FOLDER / f"meeting-{name.replace(' ', '-')}").as_uri()  # a port could be taken by others
+            # a port could be taken by another process
+            meeting = (FOLDER / f"meeting-{name.replace(' ', '-')}").as_uri()
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
         tell(name, rank, rank_main())
     except SystemExit as leaving:
@@ -331,7 +332,7 @@ def tell(name: str, rank: int, found: dict[str, Any]) -> None:
 
 
 def wait(pids: list[int], seconds: float = 200.0) -> list[int]:
-    """Their exit codes; a rank that is too slow is killed."""
+    """Returns the exit codes of ranks; ranks that are too slow are killed."""
     give_up = time.monotonic() + seconds
     codes = []
     for pid in pids:

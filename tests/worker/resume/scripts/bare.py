@@ -1,6 +1,6 @@
-"""Trains by DDP and saves with a bare torch.save; `--resume FILE` goes on from such a file.
+"""Trains with DDP and saves with plain torch.save; `--resume FILE` continues from such a file.
 
-Knows nothing of Windlass. `--hold STEP` waits after that step, once, to be killed.
+Does not use Windlass. `--hold STEP` waits after that step, once, to be killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for step in range(done + 1, args.steps + 1):
     optimizer.step()
     if dist.get_rank() == 0:
         holds = step == args.hold and not (args.folder / "held").exists()
-        if holds:  # before it can be seen, and killed: it would wait again
+        if holds:  # set before the script can be seen and killed, or it would wait again
             (args.folder / "held").touch()
         print(f"step {step}", flush=True)
         if step % 5 == 0:

@@ -1,4 +1,4 @@
-"""Trains 60 steps, saves each tenth, and resumes by itself as nanoGPT does; killed once, at step 57."""
+"""Trains 60 steps, saves every tenth, and resumes by itself like nanoGPT; kills itself once, at step 57."""
 
 import os
 import signal

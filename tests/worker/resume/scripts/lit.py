@@ -1,4 +1,4 @@
-"""A script for Lightning's Trainer, which saves every so many steps. Knows nothing of Windlass."""
+"""A script that uses Lightning's Trainer and saves regularly, without Windlass."""
 # mypy: ignore-errors
 
 import argparse

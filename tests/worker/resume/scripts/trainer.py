@@ -1,4 +1,4 @@
-"""A script for transformers' Trainer, its options those of `TrainingArguments`. Knows nothing of Windlass."""
+"""A script that uses the Trainer of transformers with the options of `TrainingArguments`, without Windlass."""
 # mypy: ignore-errors
 
 import torch
