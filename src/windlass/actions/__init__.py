@@ -1,1 +1,1 @@
-"""What the command line and the Python API do: one function for each command."""
+"""Implements the operations of the command line and the Python API: one function per command."""

@@ -49,10 +49,10 @@ AnyJob: TypeAlias = "Job | str | Path | Mapping[str, Any]"
 
 
 class Run:
-    """One run, by its id. It lives in the record: losing this object loses nothing.
+    """Handle of one run, identified by its id. The run is stored in the record, so deleting the handle loses nothing.
 
-    It may be used in any thread and in a forked process, and pickled: each call opens the record for itself. Objects
-    of the same run are equal.
+    Can be used in any thread, after a fork, and pickled: each call opens the record again. Handles of the same run are
+    equal.
     """
 
     def __init__(self, run_id: str, engine: Engine) -> None:
@@ -74,7 +74,7 @@ class Run:
 
         with contextlib.suppress(WindlassError), self._opened() as engine:
             return run_table(engine.status(self.id), time.time())
-        return None  # a notebook then shows the text
+        return None  # the notebook falls back to the text form
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and (self.id, self._home) == (other.id, other._home)
@@ -87,18 +87,18 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Where the run is now. Raises NoSuchRun once it was removed."""
+        """Returns the current status. Raises NoSuchRun if the run was removed."""
         with self._opened() as engine:
             return engine.status(self.id)
 
     @property
     def warnings(self) -> tuple[RunWarning, ...]:
-        """What did not end the run and may spoil its result, such as checkpoints that could not be saved."""
+        """Conditions that did not end the run but may spoil its result, such as checkpoints that could not be saved."""
         return self.status.warnings
 
     @property
     def note(self) -> str:
-        """What its user wants to remember of it, as `windlass note RUN`; empty for nothing. May be set."""
+        """The user's note on the run, as set by `windlass note RUN`; empty without one. Can be assigned."""
         with self._opened() as engine:
             return engine.note(self.id)
 
@@ -112,14 +112,14 @@ class Run:
 
     @property
     def output_dir(self) -> Path:
-        """The folder that the script knows as `WINDLASS_OUTPUT_DIR`."""
+        """Folder that the script sees as `WINDLASS_OUTPUT_DIR`."""
         with self._opened() as engine:
             return Path(engine.store.status(self.id).output_dir)
 
     def events(self, *, follow: bool = True, after: int = 0) -> Feed[Event]:
-        """What happened, from event number `after` + 1 on; with `follow` until the run has ended.
+        """Returns the events of the run after event number `after`; with `follow`, until the run has ended.
 
-        For `for`, and for `async for`, which lets other tasks go on.
+        Supports `for`, and `async for`, which does not block the event loop.
         """
         after = whole_number(after, "the number of an event", "leave after out for all events")
 
@@ -127,7 +127,8 @@ class Run:
             seq = after
             with self._opened() as engine:
                 while not unwanted.is_set():
-                    over = not follow or engine.status(self.id).phase.is_terminal  # before the events are read
+                    # the phase must be read before the events
+                    over = not follow or engine.status(self.id).phase.is_terminal
                     for event in engine.events(self.id, follow=False, after=seq):
                         seq = event.seq
                         yield event
@@ -139,10 +140,10 @@ class Run:
     def logs(
         self, *, ranks: Collection[int] | None = None, follow: bool = False, tail: int | None = None
     ) -> Feed[LogLine]:
-        """What the ranks wrote, merged in the order of time; with `follow` until the run has ended.
+        """Returns the output of the ranks, merged by time; with `follow`, until the run has ended.
 
-        For `for`, and for `async for`, which lets other tasks go on. Iterating raises EngineError for a run in a
-        cluster whose pods cannot be read, where nothing of them is here yet.
+        Supports `for`, and `async for`, which does not block the event loop. Iteration raises EngineError if the pods
+        of a run on a cluster cannot be read and no logs were copied to this machine yet.
         """
         if ranks is not None:
             ranks = rank_numbers(ranks)
@@ -151,7 +152,8 @@ class Run:
 
         def read(unwanted: threading.Event) -> Iterator[LogLine]:
             with self._opened() as engine:
-                engine.store.status(self.id)  # raises NoSuchRun: without a folder there are no lines, and no error
+                # raises NoSuchRun; the missing folder of a removed run would just yield no lines
+                engine.store.status(self.id)
                 with engine.logs(self.id, follow=follow) as (folder, has_all):
 
                     def is_over() -> bool:
@@ -164,11 +166,11 @@ class Run:
     def exec(
         self, command: Sequence[str], *, rank: int | None = None, node: int | None = None, stdin: bytes = b""
     ) -> CompletedProcess[bytes]:
-        """Run a command where a rank of the live run is, in its environment and folder; give its code and output.
+        """Runs a command in the environment and working folder of a rank; returns its exit code and output.
 
-        With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. Ctrl-C is the
-        command's, and raises KeyboardInterrupt where it ends the command. Raises UsageError where the run has ended or
-        its engine lets no command in, EngineError.
+        With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; with neither,
+        that of rank 0. Ctrl-C is passed to the command, and raises KeyboardInterrupt if it ends the command. Raises
+        UsageError if the run has ended or its engine does not support exec, EngineError.
         """
         from windlass.actions.exec_copy import execute
 
@@ -186,11 +188,11 @@ class Run:
             return CompletedProcess(list(command), code, out.read(), err.read())
 
     def fetch(self, path: str | Path, local: str | Path, *, node: int | None = None) -> CopiedFiles:
-        """Copy a file or folder of the run to this machine: of its results (`output/…`, `checkpoints/…`), of the code
-        that it began with (`code/…`), or at an absolute path of a pod, that of `node`.
+        """Copies a file or folder of the run to this machine.
 
-        Into a folder that is there, or a `local` that ends in a slash, it is copied under its own name. Raises
-        UsageError, EngineError.
+        `path` is a result (`output/…`, `checkpoints/…`), the code at the start of the run (`code/…`), or an absolute
+        path in the pod of `node`. If `local` is an existing folder or ends with a slash, the copy keeps its name inside
+        that folder. Raises UsageError, EngineError.
         """
         from windlass.actions.exec_copy import copied
 
@@ -200,7 +202,7 @@ class Run:
             return copied((self.id, inside), None, place, engine.store, node=node, into_folder=is_folder)
 
     def put(self, local: str | Path, path: str | Path, *, node: int | None = None) -> CopiedFiles:
-        """Copy a file or folder of this machine into the run; the same paths as for `fetch`, but `code/…`."""
+        """Copies a local file or folder into the run. Accepts the same paths as `fetch`, except `code/…`."""
         from windlass.actions.exec_copy import copied
 
         inside, place = path_text(path, "a path of the run"), here().cwd / _local(local)
@@ -209,9 +211,9 @@ class Run:
             return copied(None, (self.id, inside), place, engine.store, node=node)
 
     def checkpoints(self) -> tuple[CheckpointView, ...]:
-        """The checkpoints that the run has saved by `windlass.train.checkpoint`, newest first.
+        """Returns the checkpoints that the run saved with `windlass.train.checkpoint`, newest first.
 
-        Those in the pods of a cluster are listed there. Raises WindlassError.
+        Checkpoints in the pods of a cluster are listed by a pod. Raises WindlassError.
         """
         from windlass.actions.checkpoints import look
         from windlass.views.checkpoints import CheckpointView
@@ -221,9 +223,10 @@ class Run:
             return tuple(view_of(CheckpointView, one) for one in look(engine, self.id).found)
 
     def verify_checkpoints(self, name: str | None = None) -> dict[str, tuple[str, ...]]:
-        """What is wrong with each finished checkpoint, or with one: by name, nothing where every byte is as saved.
+        """Verifies every byte of one checkpoint, or of all finished ones; returns the problems by checkpoint name,
+        empty for a verified checkpoint.
 
-        Raises UsageError where they are in a cluster or none has this name.
+        Raises UsageError if the checkpoints are in a cluster, or if `name` does not exist.
         """
         from windlass.actions.checkpoints import look, verify
 
@@ -232,10 +235,10 @@ class Run:
         return {one: tuple(map(str, problems)) for one, problems in found.items()}
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> Status:
-        """Block until the run has ended, at most `timeout` seconds; give its last status.
+        """Blocks until the run has ended, at most `timeout` seconds; returns its last status.
 
-        With `check`, raises RunFailed if it failed or was lost, RunStopped if it was stopped, and RunNotFinished if
-        the time was too short.
+        With `check`, raises RunFailed if the run failed or was lost, RunStopped if it was stopped, and RunNotFinished
+        after the timeout.
         """
         if timeout is not None:
             timeout = seconds(timeout)
@@ -246,10 +249,11 @@ class Run:
         return status
 
     def result(self, *, rank: int = 0, timeout: float | None = None) -> Any:
-        """Block until the run has ended, and give what the function of `windlass.submit` returned in a rank.
+        """Blocks until the run has ended, and returns the value that the function of `windlass.submit` returned in a
+        rank.
 
-        Raises as `wait`, with the exception of the function in the message; UsageError for a run without results, or a
-        result that JSON does not hold.
+        Raises the errors of `wait`, with the function's exception in the message; UsageError for a run without results,
+        or a result that cannot be represented in JSON.
         """
         from windlass.actions.functions import returned
 
@@ -259,7 +263,7 @@ class Run:
             return returned(engine, self.id, rank)
 
     def results(self, *, timeout: float | None = None) -> list[Any]:
-        """The `result` of every rank, in rank order."""
+        """Returns the `result` of every rank, in rank order."""
         from windlass.actions.functions import returned
 
         status = self.wait(timeout)
@@ -267,7 +271,9 @@ class Run:
             return [returned(engine, self.id, rank) for rank in range(status.attempts[-1].world_size)]
 
     def __await__(self) -> Generator[Any, None, Status]:
-        """`await run`: as `wait()`, while other tasks go on. A task that is cancelled leaves the run as it is."""
+        """Supports `await run`: like `wait()`, without blocking the event loop. Cancelling the task does not affect the
+        run.
+        """
         return self._ended().__await__()
 
     async def _ended(self) -> Status:
@@ -283,7 +289,7 @@ class Run:
             async for status in feed:
                 self._raise_unless_succeeded(status)
         finally:
-            feed.close()  # the traceback of a cancellation keeps the frame, and with it the feed, until it is collected
+            feed.close()  # otherwise the traceback of a cancellation would keep the frame, and with it the feed, alive
         return status
 
     def _raise_unless_succeeded(self, status: Status) -> None:
@@ -294,12 +300,12 @@ class Run:
             raise
 
     def why(self) -> Diagnosis:
-        """Why the run ended as it did: a verdict with evidence and a fix, and what else speaks for something."""
+        """Returns why the run ended as it did: a verdict with evidence and a fix, and other possible explanations."""
         with self._opened() as engine:
             return why(self.id, engine)
 
     def ledger(self) -> Ledger:
-        """Where the run's time went until now: seconds of each phase, goodput, steps that were trained again."""
+        """Returns how the run has spent its time so far: seconds per phase, goodput, and steps trained again."""
         from windlass.runs.ledger import fold_ledger
 
         with self._opened() as engine:
@@ -307,12 +313,14 @@ class Run:
             return fold_ledger(engine.store.events(self.id), time.time(), plan.num_spares)
 
     def cost(self) -> Cost | None:
-        """What the run has cost until now, by phase; None where its target has no price."""
+        """Returns the cost of the run so far, by phase; None if its target has no price."""
         with self._opened() as engine:
             return find_cost(self.id, engine.store, here())[0].cost
 
     def stop(self, *, now: bool = False) -> Self:
-        """Ask the run to end: SIGTERM, its grace period, SIGKILL; `now` leaves out the grace, where the target can."""
+        """Requests a stop of the run: SIGTERM, grace period, SIGKILL. `now` skips the grace period if the target
+        supports it.
+        """
         with self._opened() as engine:
             engine.stop(self.id, now=now and engine.can_kill(self.id))
         return self
@@ -326,14 +334,13 @@ class Run:
         arguments: Sequence[str] = (),
         new_code: bool = False,
     ) -> Self:
-        """Go on with the ended run, on so many `nodes` and from this `checkpoint` (its name, step or path) if they are
-        given.
+        """Continues the ended run from a checkpoint.
 
-        `changes` are fields of its job, each in place of the old value, and `arguments` are added to those of its
-        script. The code is what its folder has now where the run is on this machine, something is changed or `new_code`
-        is set, else that which was sent.
-        Raises UsageError if it goes on or has succeeded, where there is no such checkpoint or it is not verified, and
-        for fields by which its results are found; JobFileError, PlanError, EngineError.
+        `nodes` sets the number of nodes, and `checkpoint` the name, step or path of the checkpoint. `changes` replaces
+        fields of the job, and `arguments` are appended to those of the script. The current code of the job's folder is
+        used if the run is on this machine, if anything is changed, or with `new_code`; otherwise the code that was sent
+        at the start. Raises UsageError if the run is active or has succeeded, for a missing or unverified checkpoint,
+        and for fields that locate its results; JobFileError, PlanError, EngineError.
         """
         wanted = None if checkpoint is None else str(checkpoint)
         more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
@@ -354,10 +361,10 @@ class Run:
         after: Sequence[Run | str] = (),
         context: Context | None = None,
     ) -> Run:
-        """Start a new run of the job, on its target unless another is named, and return at once.
+        """Starts a new run of the job and returns immediately. Uses the same target unless `on` names another.
 
-        `changes` are fields of the job, each in place of the old value, `arguments` are added to those of its script,
-        and `after` is as for `run`. The code is what its folder has now. Raises as `run`.
+        `changes` replaces fields of the job, `arguments` are appended to those of its script, and `after` is as for
+        `run`. The current code of the job's folder is used. Raises the errors of `run`.
         """
         more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
         require(changes, Mapping | None, "a mapping of job fields", 'write for example {"restarts": 3}')
@@ -367,10 +374,10 @@ class Run:
             return _started(made, engine.store, context, after)
 
     def delete(self, *, force: bool = False) -> None:
-        """Remove the ended run with its logs and results.
+        """Removes the ended run with its logs and results.
 
-        Raises UsageError while it goes on, and without `force` while others may still start after it or where its
-        folder holds the only checkpoint of a run that did not succeed.
+        Raises UsageError while the run is active. Without `force`, also raises UsageError if other runs may still start
+        after it, or if its folder holds the only checkpoint of a run that did not succeed.
         """
         with self._opened() as engine:
             if not force:
@@ -379,7 +386,7 @@ class Run:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Engine]:
-        """The engine with a record of its own: a forked process must not use a SQLite connection of its parent."""
+        """Opens the engine with a separate record: a forked process must not use its parent's SQLite connection."""
         with Store(self._home, self._engine.store.machine) as store:
             yield self._engine.reconnected(store)
 
@@ -389,7 +396,7 @@ def _number(value: object, what: str) -> int | None:
 
 
 def _local(path: object) -> str:
-    """The path of this machine as text, which is not empty: that would be the whole working folder."""
+    """Converts a local path to text. Raises UsageError for an empty path, which would mean the whole working folder."""
     text = path_text(path, "a path of this machine")
     if not text:
         raise UsageError("the path of this machine is empty", "write . for the working folder")
@@ -402,7 +409,7 @@ def _context(given: Context | None) -> Context:
 
 
 def _recorded_run(run_id: str, home: Path) -> Run:
-    """A run as `pickle` makes it anew. Raises NoSuchRun, StoreError."""
+    """Restores a pickled run. Raises NoSuchRun, StoreError."""
     with Store(home) as store:
         return Run(run_id, actions.engine_for(run_id, store))
 
@@ -410,12 +417,12 @@ def _recorded_run(run_id: str, home: Path) -> Run:
 def run(
     job: AnyJob, on: str | Engine = "local", *, after: Sequence[Run | str] = (), context: Context | None = None
 ) -> Run:
-    """Start a job and return at once: `windlass.run("job.yaml").wait()`.
+    """Starts a job and returns immediately: `windlass.run("job.yaml").wait()`.
 
-    `job` is a `Job`, the path of a job file or script, or a mapping of job fields; its paths are relative to the
-    working folder (to the file's own for a job file). `on` names a target, or is an engine with its own planner: the
-    fake engine, in the tests of your own programs. On this machine the run starts once those of `after` have succeeded.
-    Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
+    `job` is a `Job`, the path of a job file or script, or a mapping of job fields. Its paths are relative to the
+    working folder (for a job file, to the folder of the file). `on` names a target, or is an engine with its own
+    planner, such as the fake engine in tests of your programs. On this machine, the run starts once the runs in `after`
+    have succeeded. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
     """
     from windlass.engines.base import Engine
 
@@ -440,7 +447,7 @@ def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | s
     engine = engine_class(made.engine).connect(store)
     try:
         return Run(actions.submit(engine, made, context).id, engine)
-    except KeyboardInterrupt as interrupt:  # what was not submitted yet is undone by now
+    except KeyboardInterrupt as interrupt:  # an incomplete submission has been undone by now
         with contextlib.suppress(NoSuchRun):
             interrupt.add_note(f"{store.status(made.run_id).id} was started: windlass.get({made.run_id!r})")
         raise
@@ -456,13 +463,14 @@ def submit(
     context: Context | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Call a function of an importable module in every rank of a new run, and return at once: `run.result()` gives what
-    rank 0 returned.
+    """Calls a function of an importable module in every rank of a new run, and returns immediately. `run.result()`
+    returns the value of rank 0.
 
-    `job` are fields of the job, such as `{"nodes": 2}`; the others are as for `run`. The name of the job is that of the
-    function and its code the folder from which the module is imported, unless `job` has others. Arguments and results
-    are JSON, and are recorded: no secrets, and no tensors. Raises UsageError for a lambda, for a function of another
-    one or of `__main__`, and for arguments that JSON does not hold; and as `run`.
+    `job` contains fields of the job, such as `{"nodes": 2}`; `on`, `after` and `context` are as for `run`. By default,
+    the job has the name of the function, and its code is the folder from which the module is imported. Arguments and
+    results are recorded as JSON, so they must contain no secrets and no tensors. Raises UsageError for a lambda, a
+    nested function or one of `__main__`, and for arguments that cannot be represented in JSON; also the errors of
+    `run`.
     """
     from windlass.actions.functions import function_job
 
@@ -471,14 +479,14 @@ def submit(
 
 
 def make_plan(job: AnyJob, on: str = "local", *, context: Context | None = None) -> Plan:
-    """What `run` would do, touching nothing. Raises JobFileError, UsageError."""
+    """Returns the plan of `run` without changing anything. Raises JobFileError, UsageError."""
     context = _context(context)
     require(on, str, "the name of a target", "windlass targets lists them")
     return actions.make_plan(_ready(job, context), on, context)
 
 
 def get(run_id: str | None = None, *, context: Context | None = None) -> Run:
-    """The run of an id, of a unique prefix of one, or of a job name (its newest run). Default: the newest run.
+    """Returns a run by id, unique prefix of an id, or job name (its newest run). Default: the newest run.
 
     Raises NoSuchRun.
     """
@@ -498,11 +506,12 @@ def list_runs(
     since: float | str | timedelta | datetime = 0.0,
     context: Context | None = None,
 ) -> list[Status]:
-    """All runs, newest first; the unfinished ones and the `last` newest if a number is given.
+    """Returns all runs, newest first; with `last`, the active runs and the `last` newest.
 
-    The others filter, as `windlass ps` does, and `last` then bounds what they leave: `phase` is one or several, `label`
-    `"team=vision"`, `"team"`, several of them or a mapping, `name` that of the job or a pattern (`"digits*"`), and
-    `since` a moment in Unix seconds or as a datetime, or an age (`"12h"` or a timedelta). Raises UsageError.
+    The other parameters are filters, as in `windlass ps`, and `last` then limits the filtered list. `phase` is one
+    phase or several. `label` is `"team=vision"`, `"team"`, several of these, or a mapping. `name` is a job name or a
+    pattern (`"digits*"`). `since` is a time in Unix seconds or a datetime, or an age (`"12h"` or a timedelta). Raises
+    UsageError.
     """
     from windlass.actions.listing import Filter, labels_in
 
@@ -552,7 +561,7 @@ def _moment(since: float | str | timedelta | datetime, now: float) -> float:
 
 
 def raise_unless_succeeded(status: Status) -> None:
-    """Raise what a status amounts to: RunFailed, RunStopped or RunNotFinished; nothing for a success."""
+    """Raises the exception for a status: RunFailed, RunStopped or RunNotFinished; none for success."""
     if status.phase is Phase.SUCCEEDED:
         return
     if not status.phase.is_terminal:

@@ -1,4 +1,4 @@
-"""Checks arguments of the Python API: another type raises UsageError with the value found and what to write."""
+"""Checks the types of Python API arguments; UsageError shows the value found and what to write."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windlass.errors import UsageError
 
 
 def require(value: object, kind: type | UnionType, what: str, hint: str) -> None:
-    """Raise UsageError for a value of no such type: it is no `what`."""
+    """Raises UsageError unless a value has the given type; `what` names the expected kind of value."""
     if not isinstance(value, kind):
         refuse(value, what, hint)
 
 
 def refuse(value: object, what: str, hint: str) -> NoReturn:
-    """Raise UsageError for a value that is no `what`."""
+    """Raises UsageError for a value that is not a valid `what`."""
     from windlass.spec.places import found
 
     shown = f"bytes ({value[:40]!r})" if isinstance(value, bytes) else found(value)
@@ -29,7 +29,9 @@ def refuse(value: object, what: str, hint: str) -> NoReturn:
 
 
 def whole_number(value: object, what: str, hint: str) -> int:
-    """A number from 0, also one of NumPy, as an int that SQLite can compare. Raises UsageError."""
+    """Converts a non-negative integer, including NumPy integers, to an int that SQLite can compare. Raises
+    UsageError.
+    """
     try:
         number = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -40,7 +42,7 @@ def whole_number(value: object, what: str, hint: str) -> int:
 
 
 def rank_numbers(value: object) -> frozenset[int]:
-    """The ranks of a list, a range or another collection. Raises UsageError."""
+    """Converts a list, a range or another collection to a set of ranks. Raises UsageError."""
     what, hint = "a list of ranks", "write for example ranks=[0, 1]"
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         refuse(value, what, hint)
@@ -48,19 +50,21 @@ def rank_numbers(value: object) -> frozenset[int]:
 
 
 def seconds(value: object) -> float:
-    """A time in seconds. Raises UsageError, also for NaN, which no clock reaches."""
+    """Converts a duration to seconds. Raises UsageError, also for NaN, which no timeout reaches."""
     if not isinstance(value, Real) or isinstance(value, bool) or math.isnan(value):
         refuse(value, "a number of seconds", "leave it out to wait without a limit")
     return float(value)
 
 
 def path_text(value: object, what: str) -> str:
-    """A path as text. Raises UsageError."""
+    """Converts a path to text. Raises UsageError."""
     return _text(value, what, "give a str or a pathlib.Path")
 
 
 def words(value: object, what: str, hint: str) -> list[str]:
-    """Words of a command line, among them paths, as text; one text is no list of words. Raises UsageError."""
+    """Converts the words of a command line, which may be paths, to text. Raises UsageError, also for a single
+    string.
+    """
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
         refuse(value, what, hint)
     return [_text(one, "a word of a command line", "write numbers as text too: str(0.1)") for one in value]

@@ -1,4 +1,4 @@
-"""Lists what a run has made, where it is, and the command that copies it."""
+"""Lists the results of a run, their locations, and the commands that copy them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 Listing = Mapping[str, Any]
 NAMED = 3
 FOLDER = "FOLDER"
-"""Stands in commands for the folder that the user chooses."""
+"""Placeholder in commands for a folder that the user chooses."""
 
 
 def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
-    """What the run has made. Raises NoSuchRun, UsageError, EngineError.
+    """Lists the results of a run. Raises NoSuchRun, UsageError, EngineError.
 
-    What is in a claim, in pods or in a store is read only with `reach`: a pod may have to be started for it.
+    Results in a claim, in pods or in an object store are read only with `reach`, because a pod may have to be started.
     """
     plan = engine.plan_of(run_id)
     if plan is None:
@@ -48,7 +48,7 @@ def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
 def _read(
     engine: Engine, status: Status, place: ResultsLocation, *, reach: bool
 ) -> tuple[Listing | None, Listing | None]:
-    """The files of the outputs, and the checkpoints in a cluster; None for what is not read."""
+    """Returns the output files, and the checkpoints in a cluster; None for results that are not read."""
     outputs = saved = None
     if place.kind in ("claim", "pods") and reach and not _is_gone(status, place):
         outputs, saved = engine.list_results(status.id)
@@ -65,7 +65,7 @@ def _read(
 
 
 def _is_gone(status: Status, place: ResultsLocation) -> bool:
-    """Whether the pods that had the results are deleted."""
+    """Whether the results were deleted with their pods."""
     return place.kind == "pods" and status.phase.is_terminal
 
 
@@ -92,7 +92,7 @@ def _outputs(status: Status, place: ResultsLocation, listing: Listing | None) ->
 
 
 def _risk(status: Status, place: ResultsLocation) -> str:
-    """What happens, or has happened, to results that are kept nowhere."""
+    """Describes when results that are not stored permanently are lost."""
     if place.kind != "pods":
         return place.note
     return "deleted with the pods" if _is_gone(status, place) else "deleted with the pods when the run ends"
@@ -101,7 +101,7 @@ def _risk(status: Status, place: ResultsLocation) -> str:
 def _checkpoints(
     engine: Engine, status: Status, place: ResultsLocation, listing: Listing | None, *, reach: bool
 ) -> Iterator[Artifact]:
-    """The folder of checkpoints, if any is known."""
+    """Yields the folder of checkpoints, if any checkpoint is known."""
     folder, copy = engine.checkpoint_dir(status.id), f"windlass cp {status.id}:checkpoints ."
     kind = "folder" if place.kind == "store" else place.kind
     claim, note = place.claim, "" if place.note else _risk(status, place)
@@ -128,7 +128,7 @@ def _checkpoints(
 
 
 def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
-    """New and changed files of the code folder, if that folder is on this machine."""
+    """Yields new and changed files of the code folder, if that folder is on this machine."""
     found = changed_files(status.files.code_files, plan)
     if found is not None and found.left and found.is_kept:
         largest = ", ".join(one.path for one in found.largest[:NAMED])
@@ -143,7 +143,7 @@ def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
 
 
 def _uploaded(status: Status, plan: Plan) -> Iterator[Artifact]:
-    """The outputs in a store."""
+    """Yields the outputs uploaded to an object store."""
     if status.files.outputs is not None:
         one = status.files.outputs
         copy = shlex.join(["windlass", "data", "copy", one.destination, FOLDER])

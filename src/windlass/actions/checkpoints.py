@@ -26,54 +26,56 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
 
 DEFAULT_KEEP: Final = 3
-"""As the job file has it."""
+"""Number of checkpoints to keep, equal to the default in the job file."""
 TENSORS: Final = ".safetensors"
 TORCH: Final = (".pt", ".pth")
 PYTHON_SECONDS: Final = 600.0
 ROOT: Final = Path(__file__).parents[2]
-"""The folder of this package."""
+"""Folder that contains the windlass package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """What is in the checkpoint folder of a run."""
+    """Content of a run's checkpoint folder."""
 
     status: Status
     folder: str
-    """Its path, or an address such as `s3://bucket/checkpoints/digits-7`."""
+    """Path of the folder, or an address such as `s3://bucket/checkpoints/digits-7`."""
     found: tuple[Found, ...]
-    """Newest first, with any fault."""
+    """Checkpoints with their faults, newest first."""
     others: int
-    """How many other entries the script has written there."""
+    """Number of other entries in the folder."""
     in_cluster: bool = False
-    """Whether the folder is in a cluster, where only its listing can be read from this machine."""
+    """Whether the folder is in a cluster. Then this machine has only a listing of it."""
 
     @property
     def complete(self) -> list[Found]:
-        """Those whose save was finished; `verify` reads whether their files are still as they were written."""
+        """Checkpoints whose save was finished; their files are not verified."""
         return [one for one in self.found if one.complete]
 
     def one(self, name: str) -> Found:
-        """The checkpoint with this name or step, or with a name that alone begins or ends so. Raises UsageError."""
+        """Returns the checkpoint with this name or step, or with a unique prefix or suffix of its name. Raises
+        UsageError.
+        """
         exact = [one for one in self.found if one.name == name] or [
             one
             for one in self.found
-            if str(one.step) == name  # before the ends: these are digits too, `-a1f3c8`
+            if str(one.step) == name  # steps match before name suffixes, which may be digits too: `-a1f3c8`
         ]
         near = exact or [one for one in self.found if one.name.startswith(name) or one.name.endswith(name)]
         if len(near) == 1 and name:
             return near[0]
         which = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"
         hint = f"windlass checkpoints {self.status.id} lists them"
-        if not self.found:  # it lists none that the script has saved itself
+        if not self.found:  # that command does not list checkpoints saved by the script itself
             hint = f"name a file or folder in {self.folder}, or give its path"
         raise UsageError(f"{which} called '{name}'", hint)
 
 
 def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
-    """The checkpoints of a run. Raises NoSuchRun, WindlassError.
+    """Lists the checkpoints of a run. Raises NoSuchRun, WindlassError.
 
-    The folder of a run on a cluster is listed by a pod; without `reach` no pod is asked, and nothing is found.
+    For a run on a cluster, a pod lists the folder; without `reach` no pod is used, and the list is empty.
     """
     status, folder = engine.status(run_id), engine.checkpoint_dir(run_id)
     if engine.is_remote and not is_address(folder):
@@ -92,14 +94,14 @@ def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
 
 
 def listed(status: Status, folder: str, listing: Mapping[str, Any]) -> Checkpoints:
-    """The checkpoints of a folder in a cluster, listed by `worker/checkpoint_list.py`. Raises WindlassError.
+    """Returns the checkpoints in a listing that `worker/checkpoint_list.py` made in a cluster. Raises WindlassError.
 
-    The manifests are checked here, in a folder whose files have the same names and sizes, and no content.
+    The manifests are checked locally, in a temporary folder with sparse files of the same names and sizes.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="windlass-checkpoints-") as place:
             for name, seen in listing["checkpoints"].items():
-                if is_plain_name(name):  # a pod is not trusted
+                if is_plain_name(name):  # names from a pod are not trusted
                     _sketch(Path(place, name), seen)
             found = [replace(one, path=f"{folder}/{one.name}") for one in files.list_checkpoints(place)]
         return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
@@ -110,7 +112,7 @@ def listed(status: Status, folder: str, listing: Mapping[str, Any]) -> Checkpoin
 
 
 def _sketch(folder: Path, seen: Mapping[str, Any]) -> None:
-    """A folder with the manifest of a checkpoint, and with sparse files of the sizes of its others."""
+    """Creates a folder with the manifest of a checkpoint, and with sparse files in the sizes of its other files."""
     folder.mkdir()
     for file, num_bytes in seen["files"].items():
         if is_plain_name(file):
@@ -125,7 +127,7 @@ _COPY: Final = "windlass cp {}:checkpoints . copies them to this machine"
 
 
 def require_here(seen: Checkpoints) -> None:
-    """Raise UsageError for checkpoints in a cluster, which can be listed and no more."""
+    """Raises UsageError for checkpoints in a cluster, which can only be listed."""
     if seen.in_cluster:
         raise UsageError(
             f"the checkpoints of {seen.status.id} are in its cluster, in {seen.folder} of its pods",
@@ -134,9 +136,10 @@ def require_here(seen: Checkpoints) -> None:
 
 
 def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem]]:
-    """Why each checkpoint is not verified, by name, every byte read; nothing where it is. Raises UsageError.
+    """Reads every byte of the finished checkpoints, or of `name`; returns the problems by name, empty for a verified
+    one.
 
-    Without a `name` it is all of them whose save was finished.
+    Raises UsageError.
     """
     require_here(seen)
     wanted = [seen.one(name)] if name is not None else [one for one in seen.found if not is_unfinished(one)]
@@ -144,12 +147,12 @@ def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem
 
 
 def is_unfinished(found: Found) -> bool:
-    """Whether its save is under way, or was cut off. No damage."""
+    """Whether the save of the checkpoint is in progress or was interrupted, which is not damage."""
     return not found.complete and found.fault is Fault.UNFINISHED
 
 
 def newest_verified(seen: Checkpoints) -> tuple[Found | None, dict[str, list[Problem]]]:
-    """The newest checkpoint that is verified, and the newer ones that are not, each with its reasons."""
+    """Returns the newest verified checkpoint, and the problems of newer ones that are not verified."""
     passed_over: dict[str, list[Problem]] = {}
     for one in seen.found:
         if is_unfinished(one) or one.is_set_aside:
@@ -162,18 +165,18 @@ def newest_verified(seen: Checkpoints) -> tuple[Found | None, dict[str, list[Pro
 
 
 def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Plan) -> retention.Pruned:
-    """Remove what the run has saved beyond the newest `keep` verified ones, or more than `keep_for` seconds ago.
+    """Removes checkpoints of the run beyond the newest `keep` verified ones, or older than `keep_for` seconds.
 
-    Without either, as many are kept as the job says. The newest verified one stays whatever is asked. A damaged one is
-    set aside, and removed only when a newer one is verified; what cannot be read, has an unknown format or was saved by
-    another run stays. Raises WindlassError.
+    Without either, the job's `keep` applies. The newest verified checkpoint is always kept. A damaged checkpoint is set
+    aside, and removed only if a newer one is verified. Unreadable checkpoints, and those with an unknown format or of
+    another run, are kept. Raises WindlassError.
     """
     require_here(seen)
     if keep is None and keep_for is None:
         keep = (plan.job.get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
     checked: dict[str, list[Problem]] = {}
     num_verified = 0
-    for one in seen.complete:  # no further than needed: to verify is to read every byte
+    for one in seen.complete:  # stops early, because verification reads every byte
         if num_verified >= (keep or 1):
             break
         if one.run_id == seen.status.id:
@@ -191,11 +194,11 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Pla
 def export(
     seen: Checkpoints, name: str | None, path: Path, part: str, plan: Plan
 ) -> tuple[ExportedCheckpoint, dict[str, list[Problem]]]:
-    """Write one part of a checkpoint, by default of the newest verified one: `.safetensors`, or `.pt` for torch.load.
+    """Writes one part of a checkpoint to a `.safetensors` file, or to a `.pt` file for torch.load.
 
-    Also gives the newer checkpoints that are not verified, and why. Raises UsageError for another ending, a name or a
-    part that is not there, or the name of a checkpoint that is not verified; WindlassError where none is verified, or
-    the file cannot be written.
+    Default: the newest verified checkpoint. Also returns the newer checkpoints that are not verified, with their
+    problems. Raises UsageError for another file extension, an unknown name or part, or a named checkpoint that is not
+    verified; WindlassError if none is verified, or the file cannot be written.
     """
     require_here(seen)
     ending = path.suffix.lower()
@@ -244,7 +247,7 @@ STATES: Final = {
 
 
 def state_words(problems: list[Problem]) -> str:
-    """`damaged`, `unreadable`, … ; `verified` without any problem."""
+    """Returns `damaged`, `unreadable`, …; `verified` without problems."""
     fault = worst(problems)
     return STATES[fault] if fault is not None else "verified"
 
@@ -253,10 +256,10 @@ _RUN: Final = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, 
 
 
 def _by_torch(tensors: Path, path: Path, plan: Plan) -> None:
-    """Turn a safetensors file into one for torch.load, by an interpreter that has torch.
+    """Converts a safetensors file for torch.load, with an interpreter that has torch.
 
-    That is the job's where it runs on this machine, else the one that is active: the plan of a run in a cluster may be
-    of another machine, and nothing that it names is executed here.
+    For a run on this machine, this is the job's interpreter; otherwise the active one, because the plan of a run on a
+    cluster may come from another machine, and Windlass does not execute programs that it names.
     """
     module, env = "windlass.train.checkpoint.export", {**os.environ}
     python: str | None
@@ -283,21 +286,21 @@ def _by_torch(tensors: Path, path: Path, plan: Plan) -> None:
 
 
 def to_resume_from(seen: Checkpoints, wanted: str) -> str:
-    """The checkpoint that a user names for a resume: a name in the folder of checkpoints, or an absolute path.
+    """Resolves the checkpoint that a user names for a resume, to a name in the checkpoint folder or an absolute path.
 
-    A word without a slash means a checkpoint of the run before it means a file beside the caller. One of
-    `windlass.train.checkpoint` is verified; what else a script has saved it alone can judge, but a run that has ours
-    takes no other. Raises UsageError for what is not there, is none or is not verified, WindlassError where a store
-    cannot be read.
+    A word without a slash is first looked up in the run's checkpoint folder, then as a local file. A checkpoint of
+    `windlass.train.checkpoint` is verified. Files in the script's own format cannot be verified; they are accepted only
+    if the run has no checkpoints of `windlass.train.checkpoint`. Raises UsageError for a path that does not exist, is
+    not a checkpoint or is not verified, WindlassError if an object store cannot be read.
     """
     if not wanted:
         raise UsageError("no checkpoint is named to go on from", f"windlass checkpoints {seen.status.id} lists them")
-    if seen.in_cluster:  # the ranks verify what they load
+    if seen.in_cluster:  # the ranks verify the checkpoint when they load it
         return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
     if is_address(wanted):
         return _elsewhere(wanted, seen)
-    # Path's own raise for a name that is too long, or for the home of an unknown user.
+    # pathlib raises for a name that is too long, and for the home folder of an unknown user.
     beside = f"{seen.folder}/{wanted}"
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(beside):  # noqa: PTH110
         return wanted
@@ -318,7 +321,7 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
 
 
 def _elsewhere(address: str, seen: Checkpoints) -> str:
-    """A checkpoint by its address. Raises UsageError, WindlassError."""
+    """Resolves a checkpoint by its object store address. Raises UsageError, WindlassError."""
     folder, _, name = address.rstrip("/").rpartition("/")
     try:
         found = next((one for one in files.list_checkpoints(folder) if one.name == name), None)
@@ -333,7 +336,7 @@ def _elsewhere(address: str, seen: Checkpoints) -> str:
 
 
 def _require_verified(found: Found, seen: Checkpoints) -> None:
-    """Raise UsageError for a checkpoint that the user has named and that is not verified."""
+    """Raises UsageError if the checkpoint that the user named is not verified."""
     if problems := files.examine(found):
         why = "; ".join(map(str, problems))
         hint = f"windlass checkpoints {seen.status.id} verify shows which ones are verified"
@@ -344,19 +347,19 @@ def _require_verified(found: Found, seen: Checkpoints) -> None:
 
 
 def kept_only_here(engine: Engine, status: Status) -> str:
-    """What of an unfinished run would be lost with its folder, in words; empty where there is nothing."""
+    """Describes data of an unfinished run that would be lost with its folder; empty if there is none."""
     if engine.is_remote or status.phase not in RESUMABLE:
         return ""
     if status.ending is not None:
         return "its outputs, which are not uploaded"
     folder, run_dir = engine.checkpoint_dir(status.id), engine.store.run_dir(status.id)
     if is_address(folder) or not Path(folder).resolve().is_relative_to(run_dir.resolve()):
-        return ""  # they are elsewhere and stay
+        return ""  # the checkpoints are stored outside the run's folder
     seen = look(engine, status.id)
     verified, passed_over = newest_verified(seen)
     if verified is not None:
         return f"the only checkpoint of step {verified.step:,}"
-    # What is not proved damaged may be intact.
+    # Checkpoints that are not proved damaged may be intact.
     unknown = [name for name, problems in passed_over.items() if worst(problems) is not Fault.DAMAGED]
     if unknown:
         return f"{len(unknown)} checkpoint{'s' if len(unknown) > 1 else ''} that cannot be read"

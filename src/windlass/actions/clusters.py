@@ -1,4 +1,4 @@
-"""Makes clusters: sets up their targets by the engine that runs jobs there."""
+"""Creates clusters and sets up their targets with the engine that runs jobs there."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetSetup:
-    """Sets up the target that `up` has written for a cluster."""
+    """Sets up the target that `up` wrote for a cluster."""
 
     name: str
     context: Context
 
     def set_up(self) -> None:
-        """Create what supervisors need. Raises UsageError, EngineError."""
+        """Creates the objects that supervisors need. Raises UsageError, EngineError."""
         target = find_target(self.name, self.context)
         engine_class(target.kind).setup(target, self.context)
 
     def rights(self) -> Sequence[Mapping[str, Any]]:
-        """The objects that grant what runs need. Raises UsageError, EngineError."""
+        """Returns the Kubernetes objects that grant the permissions for runs. Raises UsageError, EngineError."""
         target = find_target(self.name, self.context)
         return engine_class(target.kind).role(target, self.context)
 
@@ -44,6 +44,6 @@ def up(
     stop: StopRequests,
     **options: bool,
 ) -> ClusterMade | None:
-    """Make the cluster, or change it, and set its target up. Options and errors are those of `clusters.up.up`."""
+    """Creates or updates the cluster, and sets up its target. Options and errors are those of `clusters.up.up`."""
     runs = TargetSetup(named.cluster.name, context)
     return clusters.up(named, context, on_event, confirm, stop, runs, **options)

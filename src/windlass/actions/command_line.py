@@ -1,4 +1,4 @@
-"""Finds what a command line refers to here: files, environments of uv and conda, settings of accelerate."""
+"""Resolves references of a command line on this machine: files, environments of uv and conda, accelerate settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _CONDAS: Final = ("conda run", "mamba run", "micromamba run")
 
 
 def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller:
-    """What command lines that are typed in this context refer to; `read_text` reads a file that is shown by a name."""
+    """Returns the context in which command lines are interpreted. `read_text` reads a file, given its path and display
+    name.
+    """
     from windlass.spec.commandline import Caller
 
     return Caller(
@@ -29,9 +31,10 @@ def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller
 
 
 def find_python(environment: PythonEnvironment, context: Context) -> str | None:
-    """The interpreter of an environment: below the working folder as a relative path, so that it is seen to be local.
+    """Returns the interpreter of an environment; a relative path if it is below the working folder, to mark it as
+    local.
 
-    None where the environment is not there; nothing is made or brought up to date.
+    None if the environment does not exist; environments are never created or updated.
     """
     of_conda = environment.tool in _CONDAS
     folders = _of_conda(environment, context) if of_conda else _of_project(environment, context)
@@ -44,7 +47,9 @@ def find_python(environment: PythonEnvironment, context: Context) -> str | None:
 
 
 def python_of(program: str | None, context: Context) -> str | None:
-    """The interpreter of `python`, `torchrun` and others of the PATH: a launcher's is beside it."""
+    """Returns the interpreter for `python`, `torchrun` and similar programs in the PATH: the one next to the
+    launcher.
+    """
     if program is None or program in ("python", "python3"):
         return program
     found = shutil.which(program, path=context.environ.get("PATH", ""))
@@ -53,7 +58,7 @@ def python_of(program: str | None, context: Context) -> str | None:
 
 
 def _of_project(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
-    """The folder that uv, poetry and others keep the environment of a project in, the likeliest first."""
+    """Yields folders in which uv, poetry and others keep a project's environment, most likely first."""
     if environment.tool == "uv run" and (own := context.environ.get("UV_PROJECT_ENVIRONMENT")):
         yield Path(own)
     start = context.cwd / environment.path
@@ -66,7 +71,7 @@ def _of_project(environment: PythonEnvironment, context: Context) -> Iterator[Pa
 
 
 def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
-    """The folders of an environment of conda, which keeps a list of all that it has made."""
+    """Yields the folders of a conda environment, using conda's list of all environments."""
     if environment.path:
         yield Path(os.path.expanduser(environment.path))
         return
@@ -89,7 +94,7 @@ def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path
 
 
 def _accelerate_defaults(context: Context) -> str | None:
-    """The file that `accelerate config` writes, if it is there."""
+    """Returns the file that `accelerate config` writes, if it exists."""
     environ = context.environ
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/"), ".cache")
     path = Path(environ.get("HF_HOME") or Path(cache, "huggingface"), "accelerate", "default_config.yaml")

@@ -1,4 +1,4 @@
-"""Finds what a run has cost."""
+"""Computes the cost of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def cost(run: str | None, store: Store, context: Context, on: str | None = None) -> tuple[CostReport, Plan]:
-    """The cost of a run, and its recorded plan; no cost where its target has no price. Raises NoSuchRun.
+    """Returns the cost of a run and its recorded plan; no cost if its target has no price. Raises NoSuchRun.
 
-    The price is that of the plan, so what a run has cost does not change with the price list; a run whose target had
-    no price then is priced by what it has now.
+    The price in the plan is used, so the cost does not change with the price list. If the target had no price at that
+    time, its current price is used.
     """
     from windlass.runs.ledger import cost_of, fold_ledger
     from windlass.views.cost import CostReport
@@ -40,7 +40,7 @@ def _price_now(plan: Plan, context: Context) -> Price | None:
 
     try:
         target = find_target(plan.target, context)
-    except WindlassError:  # it may have been removed from targets.yaml since the run
+    except WindlassError:  # the target may have been removed from targets.yaml since the run
         return None
     if target.kind != plan.engine:
         return None

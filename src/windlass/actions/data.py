@@ -1,4 +1,4 @@
-"""Data: copies, lists and verifies sets of files in folders and object stores."""
+"""Copies, lists and verifies data sets in folders and object stores."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 EVERY_FILE: Final = Selection()
 DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
-"""Digest of a set, or its beginning."""
+"""Digest of a data set, or a prefix of it."""
 
 
 def copy(
@@ -65,10 +65,10 @@ def copy(
     selection: Selection = EVERY_FILE,
     is_signed: bool = True,
 ) -> DataCopied:
-    """Copy new and changed files from one place to another. `by_content`: also read and compare files of equal size and
-    version. `is_signed`: sign requests to a source in S3.
+    """Copies new and changed files from one location to another.
 
-    Raises UsageError, StorageError, MissingPart.
+    `by_content`: also reads and compares files of equal size and version. `is_signed`: signs requests to a source in
+    S3. Raises UsageError, StorageError, MissingPart.
     """
     home = _own_home(context)
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
@@ -97,7 +97,7 @@ def preview_copy(
     selection: Selection = EVERY_FILE,
     is_signed: bool = True,
 ) -> DataCopyPreview:
-    """What `copy` would do. Writes nothing. Raises UsageError, StorageError, MissingPart."""
+    """Returns the files that `copy` would copy; writes nothing. Raises UsageError, StorageError, MissingPart."""
     home = context.home
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
     written = written_before(of.root, to, home)
@@ -112,7 +112,7 @@ def preview_copy(
 def _ends(
     source: str, destination: str, selection: Selection, home: Path, context: Context, *, is_signed: bool
 ) -> tuple[Source, Address]:
-    """The source and the destination of a copy. Raises UsageError, StorageError, MissingPart."""
+    """Returns source and destination of a copy. Raises UsageError, StorageError, MissingPart."""
     if destination == "-":
         raise UsageError("- is no destination: data copy does not write to standard output", "name a folder")
     to = Address.parse(destination, context.cwd)
@@ -126,9 +126,10 @@ def _ends(
 
 
 def verify(address: str, context: Context, progress: Progress | None = None) -> DataVerified:
-    """Read every byte of a set and compare it with its manifest; one of the cache by `set:DIGEST`, or its folder.
+    """Reads every byte of a data set and compares it with its manifest. `set:DIGEST`, or its folder, names a cached
+    set.
 
-    Files that are damaged are noted in the manifest, so that the next copy, or run, fetches them. Raises UsageError,
+    Damaged files are marked in the manifest, so that the next copy or run fetches them again. Raises UsageError,
     StorageError, MissingPart.
     """
     progress = progress or Progress()
@@ -141,13 +142,14 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
     place = _open(address, context)
     done: Verified = _wait(verify_place(place, progress))
     if done.damaged:
-        with suppress(StorageError), no_copy_to(place.address, context.home):  # it may not be written, or is being
+        # the manifest may be read-only, or in use by a copy
+        with suppress(StorageError), no_copy_to(place.address, context.home):
             _wait(note_damage(place, done.damaged))
     return DataVerified(str(place.address), done)
 
 
 def list_files(address: str, context: Context) -> DataList:
-    """The files of a place, and the digest of the set if they are those of its manifest.
+    """Lists the files of a location, and the digest of the data set if they match its manifest.
 
     Raises UsageError, StorageError.
     """
@@ -173,13 +175,13 @@ def list_files(address: str, context: Context) -> DataList:
 
 
 def _digest_of(entry: Entry, known: File | None) -> str:
-    """The digest that a manifest has of a file in this version."""
+    """Returns the digest of a file in this version from the manifest."""
     is_same = known is not None and (known.size, known.version) == (entry.size, entry.version) and not known.is_damaged
     return known.digest if known is not None and is_same else ""
 
 
 def _difference(manifest: Manifest, entries: Sequence[Entry], digests: Sequence[str]) -> str:
-    """How a listing differs from a manifest; empty where it does not."""
+    """Describes how a listing differs from a manifest; empty if it does not."""
     names = {one.name for one in entries}
     others = len(names - manifest.files.keys())
     counts = {
@@ -192,7 +194,7 @@ def _difference(manifest: Manifest, entries: Sequence[Entry], digests: Sequence[
 
 
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
-    """Fetch a set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
+    """Fetches a data set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
     began, address = time.monotonic(), Address.parse(source, context.cwd)
     _require_folder(address)
     staged, moved = _wait(_cache(context).stage(address, progress=progress))
@@ -201,17 +203,17 @@ def stage(source: str, context: Context, progress: Progress | None = None) -> St
 
 
 def list_cache(context: Context) -> DataCacheList:
-    """The sets in the cache of this machine."""
+    """Returns the data sets in the cache of this machine."""
     return DataCacheList(tuple(map(_cached, _cache(context).sets())))
 
 
 def remove(which: str, context: Context) -> CachedData:
-    """Remove a set from the cache of this machine, by its source or its digest. Raises UsageError, StorageError."""
+    """Removes a data set from the cache of this machine, by source or digest. Raises UsageError, StorageError."""
     return _cached(_cache(context).remove(_named(which, context)))
 
 
 def list_staged(on: str, claim: str | None, context: Context) -> DataCacheList:
-    """The sets that are staged in a claim of a target. Raises UsageError, EngineError."""
+    """Returns the data sets that are staged in a claim of a target. Raises UsageError, EngineError."""
     with _engine_of(on, context) as engine:
         return DataCacheList(tuple(_staged(one) for one in engine.list_data(claim)))
 
@@ -227,7 +229,7 @@ def stage_in_claim(
     secrets: Sequence[str] = (),
     service_account: str | None = None,
 ) -> StagedData:
-    """Stage a set in a claim of a target, ahead of runs; `on_line` is called with what it waits for.
+    """Stages a data set in a claim of a target before any run needs it; `on_line` receives messages about waiting.
 
     Raises UsageError, EngineError.
     """
@@ -248,7 +250,9 @@ def stage_in_claim(
 
 
 def _without_secret(of: Address) -> str:
-    """Text of an address for an object of the cluster. Raises UsageError if the address has a secret."""
+    """Returns the text of an address for storage in a cluster object. Raises UsageError if the address contains a
+    secret.
+    """
     if of.url is not None and of.url.has_secret:
         raise UsageError(
             f"{of} has a query or a login, which objects of the cluster would keep",
@@ -258,7 +262,7 @@ def _without_secret(of: Address) -> str:
 
 
 def remove_staged(which: str, on: str, claim: str | None, context: Context) -> CachedData:
-    """Remove one of them that no run reads, by its source or its digest. Raises UsageError, EngineError."""
+    """Removes a staged data set that no run reads, by source or digest. Raises UsageError, EngineError."""
     with _engine_of(on, context) as engine:
         return _staged(engine.remove_data(claim, _named(which, context)))
 
@@ -274,7 +278,7 @@ def _engine_of(on: str, context: Context) -> Iterator[Engine]:
 
 
 def _named(which: str, context: Context) -> str:
-    """A digest as it is, and any other name as an address."""
+    """Returns a digest unchanged, and resolves any other name to an address."""
     return which if DIGEST.fullmatch(which) else str(Address.parse(which, context.cwd))
 
 
@@ -284,7 +288,7 @@ def _cache(context: Context) -> DataCache:
 
 
 def _own_home(context: Context) -> Path:
-    """The home, in which no other user may read what is fetched, or replace it. Raises StoreError."""
+    """Returns the home folder. Raises StoreError if another user could read or replace fetched files in it."""
     refuse_foreign(context.home)
     return context.home
 
@@ -298,20 +302,20 @@ def _cached(one: CachedSet) -> CachedData:
 
 
 def _open(address: str, context: Context) -> Place:
-    """A place to read. Raises UsageError, StorageError, MissingPart."""
+    """Opens a location for reading. Raises UsageError, StorageError, MissingPart."""
     of = Address.parse(address, context.cwd)
     _require_folder(of)
     return open_place(of, context.home)
 
 
 def _require_folder(of: Address) -> None:
-    """Raise UsageError for a folder that is not there."""
+    """Raises UsageError for a folder that does not exist."""
     if of.is_folder and not Path(of.path).is_dir():
         raise UsageError(f"{of}: there is no such folder")
 
 
 def _wait(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run to its end. Raises the first error of several that came at once."""
+    """Runs a coroutine to its end. If several errors occur at once, raises one of them, a WindlassError if possible."""
     return_freed_blocks()
     try:
         return asyncio.run(work)

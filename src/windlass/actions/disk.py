@@ -1,4 +1,4 @@
-"""How much of the disk the runs and sets of this machine take."""
+"""Measures the disk space of runs and data sets on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from windlass.worker import file_list
 
 
 def disk_use(store: Store) -> DiskUse:
-    """What each run and each other folder of the home takes, the largest first."""
+    """Returns the disk space of each run and of each other folder in the home folder, largest first."""
     runs = [run_disk(store, status) for status in store.statuses()]
-    folders = [one for one in store.home.iterdir() if one.name != "runs"]  # which are counted by run
+    folders = [one for one in store.home.iterdir() if one.name != "runs"]  # the folder `runs` is counted per run
     others = {one.name: _bytes(one) for one in folders}
     total = sum(one.bytes for one in runs) + sum(others.values())
     return DiskUse(
@@ -25,7 +25,7 @@ def disk_use(store: Store) -> DiskUse:
 
 
 def run_disk(store: Store, status: Status) -> RunDisk:
-    """What the folder of one run takes, and its results and checkpoints in it."""
+    """Returns the disk space of a run's folder, and of the results and checkpoints in it."""
     folder = store.run_dir(status.id)
     results = _look(folder / OUTPUT)
     checkpoints = _look(folder / "checkpoints")
@@ -35,12 +35,12 @@ def run_disk(store: Store, status: Status) -> RunDisk:
 def _bytes(path: Path) -> int:
     try:
         return path.lstat().st_size if not path.is_dir() or path.is_symlink() else _look(path)[1]
-    except FileNotFoundError:  # removed meanwhile
+    except FileNotFoundError:  # the file was removed meanwhile
         return 0
 
 
 def _look(folder: Path) -> tuple[int, int]:
-    """Files of a folder, and their bytes; none where it is not there. Raises OSError."""
+    """Returns the number and bytes of the files in a folder; zeros if it does not exist. Raises OSError."""
     try:
         found = file_list.list_files(str(folder))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checks a cluster and its account for what runs need, before it is made and after: line by line, each with its fix."""
+"""Checks whether a cluster and its account meet the requirements of runs, before and after its creation."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 SERVICE_ACCOUNT: Final = "default"
-"""Of pods whose job names none."""
+"""Service account of pods whose job sets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedCheck:
-    """A check, and what Windlass can do about it where the user agrees."""
+    """A check, and the fix that Windlass can carry out with the user's consent."""
 
     check: Check
     offer: Offer | None = None
@@ -47,9 +47,9 @@ class Subject:
 
 
 def subject(on: str, context: Context) -> Subject:
-    """What `--on` means: a cluster file, a cluster of this user, or any target that is a Kubernetes cluster.
+    """Resolves `--on`: a cluster file, a cluster of this user, or any Kubernetes target.
 
-    Raises UsageError where it is none of them, JobFileError for a file with problems.
+    Raises UsageError if it is none of these, JobFileError for an invalid file.
     """
     from windlass.actions.targets import find_target
     from windlass.spec.targets import KubernetesTarget
@@ -68,7 +68,7 @@ def subject(on: str, context: Context) -> Subject:
 
 
 def names(context: Context) -> list[str]:
-    """The clusters of this user, and targets that are Kubernetes clusters, for completion."""
+    """Returns the clusters of this user and the Kubernetes targets, for completion."""
     from windlass.actions.targets import target_files
     from windlass.engines import target_model
     from windlass.spec.parse import parse_targets
@@ -83,10 +83,10 @@ def names(context: Context) -> list[str]:
 
 
 def doctor(on: str, context: Context, on_line: OnLine, pod_role: str = "") -> Iterator[OfferedCheck]:
-    """All checks, each as soon as it is known; `on_line` takes what is being waited for.
+    """Yields each check as soon as it has finished; `on_line` receives messages about waiting.
 
-    `pod_role` is the ARN of the role that pods should have, for a cluster that Windlass did not make.
-    Raises UsageError, JobFileError.
+    `pod_role` is the ARN of the role that pods should have, for a cluster that Windlass did not create. Raises
+    UsageError, JobFileError.
     """
     found = subject(on, context)
     if found.named is not None:
@@ -122,19 +122,19 @@ def _account(named: ManagedCluster, context: Context, on: str) -> Iterator[Offer
     except WindlassError as error:
         yield OfferedCheck(Check("identity", "fail", error.message, error.hint))
         return
-    # The connections stay open: offers are taken up after the last check.
+    # The connections stay open, because offers are carried out after the last check.
     for finding in account_findings(aws, cluster, lambda account: as_statements(cluster, account, Purpose.UP)):
         yield diagnosis(finding, on)
 
 
 def diagnosis(finding: Finding, on: str = "") -> OfferedCheck:
-    """A finding of AWS as a check."""
+    """Converts a finding about AWS to a check."""
     fix = finding.fix.replace("--on … --request", f"--on {on} --request") if on else finding.fix
     return OfferedCheck(Check(finding.name, finding.level, finding.found, fix), finding.offer)
 
 
 def taken_up(offer: Offer) -> Check:
-    """Carry out an offer that the user agreed to; returns its result as a check."""
+    """Carries out an offer that the user accepted; returns its result as a check."""
     try:
         return diagnosis(offer.act()).check
     except WindlassError as error:
@@ -145,7 +145,7 @@ def taken_up(offer: Offer) -> Check:
 
 
 def _components(named: ManagedCluster, outputs: Outputs, context: Context) -> Iterator[OfferedCheck]:
-    """A check for each operator."""
+    """Yields a check for each component."""
     from windlass.clusters.kubernetes import component_manager, wanted_components
 
     try:
@@ -159,7 +159,7 @@ def _components(named: ManagedCluster, outputs: Outputs, context: Context) -> It
 
 
 def component_check(one: ComponentStatus, fix: str) -> Check:
-    """How an operator is. Pure."""
+    """Returns the check of a component's status. Pure."""
     if one.state == "absent":
         return Check(one.name, "fail", f"not installed; version {one.wanted} belongs to the cluster", fix)
     if not one.is_healthy:
@@ -180,12 +180,12 @@ def _cluster(target: KubernetesTarget, context: Context, expected: Expected, on_
     try:
         for check in platform(target, context.environ, replace(expected, images=_images(context)), on_line):
             yield OfferedCheck(check)
-    except WindlassError as error:  # of a login program, or of a kubeconfig
+    except WindlassError as error:  # the login program or the kubeconfig failed
         yield OfferedCheck(Check("login", "fail", error.message, error.hint))
 
 
 def _images(context: Context) -> tuple[str, ...]:
-    """The image of the job of the working folder; a job file with problems is for `check` to report."""
+    """Returns the image of the job in the working folder. Invalid job files are ignored; `check` reports them."""
     with contextlib.suppress(WindlassError):
         if any((context.cwd / name).is_file() for name in JOB_FILES):
             image = read_job(None, (), {}, context).job.image
@@ -194,7 +194,7 @@ def _images(context: Context) -> tuple[str, ...]:
 
 
 def _expected(named: ManagedCluster, outputs: Outputs) -> Expected:
-    """The expected state of a cluster that Windlass has made."""
+    """Returns the expected state of a cluster that Windlass created."""
     from windlass.clusters.eks.outputs import EFS_CLAIM, FSX_CLAIM
     from windlass.engines.kubernetes.reading.preflight.platform import Expected
     from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
@@ -211,7 +211,7 @@ def _expected(named: ManagedCluster, outputs: Outputs) -> Expected:
 
 
 def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], Finding]) -> OfferedCheck:
-    """A check that asks AWS; `name` is its title where AWS cannot be asked."""
+    """Runs a check that queries AWS; `name` is its title if AWS cannot be queried."""
     try:
         return diagnosis(finding(Aws(region, environ=context.environ)))
     except WindlassError as error:
@@ -219,7 +219,7 @@ def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], F
 
 
 def _foreign(target: KubernetesTarget, context: Context, on_line: OnLine, pod_role: str) -> Iterator[OfferedCheck]:
-    """A cluster that Windlass did not make: of EKS, or another one."""
+    """Yields the checks of a cluster that Windlass did not create, on EKS or elsewhere."""
     from windlass.clusters.preflight.programs import identity_finding, program_findings
     from windlass.engines.kubernetes.reading.preflight.platform import Expected, eks_cluster
     from windlass.engines.kubernetes.reading.preflight.pod_findings import Association

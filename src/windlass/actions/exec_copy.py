@@ -1,4 +1,4 @@
-"""Runs commands in the environment of a rank or beside a claim, and copies files from either or into it."""
+"""Runs commands in the environment of a rank or in a pod with a claim, and copies files from and to either."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 CLAIM: Final = "claim:"
 CODE: Final = "code"
-"""As a path of a run: the code that it began with."""
+"""Path prefix for the code at the start of a run."""
 WRITABLE: Final = ("", "output", "checkpoints", CODE)
-"""Where the paths begin that a file may be copied to: with a slash those of a pod; `code` has an error of its own."""
+"""First components of paths that can be written to. Absolute paths, which start with an empty component, are paths of
+the pod; `code` is refused later with a better message."""
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""Of a claim, as Kubernetes has it."""
+"""Valid names of PersistentVolumeClaims."""
 
 
 def execute(
@@ -41,10 +42,11 @@ def execute(
     stdout: IO[bytes],
     stderr: IO[bytes],
 ) -> int:
-    """Run a command where a rank runs, in its environment and working folder; gives its exit code.
+    """Runs a command in the environment and working folder of a rank; returns its exit code.
 
-    With `node` instead of `rank`, in what all ranks of that node have alike; with neither, as rank 0. `run` may be a
-    claim, as `claim:NAME`: a pod that mounts it runs the command. Raises NoSuchRun, UsageError, EngineError.
+    With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; with neither, that
+    of rank 0. `run` may also name a claim, as `claim:NAME`: then a pod that mounts the claim runs the command. Raises
+    NoSuchRun, UsageError, EngineError.
     """
     if not command:
         raise UsageError("the command is empty", "write for example nvidia-smi")
@@ -76,13 +78,12 @@ def copy(
     node: int | None = None,
     on_progress: Callable[[int], None] = lambda _bytes: None,
 ) -> CopiedFiles:
-    """Copy a file or folder from `RUN:path` to a local path, or the other way round; `on_progress` gets the bytes
+    """Copies a file or folder from `RUN:path` to a local path, or vice versa; `on_progress` receives the bytes copied
     so far.
 
-    A relative path is one of the run's results (`output/…`, `checkpoints/…`) or of the code that it began with
-    (`code/…`); an absolute one is of a pod. In place of
-    a run there may be a claim of the target `on`: `claim:NAME/path`. A destination that ends in a slash is a folder,
-    which is made. Raises NoSuchRun, UsageError, EngineError.
+    A relative path of a run is a result (`output/…`, `checkpoints/…`) or the code at its start (`code/…`); an absolute
+    path is a path of the pod. `claim:NAME/path` stands for a claim of the target `on`. A destination that ends with a
+    slash is a folder, which is created. Raises NoSuchRun, UsageError, EngineError.
     """
     there, here = _split(source, cwd), _split(destination, cwd)
     if (there is None) == (here is None):
@@ -104,9 +105,9 @@ def copied(
     into_folder: bool = False,
     on_progress: Callable[[int], None] = lambda _bytes: None,
 ) -> CopiedFiles:
-    """Copy from `there` to `local`, or from it to `here`: each a run or a claim, and a path. Raises as `copy`.
+    """Copies from `there` to `local`, or from `local` to `here`; both are pairs of a run or claim, and a path.
 
-    With `into_folder`, `local` is a folder, which is made.
+    With `into_folder`, `local` is a folder, which is created. Raises the errors of `copy`.
     """
     from windlass.views.artifacts import CopiedFiles
     from windlass.worker.tarpipe import SPECIAL, is_special
@@ -128,7 +129,9 @@ def copied(
 
 @contextlib.contextmanager
 def _made(folder: Path) -> Iterator[None]:
-    """A folder, which is removed again where it was made and nothing was copied into it. Raises OSError."""
+    """Creates a folder for the duration of a copy, and removes it again if it is new and still empty. Raises
+    OSError.
+    """
     if folder.is_dir():
         yield
         return
@@ -136,7 +139,7 @@ def _made(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # it has content
+        with contextlib.suppress(OSError):  # the folder is not empty
             folder.rmdir()
 
 
@@ -149,10 +152,12 @@ def _copied(
     node: int | None,
     on_progress: Callable[[int], None],
 ) -> tuple[str, Received]:
-    """Copy from `there` or to `here`, each a run or a claim and a path; gives its name, and what was copied."""
+    """Copies from `there` or to `here`, each a run or claim and a path; returns the name of the run or claim, and the
+    result.
+    """
     of, path = there or here or ("", "")
     if there is not None:
-        path = path.rstrip("/") or path  # of a source it means nothing
+        path = path.rstrip("/") or path  # a trailing slash has no meaning for a source
     if of.startswith(CLAIM):
         _refuse_node(of, None, node)
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
@@ -176,7 +181,7 @@ def _copied(
 
 
 def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool) -> Received:
-    """Copy what the run began with of `code/…` to this machine. Raises UsageError, EngineError, OSError."""
+    """Copies `code/…` as it was at the start of the run to this machine. Raises UsageError, EngineError, OSError."""
     import tarfile
 
     from windlass.code.snapshot import extract_snapshot
@@ -198,7 +203,7 @@ def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool)
 
 @contextlib.contextmanager
 def _claim_files(claim: str, on: str | None, store: Store) -> Iterator[ClaimFiles]:
-    """The files of a claim of a target. Raises UsageError, EngineError."""
+    """Opens the files of a claim of a target. Raises UsageError, EngineError."""
     from windlass.actions.targets import find_target
     from windlass.engines import target_class
 
@@ -212,7 +217,7 @@ def _claim_files(claim: str, on: str | None, store: Store) -> Iterator[ClaimFile
 
 
 def _claim(text: str) -> tuple[str, str] | None:
-    """`claim:results/data` as the claim's name and the path in it; None for anything else. Raises UsageError."""
+    """Splits `claim:results/data` into the claim's name and the path in it; None for other texts. Raises UsageError."""
     if not text.startswith(CLAIM):
         return None
     name, _, path = text.removeprefix(CLAIM).partition("/")
@@ -229,7 +234,7 @@ def _refuse_node(claim: str, rank: int | None, node: int | None) -> None:
 
 
 def _split(text: str, cwd: Path) -> tuple[str, str] | None:
-    """`digits-7:output` as its run and path; None for a path of this machine. Raises UsageError."""
+    """Splits `digits-7:output` into run and path; None for a local path. Raises UsageError."""
     if (claim := _claim(text)) is not None:
         return f"{CLAIM}{claim[0]}", claim[1]
     run, colon, path = text.partition(":")
@@ -239,13 +244,13 @@ def _split(text: str, cwd: Path) -> tuple[str, str] | None:
 
 
 def _relative(path: str) -> str:
-    """The path in its plain form, which keeps the slash at its end: as a destination it is a folder."""
+    """Normalizes a path but keeps a trailing slash, which marks a destination as a folder."""
     plain = str(PurePosixPath(path or "."))
     return f"{plain}/" if path.endswith("/") else plain
 
 
 def _node(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:
-    """The node of `rank`, or `node`, or the first one. Raises UsageError for one that does not exist."""
+    """Returns the node of `rank`, or `node`, or the first node. Raises UsageError for one that does not exist."""
     if rank is not None and node is not None:
         raise UsageError("--rank and --node exclude each other", "give one of them")
     if rank is not None:
@@ -255,7 +260,7 @@ def _node(engine: Engine, status: Status, rank: int | None, node: int | None) ->
             raise UsageError(f"{status.id} has no rank {rank}: it has {had}", f"windlass status {status.id}")
         return found
     plan = engine.plan_of(status.id)
-    planned = range(1 if plan is None else plan.num_nodes)  # of a run without a record here, nothing is known
+    planned = range(1 if plan is None else plan.num_nodes)  # without a local record, the number of nodes is unknown
     members = (status.attempts[-1].members if status.attempts else ()) or tuple(planned)
     if node is not None and node not in members:
         raise UsageError(f"node {node} is not a node of {status.id}", f"windlass status {status.id}")

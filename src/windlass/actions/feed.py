@@ -1,4 +1,4 @@
-"""Iterates over what a run writes: by `for` in this thread, by `async for` beside the other tasks of an event loop."""
+"""Iterates over the output of a run: by `for` in this thread, or by `async for` without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Final, Generic, TypeVar, cast
 Item = TypeVar("Item")
 
 AHEAD: Final = 1000
-"""So many items are read before the first of them is taken."""
+"""Maximum number of items that the thread reads in advance."""
 LOOK_SECONDS: Final = 0.1
-"""How often a reader that waits looks whether it is still wanted."""
+"""Seconds between checks of a waiting reader for whether it should end."""
 
 
 class Feed(Generic[Item]):
-    """Items as they arrive: an iterator, and an asynchronous iterator. Each can be used once."""
+    """Items as they arrive, as an iterator and an asynchronous iterator. Each can be used once."""
 
     def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
-        """`read` makes an iterator, for this or another thread, which ends when the event is set."""
+        """`read` creates an iterator, for this or another thread, that ends when the given event is set."""
         self._read = read
         self._iterator: Iterator[Item] | None = None
         self._ahead: _Ahead[Item] | None = None
@@ -36,7 +36,7 @@ class Feed(Generic[Item]):
         return next(self._iterator)
 
     def close(self) -> None:
-        """End the reader thread, if there is one, even while the feed is still referenced."""
+        """Ends the reader thread, if there is one, even while the feed is still referenced."""
         if self._ahead is not None:
             self._ahead.close()
 
@@ -50,10 +50,10 @@ class Feed(Generic[Item]):
 
 
 class _Ahead(Generic[Item]):
-    """Items that a thread reads for the tasks of an event loop; the thread ends with this object."""
+    """Items that a thread reads for the tasks of an event loop; the thread ends when this object is deleted."""
 
     def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
-        """In a task of the loop."""
+        """Starts the reader thread. Must be called in a task of the event loop."""
         self._arrived: deque[tuple[str, Any]] = deque()
         self._has_arrived, self._unwanted = asyncio.Event(), threading.Event()
         self._room = threading.Semaphore(AHEAD)
@@ -63,17 +63,17 @@ class _Ahead(Generic[Item]):
         threading.Thread(target=_read_ahead, args=arguments, name="windlass-feed", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread."""
+        """Ends the reader thread."""
         self._unwanted.set()
 
     def __del__(self) -> None:
         self.close()
 
     async def take(self) -> Item:
-        """The next item. A task that is cancelled meanwhile takes none. Raises StopAsyncIteration at the end."""
+        """Returns the next item. A cancelled task consumes no item. Raises StopAsyncIteration at the end."""
         self._num_taken += 1
         if self._num_taken % AHEAD == 0:
-            await asyncio.sleep(0)  # items that come faster than they are taken must not stop other tasks
+            await asyncio.sleep(0)  # lets other tasks run even if items arrive faster than they are consumed
         while not self._arrived:
             self._has_arrived.clear()
             if not self._arrived:
@@ -96,12 +96,13 @@ def _read_ahead(
     unwanted: threading.Event,
     room: threading.Semaphore,
 ) -> None:
-    """Runs in the thread, which keeps no reference to the object that it reads for."""
+    """Body of the reader thread, which holds no reference to the `_Ahead` object."""
 
     def put(kind: str, value: Any = None) -> None:
         arrived.append((kind, value))
-        if len(arrived) == 1:  # else the loop has been woken: that takes most of the time of an item
-            with contextlib.suppress(RuntimeError):  # the loop was closed
+        # with more items the event loop is already awake, and waking it is the most expensive part
+        if len(arrived) == 1:
+            with contextlib.suppress(RuntimeError):  # the event loop was closed
                 wake()
 
     try:

@@ -1,7 +1,7 @@
-"""Runs a function of an importable module: the job that calls it, and what it returned.
+"""Creates the job that calls a function of an importable module, and reads the values that the function returned.
 
-Arguments are JSON on the command line of the ranks, and results are JSON in the outputs: both reach any target, and can
-be read in the record. Decision 0109 has the reasons.
+Arguments are JSON on the command line of the ranks, and results are JSON in the outputs: this works for any target, and
+the record shows both. Decision 0109 has the reasons.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 CALL: Final = "windlass.train.call"
 MAX_BYTES: Final = 64 << 10
-"""Limit for the arguments: Linux accepts 128 KiB in one word of a command line."""
+"""Size limit of the JSON arguments in bytes: Linux allows 128 KiB per command-line argument."""
 
 
 def function_job(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> Job:
-    """The job that calls a function in each rank; `fields` are those of the job. Raises UsageError, JobFileError."""
+    """Returns the job that calls a function in each rank; `fields` are fields of the job. Raises UsageError,
+    JobFileError.
+    """
     from windlass.spec.job import Job
     from windlass.spec.names import legal_name
 
@@ -57,7 +59,7 @@ def function_job(
 
 
 def returned(engine: Engine, run_id: str, rank: int) -> Any:
-    """The return value of the function in one rank of an ended run. Raises UsageError, EngineError."""
+    """Returns the function's return value in one rank of an ended run. Raises UsageError, EngineError."""
     status = engine.store.status(run_id)
     if rank >= (num_ranks := status.attempts[-1].world_size):
         raise UsageError(f"{run_id} has no rank {rank}", f"its ranks are 0 to {num_ranks - 1}")
@@ -89,7 +91,7 @@ def returned(engine: Engine, run_id: str, rank: int) -> Any:
 
 
 def _fetched(engine: Engine, run_id: str, name: str) -> str:
-    """The text of an output file that is not on this machine."""
+    """Fetches an output file that is not on this machine, and returns its text."""
     from windlass.actions.exec_copy import copied
 
     with TemporaryDirectory() as folder:
@@ -99,7 +101,7 @@ def _fetched(engine: Engine, run_id: str, name: str) -> str:
 
 
 def _why_not(function: object) -> str:
-    """Why a rank could not import the function; empty if it can."""
+    """Explains why a rank could not import the function; empty if it can."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str) or not isinstance(module, str):
         return f"a value of type {type(function).__name__}, which has no name in a module"
@@ -117,7 +119,9 @@ def _why_not(function: object) -> str:
 
 
 def _root(function: Callable[..., Any]) -> str | None:
-    """The folder from which its module is imported; None for an installed one, which ranks have too."""
+    """Returns the folder from which the function's module is imported; None for an installed module, which ranks have
+    too.
+    """
     file = getattr(sys.modules[function.__module__], "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & {*Path(file).parts}:
         return None
@@ -128,7 +132,7 @@ def _root(function: Callable[..., Any]) -> str | None:
 
 
 def _is_lazy(function: Callable[..., Any]) -> str:
-    """Name the kind of a function whose call does not run its body; empty if a call runs it."""
+    """Returns the kind of a function whose call does not run its body, such as a generator; empty if a call runs it."""
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction,
         "a generator function": inspect.isgeneratorfunction,
@@ -138,11 +142,12 @@ def _is_lazy(function: Callable[..., Any]) -> str:
 
 
 def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise UsageError for arguments that the function does not take."""
+    """Raises UsageError for arguments that the function does not accept."""
     try:
-        # Not of what a decorator has wrapped: it may give that other arguments, as hydra.main does.
+        # The signature of the decorator counts: it may pass other arguments to the wrapped function, as hydra.main
+        # does.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # of some functions in C, it is not known
+    except (TypeError, ValueError):  # some functions written in C have no known signature
         return
     try:
         signature.bind(*args, **kwargs)
@@ -153,7 +158,7 @@ def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The arguments as JSON, which reads back as the same values. Raises UsageError."""
+    """Converts the arguments to JSON that reads back as equal values. Raises UsageError."""
     named = {**{str(place): value for place, value in enumerate(args, 1)}, **kwargs}
     for name, value in named.items():
         try:
@@ -165,7 +170,7 @@ def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
                 f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
                 "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a file",
             )
-    # Else `$NAME` in the arguments would be filled in from env.
+    # Prevents the substitution of `$NAME` in arguments by variables of `env`.
     text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}).replace("$", "\\u0024")
     if len(text) > MAX_BYTES:
         raise UsageError(

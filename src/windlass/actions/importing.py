@@ -1,4 +1,4 @@
-"""Reads what was written for other systems, and writes the job file that says the same."""
+"""Converts job descriptions of other systems to an equivalent job file."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ STREAM: Final = "-"
 def read_foreign(
     what: str, context: Context, *, form: Format = "kubernetes", name: str | None = None, document: str | None = None
 ) -> Imported:
-    """The job that a file asks for, or standard input where `what` is `-`. Writes nothing.
+    """Reads the job described by a file, or by standard input if `what` is `-`. Writes nothing.
 
-    `name` replaces the job's name; `document` names the job where the file holds several.
-
-    Raises JobFileError: not there, not YAML, no known kind, several jobs, a name that is not legal.
+    `name` replaces the job's name; `document` selects a job in a file with several. Raises JobFileError for a missing
+    file, invalid YAML, an unknown kind, several jobs, or an invalid name.
     """
     from windlass.importers.convert import import_text
     from windlass.importers.source import STDIN
@@ -38,5 +37,7 @@ def read_foreign(
 
 
 def write_job(made: Imported, to: str | None, context: Context, *, force: bool) -> list[Path]:
-    """Write the job file, `job.yaml` of the working folder where `to` names none. Raises UsageError: it is there."""
+    """Writes the job file to `to`, by default `job.yaml` in the working folder. Raises UsageError if it exists
+    already.
+    """
     return write_files({context.cwd / os.path.expanduser(to or JOB_FILES[0]): made.text}, force=force)

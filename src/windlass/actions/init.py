@@ -1,4 +1,4 @@
-"""Writes a job file for a script that is there already, and checks one against the target it is to run on."""
+"""Creates a job file for an existing script, and checks a job against its target."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
     ("mpi", ("horovod", "mpi4py", "deepspeed.comm.mpi")),
     ("tensorflow", ("tensorflow.distribute.MultiWorkerMirroredStrategy",)),
     ("jax", ("jax.distributed",)),
-    ("plain", ("ray",)),  # it starts its workers itself, also those of torch
+    ("plain", ("ray",)),  # Ray starts its workers itself, including those of torch
     ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
                   "accelerate", "deepspeed", "torchtitan", "composer")),
-    # A script of one rank uses windlass.train too, and several ranks would each train all of it.
+    # windlass.train also works with a single rank. With several ranks, each would train on all data.
     ("plain", ("ultralytics", "tensorflow", "keras", "jax", "xgboost", "lightgbm", "sklearn", "catboost",
                "windlass.train")),
 )  # fmt: skip
-"""What a script imports says who starts its ranks; the first match counts."""
+"""Template by the imports of a script; the first match wins."""
 
 
 _SAVE: Final = re.compile(r"save|dump|to_csv|to_json|to_parquet|export")
-"""Beginnings of the names of functions that write to a path they are given."""
+"""Matches the start of function names that write to a path argument."""
 _USUAL: Final = {"lightning": "lightning_logs/", "pytorch_lightning": "lightning_logs/", "ultralytics": "runs/"}
-"""Where libraries save by themselves, unless a script says otherwise."""
+"""Default output folders of libraries."""
 _PLACE: Final = re.compile(
     r"(output|out|save|log|logging|ckpt|checkpoint|result|results|default_root|run)_(dir|path|folder)"
 )
-"""Names of parameters that say where results go."""
+"""Matches parameter names for output locations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look into one script says about the job for it."""
+    """Facts about a script that determine its job file."""
 
     script: str
-    """Relative to the folder, with `/`."""
+    """Path relative to the folder, with `/`."""
     template: Template
     reason: str
-    """Why, as the end of a sentence: `it imports torch.distributed`."""
+    """Reason for the template, as the end of a sentence: `it imports torch.distributed`."""
     is_program: bool
-    """Whether it has an `if __name__ == "__main__"`."""
+    """Whether the script has an `if __name__ == "__main__"`."""
     trains: bool = False
-    """Whether it imports a library that trains models."""
+    """Whether the script imports a library that trains models."""
     saves: tuple[str, ...] = ()
-    """Patterns of the files that it appears to save in the code folder; empty if it uses WINDLASS_OUTPUT_DIR."""
+    """Patterns of files that the script appears to save in the code folder; empty if it uses WINDLASS_OUTPUT_DIR."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job file that is not written yet."""
+    """A job file before it is written."""
 
     path: Path
     text: str
     template: Template
     reason: str
     schema_path: Path | None
-    """Where the JSON Schema goes that the file refers to; None where it refers to none."""
+    """Path of the JSON Schema that the job file refers to; None without a reference."""
 
 
 def draft(
@@ -93,9 +93,9 @@ def draft(
     name: str | None = None,
     with_schema: bool = False,
 ) -> Draft:
-    """A job file for `script`, or for the likeliest script of the working folder. Reads, and writes nothing.
+    """Drafts a job file for `script`, or for the most likely script of the working folder. Writes nothing.
 
-    Raises UsageError where there is no script or several are as likely, JobFileError for a name that is not legal.
+    Raises UsageError if there is no script or several are equally likely, JobFileError for an invalid name.
     """
     finding = look_into(context.cwd, script) if script is not None else likeliest(context.cwd, template)
     chosen = template or finding.template
@@ -109,13 +109,13 @@ def draft(
     )
     from windlass.spec.parse import parse_job
 
-    parse_job(text, JOB_FILES[0])  # what we write, we can read; a name that is not legal is refused here
+    parse_job(text, JOB_FILES[0])  # the text must parse; this also rejects an invalid name
     schema = context.cwd / SCHEMA_FILE if with_schema else None
     return Draft(context.cwd / JOB_FILES[0], text, chosen, reason, schema)
 
 
 def write(made: Draft, *, force: bool = False) -> list[Path]:
-    """Write a draft; gives the files written. Raises UsageError where one is there already, unless forced."""
+    """Writes a draft; returns the paths of the files. Raises UsageError if a file exists already, unless forced."""
     texts = {made.path: made.text}
     if made.schema_path is not None:
         from windlass.spec.schema import job_schema
@@ -125,7 +125,7 @@ def write(made: Draft, *, force: bool = False) -> list[Path]:
 
 
 def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
-    """Write files, each whole or not at all; gives their paths. Raises UsageError as `write`."""
+    """Writes files atomically; returns their paths. Raises the errors of `write`."""
     there = [path.name for path in texts if path.exists()]
     if odd := [path.name for path in texts if path.exists() and not path.is_file()]:
         raise UsageError(f"{' and '.join(odd)} is no file", "name another one: a device or pipe is not replaced")
@@ -137,7 +137,7 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):  # a file system that is read-only refuses this too
+            with contextlib.suppress(OSError):  # a read-only file system refuses the cleanup too
                 partial.unlink()
             hint = "check the folder's rights, and its space"
             if isinstance(error, FileNotFoundError):
@@ -147,7 +147,7 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
 
 
 def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
-    """The plan that a run would follow, with a placeholder for the run id. Raises what `make_plan` raises."""
+    """Returns the plan that a run would follow, with a placeholder for the run id. Raises the errors of `make_plan`."""
     from windlass.actions.runs import TOKEN_TO_LOOK, plan_for
 
     return plan_for(ready, target, f"{ready.job.name}-{TOKEN_TO_LOOK}", context)
@@ -157,7 +157,7 @@ def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
 
 
 def look_into(folder: Path, script: str) -> Finding:
-    """What one script says. Raises UsageError where it is not there."""
+    """Analyzes one script. Raises UsageError if it does not exist."""
     path = folder / os.path.expanduser(script)
     if not path.is_file():
         raise UsageError(f"{script} is not there", "name a script of this folder: windlass init train.py")
@@ -167,11 +167,11 @@ def look_into(folder: Path, script: str) -> Finding:
 
 
 def likeliest(folder: Path, template: Template | None = None) -> Finding:
-    """The script of `folder` that is most likely the one to train. Raises UsageError where several are as likely."""
+    """Returns the most likely training script in `folder`. Raises UsageError if several are equally likely."""
     scripts = sorted(path for path in folder.glob("*.py") if path.is_file())[:MAX_SCRIPTS]
     found = [_finding(path, path.name) for path in scripts]
     findings = [finding for finding in found if finding.is_program]
-    if not findings and len(found) == 1:  # many scripts train at their top level
+    if not findings and len(found) == 1:  # many training scripts have no main block
         return found[0]
     if not findings:
         hint = "name the script: windlass init src/train.py"
@@ -210,7 +210,7 @@ def _finding(path: Path, shown: str) -> Finding:
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that are imported anywhere, and those of torch and JAX that are used as an attribute."""
+    """Yields all imported modules, and modules of torch and JAX that are accessed as attributes."""
     yield from imports(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -221,8 +221,9 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def _saved(tree: ast.AST) -> Iterator[str]:
-    """Paths in its folder to which a script appears to save: `torch.save(x, "out/model.pt")`, `open("log", "w")`,
-    `output_dir="out"`, `add_argument("--save-dir", default="out")`."""
+    """Yields relative paths to which a script appears to save: `torch.save(x, "out/model.pt")`, `open("log", "w")`,
+    `output_dir="out"`, `add_argument("--save-dir", default="out")`.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -239,7 +240,9 @@ def _saved(tree: ast.AST) -> Iterator[str]:
 
 
 def _text(node: ast.expr) -> str:
-    """The path that an expression builds, with `x` for parts known only at run time; empty for other expressions."""
+    """Returns the path that an expression builds, with `x` for parts known only at run time; empty for other
+    expressions.
+    """
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -267,7 +270,7 @@ def _name_of(script: str, folder: Path) -> str:
 
 
 def job_text(script: str, template: Template, name: str, *, with_schema: bool, saves: Sequence[str] = ()) -> str:
-    """A job file with a comment on each line that a newcomer is likely to change."""
+    """Returns a job file with a comment on each line that a newcomer is likely to change."""
     from windlass.spec.yamlwriter import scalar
 
     head = f"# yaml-language-server: $schema={SCHEMA_FILE}\n" if with_schema else ""
@@ -287,7 +290,7 @@ def _torchrun(script: str) -> tuple[str, str]:
 
 
 def _other(launcher: str, why: str) -> Callable[[str], tuple[str, str]]:
-    """A template as that of torchrun, with another launcher."""
+    """Returns a template like the one of torchrun, with another launcher."""
 
     def start(script: str) -> tuple[str, str]:
         run, size = _torchrun(script)

@@ -23,25 +23,25 @@ JOB_FILES: Final = ("job.yaml", "job.yml")
 
 
 class Parts(dict[str, Any]):
-    """Some fields of a mapping that change, while its others stay; any other mapping takes the place of the old one."""
+    """Mapping that is merged into the old value, key by key; a plain mapping replaces the old value."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyJob:
-    """A job with the folder that its paths are relative to, and what it was made from."""
+    """A job with the folder that its paths are relative to, and its origin."""
 
     job: Job
     base: Path
     origin: str
-    """`job.yaml`, `train.py` or `command line`."""
+    """Source of the job: `job.yaml`, `train.py` or `command line`."""
     remarks: tuple[Remark, ...] = ()
-    """What the author of a command line should know before it runs."""
+    """Remarks for the author of a command line, shown before the run."""
     path_python: str | None = None
-    """The interpreter on this machine alone: of a command line that names it, or its launcher, without a folder, that
-    of this PATH; of a recorded plan, the one that it found."""
+    """Interpreter on this machine. For a command line that names it or its launcher without a folder, the one in the
+    PATH; for a recorded plan, the interpreter used by that plan."""
 
     def __post_init__(self) -> None:
-        """Raises JobFileError, without the value, for a command or a `setup` that a record must not hold."""
+        """Raises JobFileError, without the value, for a command or a `setup` that contains a secret."""
         from windlass.spec.names import has_secret
 
         job, hint = self.job, "let the script read a variable, such as HF_TOKEN, and name it in secrets:"
@@ -55,7 +55,7 @@ class ReadyJob:
 
     @property
     def local_job(self) -> Job:
-        """The job as it is on this machine."""
+        """The job with the interpreter of this machine."""
         if self.path_python is None or self.job.python is not None:
             return self.job
         return self.job.model_copy(update={"python": self.path_python})
@@ -64,16 +64,16 @@ class ReadyJob:
 def read_job(
     what: str | None, rest: Sequence[str], overrides: Mapping[str, Any], context: Context, *, rest_given: bool = False
 ) -> ReadyJob:
-    """The job that `what` and the arguments after `--` stand for.
+    """Resolves the job given by `what` and the arguments after `--`.
 
     | `what` | `rest` | job |
     |---|---|---|
-    | none | none | `job.yaml` here |
-    | a .yaml file | arguments | the file's, with the arguments added to its script's |
+    | none | none | `job.yaml` in the working folder |
+    | a .yaml file | arguments | the job of the file, with the arguments appended to those of its script |
     | a script | arguments | that script with these arguments |
     | none | a command line | `torchrun …`, `mpirun …` or anything else |
 
-    `overrides` are job fields by name, which replace those of the job, of `Parts` one by one. Raises JobFileError or
+    `overrides` maps names of job fields to new values; `Parts` are merged key by key. Raises JobFileError or
     UsageError.
     """
     if what is None and rest_given:
@@ -90,7 +90,7 @@ def read_job(
         return _changed(ReadyJob(line.job, context.cwd, "command line", line.remarks, python), overrides)
     if what == "":
         raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
-    # Path's own raises for an unknown user's home.
+    # pathlib raises for the home folder of an unknown user.
     path = context.cwd / os.path.expanduser(what or "")
     if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
         path = _job_file_in(path)
@@ -120,7 +120,7 @@ def read_job(
 
 
 def _of_file(text: str, shown: str) -> Job:
-    """The job in the text of a job file. Raises JobFileError, or UsageError for a file of another tool."""
+    """Parses the text of a job file. Raises JobFileError, or UsageError for a file of another tool."""
     from windlass.spec.parse import parse_job
 
     try:
@@ -136,10 +136,10 @@ def _of_file(text: str, shown: str) -> Job:
 
 
 def planned_job(plan: Plan, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
-    """The job that a recorded plan was made from, with fields replaced and arguments added. Raises JobFileError.
+    """Returns the job of a recorded plan, with fields replaced and arguments appended. Raises JobFileError.
 
-    The folder that its paths are relative to is found from the plan, and so is the interpreter, which may have been
-    that of an environment which is not active now.
+    The base folder of its paths and the interpreter are taken from the plan, because another environment may be active
+    now.
     """
     from windlass.plan.steps import CodeStep, FolderStep, ServiceStep
     from windlass.spec.parse import job_from_mapping
@@ -152,12 +152,12 @@ def planned_job(plan: Plan, overrides: Mapping[str, Any], more: Sequence[str] = 
     elif not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
     is_given = job.python is not None or job.script_kind == "program" or plan.first(CodeStep) is not None
-    python = None if is_given else plan.nodes.worker_python  # which is of this machine, and of no other
+    python = None if is_given else plan.nodes.worker_python  # the interpreter is only valid on this machine
     return _changed(ReadyJob(job, Path(base), plan.name, path_python=python), overrides, more)
 
 
 def code_folder(plan: Plan) -> Path:
-    """The folder of the code of a plan, on the machine that made the plan."""
+    """Returns the code folder of a plan, on the machine that created the plan."""
     from windlass.plan.steps import CodeStep
 
     sent = plan.first(CodeStep)
@@ -165,7 +165,7 @@ def code_folder(plan: Plan) -> Path:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the files of a folder; none of one that cannot be read."""
+    """Returns the file names in a folder; empty if it cannot be read."""
     try:
         return [path.name for path in folder.iterdir()]
     except OSError:
@@ -181,7 +181,7 @@ def _job_file_in(folder: Path) -> Path:
 
 
 def _changed(ready: ReadyJob, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
-    """The job with fields replaced and arguments added, checked again as a whole."""
+    """Returns the job with fields replaced and arguments appended, validated again as a whole."""
     if not overrides and not more:
         return ready
     from windlass.spec.parse import job_from_mapping

@@ -1,4 +1,4 @@
-"""Selects runs of a list by name, phase, label and age."""
+"""Filters a list of runs by name, phase, label and age."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from windlass.runs.record import Status
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What a run must have; each is left out where it is empty."""
+    """Filters for runs; an empty filter matches every run."""
 
     name: str = ""
-    """Of its job, as a pattern: `digits*`."""
+    """Job name or pattern: `digits*`."""
     phases: frozenset[Phase] = frozenset()
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """With their values; None for any value."""
+    """Required labels with their values; None for any value."""
     target: str = ""
     since: float = 0.0
-    """Unix seconds: created at this moment or later."""
+    """Earliest creation time in Unix seconds."""
 
     def __bool__(self) -> bool:
         return self != Filter()
@@ -42,7 +42,7 @@ class Filter:
 
 
 def labels_in(given: tuple[str, ...]) -> dict[str, str | None]:
-    """`team=vision` and `team` as the labels of a filter. Raises UsageError."""
+    """Parses `team=vision` and `team` into a label filter. Raises UsageError."""
     found: dict[str, str | None] = {}
     for text in given:
         key, sign, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""Refuses files of other tools that are given as a job, and names the command to type instead."""
+"""Rejects files of other tools that are given as a job, and suggests the right command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SKY: Final = frozenset((
     "name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts", "setup", "run", "service", "config",
     "volumes", "inputs", "outputs", "experimental",
 ))  # fmt: skip
-"""Fields of a task of SkyPilot."""
+"""Fields of a SkyPilot task."""
 _ONLY_SKY: Final = frozenset(("workdir", "num_nodes", "envs", "file_mounts", "service"))
 _ONLY_SKY_RESOURCES: Final = frozenset(("accelerators", "cloud", "infra", "use_spot", "any_of", "disk_size"))
 _STARTERS: Final = ("torchrun", "accelerate", "deepspeed", "mpirun", "horovodrun", "fabric", "python", "python3")
@@ -27,7 +27,9 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Exception:
-    """The error for a document that is no job file: names the import command for another tool, else `refused`."""
+    """Returns the error for a document that is not a job file: a hint to the import command for another tool, else
+    `refused`.
+    """
     if not isinstance(document, dict):
         return refused
     if "apiVersion" in document and "kind" in document:
@@ -38,7 +40,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
         what, option = "an AppDef of TorchX", "--torchx "
     elif (found := _signs_of_sky(document)) > 1:
         what, option = "a task of SkyPilot", "--sky "
-    elif found:  # it may be a job file with one wrong field
+    elif found:  # this may be a job file with one invalid field
         problem = Problem(shown, "", "looks like a task of SkyPilot", f"windlass import --sky {shlex.quote(shown)}")
         return JobFileError([*refused.problems, problem])
     else:
@@ -47,7 +49,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
 
 
 def refuse_what_is_no_script(path: Path, shown: str) -> None:
-    """Raises UsageError, with the command to type, for a file that is not Python and could not be started."""
+    """Raises UsageError, with the right command, for a file that is not Python and could not be started."""
     if path.suffix == ".py":
         return
     with open(path, "rb") as file:
@@ -75,14 +77,14 @@ def refuse_what_is_no_script(path: Path, shown: str) -> None:
 
 
 def _signs_of_sky(document: dict[str, Any]) -> int:
-    """Number of fields that only SkyPilot has; 0 if SkyPilot does not know one of the fields."""
+    """Returns the number of fields that only SkyPilot has; 0 if a field is unknown to SkyPilot."""
     resources = document.get("resources")
     inside = set(resources) if isinstance(resources, dict) else set()
     return len(_ONLY_SKY & set(document)) + len(_ONLY_SKY_RESOURCES & inside) if _SKY.issuperset(document) else 0
 
 
 def _launch(text: str, asked: list[str]) -> str | None:
-    """The command line for the last line that starts Python or a launcher; None where no line does."""
+    """Returns the last command line that starts Python or a launcher; None without one."""
     for line in reversed(re.sub(r"\\\n", " ", text).splitlines()):
         words: list[str] = []
         with contextlib.suppress(ValueError):

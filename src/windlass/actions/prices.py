@@ -1,4 +1,4 @@
-"""Prices: lists what instance types and services cost, and fetches prices from AWS."""
+"""Lists the prices of instance types and services, and fetches prices from AWS."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ DEFAULT_REGION: Final = "us-east-1"
 
 
 def list_prices(asked: Sequence[str], region: str | None, context: Context) -> PriceList:
-    """Prices in a region: of the asked instance types or families, else of those with an accelerator and of services.
+    """Returns prices in a region for the requested instance types or families; by default, for types with an
+    accelerator and for services.
 
-    Raises UsageError for a type that is not known, StoreError.
+    Raises UsageError for an unknown type, StoreError.
     """
     where, table = region or default_region(context), load(context.home)
     if asked:
@@ -42,9 +43,9 @@ def update(
     connect: Callable[[str], Clients] | None = None,
     on_region: Callable[[str], object] = lambda region: None,
 ) -> PricesUpdated:
-    """Fetch the prices of regions from AWS, and keep them for all plans of this user.
+    """Fetches the prices of regions from AWS, and stores them for all plans of this user.
 
-    `on_region` is called before each. Raises MissingPart, EngineError, StoreError.
+    `on_region` is called before each region. Raises MissingPart, EngineError, StoreError.
     """
     from windlass.pricing import fetch
 
@@ -70,13 +71,13 @@ def update(
 
 
 def default_region(context: Context) -> str:
-    """The region of the login, as the AWS CLI finds it in the environment; else us-east-1."""
+    """Returns the region of the AWS login, as the AWS CLI finds it in the environment; else us-east-1."""
     environ = context.environ
     return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
 def _named(asked: str) -> list[str]:
-    """A type, or all types of a family such as `g5`. Raises UsageError."""
+    """Returns an instance type, or all types of a family such as `g5`. Raises UsageError."""
     if instance_type(asked) is not None:
         return [asked]
     if "." not in asked and (family := instance_types(f"{asked}.")):

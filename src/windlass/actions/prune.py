@@ -1,4 +1,4 @@
-"""Removes the runs that ended long ago."""
+"""Removes runs that ended long ago."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.runs.store import Store
 from windlass.views.disk import PrunedRun, PrunedRuns
 
 RESULTS: Final = "results"
-"""Why a run with results in its folder is kept."""
+"""Reason for keeping a run with results in its folder."""
 
 
 def prune(
@@ -27,11 +27,11 @@ def prune(
     is_dry: bool = False,
     with_results: bool = False,
 ) -> PrunedRuns:
-    """Remove the runs that ended before `before` (Unix seconds), in one of these phases where any are given.
+    """Removes runs that ended before `before` (Unix seconds); if `phases` are given, only runs in these phases.
 
-    A run is kept, unless forced, with which the only checkpoint would go that it could be resumed from; and one that
-    its engine does not remove now, such as one of a cluster that does not answer. One with results in its folder is
-    kept unless forced or called `with_results`. `is_dry` removes nothing.
+    Unless forced, a run is kept if it holds the only checkpoint to resume it from, or if its engine cannot remove it
+    now, for example because the cluster does not respond. A run with results in its folder is kept unless forced or
+    called with `with_results`. `is_dry` removes nothing.
     """
     removed: list[PrunedRun] = []
     kept: list[PrunedRun] = []
@@ -42,7 +42,7 @@ def prune(
             size = run_disk(store, status)
             keeps = size.result_files if not (force or with_results) else 0
             why = _why_kept(status, store, force=force, is_dry=is_dry or bool(keeps))
-        except NoSuchRun:  # another command has just removed it
+        except NoSuchRun:  # another command has just removed the run
             continue
         why = why or (RESULTS if keeps else "")
         found = PrunedRun(status.id, status.phase, now - status.times.ended_at, size.bytes, size.result_files, why)
@@ -51,7 +51,7 @@ def prune(
 
 
 def _why_kept(status: Status, store: Store, *, force: bool, is_dry: bool) -> str:
-    """Remove a run; returns why it was not removed. Raises NoSuchRun."""
+    """Removes a run; returns why it was not removed. Raises NoSuchRun."""
     try:
         engine = runs.engine_for(status.id, store)
         if not force:

@@ -1,4 +1,4 @@
-"""Plans, lists, resumes and removes runs; everything else a command asks of the run's engine itself."""
+"""Plans, lists, resumes and removes runs; other operations go directly to the run's engine."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from windlass.views.code_files import ChangedFiles
 
 STOP_SECONDS: Final = 60.0
-"""How much longer than its grace period a stop is waited for while the target does not answer."""
+"""Seconds beyond the grace period that a stop waits for an unresponsive target."""
 STOP_LOOK_SECONDS: Final = 5.0
 TOKEN_TO_LOOK: Final = "xxxxx"
 OF_RUN: Final = (
     "checkpoint.folder", "code", "data", "kubernetes.namespace", "kubernetes.results", "kubernetes.via", "labels",
     "local", "name", "outputs.at", "outputs.to", "volumes",
 )  # fmt: skip
-"""Fields of a job that say what a run is called, and where its data and results are."""
+"""Job fields that determine the name of a run and the locations of its data and results."""
 PROGRAM_TEXT: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini")
-"""Ends of names of files that are code also where a run has written beside them."""
+"""Extensions of files that count as code even if the run has written similar files."""
 SHARED_RUNS: Final = 20
-"""Among so many of the newest runs, one of the same code is looked for, to share its file."""
+"""Number of newest runs that are searched for identical code, whose stored file is then shared."""
 
 
 def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = False) -> Plan:
-    """The plan of a run of this job on the target called `on`, or on the first of several that can run it: `a,b`.
+    """Plans a run of this job on the target `on`, or on the first of several targets (`a,b`) that can run it.
 
-    `to_look` is for a plan that no run follows: it has `xxxxx` where a run gets letters of its own. Changes nothing.
-    Raises UsageError, JobFileError.
+    `to_look` is for a plan that is only displayed: its run id ends with `xxxxx` instead of a random suffix. Changes
+    nothing. Raises UsageError, JobFileError.
     """
     from windlass.code.revision import read_revision
 
@@ -59,10 +59,10 @@ def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = Fal
 
 
 def _plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, context: Context) -> Plan:
-    """The plan on the first of these targets that can run the job, with notes on why those before it cannot.
+    """Returns the plan for the first target that can run the job, with notes on why earlier targets cannot.
 
-    Where none can, it is that on the first, with notes on the others. Raises UsageError where there is but one target,
-    and it cannot be used at all.
+    If none can, returns the plan for the first target, with notes on the others. Raises UsageError if the only target
+    cannot be used at all.
     """
     from windlass.plan.notes import Note
 
@@ -91,19 +91,20 @@ def _plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, con
 
 
 def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> Plan:
-    """The plan of a run of `ready` on `target`; reads the facts of the target, changes nothing."""
+    """Plans a run of `ready` on `target`; reads the facts of the target, changes nothing."""
     from windlass.plan.notes import Note
 
     engine = engine_class(target.kind, f"target {target.name}")
     job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
     made = engine.make_plan(job, target, run_id, ready.base, context)
-    if job.python != ready.job.python:  # of this machine alone: a later plan finds it in the node's request
+    # the interpreter is local to this machine; a later plan takes it from the node spec
+    if job.python != ready.job.python:
         made = replace(made, job={name: one for name, one in made.job.items() if name != "python"})
     return replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
 
 
 def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
-    """The job with `launcher: torchrun`, and a note on it, where its only rank cannot run without those variables."""
+    """Returns the job with `launcher: torchrun` and a note, if its single rank needs the torchrun variables."""
     from windlass.code.process_group import needs_variables
     from windlass.plan.notes import Note
 
@@ -118,7 +119,9 @@ def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
 
 
 def submit(engine: Engine, plan: Plan, context: Context) -> Status:
-    """Start the run of a plan, and keep its code beside its record. Raises as `Engine.submit`."""
+    """Starts the run of a plan, and stores a copy of its code next to the record. Raises the errors of
+    `Engine.submit`.
+    """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import keep_snapshot
 
@@ -130,7 +133,7 @@ def submit(engine: Engine, plan: Plan, context: Context) -> Status:
 
 
 def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context) -> Plan:
-    """The plan with a wait until each of these runs has succeeded. Raises UsageError, NoSuchRun."""
+    """Returns the plan with steps that wait until each of these runs has succeeded. Raises UsageError, NoSuchRun."""
     from windlass.plan.steps import AfterStep
 
     steps = []
@@ -152,8 +155,10 @@ def after_runs(plan: Plan, named: Sequence[str], store: Store, context: Context)
 def rerun_plan(
     engine: Engine, run_id: str, on: str | None, overrides: Mapping[str, Any], more: Sequence[str], context: Context
 ) -> Plan:
-    """The plan of a new run of the job of `run_id`, with fields replaced and arguments added; on its target without
-    `on`. Raises UsageError, JobFileError.
+    """Plans a new run of the job of `run_id`, with fields replaced and arguments appended; by default on the same
+    target.
+
+    Raises UsageError, JobFileError.
     """
     from windlass.actions.jobs import planned_job
 
@@ -165,8 +170,9 @@ def rerun_plan(
 
 
 def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
-    """Names of the files that the folder of the code has now and the run has not begun with, or with other contents;
-    none where that is not known. Results that a script has left there are no code."""
+    """Returns files of the code folder that are new or changed since the start of the run; empty if unknown. Results
+    that the script wrote there are not code.
+    """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import differing
     from windlass.views.code_files import changed_files
@@ -180,7 +186,9 @@ def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
 
 
 def _is_result(name: str, written: ChangedFiles) -> bool:
-    """Whether a file is like those that the run has written into its code folder, and is no program or settings."""
+    """Whether a file resembles results that the run wrote into its code folder, and is not a program or
+    settings file.
+    """
     from windlass.views.code_files import pattern_of
     from windlass.worker.collect import matches
 
@@ -190,7 +198,7 @@ def _is_result(name: str, written: ChangedFiles) -> bool:
 
 
 def has_sent_code(engine: Engine, run_id: str) -> bool:
-    """Whether the ranks have a copy of the code, and not the folder itself."""
+    """Whether the ranks use a copy of the code instead of the folder itself."""
     from windlass.plan.steps import CodeStep
 
     plan = engine.plan_of(run_id)
@@ -212,20 +220,21 @@ def _require_code(plan: Plan, run_id: str) -> None:
 
 
 def connect(target_name: str, store: Store, context: Context) -> Engine:
-    """The engine of a target by its name. Raises UsageError, JobFileError."""
+    """Returns the engine of the named target. Raises UsageError, JobFileError."""
     target = find_address(target_name, context)
     return target_class(target.kind, f"target {target.name}").connect(store, target, context)
 
 
 def engine_for(run_id: str, store: Store) -> Engine:
-    """The engine of a recorded run. Raises NoSuchRun."""
+    """Returns the engine of a recorded run. Raises NoSuchRun."""
     return _engine(store.engine_of(run_id), store, run_id)
 
 
 def _engine(kind: str, store: Store, needed_by: str = "") -> Engine:
-    """The engine of runs of this kind. Raises UsageError where it is not installed."""
+    """Returns the engine for this kind of run. Raises UsageError if it is not installed."""
     found = engine_class(kind, needed_by)
-    if store.is_read_only and found.is_remote:  # which writes down what its target reports
+    # a remote engine records the status of its target, which a read-only record does not allow
+    if store.is_read_only and found.is_remote:
         from windlass.engines.recorded import RecordedEngine
 
         return RecordedEngine(store)
@@ -233,10 +242,10 @@ def _engine(kind: str, store: Store, needed_by: str = "") -> Engine:
 
 
 def find(run: str | None, store: Store, on: str | None = None, context: Context | None = None) -> tuple[Engine, str]:
-    """The engine and the id of the run that `run` stands for, as `naming.choose`; the newest without it.
+    """Resolves a run name to its engine and id, like `naming.choose`; by default the newest run.
 
-    With `on`, a run on this target, whichever machine started it. `context` is told which run the name of a job stands
-    for. Raises NoSuchRun, UsageError, EngineError.
+    With `on`, finds a run on this target, whichever machine started it. If `run` is a job name, `context` prints the
+    chosen run. Raises NoSuchRun, UsageError, EngineError.
     """
     if on is not None:
         engine, run_id = connect(on, store, context or here()).find(run)
@@ -249,7 +258,9 @@ def find(run: str | None, store: Store, on: str | None = None, context: Context 
 
 
 def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
-    """As `find`, but refuses the name of a job: what cannot be undone is named by its id. Raises UsageError."""
+    """Resolves a run like `find`, but rejects job names, because irreversible commands require an id. Raises
+    UsageError.
+    """
     engine, run_id = find(run, store, on)
     if newest_of(run, run_id):
         raise UsageError(
@@ -260,9 +271,9 @@ def find_by_id(run: str, store: Store, on: str | None) -> tuple[Engine, str]:
 
 
 def unreadable_ids(named: Sequence[str], store: Store) -> list[str]:
-    """Those of the names that are ids of runs which another version of Windlass recorded.
+    """Returns the names that are ids of runs recorded by another version of Windlass.
 
-    Raises UsageError for one that a process of that version still supervises.
+    Raises UsageError for a run that a process of that version still supervises.
     """
     unreadable = {one.id for one in store.unreadable()}
     found = [name for name in dict.fromkeys(named) if name in unreadable]
@@ -283,10 +294,11 @@ def find_all(
     *,
     is_over: bool | None = None,
 ) -> list[tuple[Engine, str]]:
-    """The runs of these names, once each, and those with all of these labels; the newest run without either.
+    """Resolves the named runs, without duplicates, and the runs with all of these labels; the newest run if neither is
+    given.
 
-    `is_over` leaves out the labelled runs that have, or have not, ended. Raises NoSuchRun, also where no run has the
-    labels, UsageError, EngineError.
+    `is_over` selects ended or active runs among the labelled ones. Raises NoSuchRun, also if no run has the labels,
+    UsageError, EngineError.
     """
     if not named and not labels:
         return [find(None, store, on, context)]
@@ -312,7 +324,7 @@ def _with_labels(
 
 @contextlib.contextmanager
 def opened(run: str | None, on: str | None = None) -> Iterator[tuple[Engine, str]]:
-    """The same for one command, with the record open while it lasts."""
+    """Resolves a run like `find` for one command, and keeps the record open meanwhile."""
     context = here()
     with context.store() as store:
         yield find(run, store, on, context)
@@ -322,15 +334,15 @@ def opened(run: str | None, on: str | None = None) -> Iterator[tuple[Engine, str
 
 
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
-    """All unfinished runs as of now, and the `last` newest of all (every run with None), newest first; what is left to
-    do of the end of one is tried again.
+    """Returns the current status of active runs, and the `last` newest runs (None: all), newest first. Unfinished
+    cleanup of ended runs is retried.
     """
     if last is None:
-        store.empty_trash()  # a list of all runs takes its time anyway
+        store.empty_trash()  # cheap compared with listing all runs
     fresh, by_kind = {}, dict[str, list[Status]]()
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished
-        with contextlib.suppress(WindlassError):  # one that cannot be looked at now must not hide the others
+        with contextlib.suppress(WindlassError):  # a run that cannot be checked now must not hide the others
             by_kind.setdefault(store.engine_of(unfinished.id), []).append(unfinished)
     for kind, some in by_kind.items():
         with contextlib.suppress(WindlassError):  # runs of an engine that is not installed must not hide the others
@@ -343,7 +355,7 @@ def statuses(store: Store, *, last: int | None = None) -> list[Status]:
 
 
 def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
-    """Recorded runs as of `now`: each engine is asked once for all that are unfinished, or may not be lost."""
+    """Returns the states of recorded runs at `now`. Each engine is queried once, for all its active and lost runs."""
     from windlass.engines.values import RunState
 
     found = list(found)
@@ -355,7 +367,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     for kind, some in by_kind.items():
         with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
             known |= {state.status.id: state for state in _engine(kind, store).states(some, now)}
-    # An engine gives one state for each status, in order; its status may have another phase, and keeps the id.
+    # An engine returns one state per status, in order. The phase may differ, the run id does not.
     return [known.get(status.id) or RunState(status, now) for status in found]
 
 
@@ -363,10 +375,10 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
 
 
 def replanned(old: Plan, changes: Mapping[str, Any], more: Sequence[str], context: Context) -> Plan:
-    """The plan of the same run with fields of its job replaced, and arguments added.
+    """Plans the same run again, with fields of its job replaced and arguments appended.
 
-    An elastic job that gets one number of nodes may still shrink as far as it could. The launcher stays: a script that
-    has found `RANK` on two nodes looks for it on one. Raises UsageError for a field that cannot change, JobFileError.
+    An elastic job whose number of nodes is set keeps its minimum. The launcher is kept, because a script that used
+    `RANK` on two nodes also expects it on one. Raises UsageError for a field that cannot change, JobFileError.
     """
     from windlass.actions.jobs import planned_job
     from windlass.code.revision import read_revision
@@ -410,11 +422,12 @@ def resume(
     new_code: bool = False,
     checkpoint: str | None = None,
 ) -> Status:
-    """Continue an ended run, with fields of its job replaced and arguments added if there are any, from the newest
-    checkpoint or the one given by its name, step or path.
+    """Continues an ended run from the newest checkpoint, or from one given by name, step or path. Fields of its job can
+    be replaced and arguments appended.
 
-    Its code is what the folder of the job has now, where it runs on this machine, something has changed or `new_code`
-    is set; else the code that was sent. Raises NoSuchRun, UsageError, JobFileError, PlanError, EngineError, StoreError.
+    The current code of the job's folder is used if the run is on this machine, anything has changed, or `new_code` is
+    set; otherwise the code that was sent at the start. Raises NoSuchRun, UsageError, JobFileError, PlanError,
+    EngineError, StoreError.
     """
     from windlass.actions.checkpoints import look, to_resume_from
 
@@ -427,10 +440,10 @@ def resume(
 
 
 def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
-    """Block until a run that was asked to end has ended.
+    """Blocks until a run with a stop request has ended.
 
-    Raises EngineError where that is not known `STOP_SECONDS` after the grace period, since the target does not answer
-    or reports that pods still run: such a target must not block a terminal forever. Raises NoSuchRun.
+    Raises EngineError if the end is not confirmed `STOP_SECONDS` after the grace period, because the target does not
+    respond or reports that pods still run; otherwise the terminal would block forever. Raises NoSuchRun.
     """
     give_up = time.monotonic() + grace_seconds + STOP_SECONDS
     while True:
@@ -446,24 +459,26 @@ def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
 
 
 def require_record(engine: Engine, run_id: str, command: str) -> None:
-    """Raise UsageError for a run without a record here, which `command` needs."""
+    """Raises UsageError for a run without a record on this machine, which `command` needs."""
     if engine.plan_of(run_id) is None:
         raise engine.unsupported(command)
 
 
 def require_here(engine: Engine, run_id: str) -> None:
-    """Raise UsageError for a run that has not ended and is supervised by another machine, which alone can end it."""
+    """Raises UsageError for an active run that another machine supervises, because only that machine can end it."""
     if (host := supervised_elsewhere(engine.status(run_id), engine.store)) is not None:
         raise UsageError(f"{run_id} has not ended, and is supervised on {host}", f"call this on {host}")
 
 
 def supervised_elsewhere(status: Status, store: Store) -> str | None:
-    """The machine whose supervisor has to act on a stop request, where it is not this one and the run goes on."""
+    """Returns the name of the other machine that supervises an active run; None for runs supervised here and ended
+    runs.
+    """
     return None if status.phase.is_terminal else store.host_elsewhere(status)
 
 
 def _waiting_for(run_id: str, store: Store) -> list[str]:
-    """The runs that have not started, and may not have seen yet that this one has succeeded (`--after`)."""
+    """Returns queued runs that wait for the success of this run (`--after`) and may not have noticed it yet."""
     from windlass.plan.steps import AfterStep
 
     waiting = [one for one in store.statuses(unfinished=True) if one.phase is Phase.QUEUED and not one.attempts]
@@ -471,8 +486,9 @@ def _waiting_for(run_id: str, store: Store) -> list[str]:
 
 
 def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:
-    """Raise UsageError for a run that has not ended, after which others are to start, or with which all would go that
-    it could be resumed from; `on` is the target by which the user has named it."""
+    """Raises UsageError for an active run, a run that others wait for, or a run with the only copy of its checkpoints;
+    `on` is the target named by the user.
+    """
     from windlass.actions.checkpoints import kept_only_here
 
     found = engine.status(run_id)

@@ -1,4 +1,4 @@
-"""Finds a target by its name."""
+"""Finds a target by name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ FILE: Final = "targets.yaml"
 
 
 def target_files(context: Context) -> list[Path]:
-    """Where targets are named: beside the job first, then the user's own, then those of clusters of one's own."""
+    """Returns the files that define targets: next to the job first, then the user's, then those of the user's
+    clusters.
+    """
     config = Path(context.environ.get("XDG_CONFIG_HOME") or Path(context.environ.get("HOME", "/")) / ".config")
     return [context.cwd / FILE, config / "windlass" / FILE, *sorted(context.home.glob(f"clusters/*/{FILE}"))]
 
 
 def find_target(name: str, context: Context) -> Target:
-    """The target called `name`. Raises UsageError where there is none, JobFileError for a file with problems."""
+    """Returns the named target. Raises UsageError if it does not exist, JobFileError for an invalid file."""
     known = named_targets(context)
     if name not in known:
         names = ", ".join(sorted(known))
@@ -35,7 +37,7 @@ def find_target(name: str, context: Context) -> Target:
 
 
 def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
-    """The targets by name, each with the file that names it; `local` is there without one. Raises JobFileError."""
+    """Returns all targets by name, each with its file. `local` exists without a file. Raises JobFileError."""
     from windlass.spec.targets import LocalTarget
 
     known: dict[str, tuple[Target, Path | None]] = {DEFAULT: (LocalTarget(name=DEFAULT), None)}
@@ -44,13 +46,14 @@ def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
             from windlass.spec.parse import parse_targets
 
             found = parse_targets(read_text(path, str(path)), str(path), target_model, added_kinds)
-            named = {name for name, target in found.items() if "kind" in target.model_fields_set}  # else added: `local`
+            # excludes the `local` that the parser adds
+            named = {name for name, target in found.items() if "kind" in target.model_fields_set}
             known |= {name: (target, path) for name, target in found.items() if name in named}
     return known
 
 
 def target_names(context: Context) -> list[str]:
-    """The names that `--on` takes, in the order of their files; without the models of targets, for completion."""
+    """Returns the names for `--on` in file order. Does not load the target models, because completion must be fast."""
     from windlass.spec.yamltext import read_yaml
 
     names = [DEFAULT]
@@ -61,7 +64,7 @@ def target_names(context: Context) -> list[str]:
 
 
 def remote_names(context: Context) -> list[str]:
-    """The names of targets that runs of other machines may be on, as far as their files can be read."""
+    """Returns names of targets that may have runs of other machines; unreadable files are skipped."""
     from windlass.spec.yamltext import read_yaml
 
     found: dict[str, bool] = {}
@@ -74,9 +77,10 @@ def remote_names(context: Context) -> list[str]:
 
 
 def find_address(name: str, context: Context) -> Target | ClusterAddress:
-    """How to reach the target called `name`, for commands on its runs: they read no more of the target of a cluster.
+    """Returns the connection settings of the named target, for commands on existing runs.
 
-    So they start in half of the time that the models of all fields take. Raises as `find_target`.
+    Of a cluster's target only these settings are read, which halves the start-up time. Raises the errors of
+    `find_target`.
     """
     from windlass.spec.address import read_address
 

@@ -1,4 +1,4 @@
-"""Finds why a run ended as it did."""
+"""Diagnoses why a run ended as it did."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def why(run_id: str, engine: Engine) -> Diagnosis:
-    """The diagnosis of a run, by all that its engine can observe. Raises NoSuchRun."""
+    """Returns the diagnosis of a run, from everything that its engine can observe. Raises NoSuchRun."""
     from windlass.diagnose.diagnose import diagnose
 
     return diagnose(engine.observe(run_id))
 
 
 def report(run_id: str, engine: Engine) -> Why:
-    """The same with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
+    """Returns the diagnosis with every restart of the run, as `windlass why` shows it. Raises NoSuchRun."""
     from windlass.diagnose.diagnose import diagnose
     from windlass.runs.data import data_differences
     from windlass.runs.ledger import restarts

@@ -1,1 +1,1 @@
-"""What commands print as JSON and its schemas: projections of domain values, and values of their own for the rest."""
+"""Values that commands print as JSON, and their schemas: projections of domain values, and separate view classes."""

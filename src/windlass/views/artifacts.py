@@ -1,4 +1,4 @@
-"""Results of a run and copied files: what `windlass artifacts` and `windlass cp` print."""
+"""Results of a run and copied files: output of `windlass artifacts` and `windlass cp`."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ class Artifact:
     """A result of a run."""
 
     kind: str
-    """`outputs`, `checkpoints`, `uploaded`: outputs in a store, or `code`: what a script has left in its own folder."""
+    """`outputs`, `checkpoints`, `uploaded` (outputs in an object store), or `code` (files that the script left in its
+    code folder)."""
     place: str
-    """`folder` of this machine, `claim` or `pods` of a cluster, or `store`."""
+    """`folder` on this machine, `claim` or `pods` of a cluster, or `store`."""
     where: str
-    """A path, in a claim relative to it, or an address."""
+    """Path (relative to the claim for a claim), or address in an object store."""
     claim: str = ""
     """Name of the claim; empty for other places."""
     files: int | None = None
-    """Null where they were not counted, and for checkpoints."""
+    """Number of files; null if they were not counted, and for checkpoints."""
     bytes: int | None = None
-    """Of complete checkpoints together, or of the newest one where the others were not read; null where not known."""
+    """Size in bytes. For checkpoints, the total of the complete ones, or of the newest one if only that is known; null
+    if unknown."""
     digest: str = ""
     """Digest of the uploaded set."""
     steps: tuple[int, ...] | None = None
-    """Of complete checkpoints, the newest first; null where they were not read."""
+    """Steps of complete checkpoints, newest first; null if they were not read."""
     newest_step: int | None = None
     """Step of the newest checkpoint."""
     others: int = 0
-    """Entries of the folder that are no checkpoints of windlass.train."""
+    """Number of entries in the folder that are not checkpoints of windlass.train."""
     copy: str = ""
-    """The command that copies it to this machine; empty where there is nothing to be copied."""
+    """Command that copies the result to this machine; empty if there is nothing to copy."""
     note: str = ""
-    """A remark for the user, such as: deleted with the pods."""
+    """Remark for the user, such as: deleted with the pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file of the outputs."""
+    """An output file."""
 
     name: str
     bytes: int
@@ -58,12 +60,12 @@ class ArtifactList:
 
 @dataclass(frozen=True, slots=True)
 class CopiedFiles:
-    """What `cp` copied."""
+    """Result of `windlass cp`."""
 
     id: str
     path: str
-    """Where they are now, in the run or on this machine."""
+    """Path of the copy, in the run or on this machine."""
     files: int
     bytes: int
     left_out: tuple[str, ...]
-    """What was not copied, each with the reason: links that lead out, devices."""
+    """Paths that were not copied, each with the reason: links that lead outside, devices."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what `windlass checkpoints` prints."""
+"""Checkpoints of a run: output of `windlass checkpoints`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """One checkpoint, as its name and manifest describe it."""
+    """A checkpoint as described by its name and manifest."""
 
     name: str
     path: str
     step: int
-    """Steps done over the whole run."""
+    """Completed steps over the whole run."""
     epoch: int
-    """The epoch to continue with."""
+    """Epoch in which training continues."""
     created_at: float
-    """Unix seconds; of the folder where there is no manifest."""
+    """Creation time in Unix seconds; without a manifest, the modification time of the folder."""
     bytes: int
     complete: bool
-    """Whether its manifest is valid."""
+    """Whether the manifest is valid."""
     state: str
-    """`complete`, `unfinished`, `damaged`, `unreadable` or `unknown-format`, by its manifest."""
+    """State according to the manifest: `complete`, `unfinished`, `damaged`, `unreadable` or `unknown-format`."""
     attempt: int
-    """The attempt that saved it."""
+    """Attempt that saved the checkpoint."""
     world_size: int
-    """Number of ranks that saved it."""
+    """Number of ranks that saved the checkpoint."""
     problem: str
-    """Why it is not complete."""
+    """Why the checkpoint is not complete; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CheckpointList:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
-    """One checkpoint of which every byte was read."""
+    """A checkpoint after every byte was read."""
 
     name: str
     state: str
@@ -52,32 +52,32 @@ class VerifiedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoints:
-    """What `checkpoints verify` found."""
+    """Result of `checkpoints verify`."""
 
     id: str
     ok: bool
-    """Whether all are verified."""
+    """Whether all checkpoints are verified."""
     checkpoints: tuple[VerifiedCheckpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedCheckpoints:
-    """What `checkpoints prune` removed."""
+    """Result of `checkpoints prune`."""
 
     id: str
     removed: tuple[str, ...]
     set_aside: tuple[str, ...]
-    """Damaged ones that were renamed, by the name that they had."""
+    """Former names of damaged checkpoints that were renamed."""
     kept: tuple[str, ...]
     freed_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedCheckpoint:
-    """The file that `checkpoints export` wrote."""
+    """Result of `checkpoints export`."""
 
     id: str
     name: str
-    """The checkpoint."""
+    """Name of the checkpoint."""
     path: str
     bytes: int

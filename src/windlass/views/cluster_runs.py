@@ -1,4 +1,4 @@
-"""Runs on a cluster, whichever machine started them: what `ps`, `status` and `stop` print with `--on`."""
+"""Runs on a cluster, whichever machine started them: output of `ps`, `status` and `stop` with `--on`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A run that a watched list no longer has."""
+    """A run that has disappeared from a watched list."""
 
     id: str
     removed: bool = True
@@ -24,7 +24,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class RunOnCluster:
-    """A run on a cluster, whichever machine started it, as far as its objects show it."""
+    """A run on a cluster, whichever machine started it, according to its Kubernetes objects."""
 
     id: str
     name: str
@@ -33,39 +33,39 @@ class RunOnCluster:
     namespace: str
     phase: Phase
     attempt: int
-    """The newest for which pods were made; 0 before the first."""
+    """Newest attempt for which pods were created; 0 before the first."""
     pods_ready: int
     pods_total: int
     created_at: float
-    """Unix seconds."""
+    """Creation time in Unix seconds."""
     waits_for: str
-    """Why the newest attempt has not begun."""
+    """Why the newest attempt has not started; empty if it has."""
     kept: Literal["here", "elsewhere"]
-    """Whether this machine has its record."""
+    """Whether the run's record is on this machine."""
     user: str
-    """The user who started it; empty where that is not recorded in the cluster."""
+    """User who started the run; empty if the cluster does not record it."""
     supervisor: str
-    """`cluster` where its supervisor is a pod of the cluster, and with it the record; else empty."""
+    """`cluster` if the supervisor is a pod of the cluster, which then also has the record; else empty."""
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str
-    """What users have written about it, where its record is in the cluster or here."""
+    """Note on the run, if its record is in the cluster or on this machine."""
     warnings: tuple[RunWarning, ...]
-    """What did not end it and may spoil its result; empty where its record is on another machine."""
+    """Conditions that did not end the run but may spoil its result; empty if its record is on another machine."""
 
 
 def on_cluster(state: RunState) -> RunOnCluster:
-    """The view of a run by its pods, for a list."""
+    """Returns the view of a run for a list, from its pods."""
     status = state.status
     return view_of(RunOnCluster, status, status.times, status.supervision, status.about, **placed(state))
 
 
 def placed(state: RunState) -> dict[str, Any]:
-    """Fields of a run's location and pods."""
+    """Returns the fields about a run's location and pods."""
     placement = state.placement
     assert placement is not None
     return {
-        # Pods are named for the attempt that made them, and those that follow may run in them too.
+        # Pods are named after the attempt that created them; later attempts may reuse them.
         "attempt": max(placement.attempt, len(state.status.attempts)),
         "namespace": placement.namespace,
         "pods_ready": placement.pods_ready,
@@ -85,35 +85,35 @@ class Pod:
     reason: str
     message: str
     machine: str
-    """The cluster's node that it is on."""
+    """Kubernetes node that the pod is scheduled on."""
     exit_code: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RunOnClusterWithPods(RunOnCluster):
-    """The same, alone."""
+    """A run on a cluster with its pods, for the display of a single run."""
 
     pods: tuple[Pod, ...]
     """Pods of the newest attempt."""
     progress: Mapping[str, Any]
-    """What its first node has last reported."""
+    """Latest progress reported by the first node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswer:
-    """In a watched list: whether the cluster answers."""
+    """Whether the cluster responds, as an entry of a watched list."""
 
     target: str
     stale: str | None
-    """Why the cluster cannot be queried; null once it answers again."""
+    """Why the cluster cannot be queried; null once it responds again."""
     as_of: float
-    """When it last answered: the states printed so far are as of then, in Unix seconds."""
+    """Time of the last response in Unix seconds; the states printed so far are from this time."""
     runs: int
-    """How many runs these are."""
+    """Number of runs in the list."""
 
 
 def with_pods(state: RunState) -> RunOnClusterWithPods:
-    """The view of a run by its pods, alone."""
+    """Returns the view of a single run with its pods."""
     assert state.placement is not None
     pods = tuple(Pod(**pod) for pod in state.placement.pods)
     status = state.status

@@ -1,4 +1,4 @@
-"""The new and changed files of a run's code folder: what was copied to its output, and what would be lost."""
+"""New and changed files in a run's code folder: files copied to its output, and files that would be lost."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ MOST_PATTERNS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ChangedFiles:
-    """The files of the code folder that are new or changed since the run began, when its ranks had ended."""
+    """Files of the code folder that are new or changed since the start of the run, as of the end of its ranks."""
 
     folder: str
-    """The code folder, as the ranks saw it."""
+    """Path of the code folder as seen by the ranks."""
     is_kept: bool
-    """Whether the folder is on this machine, where the files stay until another run or a user changes them. Otherwise
-    it is deleted with its pod, or with the host of its training job."""
+    """Whether the folder is on this machine, where the files remain until another run or the user changes them.
+    Otherwise it is deleted with its pod, or with the host of its training job."""
     wanted: tuple[str, ...]
-    """The job's `outputs.collect`."""
+    """Patterns in the job's `outputs.collect`."""
     copied: int
-    """Files that were copied to the output; each node counts its own."""
+    """Number of files copied to the output, summed over nodes."""
     copied_nodes: int
-    """The nodes that have copied some."""
+    """Number of nodes that copied files."""
     copied_bytes: int
     left: int
-    """Files that are only in the code folder."""
+    """Number of files that exist only in the code folder."""
     left_bytes: int
     largest: tuple[FileSize, ...]
-    """The ten largest of these."""
+    """The ten largest files that exist only in the code folder."""
     is_cut: bool
-    """Whether there may be more: the time to list them was over."""
+    """Whether the list may be incomplete because the time limit for listing was reached."""
     patterns: tuple[str, ...]
-    """What `outputs.collect` lacks to keep the largest ones."""
+    """Patterns to add to `outputs.collect` to keep the largest files."""
 
 
 def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles | None:
-    """The view of what the nodes of the newest attempt have reported; None where none has, or nothing has changed."""
+    """Builds the view from the reports of the newest attempt's nodes; None without reports or changed files."""
     is_kept = plan.engine == "local"
     wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
     if is_kept:
-        found = found[-1:]  # all nodes have the same folder, and the last one has seen all
+        found = found[-1:]  # all nodes share one folder, and the last report is complete
     if not found or not (wanted or any(one.left for one in found)):
         return None
     largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MOST]
@@ -72,13 +72,15 @@ def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles
 
 
 def newest_save(reports: Sequence[events.CodeFiles]) -> SavedState | None:
-    """The newest saved state, of all nodes."""
+    """Returns the newest saved state among all nodes."""
     saves = [one.save for one in reports if one.save is not None]
     return max(saves, key=lambda one: one.at, default=None)
 
 
 def pattern_of(path: str) -> str:
-    """The pattern that keeps a file and its like: `out/**` for one in a folder, `*.pt` for one that is in none."""
+    """Returns a pattern that matches a file and similar ones: `out/**` for a file in a folder, `*.pt` for one at the
+    top.
+    """
     folder, slash, _ = path.partition("/")
     if slash:
         return f"{_literal(folder)}/**"
@@ -87,6 +89,6 @@ def pattern_of(path: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """A pattern for this text alone, or with `?` for each letter that no terminal shows as it is."""
+    """Returns a pattern that matches exactly this text, with `?` for characters that terminals do not show."""
     shown = re.sub(r"([*?\[])", r"[\1]", text)
     return "".join(letter if letter.isprintable() else "?" for letter in shown)

@@ -1,4 +1,4 @@
-"""The cost of a run, as `windlass cost` prints it."""
+"""Cost of a run: output of `windlass cost`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class CostReport:
     phase: Phase
     ledger: Ledger
     cost: Cost | None
-    """Null where the target has no price."""
+    """Cost so far; null if the target has no price."""
     billed: Billed | None = None
-    """Null where the target reports nothing of that."""
+    """Billed time reported by the target; null if it reports none."""

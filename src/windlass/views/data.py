@@ -1,4 +1,4 @@
-"""Sets of files: what `windlass data` prints."""
+"""Data sets: output of `windlass data`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.storage.verify import Verified
 
 @dataclass(frozen=True, slots=True)
 class DataCopied:
-    """What `data copy` did."""
+    """Result of `data copy`."""
 
     source: str
     destination: str
@@ -19,60 +19,60 @@ class DataCopied:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a set."""
+    """A file in a data set."""
 
     name: str
     bytes: int
     digest: str
-    """By the manifest; empty where that does not have the file in this version."""
+    """Digest from the manifest; empty if the manifest does not contain this version of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataCopyPreview:
-    """What `data copy --dry-run` found: nothing was written."""
+    """Result of `data copy --dry-run`, which writes nothing."""
 
     source: str
     destination: str
     files: tuple[DataFile, ...]
-    """Files that would be copied, by name; without digests, since no file is read."""
+    """Files that would be copied, sorted by name; without digests, because no file is read."""
     bytes: int
-    """Of these files."""
+    """Total size of the files in bytes."""
     unchanged_files: int
     refused: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DataVerified:
-    """What `data verify` found."""
+    """Result of `data verify`."""
 
     address: str
     found: Verified
 
     @property
     def ok(self) -> bool:
-        """Whether all files are as the manifest says."""
+        """Whether all files match the manifest."""
         return not self.found.problems
 
 
 @dataclass(frozen=True, slots=True)
 class CachedData:
-    """A set in the cache of this machine."""
+    """A data set in the cache of this machine."""
 
     digest: str
-    """Empty for one of which only a part was fetched."""
+    """Digest of the data set; empty if it was only partially fetched."""
     folder: str
-    """Where its files are; after `data stage --on`, the claim that has them."""
+    """Folder with the files; after `data stage --on`, the claim that contains them."""
     files: int
     bytes: int
     sources: tuple[str, ...]
-    """Addresses that had it when they were last read."""
+    """Addresses that contained this data set when they were last read."""
     used_at: float
-    """Unix seconds."""
+    """Time of last use in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedData(CachedData):
-    """What `data stage` did."""
+    """Result of `data stage`."""
 
     fetched_bytes: int
     seconds: float
@@ -80,15 +80,15 @@ class StagedData(CachedData):
 
 @dataclass(frozen=True, slots=True)
 class DataCacheList:
-    """The cache of this machine."""
+    """Content of the data cache of this machine."""
 
     sets: tuple[CachedData, ...]
-    """The least recently used first."""
+    """Data sets, least recently used first."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataList:
-    """What `data ls` shows."""
+    """Result of `data ls`."""
 
     address: str
     digest: str

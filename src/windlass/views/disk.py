@@ -1,4 +1,4 @@
-"""Runs on the disk of this machine: what `windlass du`, `prune` and `rm` print."""
+"""Disk space of runs on this machine: output of `windlass du`, `prune` and `rm`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class RunDisk:
     id: str
     phase: Phase
     bytes: int
-    """Of its folder: logs, code, results and checkpoints that are in it."""
+    """Size of the run's folder in bytes: logs, code, and the results and checkpoints in it."""
     result_files: int
-    """Files of its results, where those are in its folder."""
+    """Number of result files in the run's folder."""
     result_bytes: int
     checkpoint_bytes: int
-    """Bytes of the checkpoints in its folder."""
+    """Size of the checkpoints in the run's folder in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class DiskUse:
     """Disk space of all records on this machine."""
 
     home: str
-    """The folder, `$WINDLASS_HOME`."""
+    """Path of the home folder, `$WINDLASS_HOME`."""
     bytes: int
-    """Total of the folder."""
+    """Total size of the home folder in bytes."""
     runs: tuple[RunDisk, ...]
-    """The largest first."""
+    """Runs, largest first."""
     others: Mapping[str, int]
-    """Bytes of everything else in the folder by its name: sets of data, clusters, the record itself."""
+    """Bytes of all other entries in the home folder by name: data sets, clusters, the record itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +44,29 @@ class PrunedRun:
     id: str
     phase: Phase
     age_seconds: float
-    """Since its end."""
+    """Seconds since the end of the run."""
     bytes: int
-    """Of its folder."""
+    """Size of the run's folder in bytes."""
     result_files: int
-    """Files of its results in that folder."""
+    """Number of result files in the run's folder."""
     kept_for: str = ""
-    """Why it was not removed: `results`, or a sentence; empty for one that was."""
+    """Why the run was kept: `results`, or a sentence; empty if it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedRuns:
-    """What `prune` removed, oldest first."""
+    """Result of `prune`, oldest runs first."""
 
     removed: tuple[PrunedRun, ...]
     kept: tuple[PrunedRun, ...]
-    """Runs that `--force` would also have removed."""
+    """Runs that only `--force` would have removed."""
     is_dry: bool
-    """Whether nothing was removed."""
+    """Whether this was a dry run that removed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedRuns:
-    """What `rm` removed."""
+    """Result of `rm`."""
 
     removed: tuple[str, ...]
-    """Ids, in the order in which they were given."""
+    """Run ids in the order given."""

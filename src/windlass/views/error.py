@@ -1,4 +1,4 @@
-"""Why a command failed, as JSON on standard error."""
+"""Error of a failed command, as JSON on standard error."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class ErrorView:
     """Why a command failed."""
 
     code: int
-    """The exit code."""
+    """Exit code of the command."""
     message: str
     hint: str
-    """What to do; may be empty."""
+    """Suggested fix; may be empty."""
     problems: tuple[Problem, ...]
-    """All errors of a file."""
+    """All errors in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """On standard error, where a command with -o json fails."""
+    """Output on standard error if a command with -o json fails."""
 
     error: ErrorView

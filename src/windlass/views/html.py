@@ -1,4 +1,4 @@
-"""Shows a run as a table in a notebook."""
+"""Renders a run as an HTML table for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def run_table(status: Status, now: float) -> str:
-    """HTML of a run: where it is, since when, how far, and where its results are."""
+    """Returns HTML with a run's target, phase, duration, progress, and result location."""
     seconds = (now if status.times.ended_at is None else status.times.ended_at) - status.times.created_at
     progress = {name: getattr(status.progress, name) for name in ("step", "total", "epoch", "loss")}
     rows = {

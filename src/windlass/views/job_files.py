@@ -1,4 +1,4 @@
-"""Job files that were written: what `windlass init` and `windlass import` print."""
+"""Created job files: output of `windlass init` and `windlass import`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from windlass.importers.source import Left
 
 @dataclass(frozen=True, slots=True)
 class WrittenJob:
-    """The files that `init` wrote."""
+    """Result of `init`."""
 
     written: tuple[str, ...]
     template: str
     reason: str
-    """Why this template."""
+    """Reason for the choice of the template."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """What `import` made of a manifest."""
+    """Result of `import`."""
 
     written: tuple[str, ...]
-    """Empty where the file went to standard output."""
+    """Paths of written files; empty if the job file went to standard output."""
     kind: str
-    """Kind of the manifest."""
+    """Kind of the imported manifest."""
     job: Mapping[str, Any]
     text: str
-    """The job file."""
+    """Text of the job file."""
     left: tuple[Left, ...]
-    """Fields of the manifest that the job file does not have."""
+    """Fields of the manifest that have no equivalent in the job file."""
     target: str
-    """The target to paste into targets.yaml; empty where the manifest says nothing of one."""
+    """Target definition to paste into targets.yaml; empty if the manifest describes no target."""

@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """One event; the fields of its kind are beside these, see docs/concepts/record.md."""
+    """An event. Fields specific to its kind are on the same level, see docs/concepts/record.md."""
 
     seq: int
-    """1, 2, 3 … within the run."""
+    """Number of the event within the run, starting at 1."""
     time: float
-    """Unix seconds."""
+    """Time of the event in Unix seconds."""
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class LogLineView:
-    """A line of a rank."""
+    """A line of output from a rank."""
 
     time: float
-    """When it arrived, in Unix seconds."""
+    """Arrival time in Unix seconds."""
     attempt: int
-    """From 1."""
+    """Number of the attempt, starting at 1."""
     rank: int
     text: str
-    """Without its newline."""
+    """Text of the line without its newline."""

@@ -1,4 +1,4 @@
-"""What `windlass prices` prints: prices with source and date, and facts of instance types."""
+"""Prices with source and date, and facts about instance types: output of `windlass prices`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from windlass.pricing.price import Price, SpotRange
 
 @dataclass(frozen=True, slots=True)
 class InstancePrice:
-    """An EC2 instance type: what it has, and what it costs."""
+    """Hardware and price of an EC2 instance type."""
 
     type: str
-    """As it was asked for, `ml.` before it or not."""
+    """Instance type as requested, with or without `ml.`."""
     facts: InstanceType
     on_demand: Price | None
-    """Null where no source states it."""
+    """On-demand price; null if no source has it."""
     spot: SpotRange | None
-    """Null before `windlass prices update`."""
+    """Spot prices; null before `windlass prices update`."""
     unknown: str
     """Why `on_demand` is null; empty if there is a price."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChargeView:
-    """Something else that is billed."""
+    """Price of another billed service."""
 
     name: str
-    """Such as `nat.gateway`."""
+    """Name of the charge, such as `nat.gateway`."""
     what: str
     price: Price | None
-    """Null where no source states it."""
+    """Price; null if no source has it."""
     unknown: str
     """Why `price` is null; empty if there is a price."""
 
@@ -42,33 +42,33 @@ class PriceList:
 
     region: str
     instances: tuple[InstancePrice, ...]
-    """The types that were asked for; else those with an accelerator that have a price."""
+    """Requested instance types; by default, those with an accelerator and a price."""
     charges: tuple[ChargeView, ...]
     """Prices of other services; empty if instance types were requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionUpdated:
-    """Prices that were fetched for a region."""
+    """Prices fetched for one region."""
 
     region: str
     date: str
     """ISO date of the fetch."""
     num_instances: int
-    """Instance types with a price."""
+    """Number of instance types with a price."""
     num_charges: int
-    """Other prices."""
+    """Number of other prices."""
     num_spot: int
-    """Instance types with a range of spot prices."""
+    """Number of instance types with a range of spot prices."""
     missing: tuple[str, ...]
-    """Charges that stay unknown."""
+    """Charges whose price remains unknown."""
     problem: str
-    """Why there are no spot prices; empty where there are."""
+    """Why there are no spot prices; empty if there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class PricesUpdated:
-    """What `prices update` has written."""
+    """Result of `prices update`."""
 
     path: str
     regions: tuple[RegionUpdated, ...]

@@ -1,7 +1,7 @@
-"""The attributes of domain values that `-o json` prints, with their names; other dataclasses print all fields.
+"""Defines which attributes of domain values `-o json` prints, and their names; other dataclasses print all fields.
 
-A row has a class and its printed attributes in order: fields and properties, also of another attribute (`ref.kind`).
-The JSON name is the last name of the path, or NAME in NAME=PATH; `:2` after a path rounds an amount to cents.
+Each row has a class and its printed attributes in order: fields and properties, also of nested attributes (`ref.kind`).
+The JSON name is the last part of the path, or NAME in NAME=PATH; `:2` after a path rounds an amount to cents.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PROJECTIONS: Final[Mapping[str, str]] = {
 
 
 class Printed(NamedTuple):
-    """A field of a projection."""
+    """A printed attribute of a projection."""
 
     name: str
     path: str
@@ -64,7 +64,7 @@ _read: Final[dict[type, tuple[Printed, ...]]] = {}
 
 
 def projection(kind: type) -> tuple[Printed, ...]:
-    """The printed fields of a class; empty for a class that prints all of its fields."""
+    """Returns the printed attributes of a class; empty for a class that prints all of its fields."""
     found = _read.get(kind)
     if found is None:
         row = PROJECTIONS.get(f"{kind.__module__}.{kind.__qualname__}", "")

@@ -1,4 +1,4 @@
-"""A run, in a list and alone: what `ps`, `status`, `run`, `stop` and `resume` print."""
+"""A run, in a list and alone: output of `ps`, `status`, `run`, `stop` and `resume`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from windlass.runs.store import Store
 
 LEDGER_SECONDS: Final = 1.0
-"""How old the ledger of a view may be: it is added up from all events."""
+"""Maximum age in seconds of the ledger in a view, because it is computed from all events."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunId:
-    """A run that was started and is not waited for."""
+    """Id of a run that was started with --detach."""
 
     id: str
 
@@ -43,7 +43,7 @@ class RunNote:
 
     id: str
     note: str
-    """Empty where there is none."""
+    """Text of the note; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,114 +55,115 @@ class RunSummary:
     """Name of the job."""
     target: str
     host: str | None
-    """Name of the machine that supervises it; null where its supervisor runs in the cluster."""
+    """Host name of the machine that supervises the run; null if its supervisor runs in the cluster."""
     is_here: bool
-    """Whether that is this machine."""
+    """Whether `host` is this machine."""
     user: str
-    """The user who started it; empty where that is not known."""
+    """User who started the run; empty if unknown."""
     supervisor: str
-    """`cluster` where its supervisor is a pod of the cluster; empty where it is a process of `host`."""
+    """`cluster` if the supervisor is a pod of the cluster; empty if it is a process on `host`."""
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str
-    """What its user has written about it."""
+    """The user's note on the run."""
     phase: Phase
     exit_code: int | None
-    """The exit code of the rank that failed first; null while the run is active."""
+    """Exit code of the rank that failed first; null while the run is active."""
     created_at: float
-    """Unix seconds."""
+    """Creation time in Unix seconds."""
     ended_at: float | None
-    """Unix seconds; null while the run is active."""
+    """End time in Unix seconds; null while the run is active."""
     attempts: tuple[Attempt, ...]
-    """Oldest first."""
+    """Attempts, oldest first."""
     phases: Mapping[Phase, float]
-    """Seconds in each phase; they sum to the wall clock."""
+    """Seconds in each phase; their sum is the wall-clock time."""
     ranks: tuple[RankState, ...]
     """Ranks of the newest attempt."""
     progress: events.Progress
-    """The newest report of the script."""
+    """Latest progress reported by the script."""
     cause: events.RootCause | None
-    """The root cause of the newest failure."""
+    """Root cause of the newest failure."""
     checkpoint: events.CheckpointChanged | None
-    """The newest checkpoint that was saved."""
+    """Newest saved checkpoint."""
     warnings: tuple[RunWarning, ...]
-    """What did not end it and may spoil its result, in the order in which it was first seen."""
+    """Conditions that did not end the run but may spoil its result, in the order of first occurrence."""
     restarts_left: int | None
-    """How many of the job's restarts are left; null for a run whose engine counts none."""
+    """Number of restarts left; null if the engine does not count restarts."""
     waits_for: str | None
-    """Why the newest attempt has not begun, as its target reports it."""
+    """Why the newest attempt has not started, as reported by the target."""
     condition: events.ConditionChanged | None
-    """What keeps the run from being supervised; null if nothing does."""
+    """Condition that prevents supervision of the run; null if there is none."""
     logs_dropped: tuple[Dropped, ...]
-    """Output that the logs lack; empty where they are complete."""
+    """Output missing in the logs; empty if they are complete."""
     output_dir: str
-    """Where the script writes its results."""
+    """Folder in which the script writes its results."""
     as_of: float | None
-    """When the state was read, in Unix seconds; null if it is current."""
+    """Time at which the state was read, in Unix seconds; null if it is current."""
     stale: str | None
-    """Why the state may have changed since; null if it is current."""
+    """Why the state may be outdated; null if it is current."""
 
     def elapsed(self, now: float) -> float:
-        """Seconds from the run's beginning to its end, or to `now`."""
+        """Returns the seconds from the start of the run to its end, or to `now`."""
         return (now if self.ended_at is None else self.ended_at) - self.created_at
 
 
 @dataclass(frozen=True, slots=True)
 class Run(RunSummary):
-    """A run alone."""
+    """A single run with all details."""
 
     num_nodes: int
-    """As planned; an elastic run may have fewer."""
+    """Planned number of nodes; an elastic run may have fewer."""
     procs_per_node: int
     max_restarts: int
-    """How many restarts the job allows."""
+    """Number of restarts that the job allows."""
     checkpoint_find: str | None
-    """The pattern of the checkpoints that the script itself saves; null where the job has none."""
+    """Pattern of the checkpoints that the script saves itself; null if the job has none."""
     revision: Revision | None
-    """The commit that its code was at; null outside of a git work tree."""
+    """Git commit of the code; null outside a git work tree."""
     code_not_kept: str
-    """Why the code that it began with was not kept beside its record; empty where it was."""
+    """Why the code at the start was not stored next to the record; empty if it was."""
     imports: tuple[str, ...]
-    """Libraries that take long to import, and that its script was seen to import."""
+    """Slow-to-import libraries that the script imported."""
     ledger: Ledger
     network: events.NetworkCreated | None
-    """The addresses of nodes that have a network of their own; null where they have none."""
+    """Node addresses in a network created for the run; null without one."""
     data: tuple[events.DataStaged, ...]
-    """The data sets that its ranks read, as far as they were staged."""
+    """Staged data sets that the ranks read."""
     data_differences: tuple[DataDifference, ...]
-    """Those of them that an earlier run of the job has not read."""
+    """Data sets that differ from those of the newest earlier run of the job."""
     outputs: events.OutputsUploaded | None
-    """Where its outputs were uploaded; null where they were not."""
+    """Location of the uploaded outputs; null if they were not uploaded."""
     collected: events.OutputsCollected | None
-    """Its outputs that were collected from the pods of a cluster; null where none were."""
+    """Outputs collected from the pods of a cluster; null if there are none."""
     changed_files: ChangedFiles | None
-    """The new and changed files of the code folder; null where there are none, or none are known."""
+    """New and changed files in the code folder; null if there are none, or they are unknown."""
     own_save: SavedState | None
-    """The newest file in the code folder or in those of the run that is a saved state by its name; null for none, or
-    where it is not known."""
+    """Newest file, in the code folder or in the folders of the run, whose name suggests a saved training state; null if
+    there is none, or it is unknown."""
     outputs_left: bool
-    """Whether its ranks have succeeded, so that `resume` only stores its outputs."""
+    """Whether the ranks have succeeded and only the upload of outputs is missing, which `resume` completes."""
     disk_full: bool
-    """Whether the disk under the record is full: the ends of runs are recorded, all else once there is space."""
+    """Whether the disk with the record is full. The ends of runs are recorded immediately, everything else once there
+    is space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """How far a run is, as far as its script reports it."""
+    """Progress of a run, as reported by its script."""
 
     share: float | None
-    """0 to 1; None where the last step is not known."""
+    """Completed fraction, 0 to 1; None if the last step is unknown."""
     step: int | None
     total: int | None
-    """The last step."""
+    """Number of the last step; None if unknown."""
     rate: float | None
-    """Steps a second."""
+    """Steps per second; None if unknown."""
     left_seconds: float | None
-    """Time to the last step at this rate."""
+    """Seconds to the last step at the current rate; None if unknown."""
 
 
 def summary_of(status: Status, now: float, *, is_here: bool, current: RunState | None = None) -> RunSummary:
-    """The view of a run for a list; `current` has why its state may be old."""
+    """Builds the list view of a run; `current` contains why its state may be outdated."""
     return view_of(
         RunSummary,
         status,
@@ -190,7 +191,7 @@ def run_of(
     data_differences: tuple[DataDifference, ...] = (),
     code_not_kept: str = "",
 ) -> Run:
-    """The view of one run; `plan` is its recorded plan."""
+    """Builds the view of a single run; `plan` is its recorded plan."""
     network = plan.first(NetworkStep)
     return view_of(
         Run,
@@ -216,7 +217,7 @@ def run_of(
 
 
 def recorded_run(status: Status, store: Store, now: float, current: RunState | None = None) -> Run:
-    """The view of one run, from its record. Raises NoSuchRun."""
+    """Builds the view of a single run from its record. Raises NoSuchRun."""
     plan = store.plan(status.id)
     return run_of(
         status,
@@ -232,7 +233,9 @@ def recorded_run(status: Status, store: Store, now: float, current: RunState | N
 
 
 def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:
-    """A function that makes the view of a run from its newest status; it reads each event once. Raises NoSuchRun."""
+    """Returns a function that builds the view of a run from its newest status, and reads each event only once. Raises
+    NoSuchRun.
+    """
     plan, tally = store.plan(run_id), Tally(store.events(run_id))
     made: list[tuple[float, Ledger]] = []
 
@@ -247,12 +250,14 @@ def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:
 
 
 def advance_of(run: RunSummary, now: float, rate: float | None = None) -> Advance:
-    """How far the run is; `rate` in steps a second is the caller's own measurement, for a script that reports none."""
+    """Returns the progress of a run. `rate`, in steps per second, is measured by the caller, for scripts that report
+    none.
+    """
     progress = run.progress
     step = progress.step if progress.step is not None and progress.step >= 0 else None
     total = progress.total if progress.total is not None and progress.total > 0 else None
     if total is not None and (step or 0) > total:
-        total = None  # it is that of an epoch
+        total = None  # the reported total is per epoch
     share = None
     if step is not None and total is not None:
         share = min(1.0, step / total)
@@ -270,7 +275,9 @@ def advance_of(run: RunSummary, now: float, rate: float | None = None) -> Advanc
 
 
 def _mean_rate(run: RunSummary, step: int | None, now: float) -> float | None:
-    """Steps a second since training began: of the first attempt alone, since a later one may have resumed anywhere."""
+    """Returns steps per second since training began; only for the first attempt, because a later one may resume at any
+    step.
+    """
     if not step or len(run.attempts) != 1:
         return None
     seconds = run.phases.get(Phase.TRAINING, 0.0)

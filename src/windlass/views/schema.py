@@ -1,7 +1,7 @@
-"""JSON Schemas (draft 2020-12) of everything that `-o json` prints, from the type hints and docstrings of the views.
+"""Generates JSON Schemas (draft 2020-12) for all `-o json` output, from type hints and docstrings of the views.
 
-Every field of a view is always there. New fields may come; those that are there keep their meaning. What comes from the
-record (progress, causes, checkpoints) has a field only where it is known, and more fields may come.
+Every field of a view is always present. New fields may be added; existing fields keep their meaning. Values from the
+record (progress, causes, checkpoints) contain only known fields, and fields may be added.
 """
 
 from __future__ import annotations
@@ -89,29 +89,29 @@ PRINTED: Final[Mapping[str, Any]] = {
     "doctor": targets.DoctorReport,
     "error": error.ErrorReport,
 }
-"""The view that each command prints. `run` and `resume` print the first with --detach; `status`, `stop` and `ps` the
-second with --on, `ps --watch` a line for each of the others; `events` and `logs` one a line; `check` the second for a
-cluster."""
+"""Views that each command prints. `run` and `resume` print the first with --detach. `status`, `stop` and `ps` print the
+second with --on. `ps --watch` prints one of the others per line; `events` and `logs` print one per line. `check` prints
+the second for a cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepView:
-    """One thing that a run does, with the request as it will be sent."""
+    """A step of a run, with the request that it will send."""
 
     kind: str
     summary: str
-    """What the step does, in one line."""
+    """One-line description of the step."""
     request: Mapping[str, Any]
 
 
 _DOCSTRINGS: Final[dict[type, Mapping[str, str]]] = {}
-"""The docstrings of fields, by the dataclass that stands for another class in a schema."""
+"""Field docstrings of dataclasses that replace another class in a schema."""
 _OPEN: Final[set[type]] = {lines.EventView}
-"""Dataclasses whose objects may have further fields: values of the record."""
+"""Dataclasses whose objects may have additional fields: values from the record."""
 
 
 def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
-    """pydantic's schema of a `Value`: that of a dataclass with the same fields; of a step, that of its request."""
+    """Returns pydantic's schema of a `Value`: that of an equivalent dataclass; for a step, that of its request."""
     if kind is Step:
         return handler(StepView)
     fields: list[Any] = [
@@ -128,7 +128,7 @@ def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
 
 
 def _of_projection(kind: type, _source: Any, handler: Any) -> Any:
-    """pydantic's schema of a class with a projection: that of a dataclass with what is printed of it."""
+    """Returns pydantic's schema of a class with a projection: that of a dataclass with the printed attributes."""
     found = {one.name: _attribute(kind, one.path) for one in projection(kind)}
     fields = [(name, hint) for name, (hint, _) in found.items()]
     return handler(_stand_in(kind, fields, {name: text for name, (_, text) in found.items() if text}))
@@ -142,7 +142,7 @@ def _stand_in(kind: type, fields: list[Any], described: Mapping[str, str]) -> ty
 
 
 def _attribute(kind: type, path: str) -> tuple[Any, str]:
-    """The type of an attribute, and its docstring."""
+    """Returns the type and the docstring of an attribute."""
     name, _, rest = path.partition(".")
     base = next(one for one in kind.__mro__ if name in vars(one).get("__annotations__", {}) or name in vars(one))
     member = vars(base).get(name)
@@ -151,7 +151,8 @@ def _attribute(kind: type, path: str) -> tuple[Any, str]:
         hint, text = get_type_hints(member.fget)["return"], " ".join((member.__doc__ or "").split())
     else:
         alone = {"__annotations__": {name: base.__annotations__[name]}, "__module__": base.__module__}
-        hint = get_type_hints(type("Alone", (), alone))[name]  # other fields may name types for type checkers alone
+        # other fields may have types that are imported only for type checking
+        hint = get_type_hints(type("Alone", (), alone))[name]
         text = docstrings(kind).get(name, "")
     return _attribute(hint, rest) if rest else (hint, text)
 
@@ -163,13 +164,13 @@ for _name in PROJECTIONS:
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema of what the command `name` prints."""
+    """Returns the schema of the output of the command `name`."""
     schema = TypeAdapter(PRINTED[name]).json_schema(mode="serialization", schema_generator=_Generator)
     return {"$schema": _Generator.schema_dialect, **schema}
 
 
 class _Generator(GenerateJsonSchema):
-    """Adds what type hints do not say: docstrings of fields, and which fields are always there."""
+    """Schema generator that adds descriptions from field docstrings and marks the fields that are always present."""
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         made = super().dataclass_schema(schema)
@@ -196,7 +197,7 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def is_instance_schema(self, schema: Any) -> dict[str, Any]:
-        return {"type": "object"}  # a value of the worker's protocol, which is standard library alone
+        return {"type": "object"}  # a value of the worker protocol, whose module must not import pydantic
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -207,7 +208,7 @@ class _Generator(GenerateJsonSchema):
 
 @cache
 def docstrings(kind: type) -> dict[str, str]:
-    """The docstring under each field of a dataclass, those of its bases included."""
+    """Returns the docstring under each field of a dataclass, including its base classes."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base) or issubclass(base, Value):

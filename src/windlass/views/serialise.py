@@ -1,4 +1,4 @@
-"""Turns a value into JSON data: its projection, or else every field by its name, with null for None."""
+"""Converts a value to JSON data: by its projection, or else every field by name, with null for None."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def to_json(value: Any) -> Any:
-    """`value` as JSON data."""
+    """Converts a value to JSON data."""
     kind = type(value)
-    if kind in _PLAIN:  # nearly all of them, in a list of thousands of runs
+    if kind in _PLAIN:  # fast path for nearly all values in long lists of runs
         return value
     if printed := projection(kind):
         return {one.name: to_json(one.read(value)) for one in printed}
@@ -35,14 +35,16 @@ def to_json(value: Any) -> Any:
 
 
 def view_of(kind: type[View], *sources: Any, **more: Any) -> View:
-    """A view with the fields of the same names of the sources, the first that has one; `more` replaces or adds some."""
+    """Builds a view from equally named fields of the sources; the first source with the field wins. `more` adds or
+    replaces fields.
+    """
     names = [name for name in _names(kind) if name not in more]
     known = {name: getattr(next(one for one in sources if hasattr(one, name)), name) for name in names}
     return kind(**known, **more)
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields that are part of its JSON; empty for another type."""
+    """Returns the names of a dataclass's fields that are part of its JSON; empty for other types."""
     found = _known.get(kind)
     if found is None:
         shown = [one.name for one in fields(kind) if one.metadata.get("json", True)] if is_dataclass(kind) else []

@@ -1,4 +1,4 @@
-"""Targets and what was checked of them: what `windlass targets`, `check`, `doctor` and `target setup` print."""
+"""Targets and their checks: output of `windlass targets`, `check`, `doctor` and `target setup`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class TargetView:
     place: str
     """`this machine`, the context and namespace of a cluster, or the region of an account."""
     file: str | None
-    """The file that names it; null for `local` where none does."""
+    """File that defines the target; null for `local` if no file defines it."""
     settings: Mapping[str, Any]
-    """Its other fields, as far as they are not their defaults."""
+    """Other fields of the target that differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What `doctor` found on this machine."""
+    """Result of `doctor` for this machine."""
 
     ok: bool
     """Whether no check failed."""
@@ -37,50 +37,50 @@ class DoctorReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckedJob:
-    """A job that was checked against a target."""
+    """Result of checking a job against a target."""
 
     ok: bool
-    """Whether it can be run."""
+    """Whether the job can run."""
     name: str
     target: str
     nodes: int
     procs_per_node: int
     job: Mapping[str, Any]
-    """Every field that is not its default."""
+    """Job fields that differ from their defaults."""
     notes: tuple[Note, ...]
     """Errors and warnings."""
 
 
 def checked_of(plan: Plan) -> CheckedJob:
-    """The view of a job that was checked, by its plan."""
+    """Builds the view of a checked job from its plan."""
     is_ok = not any(note.blocks for note in plan.notes)
     return CheckedJob(is_ok, plan.name, plan.target, plan.num_nodes, plan.procs_per_node, plan.job, plan.notes)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedCluster:
-    """A cluster that was checked."""
+    """Result of checking a cluster."""
 
     ok: bool
-    """Whether jobs can run there."""
+    """Whether jobs can run on the cluster."""
     target: str
     context: str
     namespace: str
     server: str
     checks: tuple[Check, ...]
     missing: tuple[str, ...]
-    """RBAC permissions that are required and not granted, as `create jobs.batch`."""
+    """Required RBAC permissions that are not granted, such as `create jobs.batch`."""
     network: Mapping[str, Any] | None
-    """Measured between two pods: `nodes`, `latency_seconds` (round trip, median), `bytes_per_second` (there and back),
-    `all_reduce_bytes_per_second`; null where it was not measured."""
+    """Network measurement between two pods: `nodes`, `latency_seconds` (median round trip), `bytes_per_second` (both
+    directions), `all_reduce_bytes_per_second`; null without a measurement."""
     job: CheckedJob | None
-    """Null where there is no job file."""
+    """Check of the job; null without a job file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSetup:
-    """What `target setup` did."""
+    """Result of `target setup`."""
 
     target: str
     objects: tuple[ObjectChange, ...]
-    """In the order in which they were created or removed."""
+    """Objects in the order of creation or removal."""

@@ -1,4 +1,4 @@
-"""The verdict on a run: what `windlass why` prints."""
+"""The verdict on a run: output of `windlass why`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from windlass.runs.record import Status
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The verdict on a run, other explanations, and what happened to the run."""
+    """The verdict on a run, other possible explanations, and the history of the run."""
 
     status: Status
     diagnosis: Diagnosis
     restarts: tuple[Restart, ...]
-    """Every attempt but the first."""
+    """All attempts after the first."""
     data_differences: tuple[DataDifference, ...] = ()
-    """Data sets that an earlier run of the job has not read."""
+    """Data sets that differ from those of the newest earlier run of the job."""

@@ -1,4 +1,4 @@
-"""Warm processes: what `windlass warm` prints."""
+"""Warm processes: output of `windlass warm`."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from windlass.worker.values import Value
 
 
 class WarmProcess(Value):
-    """A process from which ranks are forked, or an environment in which none is safe; a field is there where it is
-    known."""
+    """A process from which ranks are forked, or an environment in which forking is unsafe. Unknown fields are
+    omitted.
+    """
 
     name: str
     state: str
     """`importing`, `ready` or `refused`."""
     pid: int = 0
     started_at: float = 0.0
-    """Unix seconds."""
+    """Start time in Unix seconds."""
     python: str = ""
-    """Its interpreter."""
+    """Path of the Python interpreter."""
     modules: tuple[str, ...] = ()
-    """Those that are wanted."""
+    """Modules that the process should import."""
     imported: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Modules that are left to the scripts, each with the reason."""
+    """Modules that are not imported in advance, each with the reason."""
     trying: tuple[str, ...] = ()
-    """Modules that are tried now."""
+    """Modules whose import is being tested."""
     reads_all: str = ""
-    """The function that has read the whole environment; empty where none has."""
+    """Function that read the whole environment; empty if none did."""
     forks: int = 0
-    """Nodes that were started from it."""
+    """Number of nodes forked from the process."""
     resident_bytes: int = 0
     why: str = ""
-    """Why it is refused."""
+    """Why the environment is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoppedWarm:
-    """The warm processes that `warm stop` has ended."""
+    """Result of `warm stop`."""
 
     stopped: tuple[str, ...]
-    """Their names."""
+    """Names of the stopped processes."""
