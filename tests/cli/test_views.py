@@ -437,7 +437,7 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
     here = plan_local(Job(name="d", run="train.py"), tmp_path, tmp_path, "d-1")
     claim = planned(kubernetes={"results": {"size": "1GiB"}})
     wanted = [
-        (planned(), "results in the pods of digits-7f3k2, until they come home  ·"),
+        (planned(), "results in the pods of digits-7f3k2, until they are fetched  ·"),
         (claim, "results in claim digits-7f3k2: windlass/digits-7f3k2/output  ·"),
         (here, f"results in {here.output_dir}  ·"),
     ]
@@ -452,7 +452,7 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
 def test_results_that_never_came_are_not_said_to_come() -> None:
     words = planned().output_dir
     assert statustext.output_words(words) == words
-    assert statustext.output_words(words, is_over=True) == "nothing came home from the pods"
+    assert statustext.output_words(words, is_over=True) == "no outputs were fetched from the pods"
     claim = "claim results: windlass/d-1/output"
     assert statustext.output_words(claim, is_over=True) == claim
 
@@ -605,8 +605,8 @@ def test_every_kind_of_event_is_a_sentence(kind: str, data: dict[str, Any], said
 
 def test_that_a_target_does_not_answer_is_shown_to_who_follows_a_run() -> None:
     gone = Event(1, 0.0, "condition", {"type": "ServiceUnavailable", "message": "AWS does not answer"})
-    assert eventtext.is_news(gone)
-    assert eventtext.news(gone) == "AWS does not answer"
+    assert eventtext.is_notable(gone)
+    assert eventtext.notable_text(gone) == "AWS does not answer"
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_commands_and_files_reach_a_live_run(
     for node in "01":
         assert windlass("cp", "go", f"{live}:output", "--node", node).code == 0
     assert ended(live, WAY_SECONDS).exit_code == 0
-    assert windlass("cp", f"{live}:output", "again").code == 0  # they came home
+    assert windlass("cp", f"{live}:output", "again").code == 0  # they were fetched
     assert Path("again/folder/deep/a").read_text() == "a"
     assert Path("again/1.txt").read_text() == "1"
     lost = windlass("cp", f"{live}:checkpoints", "lost")

@@ -295,7 +295,7 @@ def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str
         cluster.apply(quota, namespace=inside)
         deletes(cluster, inside)(found[1:])
         run_id = found[0]["metadata"]["labels"]["windlass.dev/run"]
-        chosen = ("-n", inside, "-l", f"windlass.dev/helper={run_id}-room", "-o", "name")
+        chosen = ("-n", inside, "-l", f"windlass.dev/helper={run_id}-capacity", "-o", "name")
         wait_for(lambda: cluster.kubectl("get", "jobs", *chosen), "the run to look for room", WAIT_SECONDS)
         cluster.kubectl("delete", "resourcequota", "room", "-n", inside)
 

@@ -54,7 +54,7 @@ def waits(cluster: Cluster, namespace: str, spare: str) -> bool:
 def until_none_lives(run: Run) -> None:
     def is_so() -> bool:
         try:
-            return not run.harness.engine.left_running(run.id)
+            return not run.harness.engine.still_running(run.id)
         except EngineError:  # a busy cluster has not answered in the time that a user would wait
             return False
 

@@ -269,14 +269,14 @@ def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Ru
         bed.kill_node(lost)
         try:
             until_saved(run, 2)
-            wait_for(lambda: room(bed, namespace, run) == ["Pending"], "a pod that asks for room", WAIT_SECONDS)
+            wait_for(lambda: probe_phases(bed, namespace, run) == ["Pending"], "a pod that asks for room", WAIT_SECONDS)
             assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0]]
         finally:
             bed.start_node(lost)
         until_saved(run, 3)
         assert [one["members"] for one in told(run, "attempt")] == [[0, 1], [0], [0, 1]]
         assert [one["reason"] for one in told(run, "attempt")] == ["first", "node-loss", "resize"]
-        wait_for(lambda: not room(bed, namespace, run), "the pod that asks for room to go", WAIT_SECONDS)
+        wait_for(lambda: not probe_phases(bed, namespace, run), "the pod that asks for room to go", WAIT_SECONDS)
         enough = folder / "enough"
         enough.touch()
         exec_copy.copy(str(enough), f"{run.id}:output/enough", harness.store, folder)
@@ -286,9 +286,9 @@ def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Ru
         return run
 
 
-def room(cluster: Cluster, namespace: str, run: Run) -> list[str]:
+def probe_phases(cluster: Cluster, namespace: str, run: Run) -> list[str]:
     """The phases of the pods that ask for room."""
-    chosen = ("-n", namespace, "-l", f"windlass.dev/helper={run.id}-room")
+    chosen = ("-n", namespace, "-l", f"windlass.dev/helper={run.id}-capacity")
     return cluster.kubectl("get", "pods", *chosen, "-o", "jsonpath={.items[*].status.phase}").split()
 
 

@@ -155,7 +155,7 @@ def test_no_line_stops_the_supervisor_or_ends_the_run(record: Recorder, tmp_path
     (tmp_path / "node-0.events").write_bytes(b"\n".join([*lines, b""]))
     node = FileNode(0, (0,), tmp_path)
     ingestion = EventIngestion(record, RunProgress(record, 1))
-    for event in node.news():
+    for event in node.updates():
         ingestion.take(node, event)
     assert not record.status.phase.is_terminal
     assert record.writer.store.status("r-1").phase in (Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING)

@@ -61,7 +61,7 @@ def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:
     window, most, now = Window(first=3, most=3, max_bytes=100), [0, 0], [0, 0]
 
     async def request(num_bytes: int) -> None:
-        async with window.room(num_bytes):
+        async with window.slot(num_bytes):
             now[0], now[1] = now[0] + 1, now[1] + num_bytes
             most[0], most[1] = max(most[0], now[0]), max(most[1], now[1])
             await asyncio.sleep(0)
@@ -78,8 +78,8 @@ def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:
 def test_a_request_that_is_larger_than_all_memory_goes_alone() -> None:
     async def all_() -> None:
         window = Window(max_bytes=10)
-        async with window.room(50):
-            waiting = asyncio.create_task(window.room(1).__aenter__())
+        async with window.slot(50):
+            waiting = asyncio.create_task(window.slot(1).__aenter__())
             await asyncio.sleep(0)
             assert not waiting.done()
         await waiting

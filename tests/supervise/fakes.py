@@ -85,7 +85,7 @@ class FakeNode(Node):
         """End without reporting anything."""
         self.is_alive = False
 
-    def news(self) -> Iterator[NodeEvent]:
+    def updates(self) -> Iterator[NodeEvent]:
         events, self.events = self.events, []
         for event in events:
             if isinstance(event, NodeStarted):

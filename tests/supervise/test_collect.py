@@ -44,7 +44,7 @@ def test_what_goes_wrong_does_not_change_how_the_run_ends(run: FakeRun) -> None:
     run.backend.collections = [EngineError("no more files")]
     status = run.run(ends_with(0))
     assert (status.phase, status.exit_code, status.cause) == (Phase.SUCCEEDED, 0, None)
-    assert run.data("warning")[-1]["message"] == "the outputs could not be brought home: no more files"
+    assert run.data("warning")[-1]["message"] == "the outputs could not be fetched: no more files"
 
 
 def test_the_next_supervisor_goes_on_with_the_same_nodes(run: FakeRun) -> None:

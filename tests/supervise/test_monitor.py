@@ -54,9 +54,9 @@ def fail(node: FakeNode) -> None:
 def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: AttemptMonitor, failed: int) -> None:
     nodes = nodes_of(monitor)
     fail(nodes[failed])
-    monitor.read_news()
+    monitor.read_updates()
     nodes[failed].end(1, tail="NameError: x")
-    monitor.read_news()
+    monitor.read_updates()
     assert monitor.attempt.over
     others = [node.number for node in nodes if node.number != failed]
     assert events(monitor, "lost-node") == []
@@ -77,7 +77,7 @@ def test_an_attempt_trains_once_a_rank_prints_where_one_node_reports_the_phase_o
     found = []
     for event in (StageReached(run.clock.time(), "starting"), OutputBegan(run.clock.time())):
         nodes[0].events.append(event)
-        monitor.read_news()
+        monitor.read_updates()
         found.append(run.status.phase)
     assert found == [Phase.STARTING, Phase.TRAINING]
 
@@ -87,7 +87,7 @@ def test_nodes_that_ended_because_the_worker_of_another_failed_are_no_cause(moni
     failed.report("worker-failed", message="the code is damaged")
     for node in (*others, failed):
         node.die()
-    monitor.read_news()
+    monitor.read_updates()
     assert [event["node"] for event in events(monitor, "lost-node")] == [2]
     assert [event["node"] for event in events(monitor, "not-started")] == [0, 1]
     cause = first_cause(monitor.attempt.failures())
@@ -100,7 +100,7 @@ def test_a_supervisor_that_adopts_sees_what_the_one_before_it_ended(monitor: Att
     for node in nodes[:2]:
         node.die()
     fail(nodes[2])
-    monitor.read_news()
+    monitor.read_updates()
     assert [event["node"] for event in events(monitor, "not-started")] == [0, 1]
     assert events(monitor, "lost-node") == []
 
@@ -112,16 +112,16 @@ def test_a_node_that_the_supervisor_before_has_seen_start_is_lost_where_its_even
     monitor.hangs._record.note(RankChanged(1, pid=7))
     nodes[1].die()
     fail(nodes[0])
-    monitor.read_news()
-    monitor.read_news()
+    monitor.read_updates()
+    monitor.read_updates()
     assert [event["node"] for event in events(monitor, "lost-node")] == [1]
     assert [event["node"] for event in events(monitor, "not-started")] == [2]
 
 
 def test_a_node_that_dies_by_itself_before_it_starts_is_lost(monitor: AttemptMonitor) -> None:
     nodes_of(monitor)[1].die()
-    monitor.read_news()
-    monitor.read_news()
+    monitor.read_updates()
+    monitor.read_updates()
     assert [event["node"] for event in events(monitor, "lost-node")] == [1]
     assert events(monitor, "not-started") == [
         {"node": number, "why": "ended because node 1 failed"} for number in (0, 2)
@@ -136,12 +136,12 @@ def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_rep
     for node in nodes:
         node.begin()
     fail(nodes[2])
-    monitor.read_news()
+    monitor.read_updates()
     for rank, code in ((2, 5), (0, -15), (1, -15)):
         monitor.hangs._record.note(RankChanged(rank, exit_code=code))
     for node in nodes:
         node.die()
-    monitor.read_news()
+    monitor.read_updates()
     cause = first_cause(monitor.attempt.failures())
     assert cause is not None
     assert (cause.rank, cause.exit_code, cause.victims) == (2, 5, (0, 1))
@@ -152,7 +152,7 @@ def test_an_attempt_that_its_target_ended_before_it_started_a_rank_blames_none(m
     for node in nodes_of(monitor):
         node.die()
     monitor.attempt.why_ended = "CapacityError: there are no instances"
-    monitor.read_news()
+    monitor.read_updates()
     found, _ = monitor.judge(RootCause("of the supervisor"))
     assert found.cause is not None
     assert (found.cause.summary, found.cause.rank, found.cause.victims) == (monitor.attempt.why_ended, None, ())
@@ -163,14 +163,14 @@ def test_an_attempt_that_its_target_failed_after_its_ranks_has_not_succeeded(mon
     """As where SageMaker cannot upload the model."""
     for node in nodes_of(monitor):
         node.begin()
-    monitor.read_news()
+    monitor.read_updates()
     for rank in range(3):
         monitor.hangs._record.note(RankChanged(rank, exit_code=0))
     for node in nodes_of(monitor):
         node.die()
     monitor.attempt.why_ended = "ClientError: Artifact upload failed: access denied"
     monitor.attempt.has_failed_after_ranks = True
-    monitor.read_news()
+    monitor.read_updates()
     found, _ = monitor.judge(RootCause("of the supervisor"))
     assert found.cause is not None
     assert (found.reason, found.cause.summary) == ("node-loss", monitor.attempt.why_ended)
@@ -183,13 +183,13 @@ def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_re
     nodes = nodes_of(monitor)
     for node in nodes:
         node.begin()
-    monitor.read_news()
+    monitor.read_updates()
     fail(nodes[0])
-    monitor.read_news()
+    monitor.read_updates()
     for node in nodes[:2]:
         node.end(1, tail=f"Traceback (most recent call last):\n  File 'train.py', line 3, in step\n{PEER_GONE}")
     nodes[2].die()
-    monitor.read_news()
+    monitor.read_updates()
     found, _ = monitor.judge(RootCause("of the supervisor"))
     assert found.cause is not None
     assert (found.cause.node_lost, found.cause.rank, found.cause.victims) == (2, 2, (0, 1))
@@ -202,13 +202,13 @@ def test_nodes_that_we_killed_after_a_failure_are_not_lost(monitor: AttemptMonit
         node.begin()
         node.obeys = {}
     fail(nodes[2])
-    monitor.read_news()
+    monitor.read_updates()
     monitor.hangs._record.note(RankChanged(2, exit_code=5))
     monitor._run.clock.wait(60)
     monitor.turn()
     for node in nodes:
         node.die()
-    monitor.read_news()
+    monitor.read_updates()
     found, _ = monitor.judge(RootCause("of the supervisor"))
     assert (found.reason, found.cause.node_lost if found.cause else "") == ("failure", None)
     assert events(monitor, "lost-node") == []
@@ -218,8 +218,8 @@ def test_a_worker_that_broke_before_it_reported_is_lost_though_the_attempt_ends(
     nodes = nodes_of(monitor)
     nodes[1].words = "Traceback (most recent call last):\nMemoryError"
     fail(nodes[0])
-    monitor.read_news()
-    monitor.read_news()
+    monitor.read_updates()
+    monitor.read_updates()
     assert [event["node"] for event in events(monitor, "lost-node")] == [1]
     assert [event["node"] for event in events(monitor, "not-started")] == [2]
 
@@ -233,11 +233,11 @@ def test_ranks_that_never_met_are_warned_of_once_and_only_where_all_of_them_are_
     for node in nodes[:2]:
         node.alone = (node.number,)
         node.report("alone", ranks=[node.number])
-    monitor.read_news()
+    monitor.read_updates()
     assert events(monitor, "warning") == []
     nodes[2].alone = (2,)
     nodes[2].report("alone", ranks=[2])
-    monitor.read_news()
+    monitor.read_updates()
     for _ in range(2):
         monitor.warn_if_alone()
     assert [event["code"] for event in events(monitor, "warning")] == expected
@@ -265,14 +265,14 @@ def test_a_lost_node_and_not_its_signal_is_the_cause(monitor: AttemptMonitor) ->
     nodes = nodes_of(monitor)
     for node in nodes:
         node.begin()
-    monitor.read_news()
+    monitor.read_updates()
     nodes[1].lost_why, nodes[1].lost_since = "pod p-1 was deleted, and its node does not answer", 1007.0
     nodes[1].exit_code = -9  # of a pod whose end will never be reported
     nodes[1].die()
-    monitor.read_news()
+    monitor.read_updates()
     nodes[0].end(-15, ended_by_us=True)
     nodes[2].end(-15, ended_by_us=True)
-    monitor.read_news()
+    monitor.read_updates()
     cause = monitor.judge(RootCause("no one saw"))[0].cause
     assert cause is not None
     assert cause.summary == "node 1 was lost: pod p-1 was deleted, and its node does not answer"
@@ -288,7 +288,7 @@ def test_a_root_cause_has_its_node_and_what_that_read_of_its_machine(monitor: At
     nodes[1].end(-9)
     nodes[0].end(-15, ended_by_us=True)
     nodes[2].end(-15, ended_by_us=True)
-    monitor.read_news()
+    monitor.read_updates()
     cause = monitor.judge(RootCause("no one saw"))[0].cause
     assert cause is not None
     assert (cause.rank, cause.node, cause.failure, cause.host) == (1, 1, "signal", HostReport(oom_kills_of_group=1))

@@ -43,7 +43,7 @@ def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list
 
 
 @pytest.mark.parametrize(("how", "outputs_max"), [("ends", KIB), ("writes100", 0)])
-def test_a_pod_without_outputs_that_come_home_ends_at_once(
+def test_a_pod_without_outputs_to_fetch_ends_at_once(
     tmp_path: Path, pods: list[Pod], how: str, outputs_max: int
 ) -> None:
     pods.append(pod := Pod(tmp_path, how, reuse_wait_seconds=0.0, outputs_max=outputs_max))
@@ -108,7 +108,7 @@ def test_links_count_as_what_they_are_and_not_as_what_they_lead_to(tmp_path: Pat
     assert not output_size.measure(str(tmp_path / "out" / "deep" / "nothing")).is_within(KIB)
 
 
-def test_more_files_than_come_home_are_too_many() -> None:
+def test_too_many_files_are_not_fetched() -> None:
     size = output_size.Size()
     size.files = output_size.MAX_FILES
     assert size.is_within(0)

@@ -28,7 +28,7 @@ _YELLOW: Final = (
     events.NodeLost,
     events.ConditionChanged,
 )
-_NEWS: Final = (
+_NOTABLE: Final = (
     events.RootCause,
     events.PreemptionNotice,
     events.QueueChanged,
@@ -87,17 +87,17 @@ _HANG_REASONS: Final = {
 }
 
 
-def is_news(event: Event) -> bool:
+def is_notable(event: Event) -> bool:
     """Whether a command that follows a run shows this event as a line of its own."""
     entry = event.entry
     if isinstance(entry, events.CheckpointChanged):
         return entry.action == "restored" or entry.action in _BAD_CHECKPOINTS
     if isinstance(entry, events.ShutdownBegun):
         return entry.reason == "timeout"  # of the others, another event tells more
-    return isinstance(entry, _NEWS)
+    return isinstance(entry, _NOTABLE)
 
 
-def news(event: Event) -> str:
+def notable_text(event: Event) -> str:
     """The line: its sentence, of a root cause without the words that name it as one."""
     return sentence(event).removeprefix("root cause: ")
 

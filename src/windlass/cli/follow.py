@@ -148,8 +148,8 @@ class PlainView:
                 self._phase(phase, self._size if phase is Phase.TRAINING else "")
             case events.StopRequested():
                 self._phase(Phase.STOPPING)
-            case _ if eventtext.is_news(event):
-                self.note(eventtext.news(event))
+            case _ if eventtext.is_notable(event):
+                self.note(eventtext.notable_text(event))
 
     def _phase(self, phase: Phase, more: str = "") -> None:
         self.note(f"{self._paint(phase, PHASE_COLOURS[phase])} {more}".rstrip())

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from windlass.cli.eventtext import colour_of, is_news, news, sentence
+from windlass.cli.eventtext import colour_of, is_notable, notable_text, sentence
 from windlass.cli.formatting import duration, size_of_attempt, styled, tilde, visible
 from windlass.cli.logs import terminal_lines
 from windlass.cli.statustext import (
@@ -111,14 +111,14 @@ class LiveView:
             self._draw("")
 
     def event(self, event: Event) -> None:
-        """Show failures that do not end the run, and other news, among the logs."""
+        """Show failures that do not end the run, and other notable events, among the logs."""
         match event.entry:
             case events.AttemptEnded(phase) if phase is not Phase.STOPPED:
                 self.note(sentence(event))
             case events.AttemptStarted(number) if number > 1:
                 self.note(sentence(event))
-            case _ if is_news(event):
-                self.note(click.style(news(event), fg=colour_of(event)))
+            case _ if is_notable(event):
+                self.note(click.style(notable_text(event), fg=colour_of(event)))
 
     def note(self, text: str) -> None:
         """A line above the panel."""

@@ -387,7 +387,7 @@ def _request_stop(
     left: list[str] = []
     if is_over:
         with suppress(EngineError):  # a target that does not answer is asked again by the stop itself
-            left = engine.left_running(run_id)
+            left = engine.still_running(run_id)
     engine.stop(run_id, now=now)
     if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
         click.echo(
@@ -401,7 +401,7 @@ def _request_stop(
         click.echo(f"{run_id}: stopping; {words}", err=True)
     note = "it had ended already:" if is_over else ""
     if left:
-        note = f"it had ended already by its record; {engine.left_words}: {', '.join(left)}"
+        note = f"it had ended already by its record; {engine.stopped_words}: {', '.join(left)}"
     return engine, run_id, grace if waits else None, note
 
 

@@ -468,7 +468,7 @@ def output_words(
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
         if collected is None:
-            return "nothing came home from the pods" if is_over and shown.startswith("in the pods") else shown
+            return "no outputs were fetched from the pods" if is_over and shown.startswith("in the pods") else shown
         return f"{collected_words(collected)}, not on this machine: windlass cp {run_id}:output ."
     try:
         many = sum(1 for _ in Path(output_dir).iterdir())

@@ -93,8 +93,8 @@ class Engine:
     """Whether its nodes are billed by the list prices of EC2 in the region of the target."""
     can_follow: ClassVar[bool] = False
     """Whether a run may wait for the success of another one (`--after`)."""
-    left_words: ClassVar[str] = "pods that still ran were deleted"
-    """Words for what a stop did to the objects that `left_running` lists."""
+    stopped_words: ClassVar[str] = "pods that still ran were deleted"
+    """Words for what a stop did to the objects that `still_running` lists."""
     final_phases: ClassVar[frozenset[Phase]] = TERMINAL
     """Phases that end a wait for a run."""
 
@@ -335,7 +335,7 @@ class Engine:
         """Whether a stop without grace period ends a run of this engine sooner than a stop with one."""
         return True
 
-    def left_running(self, run_id: str) -> list[str]:
+    def still_running(self, run_id: str) -> list[str]:
         """Lists the objects of an ended run that still run. Raises EngineError."""
         return []
 

@@ -56,7 +56,7 @@ class Window:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def room(self, num_bytes: int) -> AsyncIterator[None]:
+    async def slot(self, num_bytes: int) -> AsyncIterator[None]:
         """Wait for room for one request of so many bytes, in turn; one larger than all memory goes alone."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((num_bytes, turn))
@@ -81,7 +81,7 @@ class Window:
 
     async def run(self, num_bytes: int, work: Callable[[], Answer]) -> Answer:
         """Do work that needs so many bytes, in a thread, once there is room for it."""
-        async with self.room(num_bytes):
+        async with self.slot(num_bytes):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Node(ABC):
         """One of its files: `events`, `out` and what else its engine keeps."""
         return self.folder / f"node-{self.number}.{kind}"
 
-    def news(self) -> Iterator[NodeEvent]:
+    def updates(self) -> Iterator[NodeEvent]:
         """What it has reported since the last call."""
         try:
             with open(self.path("events"), "rb") as file:
@@ -165,7 +165,7 @@ class Node(ABC):
 
     @abstractmethod
     def lives(self) -> bool:
-        """Whether it may report more than `news` can read now."""
+        """Whether it may report more than `updates` can read now."""
 
     @abstractmethod
     def send(self, intent: Intent) -> None:

@@ -58,7 +58,7 @@ class NodeFiles:
     """The name of each file, by the tag of the lines in it."""
     indexes: Mapping[str, str]
     """The name of the index of each log, by tag."""
-    hollow: frozenset[str]
+    length_only: frozenset[str]
     """The tags whose files grow and take no space."""
 
     @classmethod
@@ -132,8 +132,8 @@ class LogTail:
         """Cut the files back to the lengths in the cursor. Raises OSError.
 
         They are of attempt `number`; attempt `first` is the first that the pod has run, and for which it was made, or
-        `waited` as a spare. Without `has_output`, the logs of ranks are hollow: they grow by what is printed, which
-        shows that the ranks are alive, and take no space.
+        `waited` as a spare. Without `has_output`, rank logs have a length and no content: they grow with
+        each line, which shows that the ranks are alive, and take no space.
         With `known` the log is read from there on only. `why_missing` ends the line that is written where lines are
         missing.
         """
@@ -354,8 +354,8 @@ class _Batch:
 
     def __init__(self, files: NodeFiles, lengths: Mapping[str, int]) -> None:
         self._files = files
-        self._indexes = {tag: name for tag, name in files.indexes.items() if tag not in files.hollow}
-        self._hollow = {files.names[tag] for tag in files.hollow}
+        self._indexes = {tag: name for tag, name in files.indexes.items() if tag not in files.length_only}
+        self._length_only = {files.names[tag] for tag in files.length_only}
         self._lengths = dict(lengths)
         self._data: dict[str, bytearray] = {}
         self._stamps: dict[str, list[tuple[int, int]]] = {}
@@ -388,7 +388,7 @@ class _Batch:
             self._data[self._indexes[tag]] = bytearray(b"".join(INDEX_RECORD.pack(*stamp) for stamp in stamps))
         for name, data in self._data.items():
             self._lengths[name] += len(data)
-            if name in self._hollow:
+            if name in self._length_only:
                 os.truncate(self._files.folder / name, self._lengths[name])
             else:
                 _append(self._files.folder / name, data)

@@ -85,14 +85,14 @@ class AttemptMonitor:
         """Whether a node has ended because it was signalled."""
         self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
 
-    def read_news(self) -> None:
+    def read_updates(self) -> None:
         """Ingest all node events, and find the nodes that have ended without reporting."""
         silent = []
         for node in self.attempt.nodes:
             if node.over:
                 continue
             alive = node.lives()  # checked first: the events of a node that has ended are then complete
-            for event in node.news():
+            for event in node.updates():
                 if not self._decide(node, event):
                     self._ingestion.take(node, event)
             if not alive and not node.ended:
@@ -132,7 +132,7 @@ class AttemptMonitor:
         """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
-        if self.shutdown.is_news(reason) and self._record.history.now.shutdown != reason:
+        if self.shutdown.is_new_reason(reason) and self._record.history.now.shutdown != reason:
             # Before the nodes are signalled: another supervisor could take that for a preemption.
             self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)

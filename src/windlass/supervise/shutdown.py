@@ -47,14 +47,14 @@ class Shutdown:
         is_in_time = not self._is_hurried and self._clock.monotonic() < self._spared_until
         return is_in_time and node in self._spared
 
-    def is_news(self, reason: str) -> bool:
+    def is_new_reason(self, reason: str) -> bool:
         """Whether this begins it, or replaces the reason of one in progress."""
         return self.reason is None or (reason in OVERRULING and reason != self.reason)
 
     def begin(self, reason: str) -> None:
         """Stop every node, once; each gives its ranks the grace period, except hung ranks, which cannot use it."""
         is_begun = self.reason is not None
-        if self.is_news(reason):
+        if self.is_new_reason(reason):
             self.reason = reason
         if is_begun:
             return

@@ -131,7 +131,7 @@ class Supervisor:
         number, members = self._newest()
         attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
         self.monitor = AttemptMonitor(attempt, self.run_state, adopted=True)
-        self.monitor.read_news()
+        self.monitor.read_updates()
         return self.monitor
 
     def _newest(self) -> tuple[int, tuple[int, ...]]:
@@ -263,7 +263,7 @@ class Supervisor:
         if self.backend.is_lost_to_another:
             self.detached = True
             return
-        monitor.read_news()
+        monitor.read_updates()
         if self.terminated and self.backend.outlives_supervisor:
             self._detach()
             return
@@ -399,7 +399,7 @@ class Supervisor:
         """
         assert self.ending is not None
         if self._is_collecting:
-            phase, words = self.ending.phase or phase, "brought home"
+            phase, words = self.ending.phase or phase, "fetched"
         else:
             words = "uploaded"
         ending, self.ending = self.ending, None

@@ -226,7 +226,7 @@ class Node:
         if found.files:
             self._warn(
                 f"node {self.spec.node}: its outputs are deleted with its pod: {found.bytes:,} bytes in "
-                f"{found.files:,} files, and at most {most:,} in {output_size.MAX_FILES:,} come home; set "
+                f"{found.files:,} files, and at most {most:,} in {output_size.MAX_FILES:,} are fetched; set "
                 "kubernetes.outputs_max, or keep them in a claim: kubernetes: {results: {size: 20GiB}}",
                 code=OUTPUTS_INCOMPLETE,
             )

@@ -113,7 +113,9 @@ def test_the_first_host_reports_the_phases_of_the_job(attempt: JobAttempt, servi
     found: list[int] = []
 
     def read() -> bool:
-        found.extend(node.number for node in attempt.nodes for event in node.news() if isinstance(event, StageReached))
+        found.extend(
+            node.number for node in attempt.nodes for event in node.updates() if isinstance(event, StageReached)
+        )
         return bool(found)
 
     until(read, seconds=10)
@@ -139,12 +141,12 @@ def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
     }
     first, second = attempt.nodes
     until(lambda: first.path("events").exists())
-    [told] = until(lambda: [one for one in first.news() if isinstance(one, NodeWarning)])
+    [told] = until(lambda: [one for one in first.updates() if isinstance(one, NodeWarning)])
     assert told.message == "the worker of host 1 has failed: no archive"
     assert first.lives(), "the job has not ended yet"
     service.fail("AlgorithmError: no archive, exit code: 1")
     until(lambda: attempt.all_read, seconds=10)
-    assert [*first.news(), *second.news()] == []
+    assert [*first.updates(), *second.updates()] == []
     assert (first.ended, first.worker_failed, second.worker_failed) == (False, True, False)
     assert first.last_words().splitlines() == [
         "this host cannot start: no archive",
@@ -158,7 +160,7 @@ def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
     left_out = [f"model/pipe-{number}: it is neither file, folder nor link" for number in range(7)]
     service.job = {**service.job, "TrainingJobStatus": "Completed", "WindlassLeftOut": left_out}
     until(lambda: attempt.all_read, seconds=10)
-    found = [one for _ in range(2) for one in attempt.nodes[0].news() if "pipe" in getattr(one, "message", "")]
+    found = [one for _ in range(2) for one in attempt.nodes[0].updates() if "pipe" in getattr(one, "message", "")]
     assert [one.message for one in found if isinstance(one, NodeWarning)] == [
         f"files that the hosts have written were not uploaded: {'; '.join(left_out[:5])}; and 2 more",
     ]
@@ -173,7 +175,7 @@ def test_a_job_that_fails_once_all_hosts_have_succeeded_has_lost_their_model(
     service.fail("ClientError: Artifact upload failed: access denied")
     until(lambda: attempt.all_read, seconds=10)
     for node in attempt.nodes:
-        list(node.news())
+        list(node.updates())
     assert attempt.has_failed_after_ranks == (not failures)
 
 
@@ -205,14 +207,14 @@ def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
     first, second = attempt.nodes
     began = [last(RankChanged(1.0, rank, pid=7)) for rank in range(2)]
     service.lines = {f"algo-{place + 1}-1": [began[place]] for place in range(2)}
-    until(lambda: list(first.news()))
-    until(lambda: list(second.news()))
+    until(lambda: list(first.updates()))
+    until(lambda: list(second.updates()))
     # Lines of the time of the last one are those that were read.
     service.lines["algo-1-2"] = [began[0], last(RankFailing(2.0, 0))]
     service.lines["algo-2-2"] = [began[1], began[1]]
     until(lambda: all(len(attempt_starts(node.path("starts"))) == 2 for node in attempt.nodes))
-    until(lambda: any(isinstance(event, RankFailing) for event in first.news()))
-    until(lambda: list(second.news()))
+    until(lambda: any(isinstance(event, RankFailing) for event in first.updates()))
+    until(lambda: list(second.updates()))
     attempt.send(Intent.STOP)
     service.num_turns = 0
     until(lambda: service.num_turns > 2)
@@ -225,10 +227,10 @@ def test_a_checkpoint_that_ranks_save_before_another_ends_the_job_is_reported(
     saved = CheckpointReported(2.0, "saved", 0, 30, "step-30")
     told = PreemptionNotice(1.0, "sigterm", "terminate")
     service.lines = {"algo-1": [last(told), last(saved), last(RankChanged(3.0, 0, exit_code=0))], "algo-2": []}
-    until(lambda: saved in list(attempt.nodes[0].news()))
+    until(lambda: saved in list(attempt.nodes[0].updates()))
     service.job = {"TrainingJobStatus": "Stopped", "SecondaryStatus": "Stopped"}
     until(lambda: attempt.all_read, seconds=10)
-    assert list(attempt.nodes[0].news()) == []
+    assert list(attempt.nodes[0].updates()) == []
     assert (attempt.nodes[0].ended, attempt.nodes[0].exit_code) == (False, -signal.SIGTERM)
 
 

@@ -35,7 +35,7 @@ class TestHere(Contract):
         differs_in=frozenset({Aspect.START, Aspect.SIGNALS, Aspect.OUTPUT}),
     )
 
-    def test_results_that_a_script_leaves_in_its_folder_come_home_with_the_model(
+    def test_results_that_a_script_leaves_in_its_folder_are_fetched_with_the_model(
         self, harness: Harness, tmp_path: Path
     ) -> None:
         (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())

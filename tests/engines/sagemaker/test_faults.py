@@ -245,7 +245,7 @@ def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(
         assert bool(harness.engine.only_copy(run.id)) is kept, run.text()
 
 
-def test_a_model_that_could_not_be_brought_home_keeps_its_run_from_being_removed(
+def test_a_model_that_could_not_be_fetched_keeps_its_run_from_being_removed(
     harness: Harness, plane: ControlPlane, tmp_path: Path
 ) -> None:
     (tmp_path / "save.py").write_text(

@@ -130,7 +130,7 @@ def test_stop_with_a_target_asks_aws_whatever_the_record_has(world: World, tmp_p
 
 
 @pytest.mark.parametrize("way", ["status", pytest.param("cp", marks=pytest.mark.nightly)])
-def test_a_model_that_was_left_in_the_store_is_named_and_brought_home_by_a_later_command(
+def test_a_model_that_was_left_in_the_store_is_named_and_fetched_by_a_later_command(
     world: World, tmp_path: Path, way: str
 ) -> None:
     harness, _, control, store = world

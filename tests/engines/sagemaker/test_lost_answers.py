@@ -144,7 +144,7 @@ def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
     assert status.supervision.condition is not None
     assert status.supervision.condition.type == ("LoginFailed" if fault == "denied" else "ServiceUnavailable")
     with pytest.raises(EngineError):
-        lab.left_running(run_id)
+        lab.still_running(run_id)
     world.fault = lambda connection, operation, number: ""
     ended = lab.to_the_end(run_id)
     assert (ended.phase, ended.exit_code) == ((Phase.STOPPED, -15) if event == "stop" else (Phase.FAILED, 124))

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def digest(run: Run, name: str) -> str:
-    """SHA-256 of a file that the run has brought home."""
+    """SHA-256 of a file that the run has fetched."""
     return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
 
 

@@ -89,7 +89,7 @@ class FakeNode(Node):
         for thread in self._threads:
             thread.send(signal.SIGTERM if intent is Intent.STOP else signal.SIGKILL)
 
-    def news(self) -> Iterator[NodeEvent]:
+    def updates(self) -> Iterator[NodeEvent]:
         """Yields the events of the threads since the last call; there is no events file."""
         if self._clock.monotonic() >= self._kill_at:
             self.send(Intent.KILL)

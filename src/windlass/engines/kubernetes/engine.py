@@ -298,7 +298,7 @@ class KubernetesEngine(SupervisedEngine):
         if not (is_output and status.phase.is_terminal and status.files.collected is not None):
             return None
         if status.supervision.supervisor == CLUSTER:
-            self._in_cluster.bring_home(status, is_patient=True)
+            self._in_cluster.fetch_outputs(status, is_patient=True)
         return self.store.run_dir(run_id).joinpath(*parts)
 
     @override
@@ -362,7 +362,7 @@ class KubernetesEngine(SupervisedEngine):
         with self._client_of(run_id) as client:
             return shutdown.only_copy(client, run_id)
 
-    def left_running(self, run_id: str) -> list[str]:
+    def still_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
@@ -446,7 +446,7 @@ class KubernetesEngine(SupervisedEngine):
         if status.phase is not Phase.LOST:
             return status
         try:
-            left = self.left_running(status.id)
+            left = self.still_running(status.id)
         except WindlassError:
             return status
         if not left:

@@ -96,7 +96,7 @@ class HostNode(Node):
         """Events since the SIGTERM, withheld until the job has ended and discarded if it is started again. Checkpoint
         events are not withheld: the next start continues from the checkpoint."""
 
-    def news(self) -> Iterator[NodeEvent]:
+    def updates(self) -> Iterator[NodeEvent]:
         """See `Node`."""
         attempt = self._attempt
         all_read = attempt.all_read
@@ -134,7 +134,7 @@ class HostNode(Node):
         Each start has its own key for events, and discards the state that the start before it reported last.
         """
         while True:
-            yield from super().news()
+            yield from super().updates()
             if self._offset not in self._starts():
                 return
             self._starts_read += 1

@@ -324,7 +324,7 @@ class SageMakerBackend(Backend):
             why = in_a_line(error)
             self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
             again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
-            record.note(Warned(f"the model was not brought home: {why}; it is in {address}, and {again}", MODEL_AWAY))
+            record.note(Warned(f"the model was not fetched: {why}; it is in {address}, and {again}", MODEL_AWAY))
         elif self.unfinished.touched_at():  # an earlier attempt could not fetch its model
             self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
         self._note_left_out(record, self._fetching.left_out)

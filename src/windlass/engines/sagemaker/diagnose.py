@@ -284,10 +284,10 @@ def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     if job.model and case.status.phase.is_terminal:
         yield Verdict(
             "model-away",
-            f"the model was not brought home, and is in {job.model}",
+            f"the model was not fetched, and is in {job.model}",
             None,
             (job.why_model,),
-            f"windlass cp {case.status.id}:output . brings it home; log in again first, if that is the reason",
+            f"windlass cp {case.status.id}:output . fetches it; log in again first, if that is the reason",
             BESIDES,
         )
 

@@ -38,7 +38,7 @@ class SageMakerEngine(SupervisedEngine):
     """Runs on SageMaker."""
 
     kind: ClassVar[str] = "sagemaker"
-    left_words: ClassVar[str] = "training jobs that went on were stopped"
+    stopped_words: ClassVar[str] = "training jobs that went on were stopped"
     is_remote: ClassVar[bool] = True
     _supervisor = supervisor_program("windlass.engines.sagemaker.backend:SageMakerBackend.of_supervisor", "-I")
 
@@ -139,7 +139,9 @@ class SageMakerEngine(SupervisedEngine):
             self._bring_model(run_id)
         folders = {"output": str(self.store.run_dir(run_id) / "output"), "checkpoints": self.checkpoint_dir(run_id)}
         if first not in folders:
-            raise UsageError(f"{path} is not among what {run_id} has brought home", f"windlass cp {run_id}:output .")
+            raise UsageError(
+                f"{path} is not among the files that {run_id} has fetched", f"windlass cp {run_id}:output ."
+            )
         if folders[first].startswith("s3://"):
             raise UsageError(
                 f"the {first} of {run_id} are in the store, at {folders[first]}",
@@ -147,8 +149,8 @@ class SageMakerEngine(SupervisedEngine):
             )
         if not Path(folders[first]).exists():
             is_over = self.status(run_id).phase.is_terminal
-            hint = f"windlass status {run_id}" if is_over else "it is brought home when the run has ended"
-            raise UsageError(f"{run_id} has brought no {first} home", hint)
+            hint = f"windlass status {run_id}" if is_over else "it is fetched when the run has ended"
+            raise UsageError(f"{run_id} has fetched no {first}", hint)
         return copy(Path(folders[first], rest), local, on_progress, Path(path).name)
 
     def _left(self, run_id: str) -> Left:
@@ -161,7 +163,7 @@ class SageMakerEngine(SupervisedEngine):
 
         writer = self._writer_of_ended(run_id)
         if writer is None:
-            raise EngineError(f"the model of {run_id} is being brought home now", f"windlass status {run_id}")
+            raise EngineError(f"the model of {run_id} is being fetched now", f"windlass status {run_id}")
         with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "bring_model")
             if self._left(run_id).model:  # a process started by an earlier command may have fetched it
@@ -172,7 +174,7 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.values import ResultsLocation
 
         if address := (left := self._left(run_id)).model:
-            return ResultsLocation("store", address, note=f"not brought home: {left.why_model}")
+            return ResultsLocation("store", address, note=f"not fetched: {left.why_model}")
         return super().results(run_id)
 
     @contextlib.contextmanager
@@ -206,7 +208,7 @@ class SageMakerEngine(SupervisedEngine):
         else:
             super().stop(run_id, now=now)
 
-    def left_running(self, run_id: str) -> list[str]:
+    def still_running(self, run_id: str) -> list[str]:
         """Lists training jobs of the run that have not ended. Raises EngineError."""
         with contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "live_jobs")

@@ -132,7 +132,7 @@ def _notes(plan: Plan, body: Request) -> Iterator[Note]:
     name, output = body["TrainingJobName"], body["OutputDataConfig"]["S3OutputPath"]
     yield Note(
         "written-model",
-        "no run is recorded here: nothing brings the model home, and windlass ps, status, logs and stop find the job "
+        "no run is recorded here: nothing fetches the model, and windlass ps, status, logs and stop find the job "
         f"with --on {plan.target} alone",
         f"aws s3 cp {output}/{name}/output/{layout.MODEL_ARCHIVE} .",
     )

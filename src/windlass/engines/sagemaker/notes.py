@@ -87,8 +87,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     if job.outputs.to is not None:
         yield blocker(
             "outputs",
-            f"outputs: {job.outputs.to}: SageMaker uploads the model to storage: of the target, "
-            "and the run brings it home",
+            f"outputs: {job.outputs.to}: SageMaker uploads the model to storage: of the target, and the run fetches it",
             "leave it out; windlass data copy copies it further",
         )
     if job.nodes.is_elastic:

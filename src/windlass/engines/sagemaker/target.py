@@ -249,7 +249,7 @@ class AccountRuns(TargetRuns):
         """Stops all training jobs of the run. A supervisor on another machine then ends the run as stopped from
         outside.
         """
-        for name in self.left_running(run_id):
+        for name in self.still_running(run_id):
             with self._service() as service:
                 try:
                     service.stop(name)
@@ -257,7 +257,7 @@ class AccountRuns(TargetRuns):
                     if service.describe(name)["TrainingJobStatus"] not in (*ENDED, STOPPING):
                         raise
 
-    def left_running(self, run_id: str) -> builtins.list[str]:
+    def still_running(self, run_id: str) -> builtins.list[str]:
         """Lists training jobs of the run that have neither ended nor begun to stop, according to the account."""
         with self._service() as service:
             names = [str(job["TrainingJobName"]) for job in service.tagged(layout.RUN_TAG, run_id)]
@@ -318,6 +318,6 @@ class RecordedRun(SageMakerEngine):
         if self.store.status(run_id).phase.is_terminal:
             self._account.stop(run_id)
 
-    def left_running(self, run_id: str) -> builtins.list[str]:
+    def still_running(self, run_id: str) -> builtins.list[str]:
         """See `Engine`."""
-        return self._account.left_running(run_id)
+        return self._account.still_running(run_id)

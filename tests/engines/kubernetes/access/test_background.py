@@ -13,7 +13,7 @@ from windlass.errors import EngineError
 
 
 def told(health: Health) -> list[str]:
-    return [event.message for event in health.news()]
+    return [event.message for event in health.updates()]
 
 
 def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:

@@ -88,7 +88,7 @@ def test_objects_that_are_created_later_have_them_too() -> None:
     plan = planned(INSIDE)
     owner_config_map, *_ = plan.manifests(ObjectStep)
     owner_config_map = {**owner_config_map, "metadata": {**owner_config_map["metadata"], "uid": "1"}}
-    room = capacity.waiting(attempt_objects(plan), f"{plan.run_id}-room", 2)
+    room = capacity.waiting(attempt_objects(plan), f"{plan.run_id}-capacity", 2)
     for one in (room, *templates(room), head_manifest(owner_config_map, Head((), {}, 0, ""))):
         require(one["metadata"]["labels"], OF_RUN)
     assert layout.ATTEMPT_LABEL not in room["metadata"]["labels"], "its pods train nothing"

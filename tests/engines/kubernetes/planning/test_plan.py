@@ -281,7 +281,7 @@ def lost(**fields: Any) -> dict[str, str]:
     return {note.code: note.message for note in planned(**fields).notes if note.code.endswith("-lost")}
 
 
-def test_outputs_come_home_up_to_a_bound_where_no_claim_keeps_them() -> None:
+def test_outputs_without_a_claim_are_fetched_up_to_a_limit() -> None:
     made = planned()
     [step] = [step for step in made.steps if step.kind == "collect"]
     assert "outputs of up to 1GiB from the pods to runs/digits-7f3k2/output after the last attempt" in step.summary

@@ -80,7 +80,7 @@ def warnings_until(attempt: PodAttempt, is_so: Callable[[], bool]) -> list[str]:
     messages: list[str] = []
 
     def look() -> bool:
-        messages.extend(one.message for node in attempt.nodes for one in node.news() if isinstance(one, NodeWarning))
+        messages.extend(one.message for node in attempt.nodes for one in node.updates() if isinstance(one, NodeWarning))
         return is_so()
 
     until(look)
@@ -158,7 +158,7 @@ def test_a_node_has_ended_as_its_pod_has(
     with attempt_of(cluster, tmp_path) as (attempt, _):
         [node] = attempt.nodes
         warnings_until(attempt, lambda: not node.lives())
-        list(node.news())
+        list(node.updates())
         assert node.ended is (failures is not None)
         assert node.failures == (failures or [])
         assert not node.lives()
@@ -337,7 +337,7 @@ def test_a_deactivated_workload_stops_the_run_and_any_other_eviction_is_a_preemp
     with attempt_of(cluster, tmp_path) as (attempt, _):
         until(lambda: attempt.is_taken_back)
         [node] = attempt.nodes
-        found = [one.entry.kind if isinstance(one, Reported) else one.kind for one in node.news()]
+        found = [one.entry.kind if isinstance(one, Reported) else one.kind for one in node.updates()]
         assert attempt.ended_by_target == ended_by
         assert [one for one in found if one in ("notice", "stop")] == [kind]
 

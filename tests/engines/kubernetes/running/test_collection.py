@@ -28,12 +28,12 @@ from windlass.engines.kubernetes.objects.pods import PodId
 from windlass.engines.kubernetes.running import collection
 from windlass.engines.kubernetes.running.collection import (
     Collected,
-    LeftBehind,
     OutputsCollection,
+    OutputsSkipped,
     PushFetch,
-    bring_home,
     merge,
     move_into,
+    move_to_outputs,
     receive,
 )
 from windlass.errors import EngineError
@@ -108,11 +108,11 @@ def test_a_folder_comes_as_it_is(server: OrderServer, tmp_path: Path) -> None:
     (out / "link").symlink_to("deep/er/a")
     (out / "away").symlink_to("/etc/passwd")
     control = Pushes(server, tmp_path / "work", out)
-    left_out = PushFetch(cast(ConnectionControl, control))(POD, tmp_path / "got", 4 * MIB)
+    skipped = PushFetch(cast(ConnectionControl, control))(POD, tmp_path / "got", 4 * MIB)
     assert control.ended() == 0
     assert read(tmp_path / "got") == {name: data for name, data in read(out).items() if name != "away"}
     assert (tmp_path / "got" / "link").readlink() == Path("deep/er/a")
-    assert [one.split(":")[0] for one in left_out] == ["away"]
+    assert [one.split(":")[0] for one in skipped] == ["away"]
     assert outputs.digest(str(tmp_path / "got")) == outputs.digest(str(out))
 
 
@@ -202,16 +202,16 @@ def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
     hostile = packed(("root/../../evil", b"e"), ("/etc/evil", b"e"), ("root/./evil", b"e"), ("root/good", b"g"))
     (tmp_path / "deep").mkdir()
     with sent(hostile) as connection:
-        left_out = receive(connection, tmp_path / "deep" / "got", MIB)
-    assert len(left_out) == 3
+        skipped = receive(connection, tmp_path / "deep" / "got", MIB)
+    assert len(skipped) == 3
     assert read(tmp_path) == {"deep/got/good": b"g"}
 
 
 def test_more_than_is_allowed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with sent(ONE) as connection, pytest.raises(LeftBehind, match="1,000 bytes, and 999"):
+    with sent(ONE) as connection, pytest.raises(OutputsSkipped, match="1,000 bytes, and 999"):
         receive(connection, tmp_path / "got", 999)
     monkeypatch.setattr(collection, "MAX_FILES", 1)
-    with sent(packed(("root/a", b""), ("root/b", b""))) as connection, pytest.raises(LeftBehind):
+    with sent(packed(("root/a", b""), ("root/b", b""))) as connection, pytest.raises(OutputsSkipped):
         receive(connection, tmp_path / "got", 999)
     with (
         sent(ONE) as connection,
@@ -245,7 +245,7 @@ def test_nothing_is_written_through_a_link_of_another_node(tmp_path: Path) -> No
     assert not (tmp_path / "all" / "real").exists()
 
 
-def test_what_comes_home_again_replaces_what_is_there_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_outputs_fetched_again_replace_existing_files_and_keep_others(tmp_path: Path) -> None:
     home = written(tmp_path / "home", a=b"old", b=b"old", file=b"old", folder__x=b"old")
     outside = written(tmp_path / "outside", secret=b"s")
     (home / "out").symlink_to(outside)
@@ -255,9 +255,9 @@ def test_what_comes_home_again_replaces_what_is_there_and_keeps_the_rest(tmp_pat
     assert read(outside) == {"secret": b"s"}
 
 
-def test_outputs_count_as_home_once_all_are(tmp_path: Path) -> None:
+def test_outputs_count_as_fetched_once_all_are(tmp_path: Path) -> None:
     new = written(tmp_path / "new", a=b"new")
-    bring_home(new, tmp_path, "d" * 64)
+    move_to_outputs(new, tmp_path, "d" * 64)
     assert (tmp_path / OUTPUT_DIGEST).read_text() == "d" * 64
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "output", OUTPUT_DIGEST]
 
@@ -391,7 +391,7 @@ def test_pods_that_were_not_seen_are_waited_for_too(tmp_path: Path) -> None:
     assert (found.nodes, found.warnings) == ([0], [])
 
 
-def test_connections_of_pods_bring_outputs_home_while_the_api_server_is_away(tmp_path: Path) -> None:
+def test_outputs_are_fetched_over_pod_connections_while_the_api_server_is_unreachable(tmp_path: Path) -> None:
     pod = _running(0, activeDeadlineSeconds=10**10)
     found = collected(tmp_path, keeps, [0], Pods(unanswered=10**9), seen=[pod])
     assert (found.nodes, found.warnings) == ([0], [])
@@ -407,7 +407,7 @@ def test_a_pod_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
 
 def test_lists_that_are_refused_end_it(tmp_path: Path) -> None:
     found = collected(tmp_path, keeps, [0], Pods(0, unanswered=10**9, error=Refused("forbidden: pods", "", status=403)))
-    assert "the outputs could not be brought home: " in found.warnings[0]
+    assert "the outputs could not be fetched: " in found.warnings[0]
     assert "forbidden: pods" in found.warnings[0]
 
 
@@ -435,7 +435,7 @@ def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Pat
         if name == "pod-2":
             raise Unreachable("its node is away")
         if name == "pod-3":
-            raise LeftBehind("too many")
+            raise OutputsSkipped("too many")
         written(into, **{name: b"x"})
         return ["root/pipe: neither file, folder nor link"] if name == "pod-4" else []
 
@@ -472,7 +472,7 @@ def test_nothing_that_fails_is_raised(tmp_path: Path) -> None:
     assert "internal error: KeyError('a defect')" in found.warnings[0]
     (tmp_path / "file").touch()
     found = collected(tmp_path / "file", fetch, [0], Pods(0))
-    assert found.warnings[0].startswith("the outputs could not be brought home: ")
+    assert found.warnings[0].startswith("the outputs could not be fetched: ")
 
 
 def test_pods_that_wait_for_their_turn_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

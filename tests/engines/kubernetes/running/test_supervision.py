@@ -327,7 +327,7 @@ def test_a_run_that_ended_as_lost_is_stopped_where_its_pods_run(scene: RunScene)
     assert condition is not None
     assert condition.type == "PodsStillRunning"
     assert "r-1-1-0" in condition.message
-    assert scene.engine.left_running("r-1") == ["r-1-1-0"]
+    assert scene.engine.still_running("r-1") == ["r-1-1-0"]
     scene.engine.stop("r-1")
     assert (scene.server.names("Job"), scene.server.names("Pod")) == ([], ["r-1-1-1"])
     assert scene.server.names("ConfigMap") == ["r-1", "r-1-stop"]

@@ -6,13 +6,13 @@ import pytest
 
 from windlass.engines.kubernetes.access import absence
 from windlass.engines.kubernetes.running import markers
-from windlass.engines.kubernetes.supervisor import news, runs
+from windlass.engines.kubernetes.supervisor import runs, updates
 
 
 @pytest.fixture(autouse=True)
 def _known_to_be_removed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it takes seconds until an object is known to be removed is tested with a clock (`test_client.py`)."""
-    for module in (absence, news, markers):
+    for module in (absence, updates, markers):
         monkeypatch.setattr(module, "ABSENT_SECONDS", 0.05)
 
 

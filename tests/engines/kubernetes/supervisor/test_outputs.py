@@ -19,7 +19,7 @@ from windlass.actions import artifacts
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.running import markers
-from windlass.engines.kubernetes.running.collection import bring_home
+from windlass.engines.kubernetes.running.collection import move_to_outputs
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 from windlass.engines.values import ResultsLocation
@@ -43,7 +43,7 @@ def brought(run_dir: Path, digest: str = DIGEST) -> Path:
     source.mkdir(parents=True)
     (source / "model").write_text("done")
     run_dir.mkdir(exist_ok=True)
-    bring_home(source, run_dir, digest)
+    move_to_outputs(source, run_dir, digest)
     return run_dir
 
 

@@ -99,7 +99,7 @@ class Health:
         with self._lock:
             self._failing.pop(what, None)
 
-    def news(self) -> Iterator[NodeWarning]:
+    def updates(self) -> Iterator[NodeWarning]:
         """Warnings for the record: of defects, and of logs that were given up; each once."""
         with self._lock:
             found = list(self._warnings)

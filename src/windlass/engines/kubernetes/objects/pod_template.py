@@ -93,7 +93,7 @@ class Shape:
     supervisor_queue: str = ""
     """The queue that admits the supervisor's pod; empty where none does."""
     outputs_max: int = 0
-    """Bytes that outputs may have to come home; 0 where none do."""
+    """Bytes that outputs may have to be fetched; 0 if outputs are not fetched."""
     data_claim: str = ""
     """The claim that has the data sets which are staged for the run; empty where none is."""
     mounts: tuple[mount_manifests.Mounted, ...] = ()

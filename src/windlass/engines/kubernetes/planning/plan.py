@@ -179,7 +179,7 @@ def _code_source(target: KubernetesTarget, code: CodeFacts) -> str:
 def _output_dir(shape: Shape, job: Job) -> str:
     results = job.kubernetes.results
     if results is None and shape.outputs_max:
-        return f"in the pods of {shape.run_id}, until they come home"
+        return f"in the pods of {shape.run_id}, until they are fetched"
     if results is None:
         return f"in the pods of {shape.run_id}, while they are there"
     return f"claim {results.claim or shape.run_id}: windlass/{shape.run_id}/output"

@@ -147,7 +147,7 @@ def lost_notes(job: Job, via: str) -> Iterator[Note]:
     has_checkpoints, keep = job.checkpoint.folder is None, "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}"
     if not outputs_max(job, via):
         lost = "outputs and checkpoints" if has_checkpoints else "outputs"
-        why = "" if via in KEEPS_PODS else f", and outputs of via: {via} do not come home"
+        why = "" if via in KEEPS_PODS else f", and outputs of via: {via} are not fetched"
         yield Note("results-lost", f"{lost} are deleted with the pods: no results claim is set{why}", keep)
     elif has_checkpoints:
         yield Note("checkpoints-lost", "checkpoints are deleted with the pods: no results claim is set", keep)

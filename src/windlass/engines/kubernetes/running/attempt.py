@@ -93,11 +93,11 @@ class PodNode(Node):
 
     # -- events -------------------------------------------------------------------------------------------------------
 
-    def news(self) -> Iterator[NodeEvent]:
+    def updates(self) -> Iterator[NodeEvent]:
         """Its events since the last call, after those of its pod's status."""
         self.log.catch_up()
         all_read, attempt = self.all_read, self.attempt
-        yield from attempt.client.health.news()
+        yield from attempt.client.health.updates()
         pod = self.pod
         # Not only its container: the kubelet's reason for the end of a pod arrives with the end of the pod.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
@@ -107,11 +107,11 @@ class PodNode(Node):
         self.is_explained = is_explained
         if self.place == 0:
             yield from attempt.problems.of_objects()
-        yield from attempt.queue.news()
+        yield from attempt.queue.changes()
         if pod is not None and not attempt.is_seen_alive and is_alive(pod):
             attempt.is_seen_alive = True
             yield RankSeen(time.time())
-        for event in super().news():
+        for event in super().updates():
             self.last_event_at = max(self.last_event_at, event.at)
             if isinstance(event, PreemptionNotice):  # the node is shut down, or a command elsewhere requested the end
                 self.is_taken_away |= event.source == "sigterm" and Intent.STOP not in self._sent

@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
 from windlass.engines.kubernetes.objects.transfer_manifests import filled
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.engines.kubernetes.reading.preflight.capacity import Room
+from windlass.engines.kubernetes.reading.preflight.capacity import CapacityProbe
 from windlass.engines.kubernetes.running import code_store, deletion, markers, reuse, shutdown
 from windlass.engines.kubernetes.running.attempt import PodAttempt
 from windlass.engines.kubernetes.running.attempt_start import AttemptStart
@@ -89,7 +89,7 @@ class KubernetesBackend(Backend):
         self.control = control or ExecControl(self.client, plan.nodes.worker_python)
         self.via = cluster.via
         self.spares = Spares(self.client, self.control, plan, run_dir)
-        self.room = Room(self.client, plan)
+        self.capacity = CapacityProbe(self.client, plan)
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
         self._outputs_max = collect.max_bytes if (collect := plan.first(CollectStep)) is not None else 0
@@ -159,7 +159,7 @@ class KubernetesBackend(Backend):
         """
         if record.status.phase.is_terminal:
             markers.forget(self.client, self.plan.run_id)
-        if not record.status.attempts and not self.plan.first(StageJobStep) and not self.room.is_elastic:
+        if not record.status.attempts and not self.plan.first(StageJobStep) and not self.capacity.is_elastic:
             # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
             # is refused again by the supervisor, which records it.
             with contextlib.suppress(EngineError):
@@ -314,7 +314,7 @@ class KubernetesBackend(Backend):
 
     @override
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        self.room.begin(members)
+        self.capacity.begin(members)
         self._wake = clock.wake
         specs = compose(self.plan.nodes, members)
         self._attempt = PodAttempt(self.client, self.plan, number, specs, folder, clock.wake, self.control)
@@ -329,7 +329,7 @@ class KubernetesBackend(Backend):
 
     def unreachable(self) -> set[int]:
         """See `Backend`. Of the nodes that are away, those for whose pods there is no capacity."""
-        return self.room.missing()
+        return self.capacity.missing()
 
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
         """Keep in which pods an attempt is about to begin. Raises OSError."""
@@ -338,7 +338,7 @@ class KubernetesBackend(Backend):
     def _delete_others(self, record: Recorder, number: int) -> None:
         """Delete the remaining objects of earlier attempts: none of their pods may keep training. Raises
         EngineError."""
-        self.room.leave()
+        self.capacity.leave()
         kept = sorted({number, *self._kept_attempts(record, number)})
         self._delete_attempts(",".join(f"{layout.ATTEMPT_LABEL}!={one}" for one in kept))
 
@@ -386,7 +386,7 @@ class KubernetesBackend(Backend):
         """Pods are kept until the run is removed, so that `kubectl logs` shows their output; except those that
         containers beside ours would keep running. Raises EngineError.
         """
-        self.room.leave()
+        self.capacity.leave()
         status = record.status
         well = status.phase is Phase.SUCCEEDED
         markers.put_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)

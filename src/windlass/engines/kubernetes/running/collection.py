@@ -65,13 +65,13 @@ HEADER_BYTES: Final = 4096
 KEEP: Final = "a claim keeps them: kubernetes: {results: {size: 20GiB}}"
 
 
-class LeftBehind(EngineError):
+class OutputsSkipped(EngineError):
     """The outputs of a pod cannot be collected, however often that is tried."""
 
 
 Fetch = Callable[[Pod, Path, int], list[str]]
 """Copies the outputs of a pod, of so many bytes at most, to a path that does not exist; returns the entries that were
-left out, each with the reason. Raises EngineError, LeftBehind, OSError."""
+left out, each with the reason. Raises EngineError, OutputsSkipped, OSError."""
 
 
 @dataclass(slots=True)
@@ -140,9 +140,9 @@ class OutputsCollection:
         try:
             self._collect(ids, left)
         except (EngineError, OSError) as error:
-            self._found = Collected(warnings=[f"the outputs could not be brought home: {_words(error)}; {KEEP}"])
+            self._found = Collected(warnings=[f"the outputs could not be fetched: {_words(error)}; {KEEP}"])
         except Exception as error:
-            self._found = Collected(warnings=[f"the outputs could not be brought home: internal error: {error!r}"])
+            self._found = Collected(warnings=[f"the outputs could not be fetched: internal error: {error!r}"])
         finally:
             self._closed.set()
             holder.join()
@@ -161,15 +161,15 @@ class OutputsCollection:
                 budget = self._max_bytes - sum(measure(str(part)).bytes for part in parts.values())
                 part = work / f"node-{node}"
                 try:
-                    left_out = self._fetched(pod, part, budget)
+                    skipped = self._fetched(pod, part, budget)
                 except (EngineError, OSError) as error:
                     failures[node] += is_answered
-                    if isinstance(error, LeftBehind) or failures[node] == TRIES:
+                    if isinstance(error, OutputsSkipped) or failures[node] == TRIES:
                         lost[node] = _words(error)
                         del left[node]
                     continue
                 parts[node] = part
-                found.warnings += left_out_words(node, left_out)
+                found.warnings += skipped_words(node, skipped)
                 del left[node]
                 if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
                     list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
@@ -181,7 +181,7 @@ class OutputsCollection:
             merged = work / "merged"
             found.warnings += conflict_words(merge(parts, merged))
             found.size = outputs.digest(str(merged))
-            bring_home(merged, self._run_dir, found.size["sha256"])
+            move_to_outputs(merged, self._run_dir, found.size["sha256"])
             found.nodes = sorted(parts)
         shutil.rmtree(work, ignore_errors=True)
 
@@ -234,14 +234,14 @@ class ExecFetch:
         self._files = PodFiles(client, self._python, KEEP)
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, LeftBehind."""
+        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, OutputsSkipped."""
         words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
         code, answer, complaint = exec_stream.call(self._client, pod, words, outputs.SILENCE_SECONDS)
         expected = parsed(answer)
         if code or expected is None:
             raise EngineError(last_line(complaint, f"exit code {code}"))
         if expected["bytes"] > max_bytes:
-            raise LeftBehind(_too_many(expected["bytes"], max_bytes))
+            raise OutputsSkipped(_too_many(expected["bytes"], max_bytes))
         return fetch_verified(self._files, pod, layout.OUTPUT, into, expected, Allowance(max_bytes))
 
 
@@ -252,7 +252,7 @@ class PushFetch:
         self._control = control
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, LeftBehind."""
+        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, OutputsSkipped."""
         name, server = pod["metadata"]["name"], self._control.events
         connections: SimpleQueue[socket] = SimpleQueue()
         server.expect_outputs(name, connections.put)
@@ -262,7 +262,7 @@ class PushFetch:
             if isinstance(answer, EngineError):
                 raise answer
             if answer == pod_reuse.NOT_TAKEN:
-                raise LeftBehind("the pod does not keep them")
+                raise OutputsSkipped("the pod does not keep them")
             with connections.get(timeout=CONNECT_SECONDS) as connection:
                 return receive(connection, into, max_bytes)
         except Empty:
@@ -311,7 +311,7 @@ def fetch_verified(
 
 
 class Allowance:
-    """Called with the bytes so far after each file. Raises LeftBehind where there are too many of either."""
+    """Called with the bytes so far after each file. Raises OutputsSkipped where there are too many of either."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -321,7 +321,7 @@ class Allowance:
         """One more file has come."""
         self._files += 1
         if num_bytes > self._max_bytes or self._files > MAX_FILES:
-            raise LeftBehind(_too_many(num_bytes, self._max_bytes))
+            raise OutputsSkipped(_too_many(num_bytes, self._max_bytes))
 
 
 # -- several nodes ----------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def move_into(source: Path, target: Path) -> None:
         (source / path).replace(to)
 
 
-def bring_home(source: Path, run_dir: Path, digest: str) -> None:
+def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
     """Move the files of a folder to the outputs of a run, and mark these as complete. Raises OSError."""
     move_into(source, run_dir / OUTPUT)
     part = run_dir / f"{OUTPUT_DIGEST}.{os.getpid()}"
@@ -402,9 +402,9 @@ def conflict_words(conflicts: Sequence[str]) -> list[str]:
     return [f"other nodes have written the same files, and those of the first node are kept: {_listed(conflicts)}"]
 
 
-def left_out_words(node: int, left_out: Sequence[str]) -> list[str]:
+def skipped_words(node: int, skipped: Sequence[str]) -> list[str]:
     """The warning that entries were left out."""
-    return [f"of the outputs of node {node} were left out: {_listed(left_out)}"] if left_out else []
+    return [f"of the outputs of node {node} were left out: {_listed(skipped)}"] if skipped else []
 
 
 def _listed(names: Sequence[str]) -> str:

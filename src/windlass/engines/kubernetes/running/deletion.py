@@ -43,7 +43,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
                     _record(store, run_id, event.entry, event.at)
             except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object of an unknown shape
                 client.health.crashed("machines", error)
-                for warning in client.health.news():
+                for warning in client.health.updates():
                     _record(store, run_id, Warned(warning.message))
             if watch.left:
                 time.sleep(LOOK_SECONDS)
@@ -51,9 +51,9 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
 
 def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
     """What is new of the nodes; a node that is deleted with how many are left after it."""
-    news = list(watch.news())
-    is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in news]
-    for at, event in enumerate(news):
+    changes = list(watch.changes())
+    is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in changes]
+    for at, event in enumerate(changes):
         left = len(watch.left) + sum(is_gone[at + 1 :])
         entry = NodeProvisioning.from_json({**event.entry.to_json(), "left": left}) if is_gone[at] else event.entry
         yield Reported(event.at, entry)

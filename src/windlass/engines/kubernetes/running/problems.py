@@ -157,7 +157,7 @@ class PodProblems:
             yield from self._warned(report, now, OBJECTS)
         for report in self._pods.owner.ends:
             yield from self._warned(report, now, ENDS)
-        yield from self._provisioning.news()
+        yield from self._provisioning.changes()
 
     def _warned(self, seen: PodStatus | ObjectReport, now: float, of: str) -> Iterator[NodeEvent]:
         reported, problem = self._reported.setdefault(of, set()), key(seen)

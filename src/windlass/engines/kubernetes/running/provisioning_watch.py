@@ -80,7 +80,7 @@ class ProvisioningWatch:
             )
         )
 
-    def news(self) -> Iterator[Reported]:
+    def changes(self) -> Iterator[Reported]:
         """What is new of the nodes."""
         for one in self._steps:
             is_late = one in self._nodes and one.state not in claims.FINAL and claims.is_late(one)

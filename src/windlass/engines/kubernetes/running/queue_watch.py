@@ -41,7 +41,7 @@ class QueueWatch:
         """Whether the queue holds the attempt back, as was last reported."""
         return self._reported is not None and self._reported[0] in WAITS
 
-    def news(self) -> Iterator[Reported]:
+    def changes(self) -> Iterator[Reported]:
         """What is new."""
         seen = self._pods.owner.taken_back or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):

@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.package import AGAIN
 from windlass.engines.kubernetes.objects.supervisor_manifests import HOME
 from windlass.engines.kubernetes.reading import supervisor_status
 from windlass.engines.kubernetes.running import markers
-from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, bring_home, fetch_verified
+from windlass.engines.kubernetes.running.collection import FOLDER, Allowance, fetch_verified, move_to_outputs
 from windlass.errors import EngineError, UsageError
 from windlass.runs.clock import Clock
 from windlass.runs.events import OutputsCollected, Warned, entries
@@ -38,7 +38,7 @@ PAUSE_SECONDS: Final = 5.0
 LOST: Final = "the outputs were lost with the supervisor's pod"
 
 
-def is_home(run_dir: Path, collected: OutputsCollected) -> bool:
+def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
     """Whether the folder of a run has these outputs, complete."""
     with contextlib.suppress(OSError):
         return (run_dir / OUTPUT_DIGEST).read_text() == collected.digest
@@ -74,7 +74,7 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
     The pod before this one had them.
     """
     collected = record.status.files.collected
-    if collected is None or is_home(run_dir, collected) or _is_over(client, record.status.id):
+    if collected is None or is_fetched(run_dir, collected) or _is_over(client, record.status.id):
         return
     message = f"{LOST}: a claim keeps them: kubernetes: {{results: {{size: 20GiB}}}}"
     if message not in [warned.message for warned in entries(record.writer.events(), Warned)]:
@@ -106,7 +106,7 @@ def _marker(client: Client, run_id: str) -> Mapping[str, Any] | None:
 def is_due(status: Status, run_dir: Path) -> bool:
     """Whether a machine has to fetch the outputs of a run from its cluster."""
     is_held = status.supervision.supervisor == CLUSTER and status.phase.is_terminal
-    return is_held and status.files.collected is not None and not is_home(run_dir, status.files.collected)
+    return is_held and status.files.collected is not None and not is_fetched(run_dir, status.files.collected)
 
 
 def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
@@ -119,7 +119,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
             return False
         collected = status.files.collected
         assert collected is not None  # see `is_due`
-        if not is_home(run_dir, collected):
+        if not is_fetched(run_dir, collected):
             pod = _pod(client, status.id)
             work = run_dir / FOLDER
             shutil.rmtree(work, ignore_errors=True)
@@ -128,7 +128,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
             try:
                 path = f"{HOME}/runs/{status.id}/{OUTPUT}"
                 fetch_verified(files, pod, path, work, expected, Allowance(collected.bytes))
-                bring_home(work, run_dir, collected.digest)
+                move_to_outputs(work, run_dir, collected.digest)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         owner_config_map = client.get("v1", "ConfigMap", status.id)

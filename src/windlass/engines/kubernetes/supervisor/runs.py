@@ -28,8 +28,8 @@ from windlass.engines.kubernetes.running import expiry, markers, shutdown
 from windlass.engines.kubernetes.running.log_fetch import LogReader
 from windlass.engines.kubernetes.supervisor import outputs
 from windlass.engines.kubernetes.supervisor.fenced import held, lease_of, writing
-from windlass.engines.kubernetes.supervisor.news import News, NewsReader, plan_in
 from windlass.engines.kubernetes.supervisor.record import ClusterRecord, DamagedRecord, Head, head_manifest
+from windlass.engines.kubernetes.supervisor.updates import RunUpdate, UpdateReader, plan_in
 from windlass.engines.resuming import reopen
 from windlass.engines.values import RunState
 from windlass.errors import EngineError, StoreError, StoreFull, UsageError, WindlassError
@@ -76,7 +76,7 @@ class ClusterSupervised:
         """Of the process whose connections are used."""
         self._store = store
         self._clock = clock
-        self._reader = NewsReader(store, clock)
+        self._reader = UpdateReader(store, clock)
         self._next: dict[str, float] = {}
         """When the cache of a run is refreshed next, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
@@ -158,16 +158,16 @@ class ClusterSupervised:
         """Runs as of now; all places of those whose cache is old are asked at the same time. Raises StoreError."""
         statuses = list(statuses)
         due = [status for status in statuses if time.monotonic() >= self._next.get(status.id, 0.0)]
-        news = self._reader.read(due)
+        updates = self._reader.read(due)
         for status in due:
-            self._take(status, news.get(status.id))
+            self._take(status, updates.get(status.id))
         return [self._state(status.id) for status in statuses]
 
     def is_stale(self, run_id: str) -> bool:
         """Whether the record of a run could not be read when it was last looked at."""
         return run_id in self._stale
 
-    def bring_home(self, status: Status, *, is_patient: bool) -> None:
+    def fetch_outputs(self, status: Status, *, is_patient: bool) -> None:
         """Fetch the outputs that the supervisor's pod of an ended run holds, unless they are here.
 
         Raises UsageError where it does not hold them any more, EngineError, OSError.
@@ -184,7 +184,7 @@ class ClusterSupervised:
         if time.monotonic() >= self._fetch_at.get(status.id, 0.0):
             self._fetch_at[status.id] = time.monotonic() + ENDED_REFRESH_SECONDS
             try:
-                self.bring_home(status, is_patient=False)
+                self.fetch_outputs(status, is_patient=False)
             except UsageError as error:  # another machine has them, or nothing has
                 self._elsewhere[status.id] = error.message
             except (WindlassError, OSError):
@@ -211,36 +211,36 @@ class ClusterSupervised:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
         return self._reader.client(run_id)
 
-    def _take(self, status: Status, news: News | WindlassError | None) -> None:
+    def _take(self, status: Status, update: RunUpdate | WindlassError | None) -> None:
         pause = ENDED_REFRESH_SECONDS if status.phase.is_terminal else REFRESH_SECONDS
         self._next[status.id] = time.monotonic() + pause
-        if not isinstance(news, News):
-            self._stale[status.id] = self._why_stale(status, news)
+        if not isinstance(update, RunUpdate):
+            self._stale[status.id] = self._why_stale(status, update)
             return
         self._stale.pop(status.id, None)
         self._read_at[status.id] = self._clock()
-        self._absent[status.id] = news.absence
-        self._quiet_since[status.id] = news.quiet_since
-        if news.is_removed:
+        self._absent[status.id] = update.absence
+        self._quiet_since[status.id] = update.quiet_since
+        if update.is_removed:
             self._removed.add(status.id)
             self._end_removed(status)
             return
         self._removed.discard(status.id)
         try:
-            self._copy(status.id, news)
+            self._copy(status.id, update)
         except StoreFull:
             raise
         except StoreError as error:  # one damaged record must not hide the other runs
             self._stale[status.id] = self._why_stale(status, error)
             return
         status = self._store.status(status.id)
-        if not news.is_started and not status.phase.is_terminal:
+        if not update.is_started and not status.phase.is_terminal:
             self._start_again(status)
-        elif news.absence:
+        elif update.absence:
             self._end_stopped(status.id)
 
     def _why_stale(self, status: Status, error: WindlassError | None) -> Stale:
-        """Why there is no news of a run, by the error; None where there was no answer in time."""
+        """Why there is no update of a run, by the error; None where there was no answer in time."""
         before = self._stale.get(status.id)
         since = self._clock() if before is None else before.since
         if isinstance(error, DamagedRecord | StoreError):
@@ -249,11 +249,11 @@ class ClusterSupervised:
         message = f"the record in cluster {status.target} {why}; the run goes on without this machine"
         return Stale(since, "ClusterUnreachable", f"cluster {status.target} {why}", message)
 
-    def _copy(self, run_id: str, news: News) -> None:
-        if news.events:
-            self._store.copy(run_id, news.events, news.plan)
-            pod_assignment.restore_assignments(self._store.run_dir(run_id), news.events)
-        progress = news.summary.get("progress")
+    def _copy(self, run_id: str, update: RunUpdate) -> None:
+        if update.events:
+            self._store.copy(run_id, update.events, update.plan)
+            pod_assignment.restore_assignments(self._store.run_dir(run_id), update.events)
+        progress = update.summary.get("progress")
         if isinstance(progress, dict) and progress:
             self._store.copy_progress(run_id, progress)
 

@@ -106,7 +106,7 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
     assert not follower.is_done
     is_broken[0] = False
     until(lambda: log(tmp_path / "a") == ["hi"])
-    assert list(client.health.news()) == [], "it is no defect of ours, and has passed"
+    assert list(client.health.updates()) == [], "it is no defect of ours, and has passed"
     follower.close()
 
 
@@ -122,7 +122,7 @@ def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, clust
 
     follower = Follower("log of node 0", client, Pods(cluster), 0, intake, Connections(1), lambda: None)
     until(lambda: log(tmp_path / "a") == ["hi"])
-    messages = [event.message for event in client.health.news()]
+    messages = [event.message for event in client.health.updates()]
     assert len(messages) == 2
     assert "KeyError: 'a defect'" in messages[1]
     follower.close()

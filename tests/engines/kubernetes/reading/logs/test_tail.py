@@ -345,16 +345,21 @@ def test_what_a_kubelet_says_in_place_of_a_log_is_kept_once_and_moves_no_cursor(
 
 def test_a_tail_without_output_shows_that_ranks_print_and_takes_no_space(tmp_path: Path) -> None:
     lines = stream(*(("0", b"x" * 2000 + b"\n") for _ in range(50)), (NODE_TAG, b'{"kind": "output"}\n'))
-    whole, hollow = LogTail(tmp_path / "whole", 0, [0]), LogTail(tmp_path / "hollow", 0, [0], has_output=False)
-    for tail in (whole, hollow):
+    whole, length_only = (
+        LogTail(tmp_path / "whole", 0, [0]),
+        LogTail(tmp_path / "length_only", 0, [0], has_output=False),
+    )
+    for tail in (whole, length_only):
         tail.take(lines[:60])
         tail.take(lines[60:])
-    sizes = [(tmp_path / name / "rank-0.log").stat().st_size for name in ("whole", "hollow")]
+    sizes = [(tmp_path / name / "rank-0.log").stat().st_size for name in ("whole", "length_only")]
     assert sizes[0] == sizes[1] == 50 * 2001
-    assert (tmp_path / "hollow" / "rank-0.log").stat().st_blocks == 0
-    assert (tmp_path / "hollow" / "node-0.events").read_bytes() == (tmp_path / "whole" / "node-0.events").read_bytes()
-    LogTail(tmp_path / "hollow", 0, [0], has_output=False).take(lines)  # read again after a crash
-    assert (tmp_path / "hollow" / "rank-0.log").stat().st_size == 50 * 2001
+    assert (tmp_path / "length_only" / "rank-0.log").stat().st_blocks == 0
+    assert (tmp_path / "length_only" / "node-0.events").read_bytes() == (
+        tmp_path / "whole" / "node-0.events"
+    ).read_bytes()
+    LogTail(tmp_path / "length_only", 0, [0], has_output=False).take(lines)  # read again after a crash
+    assert (tmp_path / "length_only" / "rank-0.log").stat().st_size == 50 * 2001
 
 
 # -- lines that come one by one ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Room for the nodes that are away is asked for by pods that ask for as much, and for nothing else of a node's."""
+"""Capacity for missing nodes is probed with pods that request as much as a node and carry nothing else of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.objects.manifests import attempt
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
-from windlass.engines.kubernetes.reading.preflight.capacity import WAIT, Room, waiting
+from windlass.engines.kubernetes.reading.preflight.capacity import WAIT, CapacityProbe, waiting
 from windlass.spec.job import Job
 
 
@@ -34,7 +34,7 @@ def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
     )
     for via in WORKLOADS:
         made = attempt(Shape("r-1", "team", via, "image", "python3", 1000, "0" * 64, 1), job, 1, 4)
-        found = waiting(made, "r-1-room", 2)
+        found = waiting(made, "r-1-capacity", 2)
         node, pod = pod_spec(made), found["spec"]["template"]["spec"]
         assert (found["kind"], found["spec"]["parallelism"]) == ("Job", 2)
         assert found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a"
@@ -74,8 +74,8 @@ class ClusterOfProbes:
 
 def test_a_probe_that_is_created_while_its_capacity_is_released_is_deleted() -> None:
     cluster = ClusterOfProbes()
-    room = Room(cast(Client, cluster), planned(nodes={"min": 1, "max": 2}))
-    cluster.before_create = room.leave
-    room.begin([0])
-    assert room.missing() == {1}
+    probe = CapacityProbe(cast(Client, cluster), planned(nodes={"min": 1, "max": 2}))
+    cluster.before_create = probe.leave
+    probe.begin([0])
+    assert probe.missing() == {1}
     until(lambda: cluster.num_created == 1 and not cluster.jobs, "the probe holds its capacity")

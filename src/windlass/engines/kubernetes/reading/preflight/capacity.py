@@ -37,13 +37,13 @@ LIKE_A_NODE: Final = (
 """What of a pod's spec decides where it may go, and whether it is admitted."""
 
 
-class Room:
+class CapacityProbe:
     """Of one run."""
 
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
         self._plan = plan
-        self._name = f"{plan.run_id}-room"
+        self._name = f"{plan.run_id}-capacity"
         self.is_elastic = plan.policy.min_nodes < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0

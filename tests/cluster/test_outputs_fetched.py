@@ -1,4 +1,4 @@
-"""Outputs of a run without a claim come home, from each node, wherever its supervisor runs and however it ends."""
+"""Outputs of a run without a claim are fetched from each node, wherever its supervisor runs and however it ends."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def require_home(machine: Machine, run_id: str, said: str) -> None:
     assert not any("lost" in message for message in warned), warned
 
 
-def require_run_brings_home(machine: Machine) -> str:
+def require_outputs_are_fetched(machine: Machine) -> str:
     """Follow a run to its end; returns its id."""
     job(machine, "succeeds", 3.0)
     run_id, code, said = run(machine)
@@ -122,7 +122,7 @@ def test_the_outputs_of_a_run_that_is_followed_are_here_at_its_end(
     cluster: Cluster, inside: str, machines: Machines
 ) -> None:
     machine = machines(cluster, inside, "first")
-    run_id = require_run_brings_home(machine)
+    run_id = require_outputs_are_fetched(machine)
     end_of(cluster, inside, run_id)  # its supervisor does not hold what is fetched
     settled(cluster, inside, run_id)
     assert {pod["status"]["phase"] for pod in pods(cluster, inside, run_id)} == {"Succeeded"}
@@ -167,7 +167,7 @@ def test_a_supervisor_on_the_users_machine_brings_them_there(
     cluster: Cluster, namespace: str, machines: Machines
 ) -> None:
     machine = machines(cluster, namespace, "first")
-    run_id = require_run_brings_home(machine)
+    run_id = require_outputs_are_fetched(machine)
     settled(cluster, namespace, run_id)
     delete_pods(cluster, namespace, run_id)
     require_copied(machine, run_id, "got")

@@ -29,7 +29,7 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 
-class News(NamedTuple):
+class RunUpdate(NamedTuple):
     """What the cluster has recorded of a run since the cache was filled."""
 
     events: list[Event]
@@ -46,7 +46,7 @@ class News(NamedTuple):
     """Its new plan, where it was resumed with another number of nodes."""
 
 
-class NewsReader:
+class UpdateReader:
     """Reads the records of runs of this store; it changes nothing, here or there."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -56,19 +56,21 @@ class NewsReader:
         self._imported: set[str] = set()
         """Runs whose plan is of another machine."""
 
-    def reconnected(self, store: Store) -> NewsReader:
+    def reconnected(self, store: Store) -> UpdateReader:
         """The same clients, with another connection to the records."""
         found = copy.copy(self)
         found._store = store
         return found
 
-    def read(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
-        """News of these runs, or why there is none; a removal is reported only where two requests find it."""
-        news = self._ask(statuses)
-        if absent := [one for one in statuses if isinstance(found := news.get(one.id), News) and found.is_removed]:
+    def read(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
+        """Update of these runs, or why there is none; a removal is reported only where two requests find it."""
+        updates = self._ask(statuses)
+        if absent := [
+            one for one in statuses if isinstance(found := updates.get(one.id), RunUpdate) and found.is_removed
+        ]:
             time.sleep(ABSENT_SECONDS)  # a server that is being restored reports objects absent for a moment
-            news |= self._ask(absent)
-        return news
+            updates |= self._ask(absent)
+        return updates
 
     def client(self, run_id: str) -> Client:
         """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
@@ -79,8 +81,8 @@ class NewsReader:
             self._clients[place] = Client(*place)
         return self._clients[place]
 
-    def _ask(self, statuses: Sequence[Status]) -> dict[str, News | WindlassError]:
-        """News of these runs, or why there is none, from all their places at the same time."""
+    def _ask(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
+        """Update of these runs, or why there is none, from all their places at the same time."""
         places: dict[ClusterNamespace, list[Status]] = {}
         for status in statuses:
             plan = self._store.plan(status.id)
@@ -89,7 +91,7 @@ class NewsReader:
                 self._imported.add(status.id)
         now = self._clock()
         answers = at_once({place: partial(self._look, place, its, now) for place, its in places.items()})
-        found: dict[str, News | WindlassError] = {}
+        found: dict[str, RunUpdate | WindlassError] = {}
         for place, its in places.items():
             answer = answers.get(place)
             if isinstance(answer, WindlassError):
@@ -98,18 +100,20 @@ class NewsReader:
                 found |= answer
         return found
 
-    def _look(self, place: ClusterNamespace, statuses: Sequence[Status], now: float) -> dict[str, News | WindlassError]:
-        """News of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
+    def _look(
+        self, place: ClusterNamespace, statuses: Sequence[Status], now: float
+    ) -> dict[str, RunUpdate | WindlassError]:
+        """Update of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
         quiet = {one.id for one in statuses if known and not one.phase.is_terminal and self._is_quiet(client, one, now)}
         quiet -= supervisor_status.acting(client) if quiet else set()
-        found: dict[str, News | WindlassError] = {}
+        found: dict[str, RunUpdate | WindlassError] = {}
         for status in statuses:
             summary = known.get(status.id, {})
             try:
                 is_known = summary.get("last_seq") == status.last_seq and status.id not in quiet
-                found[status.id] = News([], summary) if is_known else self._news(client, place, status, now)
+                found[status.id] = RunUpdate([], summary) if is_known else self._update_of(client, place, status, now)
             except (DamagedRecord, Refused) as error:  # one damaged record must not hide the other runs
                 found[status.id] = error
         return found
@@ -120,7 +124,7 @@ class NewsReader:
         written_at = newest[-1].time if newest else status.times.created_at
         return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
 
-    def _news(self, client: Client, place: ClusterNamespace, status: Status, now: float) -> News:
+    def _update_of(self, client: Client, place: ClusterNamespace, status: Status, now: float) -> RunUpdate:
         try:
             head, events = ClusterRecord(client, status.id).read(status.last_seq)
         except Refused as error:
@@ -137,7 +141,7 @@ class NewsReader:
         # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
-        return News(
+        return RunUpdate(
             events,
             head.summary,
             is_started=has_job,
@@ -147,14 +151,14 @@ class NewsReader:
         )
 
     @staticmethod
-    def _without_record(client: Client, status: Status, now: float) -> News:
-        """News of a run whose record is not there: it was removed, or not submitted completely."""
+    def _without_record(client: Client, status: Status, now: float) -> RunUpdate:
+        """Update of a run whose record is not there: it was removed, or not submitted completely."""
         if client.get_if_exists("v1", "ConfigMap", status.id) is None:
-            return News([], {}, is_started=False, is_removed=True)
+            return RunUpdate([], {}, is_started=False, is_removed=True)
         if not supervisor_status.absence(client, status.id, now):
             name = layout.record_name(status.id)
             raise DamagedRecord(f"ConfigMap {name} was deleted; the run's supervisor writes it again")
-        return News([], {}, is_started=False)
+        return RunUpdate([], {}, is_started=False)
 
     def _new_plan(self, client: Client, place: ClusterNamespace, run_id: str, events: Iterable[Event]) -> str | None:
         """The plan of a run, where the machine that submitted it has resumed it by another one."""
