@@ -284,7 +284,7 @@ def test_ctrl_c_twice_while_a_run_is_started_leaves_nothing_of_it(
         return ""
 
     monkeypatch.setattr("windlass.engines.supervised.SupervisedEngine._start_supervisor", interrupted)
-    monkeypatch.setattr("windlass.engines.supervised.SupervisedEngine._left_by_failed", again)
+    monkeypatch.setattr("windlass.engines.supervised.SupervisedEngine._remove_failed", again)
     write_job()
     done = windlass("run")
     assert (done.code, "background" in done.err) == (130, False)

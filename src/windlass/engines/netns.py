@@ -77,7 +77,7 @@ def node_specs(network: NetworkStep) -> tuple[NetworkSpec, ...]:
     return tuple(NetworkSpec(str(FOLDER / node.namespace), node.host, hosts) for node in network.nodes)
 
 
-def meeting_port(attempt: int) -> int:
+def rendezvous_port(attempt: int) -> int:
     """Returns the rendezvous port of an attempt, which differs from those of the attempts before it."""
     return FIRST_PORT + (attempt - 1) % PORTS
 

@@ -130,7 +130,7 @@ class SupervisedEngine(Engine):
             self._start_supervisor(writer)
         except BaseException as error:
             with _uninterrupted():
-                left = self._left_by_failed(plan)
+                left = self._remove_failed(plan)
                 writer.close()
                 self.store.delete(plan.run_id)
             if isinstance(error, OSError):
@@ -142,7 +142,7 @@ class SupervisedEngine(Engine):
         writer.close()
         return writer.status
 
-    def _left_by_failed(self, plan: Plan) -> str:
+    def _remove_failed(self, plan: Plan) -> str:
         """Removes the objects of a failed submission; returns what could not be removed and how to do it, or ""."""
         hint = ""
         try:

@@ -177,7 +177,7 @@ def test_nodes_beyond_the_last_byte_have_addresses_too() -> None:
 
 
 def test_each_attempt_meets_at_another_port() -> None:
-    assert len({netns.meeting_port(attempt) for attempt in range(1, 1001)}) == 1000
+    assert len({netns.rendezvous_port(attempt) for attempt in range(1, 1001)}) == 1000
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------

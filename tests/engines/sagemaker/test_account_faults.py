@@ -70,7 +70,7 @@ def no_image(plane: ControlPlane) -> None:
 
 def no_right_to_pass_the_role(plane: ControlPlane) -> None:
     login = plane.account.arn("user/ada")
-    policy = policies.of_user(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
+    policy = policies.user_policy(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
     plane.account.policies[login] = {"Statement": [one for one in policy["Statement"] if one["Sid"] != "Role"]}
     plane.account.caller = login
 

@@ -18,7 +18,7 @@ from windlass.cli.render import condition_notes
 from windlass.engines.sagemaker.backend import REQUESTED, STARTED, SageMakerBackend
 from windlass.engines.sagemaker.engine import SageMakerLocalEngine
 from windlass.engines.sagemaker.service import DELETED, IN_PROGRESS, Refused
-from windlass.engines.sagemaker.unfinished import Unfinished
+from windlass.engines.sagemaker.unfinished import UnfinishedMarker
 from windlass.errors import EngineError, UsageError
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
@@ -235,7 +235,7 @@ def test_a_supervisor_that_is_killed_at_the_end_leaves_a_marker(lab: Lab, world:
     run_id = lab.begin(tmp_path, "digits-1")
     world.fault = lambda connection, operation, number: ""
     lab.supervise(run_id, lambda: world.calls["describe"] > 0)
-    marker, writer = Unfinished(lab.store.run_dir(run_id)), lab.store.writer(run_id)
+    marker, writer = UnfinishedMarker(lab.store.run_dir(run_id)), lab.store.writer(run_id)
     assert writer is not None
     with closing(writer):
         lab._backend_of(run_id).prepare_end(Recorder(writer))

@@ -14,7 +14,7 @@ from tests.engines.sagemaker.planning import FACTS, plan_here, planned, problems
 from windlass.actions.jobs import planned_job
 from windlass.engines.sagemaker.instances import num_gpus
 from windlass.engines.sagemaker.plan import plan
-from windlass.engines.sagemaker.request import numbered
+from windlass.engines.sagemaker.request import for_attempt
 from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
 from windlass.spec.job import Job
@@ -117,7 +117,7 @@ def test_brackets_that_capture_nothing_are_left_as_they_are(pattern: str) -> Non
 
 def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
     first = request(planned(**CASES["spot"]))
-    third = numbered(first, "digits-7f3k2", 3, 600.0)
+    third = for_attempt(first, "digits-7f3k2", 3, 600.0)
     assert problems(third) == ""
     assert third["TrainingJobName"] == "digits-7f3k2-3"
     assert third["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"].endswith("/digits-7f3k2/attempt-3/")

@@ -55,9 +55,9 @@ def plane(listening: ControlPlane) -> Iterator[ControlPlane]:
 def grant(plane: ControlPlane, one: SageMakerTarget) -> None:
     """An account in which all is well for a target."""
     account = plane.account
-    account.roles["training"] = policies.trust()
-    account.policies[ROLE] = policies.of_role(one, ACCOUNT)
-    account.policies[LOGIN] = policies.of_user(one, ACCOUNT, ROLE)
+    account.roles["training"] = policies.trust_policy()
+    account.policies[ROLE] = policies.role_policy(one, ACCOUNT)
+    account.policies[LOGIN] = policies.user_policy(one, ACCOUNT, ROLE)
     account.default_quotas = {"ml.g5.xlarge for training job usage": 0.0}
     account.quotas = {
         f"ml.g5.xlarge for {use}": 4.0
@@ -103,7 +103,7 @@ def test_each_statement_of_the_printed_policies_is_needed(plane: ControlPlane) -
 
 def test_policies_name_what_can_be_named() -> None:
     one = target(**FULL)
-    for policy in (policies.of_role(one, ACCOUNT), policies.of_user(one, ACCOUNT, ROLE)):
+    for policy in (policies.role_policy(one, ACCOUNT), policies.user_policy(one, ACCOUNT, ROLE)):
         open_ended = [statement for statement in policy["Statement"] if statement["Resource"] == ["*"]]
         actions = {action for statement in open_ended for action in statement["Action"]}
         # None of these can be given for a single resource; metrics have a condition instead.
@@ -129,7 +129,7 @@ def test_a_login_that_has_expired(plane: ControlPlane) -> None:
 
 @pytest.mark.slow
 def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
-    trusted = policies.trust()
+    trusted = policies.trust_policy()
     trusted["Statement"][0]["Principal"] = {"Service": "ec2.amazonaws.com"}
     plane.account.roles["training"] = trusted
     assert bad(target()) == {"role": "fail"}

@@ -163,7 +163,7 @@ def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], ma
 def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, ControlPlane], tmp_path: Path) -> None:
     harness, plane = world
     login = plane.account.arn("user/ada")
-    plane.account.policies[login] = policies.of_user(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
+    plane.account.policies[login] = policies.user_policy(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
     plane.account.caller = login  # what it prints is enough for all of this
     run = harness.start("sleep", "600", nodes=2, launcher="plain").until_ready(2)
     with Store(tmp_path / "other") as store:

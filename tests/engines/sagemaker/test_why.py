@@ -11,7 +11,7 @@ from tests.engines.sagemaker.planning import plan_here, planned, request
 from windlass.diagnose.diagnose import diagnose
 from windlass.diagnose.observations import Observations
 from windlass.diagnose.verdict import Verdict
-from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
+from windlass.engines.sagemaker.diagnose import ObservedJob, rules_on
 from windlass.engines.sagemaker.observe import image_of
 from windlass.runs.events import RootCause
 from windlass.runs.phase import Phase
@@ -40,7 +40,7 @@ def verdict(
         output_dir="/out",
         cause=None if cause is None else RootCause.from_json(cause),
     )
-    seen = JobSeen(request(made), "aws", region, description)
+    seen = ObservedJob(request(made), "aws", region, description)
     return diagnose(Observations(status, made, rules=rules_on(seen))).verdict
 
 

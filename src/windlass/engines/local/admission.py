@@ -23,7 +23,7 @@ from windlass.supervise.recorder import Recorder
 LOOK_SECONDS: Final = 1.0
 MAX_LOOK_SECONDS: Final = 10.0
 """Maximum seconds between two checks for a run that has many others ahead of it."""
-Look = Callable[[Store, str], object]
+UpdateStatus = Callable[[Store, str], object]
 """Updates the status of another run; starts another supervisor if its supervisor was killed."""
 
 
@@ -35,7 +35,7 @@ def queue_folder(home: Path, target: str) -> Path:
 class Admission:
     """Decides for one run whether its next attempt may start."""
 
-    def __init__(self, plan: Plan, home: Path, look: Look) -> None:
+    def __init__(self, plan: Plan, home: Path, look: UpdateStatus) -> None:
         self._look = look
         self._target = plan.target
         self._run_id = plan.run_id

@@ -43,7 +43,7 @@ class LocalNode(Node):
         """Exit code of a worker that ended without a report; SIGKILL if the worker is no child of this process."""
         return (self.popen.returncode if self.popen is not None else None) or -signal.SIGKILL
 
-    def know(self, pid: int) -> None:
+    def set_pid(self, pid: int) -> None:
         """Stores the pid of a worker before its first report, because a stop may come earlier."""
         found = process.stat(pid)
         self.pid, self.start_ticks, self.boot = pid, found.start_ticks if found else 0, process.boot_id()

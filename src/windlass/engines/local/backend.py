@@ -15,7 +15,7 @@ from typing import Final
 
 import windlass.worker
 from windlass.engines import netns, ports
-from windlass.engines.local.admission import Admission, Look
+from windlass.engines.local.admission import Admission, UpdateStatus
 from windlass.engines.local.attempt import LocalAttempt, LocalNode
 from windlass.engines.local.transfer import data_staging, outputs_uploads
 from windlass.engines.local.warm_pool import Refused, WarmPool
@@ -42,7 +42,7 @@ class LocalBackend(Backend):
     run.
     """
 
-    def __init__(self, plan: Plan, run_dir: Path, look: Look = lambda _store, _run_id: None) -> None:
+    def __init__(self, plan: Plan, run_dir: Path, look: UpdateStatus = lambda _store, _run_id: None) -> None:
         self._plan = plan
         self._run_dir = run_dir
         home = run_dir.parent.parent
@@ -85,7 +85,7 @@ class LocalBackend(Backend):
         ):
             addresses = self._make_networks(record, folder.parent)
             here = [addresses[node] for node in members] if addresses else [MASTER_ADDR] * len(members)
-            port = netns.meeting_port(number) if addresses else master.getsockname()[1]
+            port = netns.rendezvous_port(number) if addresses else master.getsockname()[1]
             is_held = not addresses and self._plan.nodes.launcher != "plain"
             if not is_held:
                 # A program without a launcher may bind the port without SO_REUSEADDR, which fails while the port is
@@ -248,14 +248,14 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         answer = _fork_worker(node, spec, out, [*kept, lock], pool) if spec.warm and not pool.is_off else None
         if isinstance(answer, int):
-            node.know(answer)
+            node.set_pid(answer)
             return ""
         # -I -S: the worker needs only the standard library, and must not import packages of the user.
         command = [spec.worker_python, "-I", "-S", str(WORKER), str(node.path("json")), str(kept[0])]
         node.popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, pass_fds=[*kept, lock]
         )
-        node.know(node.popen.pid)
+        node.set_pid(node.popen.pid)
         return answer.why if answer is not None else ""
     finally:
         os.close(lock)  # the worker has inherited the lock

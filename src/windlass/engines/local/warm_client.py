@@ -200,7 +200,7 @@ class WarmClient:
         if imports_for < self.bounds.import_seconds:
             return ""
         reason = f"the warm process did not finish its imports within {self.bounds.import_seconds:g} s"
-        self.remember(reason)
+        self.end_and_refuse(reason)
         return reason
 
     def _ended(self) -> dict[str, Any]:
@@ -254,9 +254,9 @@ class WarmClient:
         known = self.known()
         if known is not None:
             process.send(known["pid"], signal.SIGKILL)
-        self.forget(keep_log=keep_log)
+        self.remove_files(keep_log=keep_log)
 
-    def forget(self, *, keep_log: bool = False) -> None:
+    def remove_files(self, *, keep_log: bool = False) -> None:
         """Removes the files of an ended process."""
         for kind in ("sock", "json", "json.start", "ready", "refused", *(() if keep_log else ("log",))):
             with contextlib.suppress(IsADirectoryError, FileNotFoundError):
@@ -277,12 +277,12 @@ class WarmClient:
         except FileNotFoundError:
             return otherwise
 
-    def remember(self, why: str) -> None:
+    def end_and_refuse(self, why: str) -> None:
         """Kills the process, and records the reason why none of its kind is started for a while."""
         self.end(keep_log=True)
         self._path("refused").write_text(why, encoding="utf-8")
 
-    def remembered(self) -> str:
+    def refusal(self) -> str:
         """Returns the recorded reason why no process of this kind is used now, or ""."""
         path = self._path("refused")
         try:

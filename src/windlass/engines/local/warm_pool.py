@@ -76,8 +76,8 @@ class WarmPool:
         reason = "no warm process could be reached"
         try:
             for _ in range(3):  # an outdated or ending process is followed by a new one
-                if remembered := client.remembered():
-                    return Refused(remembered)
+                if refusal := client.refusal():
+                    return Refused(refusal)
                 with self._connect_or_start(client, python, modules, env) as connection:
                     if nothing_is_known and not client.is_ready():
                         return Refused(warm_server.TRIES)
@@ -92,7 +92,7 @@ class WarmPool:
                         return int(answer["pid"])
                 reason = str(answer.get("refused", "the warm process gave no reason"))
                 if answer.get("lasting"):
-                    client.remember(reason)
+                    client.end_and_refuse(reason)
                 if not answer.get("again"):
                     break
         except (OSError, ValueError) as error:
@@ -109,10 +109,10 @@ class WarmPool:
             if is_alive(written):
                 with contextlib.suppress(OSError):  # the process may end at any time
                     found.append({"name": client.name, **written, **client.progress(written)})
-            elif not client.remembered():
-                client.forget()
+            elif not client.refusal():
+                client.remove_files()
         for path in sorted(self.folder.glob("*.refused")):
-            if reason := self._client(path.stem).remembered():
+            if reason := self._client(path.stem).refusal():
                 found.append({"name": path.stem, "state": "refused", "why": reason})
         return found
 

@@ -84,15 +84,15 @@ class HostNode(Node):
         self.place = place
         self.log = HostLog(attempt.service, self.folder, self.number, self.ranks, attempt.number, attempt.closed)
         self._attempt = attempt
-        self._claim: Sequence[RankFailure] | None = None
+        self._reported_failures: Sequence[RankFailure] | None = None
         """Failures of the host's ranks according to its log; believed once the job has ended."""
         self._starts_read = 0
         """Number of later starts whose events are being read: SageMaker restarts hosts on other spot instances."""
         self.is_failing = False
         """Whether a rank of the host has failed according to its log."""
-        self._is_told_to_end = False
+        self._has_sigterm = False
         """Whether SageMaker has sent SIGTERM: for a spot interruption, the failure of another host, or a stop."""
-        self._held: list[NodeEvent] = []
+        self._withheld: list[NodeEvent] = []
         """Events since the SIGTERM, withheld until the job has ended and discarded if it is started again. Checkpoint
         events are not withheld: the next start continues from the checkpoint."""
 
@@ -105,23 +105,23 @@ class HostNode(Node):
             yield RankSeen(time.time())
         for event in self._events():
             if isinstance(event, PreemptionNotice) and event.source == "sigterm":
-                self._is_told_to_end = True  # SageMaker reports the reason; later failures follow from the SIGTERM
+                self._has_sigterm = True  # SageMaker reports the reason; later failures follow from the SIGTERM
             elif isinstance(event, WorkerFailed):
-                if event.message and not self._is_told_to_end:  # the job itself may take minutes to end
+                if event.message and not self._has_sigterm:  # the job itself may take minutes to end
                     message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
                     yield NodeWarning(event.at, message)
-            elif self._is_told_to_end and not (attempt.was_stopped_by_user or isinstance(event, CheckpointReported)):
-                self._held.append(event)
+            elif self._has_sigterm and not (attempt.was_stopped_by_user or isinstance(event, CheckpointReported)):
+                self._withheld.append(event)
             else:
                 yield from self._noted(event)
         if self.place == 0:
             yield from attempt.reports()
         if all_read and not self._was_ended_from_outside():  # otherwise the node is lost
-            for event in self._held:
+            for event in self._withheld:
                 yield from self._noted(event)
-            self._held.clear()
+            self._withheld.clear()
             if not self.ended:
-                yield from self._believe()
+                yield from self._accept_end()
 
     def _noted(self, event: NodeEvent) -> Iterator[NodeEvent]:
         if isinstance(event, RankFailing) or (isinstance(event, RankChanged) and event.exit_code):
@@ -138,9 +138,9 @@ class HostNode(Node):
             if self._offset not in self._starts():
                 return
             self._starts_read += 1
-            self._sieve, self._partial, self._claim, self.host = Sieve(), b"", None, None
-            self._is_told_to_end = self.is_failing = False
-            self._held.clear()
+            self._sieve, self._partial, self._reported_failures, self.host = Sieve(), b"", None, None
+            self._has_sigterm = self.is_failing = False
+            self._withheld.clear()
 
     def _num_readable(self) -> int:
         """Returns the bytes of events up to the next start of the host; −1 if no start follows."""
@@ -155,19 +155,19 @@ class HostNode(Node):
 
         Any process of the host may have written the event; the end of the job decides whether it is believed.
         """
-        self._claim = failures
+        self._reported_failures = failures
 
     @property
     def has_succeeded(self) -> bool:
         """Whether all ranks of the host have succeeded, according to its log."""
-        return self._claim is not None and not self._claim
+        return self._reported_failures is not None and not self._reported_failures
 
-    def _believe(self) -> Iterator[NodeEvent]:
+    def _accept_end(self) -> Iterator[NodeEvent]:
         status = self._attempt.status
         # Whether the log of a host explains the failure of the job.
-        is_explained = status != FAILED or any(node._claim for node in self._attempt.nodes)
-        if self._claim is not None and is_explained:
-            self.ended, self.failures = True, list(self._claim)
+        is_explained = status != FAILED or any(node._reported_failures for node in self._attempt.nodes)
+        if self._reported_failures is not None and is_explained:
+            self.ended, self.failures = True, list(self._reported_failures)
         elif status == COMPLETED:
             self.ended, self.failures = True, []
             message = f"host {self.place + 1} has succeeded, as its job has, though its log lacks its end"
@@ -186,9 +186,9 @@ class HostNode(Node):
         keep their failures.
         """
         attempt = self._attempt
-        if attempt.status != STOPPED or not self._is_told_to_end or attempt.was_stopped_by_user:
+        if attempt.status != STOPPED or not self._has_sigterm or attempt.was_stopped_by_user:
             return False
-        return not self._claim or attempt.description.get("SecondaryStatus") == STOPPED
+        return not self._reported_failures or attempt.description.get("SecondaryStatus") == STOPPED
 
     @property
     def exit_code(self) -> int:
@@ -249,18 +249,18 @@ class JobAttempt(Attempt):
         self.is_stopped_by_us = False
         self.trouble: TargetUnavailable | None = None
         """Why the service is unavailable now; None if it is available."""
-        self._is_to_stop = False
+        self._is_stop_requested = False
         self._ended_at: float | None = None
         """Monotonic seconds of the first description in which the job has ended."""
         self._absent_since: float | None = None
         """Monotonic seconds since which the service reports that the job does not exist."""
-        self._is_isolation_told = False
+        self._is_isolation_reported = False
         """Whether the warning about hosts without namespaces was reported."""
-        self._is_left_out_told = False
+        self._are_skipped_reported = False
         """Whether the warning about files that were not uploaded was reported."""
-        self._num_told = 0
+        self._num_reported = 0
         """Number of the job's transitions that were reported."""
-        self._asked = threading.Event()
+        self._poll_now = threading.Event()
         threading.Thread(target=self._run, name=f"training job {name}", daemon=True).start()
 
     @property
@@ -305,15 +305,15 @@ class JobAttempt(Attempt):
     def reports(self) -> Iterator[NodeEvent]:
         """Yields events for everything that the service has reported about the job since the last call."""
         hosts = self.description.get("WindlassHosts") or {}
-        if hosts.get("isolation") == "folders" and not self._is_isolation_told:
-            self._is_isolation_told = True
+        if hosts.get("isolation") == "folders" and not self._is_isolation_reported:
+            self._is_isolation_reported = True
             yield NodeWarning(
                 time.time(),
                 f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
                 "SAGEMAKER_BASE_DIR names, hosts are called by their addresses, and process 1 is not theirs",
             )
-        for one in self._transitions[self._num_told :]:
-            self._num_told += 1
+        for one in self._transitions[self._num_reported :]:
+            self._num_reported += 1
             if (stage := STAGES.get(one["Status"])) is not None:
                 yield StageReached(seconds_of(one["StartTime"]), stage)
             elif one["Status"] == INTERRUPTED:
@@ -321,8 +321,8 @@ class JobAttempt(Attempt):
                 message = f"SageMaker has taken the spot instances back{words}, and starts the job again"
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
 
-        if (left_out := self.description.get("WindlassLeftOut")) and not self._is_left_out_told:
-            self._is_left_out_told = True
+        if (left_out := self.description.get("WindlassLeftOut")) and not self._are_skipped_reported:
+            self._are_skipped_reported = True
             message = f"files that the hosts have written were not uploaded: {some_of(left_out)}"
             yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
 
@@ -338,21 +338,21 @@ class JobAttempt(Attempt):
 
         The supervisor calls this method every time the thread wakes it, so only the first call may wake the thread.
         """
-        if not self._is_to_stop:
-            self._is_to_stop = True
-            self._asked.set()
+        if not self._is_stop_requested:
+            self._is_stop_requested = True
+            self._poll_now.set()
 
     def close(self) -> None:
         """See `Attempt`."""
         self.closed.set()
-        self._asked.set()
+        self._poll_now.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self.closed.is_set() and not self.all_read:
             try:
-                self._turn()
+                self._poll()
                 self.trouble = None
             except (Unavailable, Refused) as error:
                 self.trouble = unavailable(error, "the job may go on")
@@ -363,12 +363,12 @@ class JobAttempt(Attempt):
                 self.trouble = TargetUnavailable("NotObserved", f"{type(error).__name__}: {error}")
                 traceback.print_exc()
             self._wake()
-            self._asked.wait(self.service.poll_seconds)
-            self._asked.clear()
+            self._poll_now.wait(self.service.poll_seconds)
+            self._poll_now.clear()
         self._wake()
 
-    def _turn(self) -> None:
-        problem = self._stop_job() if self._is_to_stop and self.status in ("", IN_PROGRESS) else None
+    def _poll(self) -> None:
+        problem = self._stop_job() if self._is_stop_requested and self.status in ("", IN_PROGRESS) else None
         description = self._describe()
         if description != self.description:
             write_description(self.folder, description)

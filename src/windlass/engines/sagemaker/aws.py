@@ -104,16 +104,16 @@ class Aws(Service):
 
     def _client(self, service: str) -> Any:
         """Creates a client with botocore: importing boto3 takes longer."""
-        return answered(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
+        return checked_call(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
     def create(self, request: Request) -> None:
         """See `Service`."""
-        answered(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
+        checked_call(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
 
     def describe(self, name: str) -> Description:
         """See `Service`."""
         try:
-            found: Description = answered(lambda: self._training.describe_training_job(TrainingJobName=name))
+            found: Description = checked_call(lambda: self._training.describe_training_job(TrainingJobName=name))
         except Refused as error:
             if error.code in ABSENT or (error.code == VALIDATION and "not found" in error.message):
                 self._require_account(name)
@@ -121,19 +121,19 @@ class Aws(Service):
             kind, hint = (NotLoggedIn, OTHER_HINT) if error.code in DENIED else (Unavailable, "")
             raise kind(f"what has become of training job {name} is not known: {error.message}", hint) from error
         if found.get("TrainingJobName") != name or "TrainingJobStatus" not in found:
-            raise Unavailable(*NOT_OF_AWS)
+            raise Unavailable(*NOT_AWS)
         return found
 
     def _require_account(self, name: str) -> None:
         """Raises NotLoggedIn if the credentials belong to another account than the run."""
-        found = answered(lambda: self._client("sts").get_caller_identity()["Account"])
+        found = checked_call(lambda: self._client("sts").get_caller_identity()["Account"])
         if self._account and str(found) != self._account:
             words = f"the login is of account {found}, and training job {name} is in account {self._account}"
             raise NotLoggedIn(words, OTHER_HINT)
 
     def stop(self, name: str) -> None:
         """See `Service`."""
-        answered(lambda: self._training.stop_training_job(TrainingJobName=name))
+        checked_call(lambda: self._training.stop_training_job(TrainingJobName=name))
 
     def delete(self, name: str) -> None:
         """See `Service`."""
@@ -151,7 +151,7 @@ class Aws(Service):
             SortBy="CreationTime",
             SortOrder="Descending",
         )
-        return answered(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
+        return checked_call(lambda: [one["TrainingJob"] for page in pages for one in page["Results"]])
 
     def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
         """Returns the names of a job's log streams; the list may be `STREAMS_SECONDS` old unless `is_over`."""
@@ -160,7 +160,7 @@ class Aws(Service):
             return known
         pages = self._logs.get_paginator("describe_log_streams")
         try:
-            found = answered(
+            found = checked_call(
                 lambda: [
                     str(one["logStreamName"])
                     for page in pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{name}/")
@@ -183,7 +183,7 @@ class Aws(Service):
             lines = [(int(one["timestamp"]), str(one["message"])) for one in page["events"]]
             return LogPage(lines, str(page["nextForwardToken"]))
 
-        return answered(read)
+        return checked_call(read)
 
     def close(self) -> None:
         """See `Service`."""
@@ -200,8 +200,8 @@ def partition(region: str) -> str:
 @functools.cache
 def account(region: str) -> str:
     """Returns the account number of the current credentials. Raises Refused, Unavailable."""
-    client = answered(lambda: Session().create_client("sts", region_name=region, config=RETRIES))
-    return str(answered(lambda: client.get_caller_identity()["Account"]))
+    client = checked_call(lambda: Session().create_client("sts", region_name=region, config=RETRIES))
+    return str(checked_call(lambda: client.get_caller_identity()["Account"]))
 
 
 def role_arn(role: str, region: str) -> str:
@@ -209,16 +209,16 @@ def role_arn(role: str, region: str) -> str:
     return role if role.startswith("arn:") else f"arn:{partition(region)}:iam::{account(region)}:role/{role}"
 
 
-def answered(call: Callable[[], T]) -> T:
+def checked_call(call: Callable[[], T]) -> T:
     """Returns the result of a call, and converts botocore's errors to Refused, Unavailable or NotLoggedIn."""
     try:
         return call()
     except ClientError as error:
-        raise _ours(error) from error
+        raise _converted(error) from error
     except ParamValidationError as error:
         raise Refused(VALIDATION, f"boto3 refuses the request: {error}", "upgrade boto3") from error
     except (KeyError, ResponseParserError) as error:
-        raise Unavailable(*NOT_OF_AWS) from error
+        raise Unavailable(*NOT_AWS) from error
     except NO_LOGIN as error:
         raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
     except BotoCoreError as error:
@@ -228,18 +228,18 @@ def answered(call: Callable[[], T]) -> T:
         raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
 
 
-NOT_OF_AWS: Final = ("something else than AWS has answered", "a proxy or a login page of the network may be in between")
+NOT_AWS: Final = ("something else than AWS has answered", "a proxy or a login page of the network may be in between")
 """Message and hint for a response that lacks the required fields of its operation."""
 
 
-def _ours(error: ClientError) -> Refused | Unavailable:
+def _converted(error: ClientError) -> Refused | Unavailable:
     code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
     what, metadata = f"{error.operation_name}: {message} ({code})", error.response.get("ResponseMetadata", {})
     status = metadata.get("HTTPStatusCode", 0)
     if code in PASSING or status >= 500:
         return Unavailable(f"AWS cannot answer now: {what}")
     if code == str(status) and not error.operation_name.startswith("Head"):  # errors of AWS have a name as their code
-        return Unavailable(f"{NOT_OF_AWS[0]}: {what}", NOT_OF_AWS[1])
+        return Unavailable(f"{NOT_AWS[0]}: {what}", NOT_AWS[1])
     found = (
         NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)
         if code in LOGIN

@@ -22,7 +22,7 @@ from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
 from windlass.engines.sagemaker.connect import connect
 from windlass.engines.sagemaker.description import read_description, write_description
 from windlass.engines.sagemaker.late_logs import read_late_logs
-from windlass.engines.sagemaker.request import numbered, own_channel
+from windlass.engines.sagemaker.request import attempt_channel, for_attempt
 from windlass.engines.sagemaker.service import (
     DELETED,
     ENDED,
@@ -35,7 +35,7 @@ from windlass.engines.sagemaker.service import (
     Service,
     Unavailable,
 )
-from windlass.engines.sagemaker.unfinished import Unfinished
+from windlass.engines.sagemaker.unfinished import UnfinishedMarker
 from windlass.engines.travel import planned_code
 from windlass.errors import EngineError, in_a_line
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
@@ -74,7 +74,7 @@ class SageMakerBackend(Backend):
         self._model = plan.only(ModelStep)
         self._ahead: _Connecting | None = None
         self._attempt: JobAttempt | None = None
-        self._fetching: _Fetching | None = None
+        self._model_fetch: _ModelFetch | None = None
         self._ports = contextlib.ExitStack()
         """Sockets that reserve the ports of the attempt until its ranks have finished their imports and bind them."""
 
@@ -192,22 +192,22 @@ class SageMakerBackend(Backend):
         limit, left = self._plan.policy.timeout_seconds, None
         if limit is not None:
             left = limit - record.status.times.limited_seconds(now)
-        body = numbered(self._body, self._plan.run_id, number, left)
+        body = for_attempt(self._body, self._plan.run_id, number, left)
         hosts = tuple(layout.host(place) for place in range(len(members)))
-        address = own_channel(body)
+        address = attempt_channel(body)
         self._ports.close()
-        port = self._meeting_port(address)
+        port = self._rendezvous_port(address)
         facts = AttemptFacts(
             number=number,
             folder=f"{layout.WORK}/attempt",
             rendezvous=Rendezvous(hosts[0], port, hosts, self._rank_ports(len(hosts), number)),
             since=record.status.times.created_at,
-            reserved_port=port if self._holds_ports and not self._binds_by_itself else None,
+            reserved_port=port if self._shares_ports and not self._binds_by_itself else None,
             continuation=record.history.continuation(record.status),
         )
         specs = compose(self._plan.nodes, members, facts)
         self.send_code()
-        objects.put(address, objects.starters(pack(number, dict(enumerate(specs)))), self._home)
+        objects.put(address, objects.start_files(pack(number, dict(enumerate(specs)))), self._home)
         self._request_name(folder)
         try:
             self.service.create(body)
@@ -241,7 +241,7 @@ class SageMakerBackend(Backend):
             raise EngineError(f"training job {self._name(folder)} exists already, and is not of this run", "run again")
 
     @property
-    def _holds_ports(self) -> bool:
+    def _shares_ports(self) -> bool:
         """Whether hosts share the ports of this machine."""
         return bool(self._where.engine != "sagemaker")
 
@@ -250,21 +250,21 @@ class SageMakerBackend(Backend):
         """Whether the program may bind MASTER_PORT without SO_REUSEADDR: a reserved socket would make that fail."""
         return self._plan.nodes.launcher == "plain"
 
-    def _meeting_port(self, address: str) -> int:
+    def _rendezvous_port(self, address: str) -> int:
         """Returns the port of the rendezvous for the attempt with this address."""
-        if not self._holds_ports:
-            return layout.meeting_port(address)
+        if not self._shares_ports:
+            return layout.rendezvous_port(address)
         if not self._binds_by_itself:
-            return self._held_port()
+            return self._reserved_port()
         with ports.reserve(None) as found:
             return int(found.getsockname()[1])
 
     def _rank_ports(self, num_nodes: int, number: int) -> tuple[int, ...]:
         """Returns one port for each rank if the launcher needs them."""
         found = consecutive_ports(self._plan.nodes.launcher, num_nodes, self._plan.procs_per_node, number)
-        return tuple(self._held_port() for _ in found) if self._holds_ports else found
+        return tuple(self._reserved_port() for _ in found) if self._shares_ports else found
 
-    def _held_port(self) -> int:
+    def _reserved_port(self) -> int:
         """Reserves a port until the next attempt or the end of this process, and returns its number."""
         return int(self._ports.enter_context(ports.reserve(None)).getsockname()[1])
 
@@ -316,18 +316,18 @@ class SageMakerBackend(Backend):
     def upload(self, record: Recorder, clock: Clock) -> bool:
         """Fetches the model from the store, where SageMaker has uploaded it, to the folder of the run."""
         address = objects.model_address(self._model, self._plan.run_id, len(record.status.attempts))
-        if self._fetching is None:
-            self._fetching = _Fetching(lambda: self._fetch_model(address), clock.wake)
-        if not self._fetching.is_over:
+        if self._model_fetch is None:
+            self._model_fetch = _ModelFetch(lambda: self._fetch_model(address), clock.wake)
+        if not self._model_fetch.is_over:
             return False
-        if (error := self._fetching.error) is not None:
+        if (error := self._model_fetch.error) is not None:
             why = in_a_line(error)
             self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
             again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
             record.note(Warned(f"the model was not fetched: {why}; it is in {address}, and {again}", MODEL_AWAY))
         elif self.unfinished.touched_at():  # an earlier attempt could not fetch its model
             self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
-        self._note_left_out(record, self._fetching.left_out)
+        self._note_left_out(record, self._model_fetch.left_out)
         return True
 
     def _fetch_model(self, address: str) -> list[str]:
@@ -344,9 +344,9 @@ class SageMakerBackend(Backend):
         self.unfinished.begin()
 
     @functools.cached_property
-    def unfinished(self) -> Unfinished:
+    def unfinished(self) -> UnfinishedMarker:
         """Marker of the work at the end of the run that is not done yet."""
-        return Unfinished(self._run_dir)
+        return UnfinishedMarker(self._run_dir)
 
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
         """Stops the training jobs of an ended run that still run, and fetches its model.
@@ -365,11 +365,11 @@ class SageMakerBackend(Backend):
                 record.note(Warned(message))
             left = replace(left, jobs=in_a_line(error), jobs_hint=self.removal_hint)
         self.unfinished.write(left)
-        if left.model and self._fetching is None:
+        if left.model and self._model_fetch is None:
             with contextlib.suppress(EngineError, OSError):
-                self.bring_model(record)
+                self.refetch_model(record)
 
-    def bring_model(self, record: Recorder) -> None:
+    def refetch_model(self, record: Recorder) -> None:
         """Fetches the model that an earlier command could not fetch. Raises EngineError, OSError."""
         left = self.unfinished.read()
         try:
@@ -459,7 +459,7 @@ class _Connecting:
         return made
 
 
-class _Fetching:
+class _ModelFetch:
     """A thread that fetches the model, so that the supervisor does not wait for it."""
 
     def __init__(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:

@@ -89,7 +89,7 @@ NOT_RUN: Final = ("126", "127")
 
 
 @dataclass(frozen=True, slots=True)
-class JobSeen:
+class ObservedJob:
     """The training job of the newest attempt, as the service last described it."""
 
     request: Mapping[str, Any]
@@ -120,19 +120,19 @@ class JobSeen:
         }
 
 
-def rules_on(job: JobSeen) -> tuple[Rule, ...]:
+def rules_on(job: ObservedJob) -> tuple[Rule, ...]:
     """Returns all rules, bound to the training job of the newest attempt. For equal scores the earlier rule wins."""
     return tuple(partial(rule, job) for rule in RULES)
 
 
-def refused(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def refused(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Explains why the service did not create the job."""
     message = case.cause.summary
     if case.failed and not job.description and message.startswith("could not start: "):
         yield from _explained(job, case, message.removeprefix("could not start: "), 106)
 
 
-def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def failed(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Explains why the service ended the job, for reasons other than the failure of a container."""
     reason = str(job.description.get("FailureReason") or "")
     if job.description.get("TrainingJobStatus") != FAILED or reason.startswith("AlgorithmError"):
@@ -140,7 +140,7 @@ def failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     yield from _explained(job, case, reason, 105)
 
 
-def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def waiting(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Explains why the job has no instances yet."""
     if case.status.phase.is_terminal or job.description.get("TrainingJobStatus") != IN_PROGRESS:
         return
@@ -165,7 +165,7 @@ def waiting(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         yield advice.verdict((message,) if message else (), **words)
 
 
-def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def host_failed(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Explains a container that was killed, or that ended before its worker could report anything."""
     reason = str(job.description.get("FailureReason") or "")
     found = re.fullmatch(r"AlgorithmError: (.*?),? *exit code: (\d+)", reason, re.DOTALL)
@@ -211,7 +211,7 @@ def host_failed(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )
 
 
-def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def interrupted(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Reports that the spot instances were reclaimed and the job was not started again."""
     if case.status.phase is Phase.SUCCEEDED or job.description.get("SecondaryStatus") != "Interrupted":
         return
@@ -226,7 +226,7 @@ def interrupted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
     )
 
 
-def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def time_is_over(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Reports that the job reached one of its own time limits."""
     second, limits = job.description.get("SecondaryStatus"), job.request["StoppingCondition"]
     if second == "MaxWaitTimeExceeded":
@@ -251,7 +251,7 @@ def time_is_over(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )
 
 
-def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def stopped(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Reports that the job was stopped, but not by Windlass."""
     is_stopped = job.description.get("TrainingJobStatus") == job.description.get("SecondaryStatus") == STOPPED
     if is_stopped and case.status.phase in (Phase.FAILED, Phase.LOST) and case.cause.node_lost is not None:
@@ -265,7 +265,7 @@ def stopped(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )
 
 
-def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def deleted(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Reports that the job was deleted before a supervisor could read how it ended."""
     is_known, has_failed = "TrainingJobName" in job.description, case.status.phase in (Phase.FAILED, Phase.LOST)
     if job.description.get("TrainingJobStatus") == DELETED and is_known and has_failed:
@@ -279,7 +279,7 @@ def deleted(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )
 
 
-def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
+def model_not_fetched(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     """Reports that the model was not fetched and is in the store only."""
     if job.model and case.status.phase.is_terminal:
         yield Verdict(
@@ -292,10 +292,10 @@ def model_away(job: JobSeen, case: Observations) -> Iterator[Verdict]:
         )
 
 
-RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped, deleted, model_away)
+RULES: Final = (refused, failed, waiting, host_failed, interrupted, time_is_over, stopped, deleted, model_not_fetched)
 
 
-def _explained(job: JobSeen, case: Observations, message: str, score: float) -> Iterator[Verdict]:
+def _explained(job: ObservedJob, case: Observations, message: str, score: float) -> Iterator[Verdict]:
     words = job.words(case.status.id)
     for pattern, advice in MESSAGES:
         if found := re.search(pattern, message, re.DOTALL):
@@ -311,7 +311,7 @@ def _explained(job: JobSeen, case: Observations, message: str, score: float) -> 
     )
 
 
-def _transitions(job: JobSeen) -> tuple[str, ...]:
+def _transitions(job: ObservedJob) -> tuple[str, ...]:
     """Returns the last four status transitions of the job as lines of text."""
     steps = job.description.get("SecondaryStatusTransitions") or []
     return tuple(f"{one['Status']}: {one.get('StatusMessage', '')}".rstrip(": ") for one in steps[-4:])

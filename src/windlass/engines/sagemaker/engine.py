@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 from windlass.engines.checks import CheckReport
 from windlass.engines.resuming import RESUMABLE
 from windlass.engines.sagemaker.late_logs import LATE
-from windlass.engines.sagemaker.unfinished import Left, Unfinished
+from windlass.engines.sagemaker.unfinished import UnfinishedMarker, UnfinishedWork
 from windlass.engines.supervised import SupervisedEngine, supervisor_program
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import SageMakerLocalTarget, SageMakerTarget
     from windlass.worker.tarpipe import Received
 
-AGAIN_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 10.0
 """Seconds after a failed attempt to finish the cleanup of a run, before a command repeats it."""
 
 
@@ -79,9 +79,9 @@ class SageMakerEngine(SupervisedEngine):
 
         number, role = account(target.region), role_arn(target.role, target.region)
         return [
-            {"trust policy": role, "document": policies.trust()},
-            {"policy of": role, "document": policies.of_role(target, number)},
-            {"policy of": "the login that submits runs", "document": policies.of_user(target, number, role)},
+            {"trust policy": role, "document": policies.trust_policy()},
+            {"policy of": role, "document": policies.role_policy(target, number)},
+            {"policy of": "the login that submits runs", "document": policies.user_policy(target, number, role)},
         ]
 
     @classmethod
@@ -123,7 +123,7 @@ class SageMakerEngine(SupervisedEngine):
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
         model = self.store.plan(run_id).only(ModelStep)
-        if address := self._left(run_id).model:
+        if address := self._unfinished_work(run_id).model:
             return f"its model, which is in {address}" if objects.has_any(address, self.store.home) else ""
         own = model.source.removeprefix("file://").removesuffix("output")
         if status.phase not in RESUMABLE or not folder.startswith(own) or not objects.has_any(folder, self.store.home):
@@ -135,8 +135,8 @@ class SageMakerEngine(SupervisedEngine):
         from windlass.engines.copying import copy
 
         first, _, rest = path.partition("/")
-        if first == "output" and self._left(run_id).model:
-            self._bring_model(run_id)
+        if first == "output" and self._unfinished_work(run_id).model:
+            self._refetch_model(run_id)
         folders = {"output": str(self.store.run_dir(run_id) / "output"), "checkpoints": self.checkpoint_dir(run_id)}
         if first not in folders:
             raise UsageError(
@@ -153,11 +153,11 @@ class SageMakerEngine(SupervisedEngine):
             raise UsageError(f"{run_id} has fetched no {first}", hint)
         return copy(Path(folders[first], rest), local, on_progress, Path(path).name)
 
-    def _left(self, run_id: str) -> Left:
+    def _unfinished_work(self, run_id: str) -> UnfinishedWork:
         """Returns the unfinished work at the end of a run."""
-        return Unfinished(self.store.run_dir(run_id)).read()
+        return UnfinishedMarker(self.store.run_dir(run_id)).read()
 
-    def _bring_model(self, run_id: str) -> None:
+    def _refetch_model(self, run_id: str) -> None:
         """Fetches the model of an ended run. Raises EngineError."""
         from windlass.supervise.recorder import Recorder
 
@@ -165,15 +165,15 @@ class SageMakerEngine(SupervisedEngine):
         if writer is None:
             raise EngineError(f"the model of {run_id} is being fetched now", f"windlass status {run_id}")
         with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
-            assert hasattr(backend, "bring_model")
-            if self._left(run_id).model:  # a process started by an earlier command may have fetched it
-                backend.bring_model(Recorder(writer))
+            assert hasattr(backend, "refetch_model")
+            if self._unfinished_work(run_id).model:  # a process started by an earlier command may have fetched it
+                backend.refetch_model(Recorder(writer))
 
     def results(self, run_id: str) -> ResultsLocation:
         """Returns the location of the results; for a model that was not fetched, its address in the store."""
         from windlass.engines.values import ResultsLocation
 
-        if address := (left := self._left(run_id)).model:
+        if address := (left := self._unfinished_work(run_id)).model:
             return ResultsLocation("store", address, note=f"not fetched: {left.why_model}")
         return super().results(run_id)
 
@@ -286,7 +286,7 @@ class SageMakerEngine(SupervisedEngine):
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.send_code()
 
-    def _left_by_failed(self, plan: Plan) -> str:
+    def _remove_failed(self, plan: Plan) -> str:
         """Returns "": a failed submission leaves only the code, which other runs may share."""
         return ""
 
@@ -294,10 +294,10 @@ class SageMakerEngine(SupervisedEngine):
         """Starts a process that finishes the cleanup of the run, and adds unfinished work as a condition to the
         status.
         """
-        marker = Unfinished(self.store.run_dir(status.id))
+        marker = UnfinishedMarker(self.store.run_dir(status.id))
         if (touched_at := marker.touched_at()) is None:
             return status
-        if time.time() - touched_at > AGAIN_SECONDS and (writer := self.store.writer(status.id)) is not None:
+        if time.time() - touched_at > RETRY_SECONDS and (writer := self.store.writer(status.id)) is not None:
             with contextlib.closing(writer), contextlib.suppress(OSError):
                 self._start_supervisor(writer)
         left = marker.read().condition(status.id, status.times.ended_at)

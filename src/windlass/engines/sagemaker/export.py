@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from windlass.engines.sagemaker import layout, objects
-from windlass.engines.sagemaker.request import own_channel
+from windlass.engines.sagemaker.request import attempt_channel
 from windlass.engines.sagemaker.service import Request
 from windlass.engines.values import Manifests, Upload, WrittenRequest
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous, compose
@@ -81,11 +81,11 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
     sent = plan.only(CodeStep)
     storage = sent.address.removesuffix(f"code/{sent.digest}/")
-    address = own_channel(body)
-    starters = objects.starters(pack(1, _specs(plan, address, since)))
+    address = attempt_channel(body)
+    start_files = objects.start_files(pack(1, _specs(plan, address, since)))
     files = {
         f"{sent.address}{layout.ARCHIVE}": code,
-        **{f"{address}{name}": data for name, data in starters.items()},
+        **{f"{address}{name}": data for name, data in start_files.items()},
     }
     return Upload(storage, {name.removeprefix(storage): data for name, data in files.items()})
 
@@ -93,7 +93,7 @@ def _upload(plan: Plan, body: Request, code: bytes, since: float) -> Upload:
 def _specs(plan: Plan, address: str, since: float) -> dict[int, Any]:
     members = range(plan.num_nodes)
     hosts = tuple(map(layout.host, members))
-    port = layout.meeting_port(address)
+    port = layout.rendezvous_port(address)
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, 1)
     facts = AttemptFacts(
         number=1,

@@ -35,7 +35,7 @@ NUM_PORTS: Final = 10_000
 """Number of ports from FIRST_PORT; all are below the kernel's ephemeral ports."""
 
 
-def meeting_port(attempt: str) -> int:
+def rendezvous_port(attempt: str) -> int:
     """Returns the port of the ranks' rendezvous, a hash of the attempt's address: collisions in one network are
     unlikely.
     """

@@ -52,7 +52,7 @@ def get(address: str, name: str, home: Path) -> bytes:
         return store.get(f"{prefix}{name}")
 
 
-def starters(nodes: bytes) -> dict[str, bytes]:
+def start_files(nodes: bytes) -> dict[str, bytes]:
     """Returns the files of the channel that starts an attempt; `nodes` are its packed node specs."""
     folder = Path(windlass.worker.__file__).parent
     programs = {name: (folder / name).read_bytes() for name in ("boot.py", "sagemaker_start.py")}

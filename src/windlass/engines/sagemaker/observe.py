@@ -13,10 +13,10 @@ from windlass.diagnose.observations import Observations
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import connect
 from windlass.engines.sagemaker.description import read_description
-from windlass.engines.sagemaker.diagnose import JobSeen, rules_on
+from windlass.engines.sagemaker.diagnose import ObservedJob, rules_on
 from windlass.engines.sagemaker.plan import LOCAL_IMAGE
 from windlass.engines.sagemaker.service import ENDED
-from windlass.engines.sagemaker.unfinished import Unfinished
+from windlass.engines.sagemaker.unfinished import UnfinishedMarker
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import CodeStep, ServiceStep, TrainingJobStep
@@ -27,7 +27,7 @@ from windlass.runs.store import Store
 def observe(store: Store, status: Status) -> Observations:
     """Returns the observations of a run."""
     plan = store.plan(status.id)
-    job = job_seen(store, plan, status)
+    job = observed_job(store, plan, status)
     seen = diagnose.observe(store, status, moved=(layout.CODE, plan.only(CodeStep).folder))
     away = f"the training job: {job.unreachable}"
     return replace(seen, rules=rules_on(job), not_seen=(away,) if job.unreachable else (), image=image_of(job.request))
@@ -39,13 +39,13 @@ def image_of(body: Mapping[str, Any]) -> str:
     return "" if image == LOCAL_IMAGE else image
 
 
-def job_seen(store: Store, plan: Plan, status: Status) -> JobSeen:
+def observed_job(store: Store, plan: Plan, status: Status) -> ObservedJob:
     """Returns the training job of the newest attempt: its stored description, or the current one if it has not
     ended.
     """
     body, where = plan.only(TrainingJobStep).body, plan.only(ServiceStep)
-    left = Unfinished(store.run_dir(status.id)).read()
-    seen = JobSeen(body, plan.target, where.region, model=left.model, why_model=left.why_model)
+    left = UnfinishedMarker(store.run_dir(status.id)).read()
+    seen = ObservedJob(body, plan.target, where.region, model=left.model, why_model=left.why_model)
     if not status.attempts:
         return seen
     number = status.attempts[-1].number

@@ -98,7 +98,7 @@ def training_job(shape: Shape, job: Job) -> Request:
     return body
 
 
-def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | None = None) -> Request:
+def for_attempt(body: Request, run_id: str, attempt: int, seconds_left: float | None = None) -> Request:
     """Returns the request of attempt number `attempt`; `seconds_left` is the remaining time limit of the run."""
     first, folder = "/attempt-1/", f"/attempt-{attempt}/"
     channels = [
@@ -123,7 +123,7 @@ def numbered(body: Request, run_id: str, attempt: int, seconds_left: float | Non
     }
 
 
-def own_channel(body: Mapping[str, Any]) -> str:
+def attempt_channel(body: Mapping[str, Any]) -> str:
     """Returns the address of the channel that starts an attempt, from its request or description; empty if missing."""
     of = {str(one["ChannelName"]): one for one in body.get("InputDataConfig") or ()}
     return str(of[layout.OWN]["DataSource"]["S3DataSource"]["S3Uri"]) if layout.OWN in of else ""

@@ -20,7 +20,7 @@ from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
 from windlass.engines.sagemaker.description import has_containers, seconds_of
 from windlass.engines.sagemaker.engine import SageMakerEngine
-from windlass.engines.sagemaker.request import own_channel
+from windlass.engines.sagemaker.request import attempt_channel
 from windlass.engines.sagemaker.service import (
     COMPLETED,
     ENDED,
@@ -60,12 +60,12 @@ PHASES: Final = {
 }
 """Phases by secondary status of jobs that have not ended. A job with running containers counts as `training`, because
 its logs are not read."""
-OF_RECORD: Final = ("artifacts", "checkpoints", "cost", "cp", "events", "resume", "rm", "why")
+NEED_RECORD: Final = ("artifacts", "checkpoints", "cost", "cp", "events", "resume", "rm", "why")
 """Commands that need the record of a run."""
 LIMITS: Final = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
 
 
-class Seen(NamedTuple):
+class ListedRun(NamedTuple):
     """A run, as its newest training job describes it."""
 
     id: str
@@ -109,9 +109,9 @@ class Seen(NamedTuple):
         return Placement("", int(self.name.rpartition("-")[2]), count if has_containers(self.job) else 0, count)
 
 
-def runs(jobs: Sequence[Description]) -> list[Seen]:
+def runs(jobs: Sequence[Description]) -> list[ListedRun]:
     """Groups training jobs to runs, newest first; jobs without Windlass's tags are ignored."""
-    found: dict[str, Seen] = {}
+    found: dict[str, ListedRun] = {}
     for job in sorted(jobs, key=lambda one: seconds_of(one.get("CreationTime"))):
         tags = {str(one["Key"]): str(one["Value"]) for one in job.get("Tags") or ()}
         run_id = tags.get(layout.RUN_TAG)
@@ -119,7 +119,7 @@ def runs(jobs: Sequence[Description]) -> list[Seen]:
             continue
         first = found.get(run_id)
         created = first.created_at if first is not None else seconds_of(job.get("CreationTime"))
-        found[run_id] = Seen(run_id, job, tags, created)
+        found[run_id] = ListedRun(run_id, job, tags, created)
     return sorted(found.values(), key=lambda one: (-one.created_at, one.id))
 
 
@@ -147,7 +147,7 @@ class AccountRuns(TargetRuns):
             seen = runs(service.tagged(layout.RUN_TAG))
         return [self._state_of(one) for one in seen]
 
-    def _state_of(self, seen: Seen) -> RunState:
+    def _state_of(self, seen: ListedRun) -> RunState:
         """Returns the state of a run, from its recorded status if this machine has a record."""
         try:
             self.store.status(seen.id)
@@ -179,13 +179,13 @@ class AccountRuns(TargetRuns):
 
     def status(self, run_id: str) -> Status:
         """Returns the status from the newest training job. Raises NoSuchRun, EngineError."""
-        return self._seen(run_id).state(self._target.name).status
+        return self._listed_run(run_id).state(self._target.name).status
 
     def state(self, run_id: str, now: float) -> RunState:
         """See `Engine`."""
-        return self._seen(run_id).state(self._target.name)
+        return self._listed_run(run_id).state(self._target.name)
 
-    def _seen(self, run_id: str) -> Seen:
+    def _listed_run(self, run_id: str) -> ListedRun:
         """Returns a run from the search index, with the current state of its newest job. Raises NoSuchRun,
         EngineError.
         """
@@ -207,8 +207,8 @@ class AccountRuns(TargetRuns):
         from windlass.engines.sagemaker.attempt import JobAttempt
         from windlass.worker.protocol import unpack
 
-        job = self._seen(run_id).job
-        address = own_channel(job)
+        job = self._listed_run(run_id).job
+        address = attempt_channel(job)
         if not address:
             raise EngineError(
                 f"{job['TrainingJobName']} has the tags of Windlass, and was not made by it",
@@ -289,7 +289,7 @@ class AccountRuns(TargetRuns):
         """Returns the error for an unsupported command; for one that needs the record, names the machine that
         has it.
         """
-        if command not in OF_RECORD:
+        if command not in NEED_RECORD:
             return super().unsupported(command)
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")
 

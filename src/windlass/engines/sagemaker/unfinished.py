@@ -17,7 +17,7 @@ from windlass.storage.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnfinishedWork:
     """Work at the end of a run that could not be done."""
 
     jobs: str = ""
@@ -42,7 +42,7 @@ class Left:
         return None
 
 
-class Unfinished:
+class UnfinishedMarker:
     """The marker file of one run."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -51,7 +51,7 @@ class Unfinished:
     def begin(self) -> None:
         """Creates the marker before the end of the run is recorded."""
         if not self._path.exists():
-            self.write(Left(), is_over=False)
+            self.write(UnfinishedWork(), is_over=False)
 
     def touched_at(self) -> float | None:
         """Returns the Unix time of the last write; None if the marker does not exist."""
@@ -59,13 +59,13 @@ class Unfinished:
             return self._path.stat().st_mtime
         return None
 
-    def read(self) -> Left:
+    def read(self) -> UnfinishedWork:
         """Reads the unfinished work; empty while the end is being recorded."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return Left(**json.loads(self._path.read_bytes()))
-        return Left()
+            return UnfinishedWork(**json.loads(self._path.read_bytes()))
+        return UnfinishedWork()
 
-    def write(self, left: Left, *, is_over: bool = True) -> None:
+    def write(self, left: UnfinishedWork, *, is_over: bool = True) -> None:
         """Writes the unfinished work; removes the marker if there is none and the run `is_over`."""
         with contextlib.suppress(OSError):  # a full disk: the work in the old marker is repeated
             if is_over and not (left.jobs or left.model):

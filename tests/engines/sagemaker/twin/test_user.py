@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.sagemaker.twin.host import show_ml, unshare
+from windlass.engines.sagemaker.twin.host import mount_ml, unshare
 from windlass.worker.netns import call
 
 USER = 12_345
@@ -50,7 +50,7 @@ def _as_user(folder: Path) -> None:
         # Else /proc/self stays root's, as of a program that the user may not read.
         call("prctl", ctypes.c_int(PR_SET_DUMPABLE), ctypes.c_ulong(1), what="own /proc/self")
         unshare()
-        show_ml(folder)
+        mount_ml(folder)
         assert os.geteuid() == 0  # as in a container
         assert Path("/opt/ml/model").read_text() == "of this host"
         Path("/opt/ml/output").write_text("")

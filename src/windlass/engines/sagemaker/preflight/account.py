@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from botocore.session import Session
 
-from windlass.engines.sagemaker.aws import RETRIES, answered
+from windlass.engines.sagemaker.aws import RETRIES, checked_call
 from windlass.engines.sagemaker.service import Refused
 
 MOST_ACTIONS: Final = 100
@@ -31,13 +31,13 @@ class Account:
 
     def identity(self) -> tuple[str, str]:
         """Returns the account number and the ARN of the login."""
-        found = answered(lambda: self._client("sts").get_caller_identity())
+        found = checked_call(lambda: self._client("sts").get_caller_identity())
         return str(found["Account"]), str(found["Arn"])
 
     def role(self, name: str) -> tuple[str, Mapping[str, Any]]:
         """Returns the ARN of a role and its trust policy; `name` may be an ARN."""
         short = name.rpartition("/")[2]
-        found = answered(lambda: self._client("iam").get_role(RoleName=short)["Role"])
+        found = checked_call(lambda: self._client("iam").get_role(RoleName=short)["Role"])
         document = found.get("AssumeRolePolicyDocument") or {}
         return str(found["Arn"]), json.loads(unquote(document)) if isinstance(document, str) else document
 
@@ -54,7 +54,7 @@ class Account:
         refused: list[str] = []
         for resource, group in groupby(sorted(requests, key=itemgetter(1)), key=itemgetter(1)):
             asked = [action for action, _ in group][:MOST_ACTIONS]
-            found = answered(
+            found = checked_call(
                 lambda asked=asked, resource=resource: client.simulate_principal_policy(  # type: ignore[misc]
                     PolicySourceArn=principal,
                     ActionNames=asked,
@@ -74,7 +74,7 @@ class Account:
         found: dict[str, float] = {}
         for operation in ("list_aws_default_service_quotas", "list_service_quotas"):
             pages = client.get_paginator(operation)
-            for one in answered(
+            for one in checked_call(
                 lambda pages=pages: [  # type: ignore[misc]
                     quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]
                 ]
@@ -86,7 +86,9 @@ class Account:
         """Whether a repository of ECR contains an image; `which` is its tag or its digest."""
         client = self._client("ecr", region)
         try:
-            answered(lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[which]))
+            checked_call(
+                lambda: client.describe_images(registryId=account, repositoryName=repository, imageIds=[which])
+            )
         except Refused as error:
             if error.code in ("ImageNotFoundException", "RepositoryNotFoundException"):
                 return False
@@ -96,7 +98,7 @@ class Account:
     def bucket_region(self, bucket: str) -> str:
         """Returns the region of a bucket; empty if the bucket does not exist."""
         try:
-            found = answered(lambda: self._client("s3").head_bucket(Bucket=bucket))
+            found = checked_call(lambda: self._client("s3").head_bucket(Bucket=bucket))
         except Refused as error:
             if error.code in NO_BUCKET:
                 return ""
@@ -106,4 +108,4 @@ class Account:
 
     def _client(self, service: str, region: str | None = None) -> Any:
         where = region or self._region
-        return answered(lambda: self._session.create_client(service, region_name=where, config=RETRIES))
+        return checked_call(lambda: self._session.create_client(service, region_name=where, config=RETRIES))

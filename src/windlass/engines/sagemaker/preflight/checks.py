@@ -75,7 +75,7 @@ def _trusts(document: Mapping[str, Any]) -> bool:
 
 def _rights_of_role(target: SageMakerTarget, account: Account, number: str) -> Result:
     arn, _ = account.role(target.role)
-    wanted = policies.requests(policies.of_role(target, number))
+    wanted = policies.requests(policies.role_policy(target, number))
     return _rights(target, account.denied(arn, wanted, policies.context(target)))
 
 
@@ -86,7 +86,7 @@ def _rights_of_login(target: SageMakerTarget, account: Account, number: str, log
     elif login.endswith(":root"):
         return "warn", "the login is the account's root user, which may do all", "use a role or a user instead"
     role, _ = account.role(target.role)
-    wanted = policies.requests(policies.of_user(target, number, role))
+    wanted = policies.requests(policies.user_policy(target, number, role))
     return _rights(target, account.denied(principal, wanted, policies.context(target)))
 
 

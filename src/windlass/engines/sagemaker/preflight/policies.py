@@ -21,13 +21,13 @@ IMAGE: Final = re.compile(
 Statement = Mapping[str, Any]
 
 
-def trust() -> dict[str, Any]:
+def trust_policy() -> dict[str, Any]:
     """Returns the trust policy of the role."""
     allow = {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}
 
 
-def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
+def user_policy(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
     """Returns the policy for users who submit and observe runs; `role` is the ARN of the target's role."""
     aws = f"arn:{partition(target.region)}"
     jobs = f"{aws}:sagemaker:{target.region}:{account}:training-job/*"
@@ -45,7 +45,7 @@ def of_user(target: SageMakerTarget, account: str, role: str) -> dict[str, Any]:
     )
 
 
-def of_role(target: SageMakerTarget, account: str) -> dict[str, Any]:
+def role_policy(target: SageMakerTarget, account: str) -> dict[str, Any]:
     """Returns the policy of the role with which training jobs run."""
     aws, there = f"arn:{partition(target.region)}", f"{target.region}:{account}"
     statements = [

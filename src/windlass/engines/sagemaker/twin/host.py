@@ -102,9 +102,9 @@ class Host:
 
     def _forward(self, number: int, _frame: object) -> None:
         self._pending, self._pending_since = number, time.monotonic()
-        self._pass_on()
+        self._forward_pending()
 
-    def _pass_on(self) -> None:
+    def _forward_pending(self) -> None:
         """Forwards the pending signal once the container handles it.
 
         The kernel drops a signal to the first process of a PID namespace that has no handler for it. A stop during the
@@ -129,10 +129,10 @@ class Host:
         else:
             unshare()
             socket.sethostname(spec.name)
-            self._show_hosts()
-        show_ml(Path(spec.folder))
+            self._mount_hosts_file()
+        mount_ml(Path(spec.folder))
 
-    def _show_hosts(self) -> None:
+    def _mount_hosts_file(self) -> None:
         """Mounts an /etc/hosts with the hosts of the job and the entries of this machine, whose network is shared."""
         known = Path("/etc/hosts")
         if not known.exists():
@@ -195,7 +195,7 @@ class Host:
         watched = [output, ended, self._signalled]
         try:
             while True:
-                self._pass_on()
+                self._forward_pending()
                 ready = select.select(watched, [], [], LOOK_SECONDS if self._pending else None)[0]
                 if self._signalled in ready:
                     os.read(self._signalled, READ_BYTES)
@@ -252,7 +252,7 @@ def unshare() -> None:
     mount(None, "/", None, MS_REC | MS_SLAVE)
 
 
-def show_ml(folder: Path) -> None:
+def mount_ml(folder: Path) -> None:
     """Mounts `opt/ml` of a host's folder at /opt/ml; other entries of this machine's /opt stay visible. Raises
     OSError.
     """
@@ -285,7 +285,7 @@ def _probe(folder: Path) -> None:
     """Raises OSError if this machine does not allow the namespaces and mounts that `is_isolated` needs."""
     unshare()
     socket.sethostname("algo-1")
-    show_ml(folder)
+    mount_ml(folder)
     pid = os.fork()
     if pid == 0:
         try:
