@@ -1,1 +1,1 @@
-"""Packages the code of a job: selects the files of a folder, refuses credentials, makes one archive."""
+"""Packages the code of a job: selects the files of a folder, refuses credentials, and creates one archive."""

@@ -1,4 +1,4 @@
-"""Detects files with credentials, by their names and by their first bytes."""
+"""Detects files with credentials by name and by their first bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES: Final = (
     "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml",
     "kubeconfig", "kubeconfig.yaml", "kubeconfig.yml", "*.kubeconfig",
 )  # fmt: skip
-"""Names of files, in lower case."""
+"""Names of files with credentials, in lower case."""
 EXAMPLES: Final = (
     ".env.example",
     ".env.sample",
@@ -26,7 +26,7 @@ EXAMPLES: Final = (
     "sample.env",
     "template.env",
 )
-"""Names that are meant to be shared."""
+"""Names of example files, which are meant to be shared."""
 PLACES: Final = (
     ".aws/*",
     ".azure/*",
@@ -39,11 +39,11 @@ PLACES: Final = (
     "huggingface/token",
     "huggingface/stored_tokens",
 )
-"""The last parts of paths, in lower case."""
+"""Ends of the paths of files with credentials, in lower case."""
 PUBLIC: Final = (".ssh/*.pub", ".ssh/known_hosts", ".ssh/config")
 HEAD_BYTES: Final = 64
 MAX_BYTES: Final = 256 << 10
-"""Of larger files only the first `HEAD_BYTES` are read: they are data."""
+"""Only the first `HEAD_BYTES` of larger files are read, because such files are data."""
 _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
 _CONTENTS: Final = (
     (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
@@ -56,13 +56,13 @@ _CONTENTS: Final = (
         ),
     ),
 )
-"""Patterns that all occur in files of ambiguous names: service accounts, tokens of npm, kubeconfig files."""
+"""Patterns that must all match in files with ambiguous names: service accounts, npm tokens, kubeconfig files."""
 
 
 def is_credential(name: str, path: Path, num_bytes: int) -> bool:
-    """Whether a file holds credentials, by its path in the folder, `name`, and by its first bytes.
+    """Whether a file contains credentials, judged by its path in the folder, `name`, and by its first bytes.
 
-    Of a link only the name counts. Raises OSError for a file that cannot be read.
+    For a link, only the name is checked. Raises OSError for a file that cannot be read.
     """
     lower = name.lower()
     last = lower.rpartition("/")[2]

@@ -1,8 +1,8 @@
 """Parses ignore files and matches paths against them, exactly as git does: gitignore(5) and git's wildmatch.c.
 
-Patterns are matched as bytes against one entry at a time. A caller that walks a tree and does not enter an ignored
-folder therefore gets git's answer. tests/code/test_ignore.py compares both on generated trees, of which the package
-pathspec 1.1 answers one in eight otherwise.
+Patterns are matched as bytes against one entry at a time. A caller that walks a tree and does not enter ignored folders
+gets the same result as git. tests/code/test_ignore.py compares both on generated trees; the package pathspec 1.1
+differs from git on one tree in eight.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Rule:
     """One line of an ignore file."""
 
     base: bytes
-    """The folder that the pattern is relative to, absolute, without a slash at its end."""
+    """Absolute path of the folder that the pattern is relative to, without a trailing slash."""
     source: str
     """File and line, as shown to the user: `.gitignore:3`."""
     pattern: str
     """The line as written."""
     keeps: bool
-    """Whether it begins with `!`: what it matches is not ignored."""
+    """Whether the line begins with `!`, so that matching entries are not ignored."""
     folders_only: bool
     is_path: bool
-    """Whether the path below `base` is matched; otherwise the last name alone."""
+    """Whether the pattern is matched against the path below `base`; otherwise against the last name only."""
     expression: re.Pattern[bytes]
 
     def matches(self, path: bytes, *, is_folder: bool) -> bool:
-        """Whether the rule matches this entry itself; `path` is absolute and lies below `base`."""
+        """Whether the rule matches this entry itself; `path` is absolute and below `base`."""
         if self.folders_only and not is_folder:
             return False
         text = path[len(self.base) + 1 :] if self.is_path else path[path.rfind(b"/") + 1 :]
@@ -58,7 +58,9 @@ class Rule:
 
 
 def last_match(rules: Iterable[list[Rule]], path: bytes, *, is_folder: bool) -> Rule | None:
-    """The rule that decides on an entry: the last match in the last list with one. `rules` begin with the weakest."""
+    """Returns the rule that decides on an entry: the last match in the last list that has one. `rules` are in ascending
+    order of precedence.
+    """
     for group in reversed(list(rules)):
         for rule in reversed(group):
             if rule.matches(path, is_folder=is_folder):
@@ -67,7 +69,7 @@ def last_match(rules: Iterable[list[Rule]], path: bytes, *, is_folder: bool) -> 
 
 
 def parse(data: bytes, base: bytes, source: str) -> list[Rule]:
-    """The rules of an ignore file, without lines that can never match, which git ignores too."""
+    """Returns the rules of an ignore file, without lines that can never match, which git ignores too."""
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return [rule for number, line in enumerate(lines, 1) for rule in _rule(line, base, f"{source}:{number}")]
 
@@ -93,7 +95,7 @@ def _rule(line: bytes, base: bytes, source: str) -> Iterator[Rule]:
 
 
 def _trimmed(line: bytes) -> bytes:
-    """Without the spaces at its end, up to one after a backslash."""
+    """Removes trailing spaces, except a space after a backslash."""
     end = at = 0
     while at < len(line):
         step = 2 if line[at : at + 1] == b"\\" else 1
@@ -104,10 +106,10 @@ def _trimmed(line: bytes) -> bytes:
 
 
 def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
-    """A regular expression for the pattern; None for one that cannot match."""
+    """Translates a pattern into a regular expression; None for a pattern that cannot match."""
     first = _SPECIAL.search(pattern)
-    # git compares what stands before the first special character by itself, and `**` right after it counts as one at
-    # the start of the pattern: `foo**/bar` matches foo/x/bar.
+    # git compares the part before the first special character separately, and a `**` directly after it is treated as if
+    # at the start of the pattern: `foo**/bar` matches foo/x/bar.
     start = first.start() if first is not None else len(pattern)
     pieces: list[bytes] = []
     at = 0
@@ -133,8 +135,9 @@ def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
 
 
 def _joined(pieces: list[bytes]) -> bytes:
-    """One expression. What stands between two stars is matched once, where it is first found: as good as any other
-    place, and a name is not tried in the exponentially many ways that several stars can share it."""
+    """Joins the pieces into one expression. The text between two stars is matched only at its first occurrence (an
+    atomic group), which gives the same result and avoids exponential backtracking.
+    """
     out, is_open = b"", False
     last_star = max((at for at, piece in enumerate(pieces) if piece in _STARS), default=-1)
     for at, piece in enumerate(pieces):
@@ -148,7 +151,7 @@ def _joined(pieces: list[bytes]) -> bytes:
 
 
 def _stars(pattern: bytes, at: int, start: int, *, is_path: bool) -> tuple[bytes, int]:
-    """What a row of `*` stands for, and where the pattern goes on."""
+    """Returns the expression for a row of `*`, and the offset after it."""
     end = at
     while pattern[end : end + 1] == b"*":
         end += 1
@@ -162,13 +165,15 @@ def _stars(pattern: bytes, at: int, start: int, *, is_path: bool) -> tuple[bytes
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[set[int], int] | None:
-    """The bytes that a bracket expression matches, and where the pattern goes on; None where it is not closed."""
+    """Returns the bytes that a bracket expression matches, and the offset after it; None if the bracket is not
+    closed.
+    """
     is_negated = pattern[at : at + 1] in (b"!", b"^")
     at += is_negated
     members: set[int] = set()
-    before = -1  # the low end of a range, if one may begin
+    before = -1  # the low end of a range, if a range may begin
     first = at
-    while at < len(pattern) and (pattern[at] != 0x5D or at == first):  # "]" as the first member is itself
+    while at < len(pattern) and (pattern[at] != 0x5D or at == first):  # "]" as the first member is a literal
         letter = pattern[at : at + 1]
         if letter == b"-" and before > 0 and at + 1 < len(pattern) and pattern[at + 1] != 0x5D:
             at += 2 if pattern[at + 1 : at + 2] == b"\\" else 1

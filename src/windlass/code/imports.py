@@ -1,4 +1,4 @@
-"""Finds the modules that a script imports, without running it: in its own code and in files beside it."""
+"""Finds the modules that a script imports, without running it: in the script and in the local files it imports."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ PRELOADED: Final = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas
                     "accelerate", "torchdata", "timm", "einops")  # fmt: skip
 """Modules that are preloaded if the script imports them: slow to import, widely used, and safe to fork.
 
-Lightning and torchmetrics are not: they store the rank of the process at import.
+Lightning and torchmetrics are missing because they store the rank of the process at import.
 """
 SLOW: Final = ("torch", "tensorflow", "jax", "keras", "lightning", "pytorch_lightning", "transformers", "datasets",
                "deepspeed", "ultralytics", "ray", "xgboost", "lightgbm", "sklearn", "pandas")  # fmt: skip
-"""Libraries whose import a user waits for, those of most users first."""
+"""Libraries with a noticeable import time, most popular first."""
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 1 << 20
 
 
 def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
-    """Top-level modules that the job's Python script imports, sorted; empty for a program or an unreadable script."""
+    """Returns the top-level modules that the job's Python script imports, sorted; empty for a program or an unreadable
+    script.
+    """
     return tuple(sorted({name.split(".")[0] for _, tree in trees(job, code_dir) for name in imports(tree)}))
 
 
 def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The job's Python script and the files of its folder that it imports, parsed; none for a program.
+    """Yields the job's Python script and the local files that it imports, parsed; nothing for a program.
 
-    A file that cannot be read is left out: the interpreter reports the error when the script starts.
+    Unreadable files are skipped: the interpreter reports the error when the script starts.
     """
     argv = job.script_argv
     if job.script_kind == "program":
         return
-    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:  # a submitted function: its module is the script
+    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:  # a submitted function: the script is its module
         argv = ("-m", argv[2].partition(":")[0])
     first = code_dir / (argv[1].replace(".", "/") + ".py" if argv[0] == "-m" and len(argv) > 1 else argv[0])
     folders = [first.parent, code_dir]
@@ -57,19 +59,19 @@ def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 
 def ahead(job: Job, imported: Collection[str]) -> list[str]:
-    """Modules to preload before the ranks of a job are forked, given its script's imports; empty for a cold start."""
-    if job.script_kind == "program" or job.start == "cold" or job.setup:  # which may install other packages
+    """Returns the modules to preload before the ranks of a job are forked; empty for a cold start."""
+    if job.script_kind == "program" or job.start == "cold" or job.setup:  # `setup` may install other packages
         return []
     return list(job.warm) or [name for name in PRELOADED if name in imported]
 
 
 def slow(imported: Collection[str]) -> tuple[str, ...]:
-    """Those of a script's imports that take long."""
+    """Returns the slow modules among a script's imports."""
     return tuple(name for name in SLOW if name in imported)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Modules that are imported anywhere in a program, each with the names that are imported from it."""
+    """Yields every module imported anywhere in a program, and each name imported from it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -81,7 +83,8 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def _parsed(path: Path) -> ast.Module | None:
     try:
         found = path.stat()
-        if path.is_file() and found.st_size <= MAX_BYTES:  # a pipe would block, and a device never end
+        # reading a pipe would block, and reading a device would not end
+        if path.is_file() and found.st_size <= MAX_BYTES:
             return _parsed_once(path, found.st_mtime_ns, found.st_size)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         pass
@@ -94,7 +97,7 @@ def _parsed_once(path: Path, _modified: int, _size: int) -> ast.Module:
 
 
 def _files(name: str, folders: list[Path]) -> list[Path]:
-    """The files of a module beside the script."""
+    """Returns the local files of a module."""
     paths = [folder / name.replace(".", "/") for folder in folders]
     candidates = [path.with_name(path.name + ".py") for path in paths] + [path / "__init__.py" for path in paths]
     return [path for path in candidates if path.is_file()]

@@ -1,7 +1,7 @@
-"""Packs a folder of code into one archive: the same files give the same bytes, so that a digest names them.
+"""Packs a code folder into one reproducible archive: the same files give the same bytes and digest.
 
-Files that `selection.py` leaves out are not packed. Links are kept if their target is inside the folder, and refused if
-it is outside; sockets, devices and pipes are skipped.
+Files excluded by `selection.py` are not packed. Links are kept if their target is inside the folder, and refused if it
+is outside; sockets, devices and pipes are skipped.
 """
 
 from __future__ import annotations
@@ -21,43 +21,44 @@ from windlass.code.selection import LeftOut, refuse_credentials, select
 from windlass.errors import UsageError
 
 CODE: Final = "code"
-"""The name of the folder in the archive."""
+"""Name of the folder in the archive."""
 FEW: Final = 5
-"""Largest files that the error for a large folder names."""
+"""Number of largest files that the error for an oversized folder lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An archive of code, a gzipped tar."""
+    """An archive of code (gzipped tar) and its contents."""
 
     data: bytes
     digest: str
     """SHA-256 of `data`, in hex."""
     files: tuple[tuple[str, int], ...]
-    """Each file of the folder and its bytes before compression, by name; a link has none."""
+    """Name and bytes before compression of each file of the folder, by name; 0 bytes for a link."""
     left_out: tuple[LeftOut, ...] = ()
     """Entries of the folder that are not packed, by rule."""
     num_added: int = 0
-    """Files from outside the folder."""
+    """Number of files from outside the folder."""
     added_bytes: int = 0
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files of the folder before compression."""
+        """Total bytes of the files of the folder before compression."""
         return sum(size for _, size in self.files)
 
     @property
     def largest(self) -> tuple[tuple[str, int], ...]:
-        """The largest files of the folder, the largest first."""
+        """The largest files of the folder, in descending order of size."""
         return tuple(sorted(self.files, key=lambda file: (-file[1], file[0]))[:FEW])
 
 
 def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[str, Path] | None = None) -> Packed:
-    """An archive of a folder, under the name `code`, and of files and packages in `added`, each under its name.
+    """Creates an archive of a folder, under the name `code`, and of the files and packages in `added`, under their
+    names.
 
-    `limit` is the maximum of bytes before compression; it is checked before any file is read. `environ` locates the
-    user's git configuration. Raises UsageError: too large, files with credentials, a link to outside the folder, a file
-    that cannot be read.
+    `limit` is the maximum number of bytes before compression, which is checked before any file is read. `environ`
+    locates the user's git configuration. Raises UsageError for an oversized folder, files with credentials, a link to
+    outside the folder, and a file that cannot be read.
     """
     selection = select(folder, environ)
     others = sorted(entry for name, path in (added or {}).items() for entry in _added(name, path))
@@ -72,16 +73,16 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
         )
     refuse_credentials(selection.files, folder)
     members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]
-    # An installer may have made links.
+    # An installer may have created links.
     data = archive_of([*members, *((name, path.resolve(), path.parent) for name, path in others)])
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
 def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
-    """A gzipped tar of files, each with its name in the archive and the folder that its links must not leave.
+    """Creates a gzipped tar of files, each with its name in the archive and the folder that its links must not leave.
 
-    The same files give the same bytes. Raises UsageError: a link to outside, a file that cannot be read.
+    The same files give the same bytes. Raises UsageError for a link to outside the folder and for an unreadable file.
     """
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -91,14 +92,14 @@ def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
 
 
 def _added(name: str, path: Path) -> list[tuple[str, Path]]:
-    """Name in the archive and path of a file, or of all files of a Python package."""
+    """Returns the name in the archive and the path of a file, or of all files of a Python package."""
     if path.is_file():
         return [(name, path)]
     return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
 
 
 def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
-    """Add one file without metadata of this machine: no owner, no time, no mode but the executable bit."""
+    """Adds one file without metadata of this machine: no owner, no time, and of the mode only the executable bit."""
     entry = tarfile.TarInfo(name)
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
@@ -117,8 +118,8 @@ def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Whether a link leads out of a folder."""
-    target = os.path.realpath(path)  # Path.resolve() fails for links that lead to each other
+    """Whether the target of a link is outside a folder."""
+    target = os.path.realpath(path)  # Path.resolve() fails for circular links
     return not Path(target).is_relative_to(folder.resolve())
 
 

@@ -1,7 +1,7 @@
-"""Finds the call by which a script needs the variables of torchrun on every path, without running it.
+"""Finds the first unconditional use of torchrun's variables in a script, without running it.
 
-A script that tests for the variables first (`if int(os.environ.get("RANK", -1)) != -1`) needs none where it is one
-rank. So a call counts only where no condition is around it, from the first line of the script through its functions.
+A script that tests for the variables first (`if int(os.environ.get("RANK", -1)) != -1`) also runs as a single process
+without them. So a call counts only if it is unconditional, from the first line of the script through its functions.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ if TYPE_CHECKING:
 
 _CALLS: Final = {"init_process_group", "init_device_mesh", "deepspeed.initialize", "deepspeed.init_distributed"}
 _BY_ARGUMENTS: Final = {"init_method", "store", "rank", "world_size"}
-"""Keywords of `init_process_group` that take the place of the variables."""
+"""Keywords of `init_process_group` that replace the variables."""
 _VARIABLES: Final[set[object]] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _LEAVES: Final = (ast.Return, ast.Break, ast.Continue)
-"""Statements by which a condition skips the rest without ending the script, as `raise` would."""
+"""Statements with which a condition skips the rest without ending the script, unlike `raise`."""
 _CONDITIONAL: Final = (ast.If, ast.IfExp, ast.BoolOp, ast.Lambda, ast.While, ast.For, ast.AsyncFor, ast.Match)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 _Body = tuple[Path, Sequence[ast.stmt]]
-"""The statements of a function or of a file, with the file that they are in."""
+"""The statements of a function or of a file, with the path of the file."""
 
 
 class Need(NamedTuple):
-    """A place in the script that needs torchrun's variables."""
+    """A line of the script that needs torchrun's variables."""
 
     what: str
-    """`calls init_process_group` or `reads os.environ['RANK']`."""
+    """Kind of use: `calls init_process_group` or `reads os.environ['RANK']`."""
     file: str
     line: int
 
 
 def needs_variables(job: Job, code_dir: Path) -> Need | None:
-    """The first place that needs variables of torchrun whenever the job's Python script runs; None where none does."""
+    """Returns the first line that needs torchrun's variables whenever the job's Python script runs; None if no line
+    does.
+    """
     functions: dict[str, list[_Body]] = defaultdict(list)
     first: _Body | None = None
     for path, tree in trees(job, code_dir):
@@ -88,7 +90,7 @@ def _need(node: ast.AST) -> str | None:
 
 
 def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes that are evaluated whenever the body is, in order."""
+    """Yields the nodes that are evaluated whenever the body is, in order."""
     for statement in body:
         if isinstance(statement, _DEFINITIONS):
             continue
@@ -108,13 +110,13 @@ def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
         elif not isinstance(statement, (ast.Try, *_CONDITIONAL)):
             yield from _reached(statement)
         if isinstance(statement, ast.If | ast.Try) and any(isinstance(one, _LEAVES) for one in ast.walk(statement)):
-            return  # only some paths reach the rest
+            return  # the following statements are not reached on every path
         if isinstance(statement, ast.Return | ast.Raise):
             return
 
 
 def _reached(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and its unconditional descendants, in the order of evaluation: arguments before their call."""
+    """Yields a node and its unconditional descendants, in the order of evaluation: arguments before their call."""
     if not isinstance(node, _CONDITIONAL):
         for child in ast.iter_child_nodes(node):
             yield from _reached(child)

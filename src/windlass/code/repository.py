@@ -1,7 +1,7 @@
-"""Finds the ignore files for a folder: up to the root of its git repository, and those of the user.
+"""Finds the ignore files that apply to a folder: up to the root of its git repository, and the user's.
 
-The files are read without git. Only `core.excludesFile` is read with git, if it is installed: git alone resolves every
-file that its configuration may include. Without git the configuration files in their usual paths are read.
+The files are read without git. Only `core.excludesFile` is read with git, if it is installed: only git resolves all
+includes of its configuration. Without git, the configuration files in their usual paths are read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from windlass.errors import UsageError
 
 GIT_SECONDS: Final = 10.0
 _OF_A_HOOK: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE")
-"""Variables that a hook of another repository may have set."""
+"""Variables that a git hook of another repository may have set."""
 MAX_BYTES: Final = 1 << 20
-"""Size limit of an ignore file."""
+"""Maximum bytes of an ignore file."""
 _SECTION: Final = re.compile(r"^\s*(\[[^\]\n]*\])", re.MULTILINE)
 
 
 def root_of(folder: Path) -> Path | None:
-    """The root of the git work tree that holds `folder`; None outside of one."""
+    """Returns the root of the git work tree that contains `folder`; None outside of a work tree."""
     return next((place for place in (folder, *folder.parents) if git_folder(place) is not None), None)
 
 
 def git_folder(root: Path) -> Path | None:
-    """The `.git` folder of a work tree, of a linked worktree that of the main one; None if `root` is not a root."""
+    """Returns the `.git` folder of a work tree, or of the main one for a linked worktree; None if `root` is not
+    a root.
+    """
     dot = root / ".git"
     if (dot / "HEAD").is_file():
         return dot
@@ -47,17 +49,17 @@ def git_folder(root: Path) -> Path | None:
     try:
         return found / (found / "commondir").read_text(encoding="utf-8", errors="surrogateescape").strip()
     except (OSError, ValueError):
-        return found  # a submodule has all of its own
+        return found  # a submodule has its own git folder
 
 
 def excluded_by(root: Path) -> list[Rule]:
-    """The rules of `.git/info/exclude` of the work tree at `root`; empty if it is not one."""
+    """Returns the rules of `.git/info/exclude` of the work tree at `root`; empty if `root` is not a work tree."""
     found = git_folder(root)
     return [] if found is None else rules_of(found / "info" / "exclude", root, shown=".git/info/exclude", follow=True)
 
 
 def user_rules(folder: Path, environ: Mapping[str, str]) -> list[Rule]:
-    """The rules of the user's global ignore file."""
+    """Returns the rules of the user's global ignore file."""
     path = _user_file(folder, environ)
     if path is None:
         return []
@@ -67,7 +69,8 @@ def user_rules(folder: Path, environ: Mapping[str, str]) -> list[Rule]:
 
 
 def rules_of(path: Path, base: Path, *, shown: str, follow: bool = False) -> list[Rule]:
-    """The rules of a file, relative to `base`; empty if it does not exist. Raises UsageError if it cannot be read.
+    """Returns the rules of a file, relative to `base`; empty if it does not exist. Raises UsageError if it cannot be
+    read.
 
     As in git, a link is only followed if the file is not part of a work tree.
     """
@@ -84,7 +87,7 @@ def rules_of(path: Path, base: Path, *, shown: str, follow: bool = False) -> lis
 
 
 def ask_git(folder: Path, environ: Mapping[str, str], words: Sequence[str], seconds: float) -> bytes | None:
-    """What git prints in a folder; None where it is not installed, fails, or does not answer within `seconds`."""
+    """Returns git's output in a folder; None if git is not installed, fails, or does not respond within `seconds`."""
     git = shutil.which("git", path=environ.get("PATH", os.defpath))
     if git is None:
         return None
@@ -111,13 +114,13 @@ def _user_file(folder: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def _from_git(folder: Path, environ: Mapping[str, str]) -> str | None:
-    """`core.excludesFile` from git; None if it is not set, or git is not installed or fails."""
+    """Returns `core.excludesFile` from git; None if it is not set, or git is not installed or fails."""
     found = ask_git(folder, environ, ["config", "--type=path", "--get", "core.excludesFile"], GIT_SECONDS)
     return None if found is None else os.fsdecode(found.removesuffix(b"\n"))
 
 
 def _configured(root: Path | None, home: str, config: str, environ: Mapping[str, str]) -> str | None:
-    """`core.excludesFile` of the configuration files in their usual paths; the last one that sets it counts."""
+    """Returns `core.excludesFile` of the configuration files in their usual paths; the last file that sets it wins."""
     if "GIT_CONFIG_GLOBAL" in environ:
         user = [environ["GIT_CONFIG_GLOBAL"]]
     else:
@@ -127,7 +130,7 @@ def _configured(root: Path | None, home: str, config: str, environ: Mapping[str,
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True, inline_comment_prefixes=("#", ";"))
     for path in ("/etc/gitconfig", *user, *own):
         with contextlib.suppress(OSError, configparser.Error):
-            # To git, indentation has no meaning, nor has the case of a section, and an entry may follow it in its line.
+            # git ignores indentation and the case of section names, and allows an entry on the same line.
             text = _SECTION.sub(lambda line: f"{line[1].lower()}\n", Path(path).read_text(errors="surrogateescape"))
             parser.read_string(re.sub(r"(?m)^\s+", "", text))
     value = parser.get("core", "excludesfile", fallback=None)

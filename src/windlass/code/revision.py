@@ -1,4 +1,4 @@
-"""Reads which commit a folder of code is at, and how many of its files differ from it."""
+"""Reads the git commit of a code folder, and how many of its files differ from the commit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 GIT_SECONDS: Final = 5.0
-"""A work tree on a slow file system must not hold up a run: its commit is then not recorded."""
+"""Time limit for git: a work tree on a slow file system must not delay a run, whose commit is then not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +16,22 @@ class Revision:
     """The commit of a work tree."""
 
     commit: str
-    """SHA of the commit; empty in a repository without one."""
+    """SHA of the commit; empty in a repository without commits."""
     branch: str
-    """Empty where none is checked out."""
+    """Name of the branch; empty if HEAD is detached."""
     changed: int
-    """Files below the folder that differ from the commit, untracked ones included."""
+    """Number of files below the folder that differ from the commit, including untracked ones."""
 
 
 def read_revision(folder: Path, environ: Mapping[str, str]) -> Revision | None:
-    """The commit that `folder` is at; None outside of a git work tree, without git, and where git does not answer."""
-    # Not at the top: views and plans, which have a revision, are read by commands that are quicker than these imports.
+    """Returns the commit of `folder`; None outside of a git work tree, without git, and if git does not respond."""
+    # Imported here because views and plans, which use `Revision`, are loaded by commands that must start fast.
     from windlass.code.repository import ask_git, root_of
 
     try:
         if root_of(folder) is None:
             return None
-    except OSError:  # the name of a folder that is not there may be too long
+    except OSError:  # such as a name that is too long
         return None
     words = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "-z", "--", "."]
     found = ask_git(folder, {**environ, "GIT_OPTIONAL_LOCKS": "0"}, words, GIT_SECONDS)
@@ -39,11 +39,11 @@ def read_revision(folder: Path, environ: Mapping[str, str]) -> Revision | None:
 
 
 def parse_status(text: str) -> Revision:
-    """What `git status --porcelain=v2 --branch -z` prints."""
+    """Parses the output of `git status --porcelain=v2 --branch -z`."""
     head = {"oid": "", "head": ""}
     changed, is_old_name = 0, False
     for line in text.split("\0"):
-        if is_old_name:  # the second path of a file that was renamed
+        if is_old_name:  # the old path of a renamed file
             is_old_name = False
         elif line.startswith("# branch."):
             name, _, value = line.removeprefix("# branch.").partition(" ")

@@ -1,4 +1,4 @@
-"""Finds out, without running it, whether a script saves its results only once its loops have ended."""
+"""Determines, without running it, whether a script saves its results only after its loops."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ SAVES: Final = frozenset({
     "torch.save", "np.save", "numpy.save", "np.savez", "numpy.savez", "pickle.dump", "joblib.dump", "model.save",
     "save_file", "save_pretrained", "save_weights", "save_model", "save_checkpoint", "save_state",
 })  # fmt: skip
-"""Calls that write a model, by the end of their names."""
+"""Calls that save a model, by the end of their names."""
 SAVE_BY_THEMSELVES: Final = frozenset({
     "windlass", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "ultralytics", "ignite",
     "composer", "keras", "signal",
 })  # fmt: skip
-"""Modules whose loops or callbacks save, and `signal`, by which a script may save on SIGTERM."""
+"""Modules whose training loops or callbacks save, and `signal`, with which a script may save on SIGTERM."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
 def saves_at_end(job: Job, code_dir: Path) -> str:
-    """Where the job's script saves, `train.py:40`, if it does so after its loops alone; else, or if unknown, empty."""
+    """Returns where the job's script saves, `train.py:40`, if it saves only after its loops; otherwise or if unknown,
+    empty.
+    """
     path, tree = next(trees(job, code_dir), (code_dir, ast.Module([], [])))
     if SAVE_BY_THEMSELVES & {name.split(".")[0] for name in imports(tree)}:
         return ""
@@ -34,12 +36,12 @@ def saves_at_end(job: Job, code_dir: Path) -> str:
 
 
 def _only_at_end(tree: ast.Module) -> int:
-    """The line of the first saving call, if no saving call is in a loop; else 0."""
+    """Returns the line of the first saving call if no saving call is in a loop; else 0."""
     in_loops = {id(node) for loop in ast.walk(tree) if isinstance(loop, _LOOPS) for node in ast.walk(loop)}
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     repeated: set[str] = set()
     waiting = [node for node in ast.walk(tree) if id(node) in in_loops]
-    while waiting:  # what a loop calls is in the loop
+    while waiting:  # functions called in a loop count as part of the loop
         for name in (_names(waiting.pop()) & functions.keys()) - repeated:
             repeated.add(name)
             inside = list(ast.walk(functions[name]))
@@ -52,7 +54,7 @@ def _only_at_end(tree: ast.Module) -> int:
 
 
 def _names(node: ast.AST) -> set[str]:
-    """`torch.save` and `save` of a call; none of what calls nothing by name."""
+    """Returns the full and the last name of a called function: `torch.save` and `save`; empty for other nodes."""
     match node:
         case ast.Call(func=ast.Name() | ast.Attribute() as function):
             name = ast.unparse(function)

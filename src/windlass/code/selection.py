@@ -1,8 +1,8 @@
-"""Selects the files of a folder that are sent to a cluster, by ignore files, and refuses files with credentials.
+"""Selects the files of a code folder to upload, by ignore files, and refuses files with credentials.
 
-Rules come from the user's global ignore file, `.git/info/exclude`, `.gitignore` of the folders from the root of the
+Rules are read from the user's global ignore file, `.git/info/exclude`, `.gitignore` of the folders from the root of the
 repository down, and `.windlassignore` of the same folders; the last match decides. As in git, nothing below an ignored
-folder is included again. Unlike in git, a tracked file that is ignored is left out, so that the same rules hold with
+folder is included again. Unlike in git, a tracked file that is ignored is excluded, so that the same rules apply with
 and without git, and the folder itself is selected even if a rule matches it.
 """
 
@@ -24,19 +24,19 @@ from windlass.errors import UsageError
 GIT, OWN = ".gitignore", ".windlassignore"
 NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
-"""Names that are never selected, whether or not an ignore file lists them."""
+"""Names that are never selected, regardless of ignore files."""
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
                          "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
                          "slots", "sagemaker-local", "sagemaker-storage"})  # fmt: skip
-"""What Windlass keeps in a folder with records of runs, which is never selected. It is not even opened: a process that
-closes a file of an SQLite database gives up its locks on it, and another one truncates what this one has mapped."""
+"""Files of Windlass in a folder with run records, which are never selected or opened: a process that closes a file of
+an SQLite database drops its locks on the file, and another process could then truncate what this process has mapped."""
 RECORD: Final = frozenset({"record.db", "runs"})
-"""By which such a folder is known."""
+"""Entries that identify a folder with run records."""
 BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
-"""Files with credentials that the error names."""
+"""Maximum number of files with credentials that the error lists."""
 Rules = tuple[list[list[Rule]], list[list[Rule]]]
-"""Those of git's ignore files and those of `OWN`, each from the weakest file to the strongest."""
+"""Rules of git's ignore files and rules of `OWN`, each in ascending order of precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,23 @@ class File:
     path: Path
     num_bytes: int
     is_named: bool = False
-    """Whether a `!` line of `.windlassignore` matches it."""
+    """Whether a `!` line of `.windlassignore` matches the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The entries that one rule leaves out."""
+    """The entries excluded by one rule."""
 
     source: str
     """File and line of the rule, `.gitignore:3`; `built-in rule` for the names in `NEVER` and `HOME`."""
     pattern: str
     num_entries: int
-    """Files and folders; the contents of folders are not counted."""
+    """Number of files and folders; the contents of folders are not counted."""
 
 
 @dataclass(slots=True)
 class Selection:
-    """The selected files of a folder, and the number of entries left out by each rule."""
+    """The selected files of a folder, and the number of entries excluded by each rule."""
 
     files: list[File] = field(default_factory=list)
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -72,24 +72,24 @@ class Selection:
     num_entries: int = 0
 
     def count(self, many: int) -> None:
-        """So many more entries are listed. Raises UsageError where that is more than `max_entries`."""
+        """Adds to the number of listed entries. Raises UsageError if it exceeds `max_entries`."""
         self.num_entries += many
         if self.max_entries is not None and self.num_entries > self.max_entries:
             raise UsageError(f"the folder has more than {self.max_entries:,} entries", f"ignore them in {OWN}")
 
     def counted(self) -> tuple[LeftOut, ...]:
-        """Rules that left entries out, those with most entries first."""
+        """Rules that excluded entries, in descending order of the number of entries."""
         ordered = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         return tuple(LeftOut(source, pattern, many) for (source, pattern), many in ordered)
 
 
 def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None = None) -> Selection:
-    """The selected files of a folder, sorted. Raises UsageError for a folder or ignore file that cannot be read, and
-    where more than `max_entries` would have to be listed.
+    """Returns the selected files of a folder, sorted. Raises UsageError if a folder or ignore file cannot be read, and
+    if more than `max_entries` would have to be listed.
 
     `environ` locates the user's git configuration.
     """
-    folder = folder.resolve()  # as git does: the repository is that of the folder, not of a link to it
+    folder = folder.resolve()  # as in git, the repository of the folder counts, not of a link to it
     found = Selection(max_entries=max_entries)
     root = root_of(folder)
     above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]
@@ -105,7 +105,7 @@ def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None 
 
 
 def with_credentials(files: list[File]) -> list[str]:
-    """Names of the files that hold credentials and that no `.windlassignore` names with a `!` line.
+    """Returns the names of files that contain credentials and that no `.windlassignore` lists with a `!` line.
 
     Raises UsageError for a file that cannot be read.
     """
@@ -117,7 +117,7 @@ def with_credentials(files: list[File]) -> list[str]:
 
 
 def refuse_credentials(files: list[File], folder: Path) -> None:
-    """Raise UsageError if files hold credentials that no `.windlassignore` names with a `!` line."""
+    """Raises UsageError if files contain credentials and no `.windlassignore` lists them with a `!` line."""
     if held := with_credentials(files):
         more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
         raise UsageError(
@@ -128,7 +128,7 @@ def refuse_credentials(files: list[File], folder: Path) -> None:
 
 
 def _inside(place: Path, root: Path, rules: Rules) -> Rules:
-    """The rules for the entries of `place`: those of the folders above, then those of its own files."""
+    """Returns the rules for the entries of `place`: the rules of the folders above, then those of its own files."""
 
     def rules_in(name: str) -> list[Rule]:
         return rules_of(place / name, place, shown=os.path.relpath(place / name, root))
@@ -149,7 +149,7 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):  # the cache
+        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):  # the data cache
             found.left_out[BUILT_IN, entry.name] += 1
             continue
         name = os.fsencode(path)
@@ -164,11 +164,11 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
 
 
 def _file(path: Path, root: Path, *, is_named: bool) -> Iterator[File]:
-    """The entry if it is a file or a link; sockets, devices and pipes are skipped."""
+    """Yields the entry if it is a file or a link; sockets, devices and pipes are skipped."""
     try:
         status = path.lstat()
     except FileNotFoundError:
-        return  # removed since the folder was listed
+        return  # the file was removed since the folder was listed
     if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
         num_bytes = status.st_size if stat.S_ISREG(status.st_mode) else 0
         yield File(path.relative_to(root).as_posix(), path, num_bytes, is_named)

@@ -1,6 +1,6 @@
-"""Keeps the code that a run began with beside its record: `code.tar.gz` in the folder of the run.
+"""Keeps the code of a run with its record: `code.tar.gz` in the folder of the run.
 
-The files are those that would travel to a cluster. Runs of the same code share one file on the disk.
+The archive has the files that would be uploaded to a cluster. Runs with the same code share one file on the disk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from windlass.code.unpack import extract
 from windlass.errors import UsageError
 
 LIMIT_BYTES: Final = 16_000_000
-"""Of the files, before compression: what is larger is data, and takes seconds."""
+"""Maximum bytes of the files before compression: a larger folder contains data, and would take seconds."""
 MAX_ENTRIES: Final = 20_000
-"""Entries of the folder, ignored ones and those in `.git` apart: to list more takes seconds."""
+"""Maximum entries of the folder, without ignored entries and `.git`: listing more takes seconds."""
 
 
 def keep_snapshot(
@@ -35,21 +35,23 @@ def keep_snapshot(
     *,
     max_entries: int = MAX_ENTRIES,
 ) -> None:
-    """Keep the code of `folder` in the folder of a run; or why it is not kept, which is no error of the run.
+    """Keeps the code of `folder` in the folder of a run. A failure is written to `NOT_KEPT` and does not fail the run.
 
-    `others` are the folders of earlier runs: one of the same code shares its file.
+    `others` are the folders of earlier runs; a run with the same code shares its file.
     """
     try:
         _write(_packed(folder, environ, max_entries), run_dir / FILE, [one / FILE for one in others])
     except (UsageError, OSError) as error:
         hint = f" ({error.hint})" if isinstance(error, UsageError) and error.hint else ""
         why = f"{error.message if isinstance(error, UsageError) else error}{hint}\n"
-        with contextlib.suppress(OSError):  # the path that it names may be any bytes
+        with contextlib.suppress(OSError):  # the path in the message may contain any bytes
             (run_dir / NOT_KEPT).write_text(why, encoding="utf-8", errors="backslashreplace")
 
 
 def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> bytes:
-    """The archive of a folder, without files that hold credentials and links that lead out of it. Raises UsageError."""
+    """Returns the archive of a folder, without files that contain credentials and links that lead out. Raises
+    UsageError.
+    """
     files = select(folder, environ, max_entries=max_entries).files
     files = [file for file in files if not (file.path.is_symlink() and leads_out(file.path, folder))]
     if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
@@ -75,9 +77,9 @@ def _write(data: bytes, path: Path, others: Iterable[Path]) -> None:
 
 
 def differing(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> list[str] | None:
-    """Names of the files that `folder` has now and the run has not begun with, or has begun with otherwise; sorted.
+    """Returns the sorted names of files of `folder` that are new or changed since the run began.
 
-    None where the run has no snapshot, or one of the folder cannot be made now.
+    Returns None if the run has no snapshot, or if the folder cannot be packed now.
     """
     try:
         before, now = _contents((run_dir / FILE).read_bytes()), _contents(_packed(folder, environ))
@@ -87,7 +89,7 @@ def differing(folder: Path, run_dir: Path, environ: Mapping[str, str]) -> list[s
 
 
 def _contents(archive: bytes) -> dict[str, bytes | str]:
-    """The bytes of each file of an archive, and the target of each link, by name."""
+    """Returns the bytes of each file of an archive, and the target of each link, by name."""
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         return {
             entry.name.removeprefix(f"{CODE}/"): entry.linkname if entry.issym() else _read(tar, entry) for entry in tar
@@ -100,10 +102,10 @@ def _read(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
 
 
 def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, int]:
-    """Write a file or folder of the code of a run to `destination`; returns the number of files and their bytes.
+    """Extracts a file or folder of a run's code to `destination`; returns the number of files and their bytes.
 
-    `path` is below the folder of the code, `.` for all of it. Raises UsageError where the run has no such code and
-    where `destination` is there, OSError, and tarfile.TarError for a damaged one. On any error nothing is left.
+    `path` is relative to the code folder, `.` for the whole folder. Raises UsageError if the run has no such code or if
+    `destination` exists, OSError, and tarfile.TarError for a damaged archive. After an error, nothing is left behind.
     """
     archive = run_dir / FILE
     if not archive.exists():
@@ -122,7 +124,7 @@ def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, 
             if not entries and name != CODE:
                 raise UsageError(f"the code of {run_dir.name} has no {path}", f"windlass cp {run_dir.name}:code FOLDER")
             extract(tar, entries, new)
-        (new / CODE).mkdir(exist_ok=True)  # of a folder without files
+        (new / CODE).mkdir(exist_ok=True)  # for a folder without files
         (new / name).rename(destination)
     finally:
         shutil.rmtree(new, ignore_errors=True)

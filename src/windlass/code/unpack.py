@@ -1,4 +1,4 @@
-"""Extracts an archive into a folder, by the rules of tarfile's filter `data`: Python 3.11 has it from 3.11.4 on."""
+"""Extracts an archive into a folder by the rules of tarfile's `data` filter, which Python has since 3.11.4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.worker.tarpipe import leads_out
 
 
 def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: str | os.PathLike[str]) -> None:
-    """Extract members into a folder, as files of the user. Nothing is written where one of them is refused.
+    """Extracts members into a folder, owned by the user. If one member is refused, nothing is written.
 
     Raises OSError, and tarfile.TarError for a member that leads out of the folder or through a link, and for devices.
     """
@@ -27,9 +27,10 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
 
 
 def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
-    """Extract all members but those that `extract` refuses; returns these, each with the reason. Links that the folder
-    has already are replaced, and nothing is written through them. Raises OSError, and leaves no file of the archive
-    then; tarfile.TarError.
+    """Extracts all members except those that `extract` refuses; returns the refused ones, each with the reason.
+
+    Existing links in the folder are replaced, and nothing is written through them. Raises tarfile.TarError, and
+    OSError; after an OSError, no file of the archive is left in the folder.
     """
     members = tar.getmembers()
     left_out = dict(refused(members))
@@ -42,7 +43,7 @@ def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[s
         _remove_links(folder, os.path.normpath(member.name))
     try:
         extract(tar, good, folder)
-    except OSError:  # of a full disk: half of a file must not look like the file
+    except OSError:  # such as a full disk: a truncated file must not pass for a whole one
         for member in good:
             if member.isreg():
                 with suppress(OSError):
@@ -52,7 +53,7 @@ def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[s
 
 
 def _remove_links(folder: str | os.PathLike[str], name: str) -> None:
-    """Remove links on the way to a file of a folder, and in its place."""
+    """Removes links along the path of a file, and at its end."""
     path = os.fspath(folder)
     for part in name.split("/"):
         path = os.path.join(path, part)  # noqa: PTH118 - as os.path.normpath gives it
@@ -61,7 +62,7 @@ def _remove_links(folder: str | os.PathLike[str], name: str) -> None:
 
 
 def refused(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[tarfile.TarInfo, str]]:
-    """Those that `extract` refuses, each with the reason."""
+    """Yields the members that `extract` refuses, each with the reason."""
     links: set[str] = set()
     for member in members:
         if why := _refused(member, links):
@@ -71,7 +72,7 @@ def refused(members: Iterable[tarfile.TarInfo]) -> Iterator[tuple[tarfile.TarInf
 
 
 def _refused(member: tarfile.TarInfo, links: set[str]) -> str:
-    """Why a member is not extracted; empty where it is."""
+    """Returns why a member is not extracted; empty if it is extracted."""
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         return "neither file, folder nor link"
     names = [member.name, member.linkname] if member.islnk() else [member.name]

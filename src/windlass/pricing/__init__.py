@@ -1,1 +1,1 @@
-"""Dated prices of AWS and facts of EC2 instance types, from tables that come with Windlass. Pure, but for `fetch`."""
+"""Dated AWS prices and facts of EC2 instance types from embedded tables; only `fetch` uses the network."""

@@ -1,4 +1,4 @@
-"""The charges of a training platform by name, and where AWS's price list has each. Pure."""
+"""Maps the charges of a training cluster to products of AWS's price list."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CHARGES: Final[Mapping[str, str]] = {
     "logs.storage": "log data that CloudWatch keeps",
     "kms.key": "KMS key",
 }
-"""What each name means."""
+"""Description of each charge."""
 
 ON_DEMAND: Final = {
     "operatingSystem": "Linux",
@@ -56,31 +56,31 @@ ON_DEMAND: Final = {
     "licenseModel": "No License required",
     "marketoption": "OnDemand",
 }
-"""Attributes that leave one price for each instance type: Linux, on demand, without reservation or licence."""
+"""Attributes that select one price per instance type: Linux, on demand, without reservation or licence."""
 UNITS: Final = {
     "hrs": "hour", "hours": "hour", "hour": "hour", "lcu-hrs": "hour", "nlcu-hrs": "hour", "lcu-hours": "hour",
     "gb-mo": "GB-month", "gb-month": "GB-month", "iops-mo": "IOPS-month", "gb": "GB", "mibps-mo": "MiBps-month",
     "keys": "month", "key-month": "month", "months": "month", "month": "month",
 }  # fmt: skip
-"""Units of the price list in lower case, as this package writes them."""
+"""Maps lower-case units of the price list to the units of this package."""
 GIBPS: Final = "gibps-mo"
-"""In which the price list has throughput of gp3, by 1024 MiB/s."""
+"""Unit of gp3 throughput in the price list: 1024 MiB/s."""
 THOUSAND: Final = "1000 requests"
 PREFIX: Final = r"(?:[A-Z0-9]+-|[a-z]{2}(?:-[a-z]+)+-\d-)?"
-"""Of usage types: `USW2-`, `us-west-2-` for some services, none in us-east-1 for others."""
+"""Region prefix of usage types: `USW2-`, `us-west-2-` for some services, empty in us-east-1 for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """How a product of the price list is known as a charge."""
+    """Selects the products of the price list that belong to one charge."""
 
     name: str
     usage: str
-    """Pattern of the attribute `usagetype`, without the region's prefix."""
+    """Pattern of the attribute `usagetype`, without the region prefix."""
     attributes: tuple[tuple[str, str], ...] = ()
-    """Further attributes that have to be equal; `productFamily` is among them."""
+    """Other attributes that must be equal, `productFamily` among them."""
     unit: str = ""
-    """The unit that the charge has here, where that of the price list does not say it."""
+    """Unit of the charge, if the unit of the price list does not determine it."""
     scale: float = 1
 
 
@@ -143,11 +143,13 @@ QUERIES: Final[Sequence[Query]] = (
     )),
     Query("awskms", (), (Pick("kms.key", r"KMS-Keys", unit="month"),)),
 )  # fmt: skip
-"""Extended support of EKS is not among them: whether AWS lists it with the control plane or besides is not known."""
+"""Searches for all charges. Extended support of EKS is missing: it is not known how AWS lists it."""
 
 
 def instance_price(product: Mapping[str, Any], region: str, source: str, date: str) -> tuple[str, Price] | None:
-    """The instance type of a product of `ON_DEMAND`, and its price an hour; None for one without a price in dollars."""
+    """Returns instance type and price per hour of a product of `ON_DEMAND`; None for a product without a price in
+    dollars.
+    """
     name = str(product.get("product", {}).get("attributes", {}).get("instanceType", ""))
     found = next(_rates(product), None)
     if not name or found is None or found[1] != "hour" or found[0] <= 0:
@@ -158,7 +160,7 @@ def instance_price(product: Mapping[str, Any], region: str, source: str, date: s
 def charges_of(
     query: Query, product: Mapping[str, Any], region: str, source: str, date: str
 ) -> Iterator[tuple[str, Price]]:
-    """The charges that a product of a query is the price of."""
+    """Yields the charges for which this product sets the price."""
     about = product.get("product", {})
     attributes = {**about.get("attributes", {}), "productFamily": about.get("productFamily", "")}
     usage = str(attributes.get("usagetype", ""))
@@ -173,7 +175,7 @@ def charges_of(
 
 
 def _rates(product: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
-    """Dollars and unit of the first tier that is not free; the unit is empty where this package has none for it."""
+    """Yields dollars and unit of the first tier that is not free; the unit is empty if this package has none for it."""
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     tiers = [tier for term in terms for tier in term.get("priceDimensions", {}).values()]
     for tier in sorted(tiers, key=lambda tier: float(tier.get("beginRange") or 0)):

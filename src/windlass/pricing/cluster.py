@@ -1,4 +1,4 @@
-"""What a cluster costs: a month while it stands idle, and an hour of each GPU pool at its maximum. Pure."""
+"""Estimates the costs of a cluster: a month while idle, and an hour of each GPU pool at its maximum."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from windlass.pricing.table import EC2, Table
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something of a cluster that is billed."""
+    """A billed resource of a cluster."""
 
     what: str
-    """As a person calls it: `2 system nodes`."""
+    """Name of the resource in output: `2 system nodes`."""
     charge: str
-    """Name of its price, such as `nat.gateway` or `ec2.m7i.large`; empty for what has none, with `why_unknown`."""
+    """Name of its price, such as `nat.gateway` or `ec2.m7i.large`; empty without a price, with `why_unknown`."""
     quantity: float = 0
-    """Units of the price: gateways, GiB, nodes. 0 for what is billed by use, which nothing foretells."""
+    """Number of units: gateways, GiB, nodes. 0 for resources billed by use, which cannot be predicted."""
     pool: str = ""
-    """The pool whose nodes at most it belongs to; empty for what is billed while the cluster stands idle."""
+    """GPU pool whose maximum the resource belongs to; empty for resources billed while the cluster is idle."""
     is_spot: bool = False
-    """Whether spot instances are meant."""
+    """Whether the resource is a spot instance."""
     why_unknown: str = ""
-    """Why it has no price, for an item without `charge`."""
+    """Why the resource has no price, if `charge` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,42 +34,42 @@ class Row:
     what: str
     price: Price | None
     per_hour_usd: float | None
-    """None where it is unknown or billed by use."""
+    """Price per hour; None if it is unknown or billed by use."""
     per_month_usd: float | None
-    """Of 730 hours; None where it is unknown or billed by use."""
+    """Price of 730 hours; None if it is unknown or billed by use."""
     is_by_use: bool
-    """Whether it is billed by use alone: it costs nothing while nothing is stored or moved."""
+    """Whether the resource is billed by use only: it costs nothing while nothing is stored or transferred."""
     unknown: str
-    """Why it has no price; empty where it has one."""
+    """Why the resource has no price; empty if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """What a GPU pool costs while all its nodes run."""
+    """Costs of a GPU pool while all its nodes run."""
 
     name: str
     rows: tuple[Row, ...]
     per_hour_usd: float | None
-    """None where a part of it is unknown."""
+    """Price per hour; None if a part of it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cluster costs by list prices, without discounts, taxes and free tiers."""
+    """Costs of a cluster by list prices, without discounts, taxes and free tiers."""
 
     rows: tuple[Row, ...]
-    """What is billed while it stands idle, and what is billed by use."""
+    """Resources billed while the cluster is idle, and resources billed by use."""
     base_month_usd: float
-    """Sum of the rows with a price, of 730 hours: the least that a month costs where `unknown` is not empty."""
+    """Sum of the rows with a price, for 730 hours; a lower bound of the monthly costs if `unknown` is not empty."""
     pools: tuple[PoolCost, ...]
     unknown: tuple[str, ...]
-    """What has no price, of the rows and of the pools."""
+    """Resources without a price, of the rows and of the pools."""
     dates: tuple[str, ...]
-    """Oldest and newest date of the prices; empty without any."""
+    """Oldest and newest date of the prices; empty without prices."""
 
 
 def estimate(items: Sequence[Item], region: str, table: Table) -> Estimate:
-    """Price the items of a cluster in a region; what no source states is unknown, and never guessed."""
+    """Prices the resources of a cluster in a region; a price without a source is reported as unknown, never guessed."""
     rows = [(item, _row(item, region, table)) for item in items]
     base = tuple(row for item, row in rows if not item.pool)
     names = dict.fromkeys(item.pool for item in items if item.pool)
@@ -98,7 +98,9 @@ def _row(item: Item, region: str, table: Table) -> Row:
 
 
 def _price(item: Item, region: str, table: Table) -> Price | None:
-    """For spot instances the highest price of the range: an estimate that is exceeded helps no budget."""
+    """Returns the price of an item; for spot instances the highest of the range, so that the estimate is not
+    exceeded.
+    """
     if not item.charge:
         return None
     if item.is_spot:
@@ -108,7 +110,7 @@ def _price(item: Item, region: str, table: Table) -> Price | None:
 
 
 def unknown(charge: str, region: str, *, is_spot: bool = False) -> str:
-    """Why a charge has no price in a region, and what to do."""
+    """Explains why a charge has no price in a region, and what to do."""
     if charge.startswith(f"{EC2}ml."):
         return "SageMaker's prices are not listed; put them into the target: prices: {ml.…: …}"
     kind, what = "spot price" if is_spot else "price", charge.removeprefix(EC2)

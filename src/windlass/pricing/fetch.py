@@ -1,4 +1,4 @@
-"""Fetches the prices of a region from AWS: its price list (GetProducts) and the history of spot prices."""
+"""Fetches the prices of a region from AWS: the price list (GetProducts) and the history of spot prices."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from windlass.pricing.refreshed import RegionPrices
 from windlass.pricing.table import EC2, embedded
 
 PRICE_LIST_REGION: Final = "us-east-1"
-"""The price list of all regions is served in a few of them."""
+"""One of the few regions that serve the price list of all regions."""
 SPOT_DAYS: Final = 7
 PAGE: Final = 100
-"""Products in an answer, and types in a filter, at most."""
+"""Maximum number of products in a response, and of types in a filter."""
 SOURCE: Final = "AWS price list (GetProducts), Linux, on demand, without discounts"
 SPOT_SOURCE: Final = f"EC2 DescribeSpotPriceHistory, Linux, all zones, {SPOT_DAYS} days"
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Clients of boto3: `pricing`, and `ec2` of the region that is asked about."""
+    """Clients of boto3: `pricing`, and `ec2` of the requested region."""
 
     pricing: Any
     ec2: Any
@@ -35,17 +35,17 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The prices of a region, and what is not among them."""
+    """The prices of a region, and the charges that lack one."""
 
     prices: RegionPrices
     missing: tuple[str, ...]
-    """Charges without a price: the price list of the region lacks them, or states several prices."""
+    """Charges without a price: the price list of the region lacks them, or has several prices."""
     problem: str = ""
-    """Why there are no spot prices; empty where there are."""
+    """Why spot prices are missing; empty if they were fetched."""
 
 
 def connect(region: str) -> Clients:
-    """Clients with the login of this machine. Raises MissingPart, EngineError."""
+    """Creates clients with the AWS credentials of this machine. Raises MissingPart, EngineError."""
     if find_spec("boto3") is None:
         raise MissingPart("prices are fetched by boto3", "pip install boto3")
     import boto3
@@ -63,7 +63,7 @@ def connect(region: str) -> Clients:
 
 
 def fetch(region: str, clients: Clients, now: float) -> Fetched:
-    """All prices of a region; `now` in Unix seconds. Raises EngineError where the price list refuses or has nothing."""
+    """Fetches all prices of a region; `now` in Unix seconds. Raises EngineError if the price list fails or is empty."""
     date = datetime.fromtimestamp(now, UTC).date().isoformat()
     prices = dict(_figures(region, clients.pricing, date))
     if not any(name.startswith(EC2) for name in prices):
@@ -77,7 +77,7 @@ def fetch(region: str, clients: Clients, now: float) -> Fetched:
 
 
 def _figures(region: str, client: Any, date: str) -> Iterator[tuple[str, Price]]:
-    """Each name with its price; none of a name of which several prices are stated."""
+    """Yields each name with its price, without names that have several prices."""
     found: dict[str, Price] = {}
     several: set[str] = set()
     for name, price in _all_figures(region, client, date):
@@ -108,14 +108,16 @@ def _products(client: Any, service: str, filters: Iterable[tuple[str, str]]) -> 
 
 
 def _spot_types(prices: Mapping[str, Price]) -> list[str]:
-    """Types with an accelerator, and those of the embedded table: a history of all types has a hundred pages."""
+    """Returns types with an accelerator, and those of the embedded table: the history of all types has a
+    hundred pages.
+    """
     offered = {name.removeprefix(EC2) for name in prices if name.startswith(EC2)}
     wanted = {one.name for one in instance_types() if one.gpus or one.neuron_devices}
     return sorted(offered & (wanted | set(embedded().instance_types(PRICE_LIST_REGION))))
 
 
 def _spot(region: str, client: Any, types: Sequence[str], now: float, date: str) -> tuple[dict[str, SpotRange], str]:
-    """The range of each type; without the right to ask for it, the reason."""
+    """Returns the price range of each type; without the permission to read prices, the reason."""
     ends: dict[str, tuple[float, float]] = {}
     begin = datetime.fromtimestamp(now, UTC) - timedelta(days=SPOT_DAYS)
     try:
@@ -141,7 +143,7 @@ def _spot(region: str, client: Any, types: Sequence[str], now: float, date: str)
 
 
 def _calls(pages: Iterable[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
-    """The pages; what botocore raises becomes EngineError."""
+    """Yields the pages; errors of botocore become EngineError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -15,50 +15,50 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Columns of `data/instance_types.csv`; an empty cell is 0, or unknown for the network."""
 SAGEMAKER: Final = "ml."
-"""Prefix of SageMaker's names: the hardware is that of the EC2 type, the price is another."""
+"""Prefix of SageMaker's instance names: the hardware is that of the EC2 type, the price differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceType:
-    """What an instance type has, as EC2's DescribeInstanceTypes describes it."""
+    """Facts of an instance type, as in EC2's DescribeInstanceTypes."""
 
     name: str
-    """Such as `g5.12xlarge`."""
+    """Name, such as `g5.12xlarge`."""
     vcpus: int
     cores: int
-    """Processor cores; 0 where the number is not published."""
+    """Number of processor cores; 0 if it is not published."""
     memory_mib: int
     architecture: str
-    """`x86_64` or `arm64`."""
+    """Processor architecture, `x86_64` or `arm64`."""
     gpus: int
-    """GPUs; a type with a part of a GPU has 1."""
+    """Number of GPUs; 1 for a type with a fraction of a GPU."""
     gpu_model: str
-    """Such as `A10G`; empty without GPUs."""
+    """GPU model, such as `A10G`; empty without GPUs."""
     gpu_memory_mib: int
-    """Memory of one GPU."""
+    """Memory of one GPU in MiB."""
     neuron_devices: int
-    """Trainium or Inferentia devices."""
+    """Number of Trainium or Inferentia devices."""
     neuron_model: str
-    """Such as `Trainium2`; empty without them."""
+    """Model of the devices, such as `Trainium2`; empty without devices."""
     efa_interfaces: int
-    """Elastic Fabric Adapters at most; 0 where the type has none."""
+    """Maximum number of Elastic Fabric Adapters; 0 if the type does not support them."""
     network_cards: int
-    """Network cards; each carries one EFA at most."""
+    """Number of network cards; each supports at most one EFA."""
     network_gbps: float | None
-    """Gbit/s of all cards that last; None where it is not published."""
+    """Sustained Gbit/s of all network cards; None if it is not published."""
     network_peak_gbps: float | None
-    """Gbit/s of all cards for a while; None where it is not published."""
+    """Burst Gbit/s of all network cards; None if it is not published."""
     nvme_gb: int
-    """Gigabytes of local NVMe disks; 0 where there are none."""
+    """Gigabytes of local NVMe disks; 0 without such disks."""
 
     @property
     def family(self) -> str:
-        """`g5` of `g5.12xlarge`."""
+        """Instance family, such as `g5` of `g5.12xlarge`."""
         return self.name.partition(".")[0]
 
 
 def instance_type(name: str) -> InstanceType | None:
-    """The facts of a type, `ml.` before its name or not; None where the table lacks it."""
+    """Returns the facts of a type, with or without `ml.` before its name; None if the table lacks the type."""
     plain = name.removeprefix(SAGEMAKER)
     if not plain or not plain.isascii() or any(letter in ",\n\r" for letter in plain):
         return None
@@ -68,30 +68,30 @@ def instance_type(name: str) -> InstanceType | None:
 
 
 def instance_types(prefix: str = "") -> list[InstanceType]:
-    """All types whose names begin with `prefix`, by name."""
+    """Returns all types whose names begin with `prefix`, by name."""
     return [_parse(line) for line in _table().splitlines()[1:] if line.startswith(prefix)]
 
 
 def vcpus_of(name: str) -> int:
-    """The vCPUs of an instance type; 0 where it is not known."""
+    """Returns the number of vCPUs of an instance type; 0 if unknown."""
     found = instance_type(name)
     return found.vcpus if found is not None else 0
 
 
 def cores_of(name: str) -> int:
-    """Its processor cores; 0 where they are not known."""
+    """Returns the number of processor cores of an instance type; 0 if unknown."""
     found = instance_type(name)
     return found.cores if found is not None else 0
 
 
 def efa_of(name: str) -> int:
-    """Its Elastic Fabric Adapters at most; 0 where it is not known."""
+    """Returns the maximum number of Elastic Fabric Adapters of an instance type; 0 if unknown."""
     found = instance_type(name)
     return found.efa_interfaces if found is not None else 0
 
 
 def near_misses(name: str) -> str:
-    """`did you mean g5.12xlarge?` for a name that the table lacks; empty if no name is similar."""
+    """Returns `did you mean g5.12xlarge?` for a name that the table lacks; empty if no name is similar."""
     plain = name.removeprefix(SAGEMAKER)
     names = [line.partition(",")[0] for line in _table().splitlines()[1:]]
     family = [known for known in names if known.startswith(f"{plain.partition('.')[0]}.")]

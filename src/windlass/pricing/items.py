@@ -1,4 +1,4 @@
-"""What of a `cluster.yaml` is billed, as items for an estimate. Pure."""
+"""Lists the billed resources of a `cluster.yaml` as items for an estimate."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from windlass.pricing.table import EC2
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 ZONES: Final = 3
-"""Availability zones of a cluster that names none."""
+"""Number of availability zones of a cluster that lists none."""
 FREE_MIB_PER_SECOND: Final = 125
-"""Throughput that each gp3 volume has without charge."""
+"""Throughput of each gp3 volume that is free of charge."""
 
 
 def items_of(cluster: Cluster, *, disk_mib_per_second: int) -> list[Item]:
-    """What a cluster is billed for: `disk_mib_per_second` is the throughput of the disks of GPU nodes."""
+    """Returns the billed items of a cluster; `disk_mib_per_second` is the throughput of the disks of GPU nodes."""
     return [
         *_platform(cluster),
         *_system(cluster),
@@ -57,7 +57,7 @@ def _storage(cluster: Cluster) -> Iterator[Item]:
 
 
 def _nodes(pool: GpuPool, num_nodes: int, name: str, disk_mib_per_second: int) -> Iterator[Item]:
-    """So many nodes of a pool with their disks: of its first instance type, which is preferred."""
+    """Yields the items for nodes of a pool and their disks, priced by the pool's preferred instance type."""
     if not num_nodes:
         return
     first, nodes = pool.instances[0], f"{_count(num_nodes, 'node')} of pool {pool.name}"

@@ -1,4 +1,4 @@
-"""Until when EKS supports each version of Kubernetes, as a dated table. Pure."""
+"""Dated table of how long EKS supports each Kubernetes version."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ STANDARD_UNTIL: Final[Mapping[str, date]] = {
     "1.34": date(2026, 12, 2),
     "1.35": date(2027, 3, 27),
 }
-"""Last day of standard support; what is not here is not known. Extended support cannot be chosen: clusters are made
-with the upgrade policy STANDARD, which never bills it; AWS upgrades the control plane when standard support ends."""
+"""Last day of standard support; unknown for versions that are not listed. Extended support cannot be chosen: clusters
+have the upgrade policy STANDARD, which never bills it; AWS upgrades the control plane when standard support ends."""
 WARN_DAYS: Final = 90
 
 
 def support_note(version: str, today: date) -> str:
-    """What to know of the support of a version; empty while it has more than 90 days left."""
+    """Returns a note on the end of support of a version; empty if support lasts for more than 90 days."""
     until = STANDARD_UNTIL.get(version)
     if until is None:
         return f"until when EKS supports Kubernetes {version} was not known on {READ_ON}: {SOURCE}"

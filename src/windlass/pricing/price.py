@@ -1,4 +1,4 @@
-"""A price with its unit, source and date, and what a quantity of it costs in an hour or a month. Pure."""
+"""Prices with unit, source and date, and the cost of a quantity per hour or month."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from dataclasses import dataclass
 from typing import Final
 
 HOURS_A_MONTH: Final = 730
-"""As AWS's own calculator counts: 8760 hours of a year by 12."""
+"""Hours of a month in AWS's pricing calculator: 8760 hours of a year divided by 12."""
 HOUR, MONTH, PER_MONTH = "hour", "month", "-month"
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one unit costs, on demand and without discounts, taxes or free tiers."""
+    """Price of one unit, on demand and without discounts, taxes or free tiers."""
 
     amount_usd: float
-    """US dollars for one unit."""
+    """US dollars per unit."""
     unit: str
     """`hour`, `month`, `GB-month`, `IOPS-month`, `MiBps-month`, `GB` or `1000 requests`."""
     source: str
-    """Where the figure is from."""
+    """Source of the price."""
     date: str
-    """ISO date on which the source states it, such as `2026-02-09`."""
+    """ISO date on which the source was read, such as `2026-02-09`."""
     region: str
-    """AWS region, or `*` where the source states one price for all regions."""
+    """AWS region, or `*` if the source has one price for all regions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpotRange:
-    """Between which spot prices of Linux have been over a time, in all zones of a region."""
+    """Range of Linux spot prices over a period, in all zones of a region."""
 
     low: Price
     high: Price
     days: int
-    """So many days up to `low.date`."""
+    """Length of the period in days, up to `low.date`."""
 
 
 def hourly(price: Price, quantity: float = 1) -> float | None:
-    """US dollars an hour of `quantity` units; None where the unit has no time, such as `GB` that is transferred."""
+    """Returns US dollars per hour for `quantity` units; None for units without a time, such as transferred `GB`."""
     if price.unit == HOUR:
         return price.amount_usd * quantity
     if price.unit == MONTH or price.unit.endswith(PER_MONTH):
@@ -46,6 +46,6 @@ def hourly(price: Price, quantity: float = 1) -> float | None:
 
 
 def monthly(price: Price, quantity: float = 1) -> float | None:
-    """US dollars a month of 730 hours of `quantity` units; None where the unit has no time."""
+    """Returns US dollars per month of 730 hours for `quantity` units; None for units without a time."""
     an_hour = hourly(price, quantity)
     return None if an_hour is None else an_hour * HOURS_A_MONTH

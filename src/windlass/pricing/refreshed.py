@@ -1,4 +1,4 @@
-"""The file `prices.json`: prices that `windlass prices update` has fetched, a part for each region with its date."""
+"""Reads and writes `prices.json`, the prices that `windlass prices update` fetched, by region and date."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ MAX_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RegionPrices:
-    """What was fetched for one region."""
+    """The fetched prices of one region."""
 
     region: str
     date: str
     """ISO date of the fetch."""
     source: str
     figures: Mapping[str, Price] = field(default_factory=dict)
-    """By name, such as `ec2.g5.12xlarge`."""
+    """Prices by name, such as `ec2.g5.12xlarge`."""
     spot: Mapping[str, SpotRange] = field(default_factory=dict)
-    """By instance type."""
+    """Spot prices by instance type."""
 
 
 def load(home: Path) -> Table:
-    """The embedded table, with what was fetched into `home` where that is newer. Raises StoreError."""
+    """Returns the embedded table merged with newer prices fetched into `home`. Raises StoreError."""
     fetched = read(home)
     return embedded().merged(fetched) if fetched.prices or fetched.spot else embedded()
 
 
 def read(home: Path) -> Table:
-    """What was fetched into `home`; an empty table before the first time. Raises StoreError for a broken file."""
+    """Returns the prices fetched into `home`; an empty table before the first fetch. Raises StoreError for a broken
+    file.
+    """
     parts = _regions(home / FILE)
     prices: dict[tuple[str, str], Price] = {}
     spot: dict[tuple[str, str], SpotRange] = {}
@@ -58,7 +60,7 @@ def read(home: Path) -> Table:
 
 
 def write(home: Path, fetched: RegionPrices, spot_source: str) -> Path:
-    """Put the prices of a region in the place of its former ones, in one step. Raises StoreError."""
+    """Replaces the prices of a region atomically. Raises StoreError."""
     path = home / FILE
     parts = {
         **_regions(path),

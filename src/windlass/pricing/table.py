@@ -1,4 +1,4 @@
-"""Looks prices up in the embedded table, and in what `windlass prices update` has fetched: the newer figure wins."""
+"""Looks up prices in the embedded table and in those fetched by `windlass prices update`; the newer price wins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from windlass.pricing.price import Price, SpotRange
 
 EC2: Final = "ec2."
-"""Before the names of instance types among the charges."""
+"""Prefix of charges named after an instance type."""
 ALL_REGIONS: Final = "*"
 
 
@@ -21,29 +21,29 @@ class Table:
     """Prices by region and name."""
 
     prices: Mapping[tuple[str, str], Price] = field(default_factory=dict)
-    """By region, or `*`, and name: `ec2.g5.12xlarge`, `ebs.gp3`."""
+    """Prices by region, or `*`, and name: `ec2.g5.12xlarge`, `ebs.gp3`."""
     spot: Mapping[tuple[str, str], SpotRange] = field(default_factory=dict)
-    """By region and instance type."""
+    """Spot prices by region and instance type."""
 
     def charge(self, name: str, region: str) -> Price | None:
-        """The price of a charge such as `ebs.gp3`; None where no source states it."""
+        """Returns the price of a charge such as `ebs.gp3`; None if no source has it."""
         found = [self.prices[key] for key in ((region, name), (ALL_REGIONS, name)) if key in self.prices]
         return max(found, key=lambda price: price.date, default=None)
 
     def on_demand(self, instance_type: str, region: str) -> Price | None:
-        """What an instance of a type costs an hour with Linux; None where no source states it, as for `ml.*`."""
+        """Returns the Linux price per hour of an instance type; None if no source has it, as for `ml.*`."""
         return self.charge(EC2 + instance_type, region)
 
     def spot_range(self, instance_type: str, region: str) -> SpotRange | None:
-        """Between which prices spot instances of a type have been; None before `windlass prices update`."""
+        """Returns the spot price range of an instance type; None before `windlass prices update`."""
         return self.spot.get((region, instance_type))
 
     def instance_types(self, region: str) -> list[str]:
-        """Instance types with a price in a region, by name."""
+        """Returns the instance types with a price in a region, by name."""
         return sorted(name.removeprefix(EC2) for where, name in self.prices if where == region and name.startswith(EC2))
 
     def merged(self, other: Table) -> Table:
-        """Both tables as one: of two figures for the same thing the newer one, and on the same date that of `other`."""
+        """Merges two tables: the newer price wins, and on the same date that of `other`."""
         prices = dict(self.prices)
         for key, price in other.prices.items():
             known = prices.get(key)
@@ -54,7 +54,7 @@ class Table:
 
 @cache
 def embedded() -> Table:
-    """The table that comes with Windlass; `data/SOURCES.md` lists its sources."""
+    """Returns the table that is part of Windlass; `data/SOURCES.md` lists its sources."""
     sources = {row["source"]: row for row in _rows("sources.csv")}
     prices = {}
     for row in _rows("prices.csv"):
