@@ -1,1 +1,1 @@
-"""The command line: one file a command group, loaded only when called."""
+"""The command line: one module per command or command group, imported only when called."""

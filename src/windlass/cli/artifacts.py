@@ -1,4 +1,4 @@
-"""`artifacts`: lists what a run has made, where it is, and the command that copies it."""
+"""`artifacts`: lists the files that a run produced, their locations, and the command that copies each."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from windlass.views.artifacts import Artifact, ArtifactList
 
 STEPS: Final = 5
-"""So many checkpoints are named, the newest first."""
+"""Maximum number of checkpoints listed, newest first."""
 
 
 @click.command()
 @options.run_argument
-@click.option("--files", is_flag=True, help="Read also what is in a claim, in pods or in a store, and name the files.")
+@click.option("--files", is_flag=True, help="List the files in claims, pods and stores, too.")
 @options.on_cluster
 @options.output
 def artifacts(run: str | None, files: bool, on: str | None, form: str) -> int:
-    """List what a run has made: outputs, checkpoints, and what was uploaded, each with the command that copies it.
+    """List outputs, checkpoints and uploads of a run, each with the command that copies it.
 
-    What is in a cluster or in a store is listed as the record has it; with --files it is read, for which a pod is
-    started where none of the run is left.
+    Files in a cluster or a store are listed from the record. With --files they are listed from the storage itself,
+    which starts a pod if none of the run's pods is left.
 
     \b
     Example:
@@ -45,7 +45,7 @@ def artifacts(run: str | None, files: bool, on: str | None, form: str) -> int:
 
 
 def lines(found: ArtifactList, paint: Paint) -> Iterator[str]:
-    """What the command shows."""
+    """Yields the output lines of `windlass artifacts`."""
     yield f"{paint(found.id, bold=True)}  {found.phase}"
     for one in found.artifacts:
         yield from labelled(one.kind, [where_words(one), *_more(one, paint)], paint)
@@ -57,7 +57,7 @@ def lines(found: ArtifactList, paint: Paint) -> Iterator[str]:
 
 
 def where_words(one: Artifact) -> str:
-    """`claim results: windlass/digits-7f3k2/output (3 files, 12 MiB)`."""
+    """Formats a location: `claim results: windlass/digits-7f3k2/output (3 files, 12 MiB)`."""
     where = visible(tilde(one.where) if one.place == "folder" else one.where)
     if one.place == "claim":
         where = f"claim {one.claim}: {where}" if one.kind == "outputs" else f"claim {one.claim}"

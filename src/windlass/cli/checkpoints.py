@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
 
 VALUED = ("-o", "--output", "--on")
-"""Options of all its commands that have a value: they may stand before the run too."""
+"""Options of the subcommands that take a value and are also accepted before the run."""
 NEVER_REMOVED = (Fault.UNREADABLE, Fault.UNKNOWN_FORMAT)
 
 
 class RunFirst(click.Group):
-    """A group whose first word is a run, unless it is a command; without a command it is `list`."""
+    """A group whose first argument is a run unless it is a command; the default command is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`[OPTIONS] [RUN] [COMMAND]` as `RUN COMMAND OPTIONS`, an empty run for the newest."""
+        """Reorders `[OPTIONS] [RUN] [COMMAND]` to `RUN COMMAND OPTIONS`, with an empty run for the newest."""
         ahead, rest = [], list(args)
         while rest and rest[0].startswith("-"):
             valued = rest[0] in VALUED
             ahead.append(rest.pop(0))
             if valued and rest:
                 ahead.append(rest.pop(0))
-        if ctx.resilient_parsing and not rest:  # a line that is being typed ends here
+        if ctx.resilient_parsing and not rest:  # completion of an incomplete line
             return super().parse_args(ctx, args)
         if "--help" in ahead or "-h" in ahead:
             return super().parse_args(ctx, ["--help"])
@@ -50,20 +50,20 @@ class RunFirst(click.Group):
 
 
 def _complete_first(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of runs, and commands, which are for the newest run."""
+    """Completes run ids, and commands, which apply to the newest run."""
     assert isinstance(ctx.command, click.Group)
     commands = [name for name in ctx.command.commands if name.startswith(incomplete)]
     return [*options.complete_run(ctx, parameter, incomplete), *commands]
 
 
 def _run(ctx: click.Context) -> str | None:
-    """The run that was named before the command; None for the newest."""
+    """Returns the run given before the command; None for the newest."""
     assert ctx.parent is not None
     return ctx.parent.params.get("run") or None
 
 
 def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Plan]:
-    """The checkpoints of a run, and its recorded plan."""
+    """Returns the checkpoints of a run, and its recorded plan."""
     from windlass.actions.checkpoints import look
     from windlass.actions.runs import opened
 
@@ -74,7 +74,7 @@ def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Plan]:
 @click.group(cls=RunFirst)
 @click.argument("run", required=False, shell_complete=_complete_first)
 def checkpoints(run: str | None) -> None:
-    """List, verify, prune and export the checkpoints of a run: of the newest, unless one is named.
+    """List, verify, prune and export the checkpoints of a run (default: the newest run).
 
     \b
     Example:
@@ -89,7 +89,7 @@ def checkpoints(run: str | None) -> None:
 @options.output
 @click.pass_context
 def list_(ctx: click.Context, on: str | None, form: str) -> int:
-    """List them, newest first. Reads their manifests alone: `verify` reads every byte.
+    """List checkpoints, newest first. Reads only their manifests; `verify` reads every byte.
 
     \b
     Example:
@@ -114,10 +114,10 @@ def list_(ctx: click.Context, on: str | None, form: str) -> int:
 @options.output
 @click.pass_context
 def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> int:
-    """Read every byte of one checkpoint, or of all, and compare checksums. Ends with 1 where one is not verified.
+    """Read every byte of one checkpoint, or of all, and compare checksums. Exits with 1 if one is not verified.
 
-    NAME may be the beginning of a name, or a step. A checkpoint whose save is still running, or was never finished, is
-    unfinished and not damaged; one that cannot be read is unreadable.
+    NAME may be a prefix of a name, or a step. A checkpoint whose save is still running, or was never finished, is
+    reported as unfinished, not as damaged; one that cannot be read is reported as unreadable.
 
     \b
     Example:
@@ -141,16 +141,16 @@ def verify(ctx: click.Context, name: str | None, on: str | None, form: str) -> i
 
 
 @checkpoints.command(short_help="Remove old checkpoints of this run.")
-@click.option("--keep", type=options.WholeNumber(1), metavar="N", help="Keep the newest N verified ones.")
-@click.option("--older-than", metavar="AGE", help="Remove those older than this: 12h, 7d.")
+@click.option("--keep", type=options.WholeNumber(1), metavar="N", help="Keep the newest N verified checkpoints.")
+@click.option("--older-than", metavar="AGE", help="Remove checkpoints older than this: 12h, 7d.")
 @options.on_cluster
 @options.output
 @click.pass_context
 def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str | None, form: str) -> int:
-    """Remove old checkpoints of this run, by default as the job's `keep` says; the newest verified one is always kept.
+    """Remove old checkpoints of this run, by default all but the job's `keep`; the newest verified one is always kept.
 
-    Damaged ones are renamed, and removed once a newer one is verified. A checkpoint that cannot be read, has an unknown
-    format or was saved by another run is never removed.
+    Damaged checkpoints are renamed, and removed once a newer one is verified. A checkpoint that cannot be read, has an
+    unknown format or was saved by another run is never removed.
 
     \b
     Example:
@@ -164,7 +164,7 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
     done = actions.prune(seen, keep, age, plan)
     left, _ = _look(seen.status.id, on)
     kept = tuple(one.name for one in left.complete)
-    # One that was set aside and removed at once had another name before.
+    # A checkpoint that was renamed as damaged and then removed had another name before.
     sizes = {one.name: one.bytes for one in seen.found}
     freed = sum(sizes.get(name, sizes.get(name.removesuffix(ASIDE), 0)) for name in done.removed)
     lines = [f"{name} is damaged: renamed to {name}{ASIDE}" for name in done.set_aside]
@@ -178,16 +178,16 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
 
 @checkpoints.command(short_help="Write the model of a checkpoint as one file.")
 @click.argument("names", nargs=-1, required=True, metavar="[NAME] PATH", shell_complete=options.complete_checkpoint)
-@click.option("--part", default="model", show_default=True, help="Which of the things that were saved together.")
+@click.option("--part", default="model", show_default=True, help="Name of the saved object to export.")
 @options.on_cluster
 @options.output
 @click.pass_context
 def export(ctx: click.Context, names: tuple[str, ...], part: str, on: str | None, form: str) -> int:
-    """Write the model of a checkpoint as one file; of the newest verified one, unless one is named.
+    """Write the model of a checkpoint as one file (default: the newest verified checkpoint).
 
-    PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's own interpreter, or by the
-    active environment's for a run in a cluster or on SageMaker. The prefix that DDP puts before names is left out. The
-    checkpoint is verified first; a damaged one is refused.
+    PATH ends in .safetensors, or in .pt for torch.load; the latter is written by the job's interpreter, or by the
+    active environment's for a run in a cluster or on SageMaker. Parameter names are written without the prefix of DDP.
+    The checkpoint is verified first; a damaged one is refused.
 
     \b
     Example:
@@ -209,12 +209,12 @@ def export(ctx: click.Context, names: tuple[str, ...], part: str, on: str | None
 
 
 def list_lines(report: views.CheckpointList, now: float, paint: Paint) -> list[str]:
-    """What `windlass checkpoints` shows."""
+    """Returns the output lines of `windlass checkpoints`."""
     if not report.checkpoints:
         return [f"{report.id} has no checkpoint in {tilde(report.folder)}"]
     rows = []
     for one in report.checkpoints:
-        # Of an unreadable one not even its size and age are known.
+        # Size and age of an unreadable checkpoint may be unknown.
         known = [size(one.bytes), duration(now - one.created_at)] if one.created_at else ["–", "–"]
         epoch = str(one.epoch) if one.complete else "–"
         rows.append([one.name, number(one.step), epoch, str(one.world_size or "–"), *known, _state(one, paint)])
@@ -223,7 +223,7 @@ def list_lines(report: views.CheckpointList, now: float, paint: Paint) -> list[s
 
 
 def verified_lines(report: views.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:
-    """What `windlass checkpoints verify` shows; `words` are the states as text."""
+    """Returns the output lines of `windlass checkpoints verify`; `words` maps states to text."""
     colours = {"verified": "green", Fault.DAMAGED.value: "red"}
     rows = [
         [

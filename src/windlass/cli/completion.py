@@ -1,4 +1,4 @@
-"""`completion`: the shell script that completes commands, options and run ids."""
+"""`completion`: prints the shell script that completes commands, options and run ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BASH = r"""_windlass_completion() {
 
 complete -o nosort -F _windlass_completion windlass
 """
-"""Click's own script completes no word with a colon, and no file where there are other words."""
+"""Script for bash. Click's own script cannot complete words with a colon, or files in addition to other words."""
 
 
 @click.command()
@@ -64,7 +64,7 @@ def completion(shell: str) -> int:
     found = get_completion_class(shell)
     assert found is not None
     script = BASH if shell == "bash" else found(cli, {}, "windlass", VARIABLE).source()
-    click.echo(script.replace('string split ","', 'string split --max 1 ","'))  # help texts have commas too
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))  # help texts contain commas too
     if sys.stdout.isatty():
         click.echo(f"# To install it: {INSTALL[shell]}", err=True)
     return 0

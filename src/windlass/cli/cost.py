@@ -1,4 +1,4 @@
-"""`cost`: what a run has cost, by what its time was spent on."""
+"""`cost`: shows what a run has cost, by activity."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ EXAMPLE_PRICE: Final = "5.672"
 @options.on_cluster
 @options.output
 def cost(run: str | None, on: str | None, form: str) -> int:
-    """Show what a run has cost until now, by what its time was spent on, and what of it was wasted.
+    """Show what a run has cost so far, by activity, and how much of the cost was wasted.
 
-    The price is the target's, in targets.yaml: what a node costs an hour. A run that is queued or has ended holds no
-    node and costs nothing.
+    The price of a node per hour is set in targets.yaml. A run that is queued or has ended uses no node and costs
+    nothing.
 
     \b
     Example:
@@ -47,13 +47,13 @@ def cost(run: str | None, on: str | None, form: str) -> int:
 
 
 def how_to_price(plan: Plan) -> list[str]:
-    """What to write into targets.yaml, so that runs on this target have a price."""
+    """Returns lines that explain how to set a price for this target in targets.yaml."""
     from windlass.engines import engine_class
 
     target = plan.target
     if not engine_class(plan.engine).has_prices:
         return [f"{target} is this machine, and has no price"]
-    if target == DEFAULT:  # it always exists, and need not be in the file
+    if target == DEFAULT:  # `local` always exists, and may be missing from the file
         return [
             f"{target} has no price. Set what a node costs an hour in targets.yaml:",
             f"  {target}: {{kind: {target}, price_per_hour: 0.526, currency: USD}}",
@@ -71,7 +71,7 @@ def how_to_price(plan: Plan) -> list[str]:
 
 
 def cost_lines(report: CostReport, paint: Paint, plan: Plan) -> list[str]:
-    """What `windlass cost` shows; `plan` is the recorded plan."""
+    """Returns the output lines of `windlass cost`; `plan` is the recorded plan."""
     cost, ledger = report.cost, report.ledger
     so_far = "" if report.phase.is_terminal else " so far"
     head = f"{paint(report.id, bold=True)}  {phase_word(report.phase, paint)}  "
@@ -101,7 +101,7 @@ def cost_lines(report: CostReport, paint: Paint, plan: Plan) -> list[str]:
 
 
 def _billed(report: CostReport) -> list[str]:
-    """What the target reports to bill."""
+    """Returns lines with the usage that the target reports as billed."""
     billed, cost = report.billed, report.cost
     if billed is None:
         return []

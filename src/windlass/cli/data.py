@@ -1,4 +1,4 @@
-"""`data`: copies, lists and verifies sets of files in folders and object stores."""
+"""`data`: copies, stages, lists and verifies data sets in folders and object stores."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _on: Final = click.option(
     "--on",
     metavar="TARGET",
     shell_complete=options.complete_targets,
-    help="The sets that are staged in a claim of this cluster.",
+    help="List or remove data sets staged in a claim of this cluster.",
 )
 _claim: Final = click.option(
-    "--claim", metavar="NAME", help="With --on: the claim. Default: that of the target, else windlass-data."
+    "--claim", metavar="NAME", help="With --on: name of the claim. Default: the target's, else windlass-data."
 )
 
 
 def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Kinds of stores, for what may also be a path of this machine."""
+    """Completes URL schemes of stores, and paths of this machine."""
     return options.or_file(SCHEMES if incomplete else (), incomplete)
 
 
 COPYING: Final = ("cp", "download", "fetch", "get", "import", "pull", "push", "put", "sync", "upload")
-"""Words of other tools for `copy`."""
+"""Names that other tools have for `copy`."""
 
 
 class DataGroup(click.Group):
-    """A group that refers users to `copy` when they type another tool's word for it."""
+    """A group that suggests `copy` if the user types another tool's name for it."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """See click. Raises UsageError."""
+        """Resolves a command as click does. Raises UsageError."""
         if args and args[0] in COPYING:
             raise click.UsageError(f"'{args[0]}' is not a command (that is windlass data copy)", ctx)
         return super().resolve_command(ctx, args)
@@ -57,7 +57,7 @@ class DataGroup(click.Group):
 
 @click.group(cls=DataGroup)
 def data() -> None:
-    """Copy, stage, list and verify sets of files: folders, s3://, gs:// and az://.
+    """Copy, stage, list and verify data sets: folders, s3://, gs:// and az://.
 
     \b
     Example:
@@ -66,15 +66,15 @@ def data() -> None:
     """
 
 
-@data.command(short_help="Copy what differs, verified; goes on where it ended.")
+@data.command(short_help="Copy new and changed files, verified and resumable.")
 @click.argument("source", shell_complete=_complete_address)
 @click.argument("destination", shell_complete=_complete_address)
 @click.option("--include", multiple=True, metavar="PATTERN", help="Copy only matching files; may be repeated.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip matching files; may be repeated.")
 @click.option("--sha256", default="", metavar="HEX", help="Expected SHA-256 of the file, if SOURCE is one file.")
-@click.option("--checksum", is_flag=True, help="Read what has equal sizes and versions, and copy what differs.")
+@click.option("--checksum", is_flag=True, help="Compare checksums of files whose size and version are equal.")
 @click.option("--dry-run", is_flag=True, help="List the files to copy, and write nothing.")
-@click.option("--no-sign-request", is_flag=True, help="Read a public bucket of S3 without credentials.")
+@click.option("--no-sign-request", is_flag=True, help="Read a public S3 bucket without credentials.")
 @options.output
 def copy(
     source: str,
@@ -89,11 +89,11 @@ def copy(
 ) -> int:
     """Copy new and changed files in parallel, verify them, and resume an interrupted copy.
 
-    SOURCE is a folder, a prefix of a store, one file, a quoted pattern ('s3://bucket/*.tar'), a file on an HTTP server,
+    SOURCE is a folder, a prefix in a store, one file, a quoted pattern ('s3://bucket/*.tar'), a file on an HTTP server,
     or a list in the format of sha256sum (SHA256SUMS, NAME.sha256) with URLs or relative names. In --include and
     --exclude, a pattern without a slash matches at any depth. A pattern that matches a folder selects all files in it.
 
-    DESTINATION is a folder or a prefix. Nothing is deleted there. The copy writes a manifest with the SHA-256 of each
+    DESTINATION is a folder or a prefix; no file in it is deleted. The copy writes a manifest with the SHA-256 of each
     file, which `data verify` compares with the files. The exit code is 1 if a file was refused; all others are copied.
     Files that `data verify` found damaged are copied again.
 
@@ -129,10 +129,10 @@ def copy(
 @click.argument("address", shell_complete=_complete_address)
 @options.output
 def verify(address: str, form: str) -> int:
-    """Read every byte of a set and compare it with its manifest. Ends with 1 where they differ; the next copy, or the
-    next run that reads a set of the cache, then fetches what is damaged.
+    """Read every byte of a data set and compare it with its manifest. Exits with 1 if they differ; the next copy, or
+    the next run that reads the set from the cache, then fetches the damaged files.
 
-    ADDRESS may be a set of the cache: its digest, as `data ls` shows it, or its folder.
+    ADDRESS may be a data set in the cache: its digest, as shown by `data ls`, or its folder.
 
     \b
     Example:
@@ -151,14 +151,14 @@ def verify(address: str, form: str) -> int:
     return 0 if done.ok else 1
 
 
-@data.command("ls", short_help="List the files of a set, or the sets in the cache.")
+@data.command("ls", short_help="List the files of a data set, or the data sets in the cache.")
 @click.argument("address", required=False, shell_complete=_complete_address)
 @_on
 @_claim
 @options.output
 def list_(address: str | None, on: str | None, claim: str | None, form: str) -> int:
-    """List the files of a set, with their sizes; without ADDRESS the sets in the cache of this machine, or with --on
-    those that are staged in the claim of a target.
+    """List the files of a data set with their sizes. Without ADDRESS, list the data sets in the cache of this machine,
+    or with --on those staged in the claim of a target.
 
     \b
     Example:
@@ -181,10 +181,13 @@ def list_(address: str | None, on: str | None, claim: str | None, form: str) -> 
     return 0
 
 
-@data.command(short_help="Fetch a set into the cache, or into a claim.")
+@data.command(short_help="Fetch a data set into the cache, or into a claim.")
 @click.argument("source", shell_complete=_complete_address)
 @click.option(
-    "--on", metavar="TARGET", shell_complete=options.complete_targets, help="Stage it in a claim of this cluster."
+    "--on",
+    metavar="TARGET",
+    shell_complete=options.complete_targets,
+    help="Stage the data set in a claim of this cluster.",
 )
 @_claim
 @click.option(
@@ -199,11 +202,10 @@ def list_(address: str | None, on: str | None, claim: str | None, form: str) -> 
 def stage(
     source: str, on: str | None, claim: str | None, secrets: tuple[str, ...], service_account: str | None, form: str
 ) -> int:
-    """Fetch a set into the cache of this machine, or with --on into the claim of a target, ahead of the runs that read
-    it.
+    """Fetch a data set into the cache of this machine, or with --on into the claim of a target, before runs read it.
 
-    Runs whose job has `data:` with this source do it by themselves, and fetch nothing that is there. With --on a pod
-    fetches it; Ctrl-C ends that pod, and the same command goes on with what it has fetched.
+    Runs whose job has `data:` with this source stage it themselves, and do not fetch staged files again. With --on, a
+    pod fetches the data; Ctrl-C deletes the pod, and the same command resumes with the files fetched so far.
 
     \b
     Example:
@@ -225,14 +227,14 @@ def stage(
     return 0
 
 
-@data.command(short_help="Remove a set from the cache, or from a claim.")
+@data.command(short_help="Remove a data set from the cache, or from a claim.")
 @click.argument("which", metavar="SOURCE|DIGEST")
 @_on
 @_claim
 @options.output
 def rm(which: str, on: str | None, claim: str | None, form: str) -> int:
-    """Remove a set from the cache of this machine, or with --on from the claim of a target; its source is left as it
-    is. Not one that an unfinished run reads, or, in a claim, a run that was not removed.
+    """Remove a data set from the cache of this machine, or with --on from the claim of a target; its source is not
+    changed. Refused if an unfinished run reads it or, in a claim, a run that has not been removed.
 
     \b
     Example:
@@ -274,7 +276,7 @@ def _stage_in_claim(
                 secrets=secrets,
                 service_account=service_account,
             )
-    except (KeyboardInterrupt, SystemExit) as ended:  # the Job is deleted by now
+    except (KeyboardInterrupt, SystemExit) as ended:  # the Job has been deleted
         so_far = "nothing was fetched yet" if progress.is_listing else f"{size(progress.bytes_done)} are in the claim"
         click.echo(f"interrupted: {so_far}; the same command goes on from here", err=True)
         return int(ended.code or 0) if isinstance(ended, SystemExit) else 130
@@ -283,13 +285,13 @@ def _stage_in_claim(
 
 
 def _require_target(on: str | None, claim: str | None) -> None:
-    """Raise UsageError for a claim of no target."""
+    """Raises UsageError if a claim is given without a target."""
     if claim is not None and on is None:
         raise click.UsageError("--claim names one of a target: add --on TARGET")
 
 
 def _going_on(progress: Progress) -> str:
-    """How to go on with a copy that was interrupted."""
+    """Explains how to resume an interrupted copy."""
     done = f"{progress.files_done:,} of {count(progress.num_files, 'file')}, {size(progress.bytes_done)}"
     so_far = "nothing was copied yet" if progress.is_listing else f"{done} are copied"
     return f"{so_far}; the same command goes on from here"

@@ -1,4 +1,4 @@
-"""Shows the progress of a copy or a download, and ends it at once when it is interrupted."""
+"""Shows the progress of a copy or a download, and exits immediately if interrupted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS: Final = 0.2
 LINE_SECONDS: Final = 30.0
-"""Between two lines where no bar can be drawn."""
+"""Seconds between two progress lines if no bar can be drawn."""
 
 
 @contextmanager
 def interruptible(words: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the block, and the process, at once: requests that are under way are not waited for."""
+    """Context manager: Ctrl-C and SIGTERM end the process immediately, without waiting for pending requests."""
     try:
         with tidy():
             yield
@@ -38,7 +38,7 @@ def interruptible(words: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def shown(what: str, progress: Progress, form: str) -> Iterator[None]:
-    """Progress is shown while the work goes on: a bar on a terminal, else a line now and then."""
+    """Context manager: shows progress during the block, as a bar on a terminal, else as a line every 30 s."""
     show = _draw if can_draw(sys.stderr) else _tell
     if show is _tell and form != "table":
         yield
@@ -60,7 +60,7 @@ def _tell(what: str, progress: Progress, over: threading.Event) -> None:
 
 
 def progress_line(what: str, progress: Progress, seconds: float) -> str:
-    """How far it is after so long: for logs."""
+    """Returns one line with the progress after `seconds`, for logs."""
     if progress.is_listing:
         return f"{what}: listing"
     files = f"{progress.files_done:,} of {count(progress.num_files, 'file')}, " if progress.num_files else ""
@@ -79,7 +79,7 @@ def _draw(what: str, progress: Progress, over: threading.Event) -> None:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """In the units of all other sizes; rich's own column has MB."""
+        """Transfer rate in MiB/s, like all other sizes; rich's own column has MB."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed

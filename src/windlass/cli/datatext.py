@@ -1,4 +1,4 @@
-"""Words of `data copy`, `verify`, `ls` and `stage` for a terminal."""
+"""Formats the output of `data copy`, `verify`, `ls` and `stage`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     )
 
 SHOWN: Final = 20
-"""Refused files that are named, unless -o json asks for all."""
+"""Maximum number of refused files listed; `-o json` lists all."""
 
 
 def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
-    """What `data copy` says at its end."""
+    """Returns the output lines of `data copy`."""
     copied = done.copied
     moved = f"{count(copied.num_copied, 'file')} copied, {size(copied.num_bytes)} in {duration(copied.seconds)}"
     if copied.num_bytes and copied.seconds >= 0.1:
@@ -38,7 +38,7 @@ def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
 
 
 def preview_lines(found: DataCopyPreview, paint: Paint) -> list[str]:
-    """What `data copy --dry-run` shows."""
+    """Returns the output lines of `data copy --dry-run`."""
     rows = [[size(one.bytes), visible(one.name)] for one in found.files[:SHOWN]]
     lines = titled(("SIZE", "NAME"), rows, paint) if rows else []
     if len(found.files) > SHOWN:
@@ -50,7 +50,7 @@ def preview_lines(found: DataCopyPreview, paint: Paint) -> list[str]:
 
 
 def verified_lines(done: DataVerified, paint: Paint) -> list[str]:
-    """What `data verify` says."""
+    """Returns the output lines of `data verify`."""
     found = done.found
     lines = refused_lines(found.problems, "not as the manifest says", paint)
     if found.extra:
@@ -61,7 +61,7 @@ def verified_lines(done: DataVerified, paint: Paint) -> list[str]:
 
 
 def list_lines(found: DataList, paint: Paint) -> list[str]:
-    """What `data ls` shows."""
+    """Returns the output lines of `data ls`."""
     rows = [[size(one.bytes), visible(one.name)] for one in found.files]
     total = f"{count(len(rows), 'file')}, {size(sum(one.bytes for one in found.files))}"
     shown = titled(("SIZE", "NAME"), rows, paint) if rows else []
@@ -69,13 +69,13 @@ def list_lines(found: DataList, paint: Paint) -> list[str]:
 
 
 def staged_lines(done: StagedData) -> list[str]:
-    """What `data stage` says at its end."""
+    """Returns the output lines of `data stage`."""
     fetched = f"{size(done.fetched_bytes)} fetched in {duration(done.seconds)}" if done.fetched_bytes else "unchanged"
     return [f"{fetched}: {count(done.files, 'file')}, {size(done.bytes)}, {done.digest}", done.folder]
 
 
 def cache_lines(found: DataCacheList, paint: Paint) -> list[str]:
-    """What `data ls` shows of the cache."""
+    """Returns the output lines of `data ls` for the cache."""
     now = time.time()
     rows = [
         [
@@ -92,7 +92,7 @@ def cache_lines(found: DataCacheList, paint: Paint) -> list[str]:
 
 
 def refused_lines(refused: tuple[Refusal, ...], what: str, paint: Paint) -> list[str]:
-    """Names of files and the reason of each; nothing where there are none."""
+    """Returns lines with refused files and the reason for each; empty if no file was refused."""
     if not refused:
         return []
     lines = [paint(f"{count(len(refused), 'file')} {what}:", "red")]

@@ -1,4 +1,4 @@
-"""`doctor`: checks this machine, or a cluster with its account, line by line as each check is done."""
+"""`doctor`: checks this machine, or a cluster and its AWS account, and prints each check when it is done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROLE: Final = "arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]+"
 
 
 def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Clusters of this user, targets that are clusters, and files."""
+    """Completes clusters of this user, Kubernetes targets, and files."""
     from windlass.actions.doctor import names
     from windlass.runs.context import here
 
@@ -37,19 +37,23 @@ def complete_on(_ctx: click.Context, _parameter: click.Parameter, incomplete: st
     shell_complete=complete_on,
     help="Check a cluster and its account: a cluster file, the name of a cluster, or a target.",
 )
-@click.option("--request", is_flag=True, help="Offer to request quotas and make associations that are missing; asks.")
-@click.option("--pod-role", metavar="ARN", default="", help="Role that pods should have, on a cluster made elsewhere.")
+@click.option(
+    "--request", is_flag=True, help="Offer to request missing quotas and create missing associations; asks first."
+)
+@click.option(
+    "--pod-role", metavar="ARN", default="", help="Role expected for pods, on a cluster not created by Windlass."
+)
 @click.option("-y", "--yes", is_flag=True, help="With --request: do not ask.")
 @options.output
 def doctor(on: str | None, request: bool, pod_role: str, yes: bool, form: str) -> int:
-    """Check this machine for what would fail or slow down a run, and say how to fix it.
+    """Check this machine for problems that would fail or slow down a run, and show how to fix them.
 
-    With --on, check a cluster and its AWS account instead, also before the cluster is made: programs, identity,
-    permissions, quotas, where types are offered; and in the cluster operators, nodes, claims, S3, the role and the
-    image of pods, by temporary pods. Changes nothing, but for --request.
+    With --on, check a cluster and its AWS account instead, also before the cluster exists: programs, identity,
+    permissions, quotas, availability of instance types; and in the cluster operators, nodes, claims, S3, and the role
+    and image of pods, with temporary pods. Changes nothing unless --request is given.
 
-    Ends with 1 where something would break every run; a warning concerns some runs. What a run needs of a cluster or an
-    account is checked by windlass check --on TARGET.
+    Exits with 1 if a problem would break every run; a warning affects some runs. To check what a specific job needs
+    from a target, use windlass check --on TARGET.
 
     \b
     Example:
@@ -115,7 +119,7 @@ def _of_cluster(on: str, pod_role: str) -> Iterator[OfferedCheck]:
 
 
 def _requested(offers: Iterable[Offer], *, yes: bool) -> Iterator[Check]:
-    """Take up the offers that the user agrees to."""
+    """Carries out the offers that the user accepts, and yields their checks."""
     from windlass.actions.doctor import taken_up
 
     for offer in offers:
@@ -126,14 +130,14 @@ def _requested(offers: Iterable[Offer], *, yes: bool) -> Iterator[Check]:
 
 
 def check_lines(check: Check, paint: Paint) -> list[str]:
-    """One check, with its fix on a second line."""
+    """Formats one check, with its fix on a second line."""
     word, colour = MARKS[check.level]
     line = f"{paint(word, colour, bold=check.level != 'ok')}  {check.name.ljust(NAME_WIDTH)} {visible(check.found)}"
     return [line, *([f"      {' ' * NAME_WIDTH} {paint('→', dim=True)} {visible(check.fix)}"] if check.fix else [])]
 
 
 def sum_of(found: Sequence[Check]) -> str:
-    """How many of the checks failed or warn."""
+    """Returns how many checks failed or warned."""
     levels = [check.level for check in found]
     counted = ((levels.count("fail"), "failure"), (levels.count("warn"), "warning"))
     return ", ".join(count(many, noun) for many, noun in counted if many) or "All checks passed."

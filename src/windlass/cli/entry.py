@@ -1,16 +1,16 @@
-"""Entry point of the command: Ctrl-C ends it without a traceback from its first import on."""
+"""Entry point of the command, which exits on Ctrl-C without a traceback even during imports."""
 
 import sys
 
 
 def main() -> None:
-    """Import the command line and run it. Does not return."""
+    """Imports and runs the command line. Does not return."""
     try:
-        from windlass.cli.main import main  # takes most of the time of a command, on a slow file system seconds
+        from windlass.cli.main import main  # most of a command's start-up time, seconds on a slow file system
 
         main()
     except (KeyboardInterrupt, RuntimeError) as error:
-        # Python 3.11 makes a RuntimeError of a Ctrl-C that comes while a class is made.
+        # Python 3.11 raises RuntimeError for a Ctrl-C during the creation of a class.
         if KeyboardInterrupt not in (type(error), type(error.__cause__)):
             raise
         sys.exit(130)

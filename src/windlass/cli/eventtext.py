@@ -1,4 +1,4 @@
-"""Text of events: each event of a run as one sentence."""
+"""Formats each event of a run as one sentence."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _SHUTDOWNS: Final = {
     "upload": "its outputs cannot be uploaded",
 }
 UNSEEN: Final = frozenset({"same-step-twice", "same-error-twice", "not-admitted"})
-"""Reasons for the end of a run that no earlier event shows."""
+"""Reasons for the end of a run that no earlier event reports."""
 _HANG_REASONS: Final = {
     "timeout": ", time limit reached",
     "stop": ", stop requested",
@@ -88,22 +88,22 @@ _HANG_REASONS: Final = {
 
 
 def is_notable(event: Event) -> bool:
-    """Whether a command that follows a run shows this event as a line of its own."""
+    """Whether a command that follows a run prints this event as a separate line."""
     entry = event.entry
     if isinstance(entry, events.CheckpointChanged):
         return entry.action == "restored" or entry.action in _BAD_CHECKPOINTS
     if isinstance(entry, events.ShutdownBegun):
-        return entry.reason == "timeout"  # of the others, another event tells more
+        return entry.reason == "timeout"  # other reasons are reported in more detail by another event
     return isinstance(entry, _NOTABLE)
 
 
 def notable_text(event: Event) -> str:
-    """The line: its sentence, of a root cause without the words that name it as one."""
+    """Returns the event's sentence; for a root cause, without the words "root cause"."""
     return sentence(event).removeprefix("root cause: ")
 
 
 def colour_of(event: Event) -> str | None:
-    """The colour in which an event is shown."""
+    """Returns the colour in which an event is shown."""
     match event.entry:
         case events.PhaseEntered(phase) | events.RunEnded(phase) if phase is not None:
             return PHASE_COLOURS[phase]
@@ -117,13 +117,13 @@ def colour_of(event: Event) -> str | None:
 
 
 def event_line(event: Event, began_at: float, paint: Paint) -> str:
-    """`+12.3s  rank 2 ended: exit code 1`; the time is since the run began."""
+    """Formats an event with the time since the run began: `+12.3s rank 2 ended: exit code 1`."""
     at = f"+{duration(event.time - began_at)}".rjust(8)
     return f"{paint(at, dim=True)}  {paint(sentence(event), colour_of(event))}"
 
 
 def sentence(event: Event) -> str:
-    """An event in words; one of an unknown kind as its fields."""
+    """Formats an event as a sentence; an event of an unknown kind as its fields."""
     anything = ", ".join(f"{name} {value}" for name, value in event.data.items())
     return visible(_sentence(event.entry) or f"{event.kind} {anything}".rstrip())
 
@@ -234,7 +234,9 @@ def _sentence(entry: Entry) -> str:
 
 
 def _attempt_ended(entry: events.AttemptEnded) -> str:
-    """`the attempt failed: it hung, at step 57; another one follows after 2.0s of back-off; 2 restarts left`."""
+    """Formats the end of an attempt: `the attempt failed: it hung, at step 57; another one follows after 2.0s of
+    back-off; 2 restarts left`.
+    """
     was = "was " if entry.phase in (Phase.PREEMPTED, Phase.STOPPED) else ""
     words = [f"the attempt {was}{entry.phase or 'ended'}"]
     if entry.reason in ENDED and entry.reason not in ("preemption", "stop"):
@@ -290,7 +292,9 @@ def _checkpoint(entry: events.CheckpointChanged) -> str:
 
 
 def _loss(entry: events.LossNotFinite) -> str:
-    """`the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step 60`."""
+    """Formats a loss that is not finite: `the loss of rank 0 is nan at step 61; the last finite one was 0.25, at step
+    60`.
+    """
     at = f" at step {number(entry.step)}" if entry.step is not None else ""
     text = f"the loss of rank {entry.rank} is {entry.loss}{at}"
     if entry.last is None or entry.last.loss is None:
@@ -309,7 +313,9 @@ def _notice(entry: events.PreemptionNotice) -> str:
 
 
 def _node(entry: events.NodeProvisioning) -> str:
-    """`node g5.12xlarge (spot, us-east-1a) of gpus has joined the cluster: gpus-7x2kq: NodeNotReady`."""
+    """Formats node provisioning: `node g5.12xlarge (spot, us-east-1a) of gpus has joined the cluster: gpus-7x2kq:
+    NodeNotReady`.
+    """
     name = entry.machine or (entry.name if entry.instance_type else "")
     words = [f"{entry.title} {_NODE_STATES.get(entry.state, entry.state)}"]
     words += [part for part in (name, entry.reason, entry.message) if part]

@@ -1,4 +1,4 @@
-"""`exec` and `cp`: commands beside the ranks of a run, and files out of it and into it."""
+"""`exec` runs a command next to a rank of a run; `cp` copies files from and to a run or a claim."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from windlass.cli.run import TakesRest
 from windlass.cli.style import interactive
 
 PARTS = ("output/", "checkpoints/", "code/")
-"""What a relative path of a run begins with."""
+"""Prefixes of relative paths of a run."""
 SHOW_SECONDS = 0.2
 
 
 def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Runs and what each has, for what may also be a path of this machine."""
+    """Completes runs and their paths, and paths of this machine."""
     run, colon, path = incomplete.partition(":")
     if colon:
         return [f"{run}:{part}" for part in PARTS if part.startswith(path)]
@@ -30,20 +30,20 @@ def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command("exec", cls=TakesRest)
 @options.run_argument
-@click.option("--rank", "-r", type=options.WholeNumber(0), help="As this rank. Default: rank 0.")
-@click.option("--node", type=options.WholeNumber(0), help="On this node, in what all its ranks have alike.")
-@click.option("--stdin", "-i", is_flag=True, help="Pass standard input on.")
-@click.option("--tty", "-t", is_flag=True, help="Run it on this terminal: for a shell, top, a debugger.")
+@click.option("--rank", "-r", type=options.WholeNumber(0), help="Use the environment of this rank. Default: rank 0.")
+@click.option("--node", type=options.WholeNumber(0), help="Run on this node, with the variables common to its ranks.")
+@click.option("--stdin", "-i", is_flag=True, help="Pass standard input to the command.")
+@click.option("--tty", "-t", is_flag=True, help="Allocate a terminal, for a shell, top or a debugger.")
 @options.on_cluster
 @options.debug
 @click.pass_context
 def exec(
     ctx: click.Context, /, run: str | None, rank: int | None, node: int | None, stdin: bool, tty: bool, on: str | None
 ) -> int:
-    """Run a command where a rank of a live run is: in its environment, its working folder, its pod. Or beside a claim,
-    in a temporary pod that mounts it: claim:NAME.
+    """Run a command next to a rank of a live run: in its environment, working folder and pod. With claim:NAME, run it
+    in a temporary pod that mounts the claim.
 
-    Ends with the command's exit code; 125, 126 and 127 where it could not be run.
+    Exits with the command's exit code, or with 125, 126 or 127 if it could not be run.
 
     \b
     Example:
@@ -85,16 +85,16 @@ def exec(
 @click.command()
 @click.argument("source", metavar="SOURCE", shell_complete=_complete_end)
 @click.argument("destination", metavar="DESTINATION", shell_complete=_complete_end)
-@click.option("--node", type=options.WholeNumber(0), help="Of this node's pod. Default: the first node's.")
+@click.option("--node", type=options.WholeNumber(0), help="Use the pod of this node. Default: the first node.")
 @options.on_cluster
 @options.output
 def cp(source: str, destination: str, node: int | None, on: str | None, form: str) -> int:
-    """Copy files out of a run or a claim, or into it; one of the two is RUN:PATH or claim:NAME/PATH.
+    """Copy files from or to a run or a claim. One of SOURCE and DESTINATION is RUN:PATH or claim:NAME/PATH.
 
-    A relative PATH is one of the run's results, output/… and checkpoints/…, or of the code that it began with, code/….
-    An absolute one is in the run's pod. Into a folder, things are copied under their own name; a DESTINATION that ends
-    in / is a folder, which is made. Results in a claim can be copied after the pods are gone. A claim without a run is
-    mounted by a temporary pod of the target --on. Links that lead out of what is copied are left out.
+    A relative PATH is in the run's results (output/… and checkpoints/…) or in the code that it started with (code/…).
+    An absolute PATH is in the run's pod. Files keep their names when copied into a folder; a DESTINATION that ends in
+    / is a folder, which is created. Results in a claim can be copied after the pods are deleted. A claim without a run
+    is mounted by a temporary pod on the target --on. Links that lead out of the copied files are skipped.
 
     \b
     Example:

@@ -1,7 +1,7 @@
 """Follows a run until it ends: its logs as they arrive, its state in a live view or as plain lines, and a summary.
 
-On a terminal the logs scroll above a live view. Where output is a pipe or a file, or `NO_COLOR` or `TERM=dumb` is set,
-standard output holds the ranks' lines and nothing else, and standard error a line for each change of phase.
+On a terminal, logs scroll above a live view. If output is a pipe or a file, or `NO_COLOR` or `TERM=dumb` is set,
+standard output contains only the ranks' lines, and standard error a line for each change of phase.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.02
 BATCH_BYTES: Final = 256 << 10
-"""Logs are written when so much has come together, also while more arrives."""
+"""Bytes of logs after which they are written, even while more arrive."""
 TICK_SECONDS: Final = 0.25
-"""How long a burst of logs may delay a look at the state."""
+"""Maximum seconds for which a burst of logs may delay reading the state."""
 LOGS_SECONDS: Final = 10.0
-"""How long the last lines of a run in a cluster are awaited once it has ended."""
+"""Maximum seconds to wait for the last lines of a run in a cluster after its end."""
 PROGRESS_LINE_SECONDS: Final = 10.0
 IMPORT_SECONDS: Final = 1.0
-"""Imports that take no longer are not named: a fork of a warm process has done them."""
+"""Shorter imports are not reported: a fork of a warm process needs none."""
 PACE_SECONDS: Final = 30.0
 
 
 class OutputLost(Exception):
-    """Standard output cannot be written any more: its reader is gone, or its disk is full."""
+    """Standard output cannot be written any more: its reader has closed it, or its disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.why = "" if isinstance(error, BrokenPipeError) else f"standard output: {error.strerror or error}"
-        """Empty where the reader is gone, who knows that."""
+        """Message for the user; empty if the reader has closed the pipe."""
 
 
 class Pace:
-    """Steps a second over the last half minute, for scripts that report steps only."""
+    """Computes steps per second over the last half minute, for scripts that report only steps."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, progress: Progress) -> float | None:
-        """Take the newest progress; returns the rate, None while too little is known."""
+        """Adds the newest progress; returns the rate, or None if there are too few values."""
         step, at = progress.step, progress.at
         if step is not None and at is not None:
             if self._seen and step < self._seen[-1][1]:
@@ -76,7 +76,7 @@ class Pace:
 
 
 class PlainView:
-    """Lines for a pipe, a file or a terminal that cannot move its cursor."""
+    """Prints a run as lines, for a pipe, a file or a terminal that cannot move its cursor."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class PlainView:
         self._run_id = run_id
         self._make_run = make_run
         self._size = f"({size_of_attempt(world_size, procs_per_node)})"
-        """Of the newest attempt: an elastic run may have fewer nodes than planned."""
+        """Size of the newest attempt: an elastic run may have fewer nodes than planned."""
         self._procs_per_node = procs_per_node
         self._quiet = quiet
         self._verbose = verbose
@@ -100,14 +100,14 @@ class PlainView:
         self._paint = painter(sys.stderr)
 
     def logs(self, blocks: list[LogBlock]) -> None:
-        """Write the ranks' bytes to standard output. Raises OutputLost."""
+        """Writes the ranks' bytes to standard output. Raises OutputLost."""
         try:
             write_blocks(blocks, sys.stdout.buffer)
         except OSError as error:
             raise OutputLost(error) from error
 
     def state(self, status: Status, rate: float | None) -> None:
-        """A line about the progress every ten seconds, and one about imports that take long."""
+        """Prints a progress line every ten seconds, and a line about slow imports."""
         if not self._is_import_known and status.phase is Phase.STARTING:
             self._show_import(status)
         if time.monotonic() - self._progress_at < PROGRESS_LINE_SECONDS or status.phase.is_terminal:
@@ -129,7 +129,7 @@ class PlainView:
             self.note(f"{self._paint(Phase.STARTING, PHASE_COLOURS[Phase.STARTING])}: {words}")
 
     def event(self, event: Event) -> None:
-        """A line for each change of phase and all news; with `verbose` for every event."""
+        """Prints a line for each change of phase and each important event; with `verbose` for every event."""
         from windlass.cli import eventtext
         from windlass.cli.statustext import STARTED
 
@@ -155,25 +155,25 @@ class PlainView:
         self.note(f"{self._paint(phase, PHASE_COLOURS[phase])} {more}".rstrip())
 
     def note(self, text: str) -> None:
-        """`digits-7f3k2: …` on standard error."""
+        """Prints `digits-7f3k2: …` on standard error."""
         if not self._quiet:
             emit([f"{self._run_id}: {text}"], sys.stderr)
 
     def stale(self, why: str) -> None:
-        """A line when it begins, and one when it is over."""
+        """Prints a line when the state becomes stale, and when it is current again."""
         self.note(why or "the cluster answers again")
 
     def ask(self, question: str) -> None:
-        """The question is a line; it stays."""
+        """Prints the question as a line, which is not removed."""
         if question:
             emit([question], sys.stderr)
 
     def close(self) -> None:
-        """There is nothing to restore."""
+        """Does nothing, because plain lines leave no terminal state to restore."""
 
 
 class Follower:
-    """One run that is being followed."""
+    """Follows one run: reads its logs, events and status, and passes them to a view."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Follower:
         since_seq: int = 0,
         since: float | None = None,
     ) -> None:
-        """Show events with numbers above `since_seq`, and logs written after `since` (Unix seconds)."""
+        """Shows events with numbers above `since_seq`, and logs written after `since` (Unix seconds)."""
         self._run_id = run_id
         self._engine = engine
         self._store = engine.store
@@ -199,16 +199,16 @@ class Follower:
         self._staleness = engine.staleness()
         self._stale = ""
         self._absences: set[str] = set()
-        """Why it had no supervisor, since one was last there: reasons may alternate."""
+        """Reasons for a missing supervisor since one was last running; reasons may alternate."""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
         self._over_at = float("inf")
-        """When the run was first seen to have ended, in monotonic seconds."""
+        """Monotonic seconds at which the end of the run was first observed."""
         self._held: Event | None = None
         self.status: Status = self._engine.status(run_id)
 
     def run(self) -> Status:
-        """Follow until the run has ended or the user leaves; returns the last status seen. Raises OutputLost."""
+        """Follows until the run has ended or the user detaches; returns the last status. Raises OutputLost."""
         if not self._show_logs:
             while not self._is_over():
                 pass
@@ -216,14 +216,14 @@ class Follower:
         with contextlib.ExitStack() as stack:
             try:
                 folder, has_all = stack.enter_context(self._engine.logs(self._run_id, follow=True))
-            except EngineError as error:  # the cluster does not answer now: the run is followed all the same
+            except EngineError as error:  # the cluster does not respond at the moment; following does not need it
                 self._view.note(f"its logs cannot be read: {error.message}; windlass logs -f {self._run_id}")
                 folder, has_all = self._store.run_dir(self._run_id), None
             self._write_logs(RunLogs(folder), has_all or (lambda: True))
         return self.status
 
     def _write_logs(self, logs: RunLogs, has_all: Callable[[], bool]) -> None:
-        """Write the logs until following is over, and `has_all` that was written has arrived, or does not arrive."""
+        """Writes logs until following ends, and then until `has_all` is true or the time limit has passed."""
 
         def is_over() -> bool:
             if not self._is_over():
@@ -232,7 +232,7 @@ class Follower:
             return self._interrupts.choice is Choice.LEAVE or is_late or has_all()
 
         pending_bytes = 0
-        # `_is_over` sleeps, after what was read has been written.
+        # `_is_over` sleeps, after the logs that were read have been written.
         for block in logs.read_batches(is_over=is_over, since_ns=self._since_ns, poll_seconds=0):
             self._pending.append(block)
             pending_bytes = pending_bytes + len(block.data) if len(self._pending) > 1 else len(block.data)
@@ -246,7 +246,7 @@ class Follower:
 
     def _is_over(self) -> bool:
         self._flush()
-        # The first look does not wait: a run that has ended already is shown at once.
+        # The first call does not wait, so that a run that has ended already is shown at once.
         is_over = self._look(POLL_SECONDS if self._looked_at else 0.0)
         self._over_at = min(self._over_at, self._looked_at) if is_over else float("inf")
         return is_over
@@ -257,7 +257,7 @@ class Follower:
             self._pending.clear()
 
     def _look(self, wait_seconds: float) -> bool:
-        """Read the user's keys and the state of the run, and show it; returns whether following is over."""
+        """Reads the user's keys and the state of the run, and shows it; returns whether following is over."""
         if self._interrupts.listen(wait_seconds):
             self._obey(self._interrupts.choice)
         self.status = self._engine.status(self._run_id)
@@ -274,7 +274,7 @@ class Follower:
         return self.status.phase.is_terminal or self._interrupts.choice is Choice.LEAVE
 
     def _note_absence(self) -> None:
-        """A line when the cluster reports that the run's supervisor does not run, and for each new reason."""
+        """Prints a line when the cluster reports that the run's supervisor is not running, and for each new reason."""
         condition = self.status.supervision.condition
         absence = condition.message if condition is not None and condition.type == SUPERVISOR_ABSENT else ""
         if not absence:
@@ -284,7 +284,7 @@ class Follower:
             self._view.note(f"{visible(absence)}; windlass why {self._run_id}")
 
     def _show(self, event: Event) -> None:
-        """Show an event; a root cause waits for the next one, since the summary at the end of the run shows it."""
+        """Shows an event. A root cause is delayed until the next event, because the final summary shows it."""
         held, self._held = self._held, None
         if event.kind == events.RootCause.kind:
             self._held = event
@@ -313,16 +313,16 @@ def follow(
     since_seq: int = 0,
     since: float | None = None,
 ) -> int:
-    """Show a run until it ends, from event `since_seq` and time `since` on; returns the exit code of the command.
+    """Follows a run until it ends, from event `since_seq` and time `since` on; returns the exit code of the command.
 
     | how it ends | code |
     |---|---|
     | the run succeeded, failed or was lost, was stopped | 0, 100, 103 |
-    | the user chose to detach | 0 |
-    | Ctrl-C (SIGINT) without a terminal to ask on: the run continues | 130 |
+    | the user detached | 0 |
+    | Ctrl-C (SIGINT) without a terminal for the question: the run continues | 130 |
     | SIGTERM, or standard output cannot be written any more: the run continues | 101 |
     """
-    if form != "table":  # for a program: the last state alone
+    if form != "table":  # programs get only the last state
         code = watch(run_id, engine, form=form)
         run = recorded_run(engine.status(run_id), engine.store, time.time())
         print_data(run, form, "")
@@ -331,7 +331,7 @@ def follow(
     stream = sys.stdout if live else sys.stderr
     make_run = run_viewer(run_id, engine.store)
     try:
-        # Signals are handled first: drawing takes a moment to load, and Ctrl-C then asks too.
+        # Signals are handled first: drawing takes a moment to load, and Ctrl-C must ask by then too.
         with (
             Interrupts(can_ask=sys.stdin.isatty() and sys.stderr.isatty()) as interrupts,
             contextlib.closing(
@@ -341,7 +341,7 @@ def follow(
             status = Follower(
                 run_id, engine, view, interrupts, show_logs=not quiet, since_seq=since_seq, since=since
             ).run()
-    except (BrokenPipeError, OutputLost) as lost:  # no request to stop the run
+    except (BrokenPipeError, OutputLost) as lost:  # not a request to stop the run
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = getattr(lost, "why", "")
         emit([*([f"{run_id}: {why}"] if why else []), *in_background(run_id)], sys.stderr)
@@ -362,8 +362,8 @@ def follow(
 
 
 def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str]]:
-    """The code and the lines of the verdict on a run that failed, was lost, or was stopped by no request; nothing for
-    other ends, or where the traceback is enough.
+    """Returns the code and the lines of the verdict on a run that failed, was lost, or was stopped without a request;
+    empty for other ends, or if the traceback is sufficient.
     """
     is_explained = status.phase is Phase.STOPPED and status.supervision.stop_requested
     if is_explained or status.phase not in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
@@ -379,7 +379,7 @@ def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str
 
 
 def watch(run_id: str, engine: Engine, *, form: str) -> int:
-    """Show the state of a run, without its logs, until it ends or Ctrl-C; returns an exit code."""
+    """Shows the state of a run, without its logs, until it ends or Ctrl-C; returns an exit code."""
     quiet = form != "table"
     live = not quiet and can_draw(sys.stdout, sys.stderr)
     view = _view(run_id, engine, run_viewer(run_id, engine.store), live=live, hint="Ctrl-C: leave", quiet=quiet)
@@ -410,7 +410,7 @@ def _view(
 
 
 def in_background(run_id: str) -> list[str]:
-    """That a run goes on without this command."""
+    """Returns lines that say that a run continues without this command."""
     return [
         f"{run_id} runs in the background; follow it: windlass logs -f {run_id}",
         f"  stop it: windlass stop {run_id}",

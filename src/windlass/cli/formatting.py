@@ -1,4 +1,4 @@
-"""Turns numbers, lists and tables into the words of a terminal; nothing here knows what a run is."""
+"""Formats numbers, durations, lists and tables for a terminal, independent of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from windlass.cli.style import coloured, interactive
 
 Paint = Callable[..., str]
-"""`paint(text, "red", bold=True)`: the text in that colour, or as it is where there are no colours."""
+"""`paint(text, "red", bold=True)` returns the text in that colour, or unchanged if colours are off."""
 
 
 _MOVING: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -26,23 +26,23 @@ GAP: Final = 2
 """Spaces between the columns of a table."""
 _WORDS: Final = re.compile("( *)([^ ]+)")
 LONG_LINE: Final = 400
-"""Letters of a line of someone else that a summary shows."""
+"""Maximum characters that a summary shows of a line from outside Windlass."""
 _LEAD: Final = re.compile(r" *(?:(?:ok|warn|fail) +)?(?:\S+(?: \S+)? {2,})?(?:[·→│] )?")
-"""A label, that of a check with its level, with the spaces behind it."""
+"""Matches a label, with the level of a check and the spaces after it."""
 
 
 def painter(stream: IO[Any]) -> Paint:
-    """What colours text for `stream`."""
+    """Returns the function that colours text for `stream`."""
     return styled if coloured(stream) else lambda text, *_colour, **_style: text
 
 
 def styled(text: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> str:
-    """A text in this colour, by escape sequences."""
+    """Colours a text with escape sequences."""
     return click.style(text, fg=colour, bold=bold or None, dim=dim or None) if text else text
 
 
 def duration(seconds: float) -> str:
-    """A length of time in few letters: `0.4s`, `12s`, `3m05s`, `2h14m`, `3d04h`."""
+    """Formats a duration briefly: `0.4s`, `12s`, `3m05s`, `2h14m`, `3d04h`."""
     if not math.isfinite(seconds):
         return "–"
     seconds = max(0.0, seconds)
@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any) -> str:
-    """A number, shortened to the digits that matter: `1,234`, `0.0312`, `3.2e-05`; other things as `visible` text."""
+    """Formats a number with its significant digits: `1,234`, `0.0312`, `3.2e-05`; other values as `visible` text."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return visible(str(value))
     if isinstance(value, float) and not math.isfinite(value):
@@ -72,9 +72,9 @@ def number(value: Any) -> str:
 
 
 def money(amount: float, currency: str, of: float | None = None) -> str:
-    """`12.30 USD`; of less than one, enough digits to differ from zero: `0.00042 USD`.
+    """Formats an amount of money: `12.30 USD`; below one, with enough digits to differ from zero: `0.00042 USD`.
 
-    Amounts of one sum have as many digits as that sum, `of`, would have.
+    Parts of a sum get as many digits as the sum, `of`.
     """
     whole = amount if of is None else of
     digits = 2 if whole >= 1 or whole <= 0 else min(9, 1 - math.floor(math.log10(whole)))
@@ -82,17 +82,17 @@ def money(amount: float, currency: str, of: float | None = None) -> str:
 
 
 def price(amount: float, currency: str) -> str:
-    """`0.526 USD`: a price as it was given."""
+    """Formats a price without rounding: `0.526 USD`."""
     return f"{amount:,.10g} {currency}"
 
 
 def brief(seconds: float) -> str:
-    """A length of time that may be very short: `14ms`, `2.1s`."""
+    """Formats a duration that may be very short: `14ms`, `2.1s`."""
     return f"{1000 * max(0.0, seconds):.0f}ms" if seconds < 1 else duration(seconds)
 
 
 def size(num_bytes: int) -> str:
-    """`512 B`, `1.5 MiB`, `20 GiB`."""
+    """Formats bytes: `512 B`, `1.5 MiB`, `20 GiB`."""
     if num_bytes < 1024:
         return f"{num_bytes} B"
     power = min(4, int(math.log(num_bytes, 1024)))
@@ -101,22 +101,22 @@ def size(num_bytes: int) -> str:
 
 
 def size_of_run(num_nodes: int, procs_per_node: int) -> str:
-    """`2 nodes × 4 ranks`."""
+    """Formats the size of a run: `2 nodes × 4 ranks`."""
     return f"{count(num_nodes, 'node')} × {count(procs_per_node, 'rank')}"
 
 
 def size_of_attempt(world_size: int, procs_per_node: int) -> str:
-    """The same of so many ranks."""
+    """Formats the size of an attempt from its number of ranks: `2 nodes × 4 ranks`."""
     return size_of_run(world_size // procs_per_node, procs_per_node)
 
 
 def count(many: int, noun: str, plural: str = "") -> str:
-    """`1 rank`, `3 ranks`, `2 entries`."""
+    """Formats a number with its noun: `1 rank`, `3 ranks`, `2 entries`."""
     return f"{many:,} {noun if many == 1 else plural or f'{noun}s'}"
 
 
 def spans(numbers: Iterable[int], limit: int = 8) -> str:
-    """Whole numbers in few words: `0–3, 7`; after `limit` spans only how many more there are."""
+    """Formats whole numbers as ranges: `0–3, 7`; after `limit` ranges, the number of further ones."""
     found: list[list[int]] = []
     for value in sorted(set(numbers)):
         if found and value == found[-1][1] + 1:
@@ -129,19 +129,19 @@ def spans(numbers: Iterable[int], limit: int = 8) -> str:
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0–2, 7`."""
+    """Formats ranks: `rank 3`, `ranks 0–2, 7`."""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
 
 
 def bar(share: float, width: int = 24) -> str:
-    """A bar that is `share` (0 to 1) full, drawn to an eighth of a letter."""
+    """Draws a bar that is `share` (0 to 1) full, in steps of an eighth of a character."""
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
     full, part = divmod(eighths, 8)
     return ("█" * full + (" ▏▎▍▌▋▊▉"[part] if part else "")).ljust(width, "░")
 
 
 def width_of(text: str) -> int:
-    """Columns that a text takes on a terminal; escape sequences take none, wide letters two."""
+    """Returns the terminal columns of a text; escape sequences take none, wide characters two."""
     plain = click.unstyle(text) if "\x1b" in text else text
     if plain.isascii():
         return len(plain)
@@ -152,20 +152,20 @@ def width_of(text: str) -> int:
 
 
 def fitted(text: str) -> str:
-    """Lines as they fit on this terminal, broken between words."""
+    """Wraps lines to the width of this terminal, between words."""
     columns = shutil.get_terminal_size().columns
     return "\n".join(row for line in text.split("\n") for row in wrapped(line, columns))
 
 
 def columns_of(stream: IO[Any]) -> int | None:
-    """How wide the terminal is; None where `stream` is none."""
+    """Returns the width of the terminal; None if `stream` is not a terminal."""
     return shutil.get_terminal_size().columns if interactive(stream) else None
 
 
 def wrapped(line: str, columns: int) -> list[str]:
-    """A line as several of at most so many columns, broken between words; what follows is below the text of the first.
+    """Wraps a line to `columns` between words; further lines are indented to the text of the first.
 
-    A word that is longer than a line, such as a path, is left whole.
+    A word longer than a line, such as a path, is not broken.
     """
     if width_of(line) <= columns:
         return [line]
@@ -185,7 +185,7 @@ def wrapped(line: str, columns: int) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]], *, gap: int = GAP) -> list[str]:
-    """Lines with aligned columns; the last one is not padded. Rows may be short."""
+    """Returns lines with aligned columns; the last column is not padded. Rows may be short."""
     taken = [[width_of(cell) for cell in row[:-1]] for row in rows]
     widths = [max(column) for column in itertools.zip_longest(*taken, fillvalue=0)]
     lines = []
@@ -196,7 +196,7 @@ def table(rows: Sequence[Sequence[str]], *, gap: int = GAP) -> list[str]:
 
 
 def titled(titles: Iterable[str], rows: Iterable[Sequence[str]], paint: Paint) -> list[str]:
-    """A table below its titles."""
+    """Formats a table with a header row."""
     return table([[paint(title, dim=True) for title in titles], *rows])
 
 
@@ -207,10 +207,10 @@ def fitting(
     paint: Paint,
     columns: int | None,
 ) -> list[str]:
-    """A table with titles, narrowed to so many columns of a terminal; not narrowed if that is None.
+    """Formats a table with a header row, narrowed to `columns` of a terminal; not narrowed if that is None.
 
-    Each of `cuts`, a title and how narrow its column may become, is made in turn until a line fits. One of 0 is left
-    out as a whole, and a last line names those that are.
+    The `cuts`, pairs of a title and a minimum width, are applied in turn until the lines fit. A minimum of 0 removes
+    the column, and a last line lists the removed columns.
     """
     shown = {cells[0]: cells for cells in zip(titles, *rows, strict=True)}
     for title, least in cuts if columns is not None else ():
@@ -231,7 +231,7 @@ def fitting(
 
 
 def cut(text: str, width: int) -> str:
-    """A text without colours in at most so many columns of a terminal; `…` stands for what is cut off."""
+    """Truncates a text without colours to `width` terminal columns, ending in `…`."""
     if width_of(text) <= width:
         return text
     while width_of(text) >= width:
@@ -240,26 +240,28 @@ def cut(text: str, width: int) -> str:
 
 
 def tilde(path: str) -> str:
-    """A path with the home folder as `~`, which a shell reads back."""
+    """Abbreviates the home folder in a path to `~`, which a shell expands."""
     home = os.environ.get("HOME", "").rstrip("/")
     return f"~{path[len(home) :]}" if home and path.startswith(f"{home}/") else path
 
 
 def in_place(output_dir: str) -> str:
-    """Where results are, after a verb or a noun: `in ~/out`, `in the pods of d-1, while they are there`."""
+    """Formats where results are, for use after a verb or noun: `in ~/out`, `in the pods of d-1, while they are
+    there`.
+    """
     return output_dir if output_dir.startswith("in ") else f"in {tilde(output_dir)}"
 
 
 def harmless(text: str) -> str:
-    """Lines that may hold our own colours and text from outside, without what moves the cursor or reorders letters."""
+    """Removes escape sequences that move the cursor or reorder characters; keeps Windlass's colours."""
     return _MOVING.sub("�", text)
 
 
 def shortened(line: str) -> str:
-    """A line from outside without what is beyond `LONG_LINE` letters: an exception may print a whole batch."""
+    """Truncates a line from outside to `LONG_LINE` characters, because an exception may print a whole batch."""
     return line if len(line) <= LONG_LINE else f"{line[:LONG_LINE]} …"
 
 
 def visible(text: str) -> str:
-    """Text from outside as it may go to a terminal: no control letters but tab, so that nothing moves the cursor."""
+    """Replaces all control characters except tab in a text from outside, so that the text cannot move the cursor."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "�" for letter in text)

@@ -1,4 +1,4 @@
-"""`import`: turns a manifest of another system into a job file."""
+"""`import`: converts a manifest of another system to a job file."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 @click.command("import")
 @click.argument("file", metavar="FILE", type=click.Path())
-@click.option("--torchx", is_flag=True, help="It is an AppDef of TorchX, as JSON or YAML.")
-@click.option("--sky", is_flag=True, help="It is a task of SkyPilot.")
+@click.option("--torchx", is_flag=True, help="FILE is a TorchX AppDef, as JSON or YAML.")
+@click.option("--sky", is_flag=True, help="FILE is a SkyPilot task.")
 @click.option("--to", metavar="PATH|-", help="The job file to write, or - for standard output.  [default: job.yaml]")
 @click.option(
-    "--document", metavar="NAME", help="The job to read where the file holds several: its name, or KIND/NAME."
+    "--document", metavar="NAME", help="The job to read if the file contains several: its name, or KIND/NAME."
 )
 @click.option("--name", help="Name of the job; default: the manifest's.")
-@click.option("--force", is_flag=True, help="Overwrite a job file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing job file.")
 @options.output
 def import_job(
     file: str, torchx: bool, sky: bool, to: str | None, document: str | None, name: str | None, force: bool, form: str
 ) -> int:
-    """Turn a manifest into a job file, and list every field that has no equivalent, with what to do instead.
+    """Convert a manifest to a job file, and list every field that has no equivalent, with what to do instead.
 
     FILE, or - for standard input, is YAML or JSON: a PyTorchJob, TFJob, JAXJob, XGBoostJob, MPIJob (all versions),
-    TrainJob, JobSet, Job or ElasticJob, with the objects beside it if they are there; or a training job of SageMaker,
-    as describe-training-job prints it, or the request that creates it. Nothing is started, and no cluster is asked.
+    TrainJob, JobSet, Job or ElasticJob, optionally with the other objects that it uses; or a SageMaker training job,
+    as printed by describe-training-job, or the request that creates it. Starts nothing and contacts no cluster.
 
     \b
     Example:
@@ -85,7 +85,7 @@ def _target_lines(target: str, paint: Paint) -> list[str]:
 
 
 def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
-    """Fields without equivalent, each with what to do; then those about which there is nothing to do."""
+    """Yields lines with the fields that have no equivalent: first those that need action, then the others."""
     left = list(left)
     lost = [one for one in left if not one.is_ours]
     ours = list(dict.fromkeys(f"{one.field}: {one.meaning}" for one in left if one.is_ours))

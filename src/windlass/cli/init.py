@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from windlass.runs.context import Context
 
 TEMPLATES = ("torchrun", "tensorflow", "jax", "mpi", "plain")
-"""Those of `actions.init`: written again, so that --help does not load it."""
+"""Copy of the templates of `actions.init`, so that --help need not import that module."""
 
 
 @click.command()
 @click.argument("script", required=False, metavar="[SCRIPT]", type=click.Path())
 @click.option("--script", "named", metavar="PATH", type=click.Path(), hidden=True)
 @click.option(
-    "--template", type=click.Choice(TEMPLATES), help="The launcher of the ranks; default: by what the script imports."
+    "--template", type=click.Choice(TEMPLATES), help="Launcher of the ranks; default: from the script's imports."
 )
 @click.option("--name", help="Name of the job; default: from the script or the folder.")
 @click.option("--schema", is_flag=True, help="Write job.schema.json too, and refer to it for editors.")
@@ -35,9 +35,9 @@ TEMPLATES = ("torchrun", "tensorflow", "jax", "mpi", "plain")
 def init(
     script: str | None, named: str | None, template: Any, name: str | None, schema: bool, force: bool, form: str
 ) -> int:
-    """Write a job.yaml for a script of this folder, the likeliest one if none is named.
+    """Write a job.yaml for a script of this folder (default: the most likely training script).
 
-    The script is read, not run: what it imports says which launcher its ranks need, or that it is one process.
+    The script is read, not run: its imports determine the launcher of its ranks, or that it is a single process.
 
     \b
     Example:
@@ -74,13 +74,13 @@ def init(
     show_default=True,
 )
 @click.option("--network", is_flag=True, help="Test the network of the cluster too, with two temporary pods.")
-@click.option("--role", is_flag=True, help="Print exactly the rights that runs need: an RBAC role, or policies of IAM.")
+@click.option("--role", is_flag=True, help="Print the least permissions that runs need: an RBAC Role, or IAM policies.")
 @options.output
 def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int:
     """Check a job file and report all its problems at once; with --on, check the cluster too.
 
-    Nothing is started, but two pods for --network. Ends with 0 where the job could run, and with 2 where it could not.
-    On a cluster no job file is needed: one that is named, or is in this folder, is checked as well.
+    Starts nothing, except two pods for --network. Exits with 0 if the job could run, and with 2 if not. With --on, no
+    job file is needed; a given job file, or one in this folder, is checked as well.
 
     \b
     Example:
@@ -116,7 +116,7 @@ def check(job: str | None, on: str, network: bool, role: bool, form: str) -> int
 def _check_target(
     job: str | None, engine: type[Engine], target: Any, context: Context, *, network: bool, form: str
 ) -> int:
-    """Check a target, and a job for it where there is one."""
+    """Checks a target, and a job for it if one is given."""
     from windlass.actions import init as make
     from windlass.actions.jobs import JOB_FILES, read_job
     from windlass.cli.doctor import check_lines, sum_of
@@ -124,7 +124,8 @@ def _check_target(
     from windlass.views.targets import checked_of
 
     is_job = job is not None or any((context.cwd / name).is_file() for name in JOB_FILES)
-    ready = read_job(job, (), {}, context) if is_job else None  # a bad job file is an error before anything is asked
+    # a bad job file is reported before the target is contacted
+    ready = read_job(job, (), {}, context) if is_job else None
     paint = painter(sys.stdout)
     checks: list[Check] = []
 
@@ -153,7 +154,7 @@ def _check_target(
 
 
 def job_lines(origin: str, plan: Plan) -> list[str]:
-    """Text of a checked job."""
+    """Returns the output lines for a checked job."""
     from windlass.cli.plantext import note_lines
 
     paint = painter(sys.stdout)
@@ -164,9 +165,9 @@ def job_lines(origin: str, plan: Plan) -> list[str]:
 
 
 @click.command()
-@click.option("--targets", is_flag=True, help="The schema of targets.yaml instead.")
-@click.option("--cluster", is_flag=True, help="The schema of cluster.yaml instead.")
-@click.option("--printed-by", metavar="COMMAND", help="What this command prints with -o json.")
+@click.option("--targets", is_flag=True, help="Print the schema of targets.yaml instead.")
+@click.option("--cluster", is_flag=True, help="Print the schema of cluster.yaml instead.")
+@click.option("--printed-by", metavar="COMMAND", help="Print the schema of this command's -o json output instead.")
 @options.debug
 def schema(targets: bool, cluster: bool, printed_by: str | None) -> int:
     """Print the JSON Schema of the job file, for editors and for programs that write job files.

@@ -1,4 +1,4 @@
-"""`ps`, `status`, `logs` and `events`: commands that show runs and change nothing."""
+"""`ps`, `status`, `logs` and `events`: read-only commands that show runs."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ SORTS: Final[dict[str, Callable[[RunSummary], Any]]] = {
     "age": lambda run: run.created_at,
     "time": lambda run: -run.elapsed(time.time()),
 }
-"""Orders of `ps`: the oldest and the longest first, phases from queued to ended."""
+"""Sort keys of `ps`: oldest first, longest first, phases from queued to ended."""
 
 
 @click.command()
-@click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the unfinished and the newest.")
+@click.option("--all", "-a", "every", is_flag=True, help="Show all runs, not only unfinished and newest ones.")
 @click.option(
-    "--last", "-n", type=options.WholeNumber(1), default=20, show_default=True, help="How many of the newest."
+    "--last", "-n", type=options.WholeNumber(1), default=20, show_default=True, help="Number of newest runs to show."
 )
-@click.option("--quiet", "-q", is_flag=True, help="Only the ids.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only ids.")
 @click.option(
     "--on",
     metavar="TARGET",
     shell_complete=options.complete_targets,
-    help="All runs on this cluster, also those that another machine started.",
+    help="Show all runs on this cluster, including those started from other machines.",
 )
-@click.option("--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: in all namespaces of the cluster.")
-@click.option("--watch", "-w", is_flag=True, help="Go on with a line for each change, until Ctrl-C.")
+@click.option(
+    "--all-namespaces", "-A", "everywhere", is_flag=True, help="With --on: show all namespaces of the cluster."
+)
+@click.option("--watch", "-w", is_flag=True, help="Print a line for each change, until Ctrl-C.")
 @click.option("--name", metavar="PATTERN", default="", help="Only runs of jobs of this name: digits or 'digits*'.")
 @click.option(
     "--phase",
@@ -51,11 +53,11 @@ SORTS: Final[dict[str, Callable[[RunSummary], Any]]] = {
     multiple=True,
     type=click.Choice(PHASES),
     metavar="PHASE",
-    help="Only in this phase: starting, training, failed, …",
+    help="Only runs in this phase: starting, training, failed, …",
 )
-@click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label.")
-@click.option("--since", metavar="2d", help="Only runs that were started in the last 2d.")
-@click.option("--sort", type=click.Choice(list(SORTS)), help="Order by this column. Default: the newest first.")
+@click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only runs with this label.")
+@click.option("--since", metavar="2d", help="Only runs started within the last 2d.")
+@click.option("--sort", type=click.Choice(list(SORTS)), help="Sort by this column. Default: newest first.")
 @options.output
 @click.argument("words", nargs=-1, metavar="")
 def ps(
@@ -110,20 +112,20 @@ def ps(
 
 @click.command()
 @options.run_argument
-@click.option("--watch", "-w", is_flag=True, help="Follow it until it ends.")
-@click.option("--exit-code", is_flag=True, help="End with the run's code: 0, 100, 103, or 101 while it goes on.")
+@click.option("--watch", "-w", is_flag=True, help="Follow the run until it ends.")
+@click.option("--exit-code", is_flag=True, help="Exit with the run's code: 0, 100, 103, or 101 while it is active.")
 @options.on_cluster
 @options.output
 @options.verbose
 def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: str, verbose: int) -> int:
-    """Show one run: its phase, progress, ranks, where its time went, and what broke first.
+    """Show one run: its phase, progress, ranks, time accounting, and root cause of a failure.
 
     \b
     Example:
       windlass status                      the newest run
       windlass status digits-7 -o json     a prefix of the id is enough
       windlass status digits               the newest run of the job of this name
-      windlass status -w --exit-code       wait for it, and end as it did
+      windlass status -w --exit-code       wait for it, and exit with its code
     """
     from windlass.actions.runs import opened
     from windlass.cli.statetext import print_state
@@ -135,7 +137,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
                 from windlass.cli.follow import watch as watch_run
 
                 code = watch_run(run_id, engine, form=form)
-            else:  # there are no events to follow
+            else:  # programs get no events to follow
                 from windlass.cli.statetext import watch_runs
 
                 code = watch_runs(engine, str(on), form, run_id)
@@ -154,11 +156,11 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
     "--rank", "-r", "ranks", type=options.WholeNumber(0), multiple=True, help="Only this rank; may be repeated."
 )
 @click.option("--attempt", type=options.WholeNumber(1), help="Only this attempt.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what arrives, until the run ends.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the run ends.")
 @click.option("--tail", "-n", type=options.WholeNumber(0), metavar="N", help="Only the last N lines.")
 @click.option("--since", metavar="10min", help="Only lines of the last 10min.")
-@click.option("--grep", "-g", metavar="PATTERN", help="Only lines in which this regular expression is found.")
-@click.option("--timestamps", "-t", is_flag=True, help="The time before each line, as UTC.")
+@click.option("--grep", "-g", metavar="PATTERN", help="Only lines that match this regular expression.")
+@click.option("--timestamps", "-t", is_flag=True, help="Print the time before each line, in UTC.")
 @options.on_cluster
 @options.output_as("table", "json")
 def logs(
@@ -174,10 +176,10 @@ def logs(
     on: str | None,
     form: str,
 ) -> int:
-    """Show what the ranks wrote, in the order of time; each line begins with its rank unless one rank is asked for.
+    """Show the output of ranks in order of time; each line starts with its rank unless a single rank is selected.
 
-    Of several runs, one after the other, each below its id. With --grep, --tail counts the lines that are found; with
-    -f, all lines.
+    Several runs are shown one after the other, each below its id. With --grep, --tail counts matching lines; with -f
+    as well, all lines.
 
     \b
     Example:
@@ -185,7 +187,7 @@ def logs(
       windlass logs digits-7f3k2 --rank 0 --tail 100
       windlass logs --grep 'loss|error' --timestamps
       windlass logs --label sweep=lr --tail 1
-      windlass logs -o json                 an object a line: time, rank, text
+      windlass logs -o json                 one JSON object a line: time, rank, text
     """
     from windlass.actions.runs import find_all
     from windlass.cli.interrupts import tidy
@@ -222,11 +224,11 @@ def logs(
 
 @click.command()
 @options.run_argument
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until the run ends.")
+@click.option("--follow", "-f", is_flag=True, help="Print new events until the run ends.")
 @options.on_cluster
 @options.output
 def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
-    """Show what happened to a run, event by event.
+    """Show the events of a run.
 
     \b
     Example:
@@ -238,7 +240,7 @@ def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
     with opened(run, on) as (engine, run_id):
         began_at = engine.status(run_id).times.created_at
         found: Iterable[Event] = engine.events(run_id, follow=follow)
-        if form == "table" and not follow:  # what nodes report late has the time at which it happened
+        if form == "table" and not follow:  # late reports of nodes are sorted by the time of the event
             found = sorted(found, key=lambda event: event.time)
         for event in found:
             print_event(event, form, began_at)

@@ -1,6 +1,6 @@
-"""Signals and keys while a command follows a run: Ctrl-C asks whether to detach, stop or continue.
+"""Handles signals and keys while a command follows a run: Ctrl-C asks whether to detach, stop or continue.
 
-    watching ──Ctrl-C──▶ asking ──d──▶ left (the run goes on)
+    watching ──Ctrl-C──▶ asking ──d──▶ left (the run continues)
        ▲                  │ │
        └──c, Enter, Esc───┘ └─s, Ctrl-C──▶ stopping ──Ctrl-C──▶ killing ──Ctrl-C──▶ left
 
@@ -25,7 +25,7 @@ QUESTION: Final = "Ctrl-C: [d]etach, the run goes on · [s]top it · [c]ontinue 
 
 
 class Choice(enum.Enum):
-    """What the user has chosen."""
+    """The user's choice while a command follows a run."""
 
     WATCH = "watching"
     ASK = "asking"
@@ -45,7 +45,7 @@ AFTER_KEY: Final = {"d": Choice.LEAVE, "s": Choice.STOP, **dict.fromkeys(("c", "
 
 
 class Interrupts:
-    """Handles SIGINT and SIGTERM in its block, and reads keys while it asks. Never raises KeyboardInterrupt."""
+    """Handles SIGINT and SIGTERM in a `with` block, and reads keys while asking. Never raises KeyboardInterrupt."""
 
     def __init__(self, *, can_ask: bool) -> None:
         self.choice = Choice.WATCH
@@ -72,7 +72,7 @@ class Interrupts:
         self._terminated = True
 
     def listen(self, seconds: float) -> bool:
-        """Wait at most `seconds`; returns whether the choice has changed."""
+        """Waits at most `seconds`; returns whether the choice has changed."""
         before = self.choice
         if self.choice is Choice.ASK:
             if key := _key_within(seconds):
@@ -98,7 +98,7 @@ class Interrupts:
 
 @contextlib.contextmanager
 def tidy() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block by an exception, as Ctrl-C does, so that clean-up code runs."""
+    """Context manager: SIGTERM and SIGHUP raise an exception, as Ctrl-C does, so that clean-up code runs."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -109,9 +109,9 @@ def tidy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
-    """Handlers of signals, by their numbers, for the time of the block.
+    """Context manager that installs signal handlers, by signal number.
 
-    A signal that the caller has this process ignore, as nohup and shells do for what runs in the background, stays so.
+    A signal that this process inherited as ignored (from nohup, or from a shell for background jobs) stays ignored.
     """
     handled = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
     before = {number: signal.signal(number, handler) for number, handler in handled.items()}
@@ -123,7 +123,7 @@ def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) ->
 
 
 def _key_within(seconds: float) -> str:
-    """A key pressed within `seconds`; empty if none was."""
+    """Returns a key pressed within `seconds`; empty if no key was pressed."""
     try:
         ready, _, _ = select.select([sys.stdin.fileno()], [], [], seconds)
         return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if ready else ""
@@ -133,14 +133,14 @@ def _key_within(seconds: float) -> str:
 
 @contextlib.contextmanager
 def _single_keys() -> Iterator[None]:
-    """Read keys without Enter and without echo; Ctrl-C stays a signal."""
+    """Context manager: reads keys without Enter and without echo; Ctrl-C stays a signal."""
     import termios
     import tty
 
     try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
-        tty.setcbreak(descriptor, termios.TCSANOW)  # TCSANOW keeps what was typed before
+        tty.setcbreak(descriptor, termios.TCSANOW)  # TCSANOW keeps keys typed before
     except (OSError, ValueError, termios.error):  # the terminal is closed
         yield
         return

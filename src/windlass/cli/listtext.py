@@ -1,4 +1,4 @@
-"""Prints the runs of this machine, or on a target; imports nothing that only the text of one run needs."""
+"""Prints the runs of this machine, or of a target, without importing modules for the text of a single run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS: Final = 0.5
 MAX_UNREADABLE: Final = 5
-"""So many runs that another version recorded are named by `windlass ps` without `--all`."""
+"""Maximum number of runs of other versions that `windlass ps` lists without `--all`."""
 
 
 def print_here(
@@ -41,10 +41,10 @@ def print_here(
     watch: bool,
     order: Callable[[RunSummary], Any] | None = None,
 ) -> int:
-    """Print the runs of this machine; with `watch`, print a line for each change too. Returns the exit code.
+    """Prints the runs of this machine; with `watch`, also a line for each change. Returns the exit code.
 
-    Without a filter, `last` is how many of the newest are shown beside the unfinished ones; with one, how many at all.
-    They are sorted by `order`, where one is given, else the newest is the first.
+    Without a filter, `last` is how many of the newest runs are shown in addition to the unfinished ones; with a filter,
+    the maximum number of runs. Runs are sorted by `order`, by default newest first.
     """
 
     def look() -> list[RunSummary]:
@@ -79,7 +79,7 @@ def print_here(
 
 
 def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterator[str]:
-    """A line for each of at most so many runs that another version recorded, and one that says how to remove them."""
+    """Yields a line for each of at most `most` runs that another version recorded, and a line on how to remove them."""
     shown = found[:most]
     yield from (one.message for one in shown)
     others = f"; {len(found) - len(shown)} more: windlass ps --all" if len(found) > len(shown) else ""
@@ -87,7 +87,7 @@ def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterat
 
 
 def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -> int:
-    """Print a line for each run, and for each change of one, until Ctrl-C."""
+    """Prints a line for each run, and for each change of a run, until Ctrl-C."""
     shown: dict[str, tuple[Phase, int]] = {}
     with Interrupts(can_ask=False) as interrupts:
         while interrupts.choice is not Choice.LEAVE:
@@ -98,7 +98,8 @@ def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -
                     words += [f"attempt {len(run.attempts)}"] if len(run.attempts) > 1 else []
                     print_item(run, form, "  ".join(words))
                     shown[run.id] = state
-            for gone in shown.keys() - found.keys():  # or older than those shown, or no longer what was asked for
+            # removed, older than the shown runs, or no longer matched by the filter
+            for gone in shown.keys() - found.keys():
                 del shown[gone]
                 if not _is_there(store, gone):
                     print_item({"id": gone, "removed": True}, form, f"{gone}  removed")
@@ -108,7 +109,7 @@ def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -
 
 
 def _is_there(store: Store, run_id: str) -> bool:
-    """Whether the record of a run has not been removed."""
+    """Whether the record of a run exists."""
     try:
         store.status(run_id)
     except NoSuchRun:
@@ -117,7 +118,7 @@ def _is_there(store: Store, run_id: str) -> bool:
 
 
 def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, everywhere: bool) -> None:
-    """Print the runs on a target."""
+    """Prints the runs on a target."""
     views = [on_cluster(state) for state in found]
     if quiet and form == "table":
         print_data((), form, [view.id for view in views])
@@ -131,7 +132,7 @@ def print_list(found: Sequence[RunState], on: str, form: str, *, quiet: bool, ev
 def list_lines(
     found: Sequence[RunOnCluster], now: float, paint: Paint, columns: int | None = None, *, everywhere: bool = False
 ) -> list[str]:
-    """What `windlass ps --on` shows, in so many `columns`."""
+    """Returns the output lines of `windlass ps --on`, for a terminal of `columns`."""
     shown: list[tuple[str, Callable[[RunOnCluster], str]]] = [
         ("ID", lambda run: run.id),
         ("NAME", lambda run: run.name),

@@ -1,6 +1,6 @@
 """Live view of a run on a terminal: the ranks' lines scroll above a panel with the state of the run.
 
-Rich renders the panel; the cursor is moved here, so that a thousand lines of log cost one write.
+Rich renders the panel; this module moves the cursor, so that a thousand lines of log cost one write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from windlass.views.run import Run
 
 REDRAW_SECONDS: Final = 0.25
 MIN_HEIGHT: Final = 12
-"""A terminal of fewer rows shows the panel's first line alone."""
+"""Minimum rows of a terminal for the whole panel; smaller terminals show only its first line."""
 BORDER_COLUMNS: Final = 4
 
 
@@ -53,7 +53,7 @@ def panel(
     stale: str = "",
     width: int = 80,
 ) -> RenderableType:
-    """The live view of a run, for a terminal of so many columns."""
+    """Renders the live view of a run, for a terminal of `width` columns."""
     colour = PHASE_COLOURS[run.phase]
     lines = advance_lines(run, now, rate, width=width - BORDER_COLUMNS, colour=colour)
     lines += [importing] if not lines and (importing := importing_words(run)) else []
@@ -78,7 +78,7 @@ def _where(run: Run) -> str:
 
 
 class LiveView:
-    """Logs above, panel below, on one terminal."""
+    """Draws logs above and the panel below, on one terminal."""
 
     def __init__(self, out: TextIO, make_run: Callable[[Status], Run], hint: str = "") -> None:
         self._out = out
@@ -86,9 +86,9 @@ class LiveView:
         self._hint = hint
         self._console = Console(file=out, highlight=False)
         self._height = 0
-        """Lines of the panel that stand above the cursor now."""
+        """Number of panel lines above the cursor."""
         self._width = 0
-        """Columns of the terminal when they were drawn."""
+        """Columns of the terminal when the panel was drawn."""
         self._status: Status | None = None
         self._rate: float | None = None
         self._question = ""
@@ -97,11 +97,11 @@ class LiveView:
         self._drawn: tuple[Any, ...] = ()
 
     def logs(self, blocks: list[LogBlock]) -> None:
-        """Write the lines of the ranks above the panel."""
+        """Writes the lines of the ranks above the panel."""
         self._draw("".join(terminal_lines(block) for block in blocks))
 
     def state(self, status: Status, rate: float | None) -> None:
-        """Draw the panel again when something has changed, else four times a second."""
+        """Redraws the panel if the state has changed, else four times a second."""
         self._status, self._rate = status, rate
         now = (status.phase, status.progress.step, status.ranks, self._question)
         if status.phase.is_terminal:
@@ -111,7 +111,7 @@ class LiveView:
             self._draw("")
 
     def event(self, event: Event) -> None:
-        """Show failures that do not end the run, and other notable events, among the logs."""
+        """Prints failures that do not end the run, and other important events, between the logs."""
         match event.entry:
             case events.AttemptEnded(phase) if phase is not Phase.STOPPED:
                 self.note(sentence(event))
@@ -121,26 +121,26 @@ class LiveView:
                 self.note(click.style(notable_text(event), fg=colour_of(event)))
 
     def note(self, text: str) -> None:
-        """A line above the panel."""
+        """Prints a line above the panel."""
         self._draw(f"{click.style('windlass', bold=True)} {text}\n")
 
     def stale(self, why: str) -> None:
-        """Show that the state may be old as a line of the panel."""
+        """Shows in the panel that the state may be stale."""
         self._stale = why
         self._draw("")
 
     def ask(self, question: str) -> None:
-        """Show the question in the lower edge of the panel."""
+        """Shows the question in the bottom border of the panel."""
         self._question = question
         self._draw("")
 
     def close(self) -> None:
-        """Remove the panel."""
+        """Removes the panel."""
         self._draw("", panel=False)
 
     def _draw(self, above: str, *, panel: bool = True) -> None:
         width = shutil.get_terminal_size().columns
-        # A terminal that has become narrower shows each of the old lines on several.
+        # A terminal that has become narrower wraps each of the old lines to several.
         rows = self._height * max(1, math.ceil(self._width / max(1, width)))
         erase = f"\x1b[{rows}A\r\x1b[J" if rows else "\r\x1b[J" if self._drawn_at else ""
         lines = self._panel_lines() if panel and self._status is not None else []

@@ -1,6 +1,6 @@
-"""Writes the logs of a run as bytes: one rank's lines as they were, several ranks' with `[K] ` before each line.
+"""Writes the logs of a run as bytes: one rank's lines unchanged, several ranks' with `[K] ` before each line.
 
-For a terminal the rank has a colour, and nothing of what a rank wrote moves the cursor.
+On a terminal, each rank has a colour, and output of a rank cannot move the cursor.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def write_logs(
     stamped: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Write what the ranks of a run have written; with `is_over` go on until it is true.
+    """Writes the logs of the ranks of a run; with `is_over`, follows them until it returns true.
 
-    `terminal` says that `out` is one, with colours. Of the lines in which `pattern` is found, the `tail` last are
-    written; with `is_over`, those among the `tail` last of all, and what arrives. `stamped` writes the time before each
-    line, `as_json` an object a line. Raises UsageError for a rank or attempt that is not there.
+    `terminal` says whether `out` is a terminal, for colours. `tail` selects the last lines that match `pattern`; with
+    `is_over`, the matches among the last `tail` lines, and all later ones. `stamped` writes the time before each line,
+    `as_json` one JSON object per line. Raises UsageError for a rank or attempt that does not exist.
     """
     logs, chosen = RunLogs(run_dir), ranks or None
     if is_over is None:
@@ -61,7 +61,7 @@ def write_logs(
 
 
 def _found(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[LogBlock]:
-    """The lines in which the pattern is found."""
+    """Yields the lines that match the pattern."""
     for block in blocks:
         lines = [line for line in block.lines() if pattern.search(line.text)]
         if lines:
@@ -69,14 +69,14 @@ def _found(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[Log
 
 
 def _single(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
-    """Each line as a block of its own."""
+    """Yields each line as a separate block."""
     for block in blocks:
         for line in block.lines():
             yield block._replace(data=line.data + b"\n")
 
 
 def _write_json(blocks: Iterable[LogBlock], out: BinaryIO, *, flush: bool) -> None:
-    """A JSON object for each line, as `views.lines.LogLineView`."""
+    """Writes a JSON object for each line, as `views.lines.LogLineView`."""
     for block in blocks:
         for line in block.lines():
             view = {"time": line.time_ns / 1e9, "attempt": line.attempt, "rank": line.rank, "text": line.text}
@@ -95,7 +95,7 @@ def write_blocks(
     terminal: bool = False,
     stamped: bool = False,
 ) -> None:
-    """Write blocks with the prefix of their rank, or `plain` as they were; `stamped` with the time of each."""
+    """Writes blocks with the prefix of their rank, or `plain` without; `stamped` adds the time of each line."""
     for block in blocks:
         stamp = time_stamp(block.time_ns) if stamped else ""
         if plain and not stamped:
@@ -105,22 +105,22 @@ def write_blocks(
         else:
             out.write(block.prefixed(stamp.encode() + (b"" if plain else b"[%d] " % block.rank)))
             if not block.data.endswith(b"\n"):
-                out.write(b"\n")  # the next line may be another rank's
+                out.write(b"\n")  # the next line may be from another rank
         if flush:
             out.flush()
     out.flush()
 
 
 def time_stamp(time_ns: int) -> str:
-    """`2026-03-01T09:30:00.250Z `: a moment as UTC, as `kubectl logs --timestamps` prints it."""
+    """Formats a time in UTC as `kubectl logs --timestamps` does: `2026-03-01T09:30:00.250Z `."""
     seconds, rest = divmod(time_ns, 10**9)
     return time.strftime(f"%Y-%m-%dT%H:%M:%S.{rest // 10**6:03}Z ", time.gmtime(seconds))
 
 
 def terminal_lines(block: LogBlock, stamp: str = "") -> str:
-    """A block's lines for a terminal: rank in front, colours kept, nothing that would move the cursor.
+    """Formats a block for a terminal: the rank first, colours kept, escape sequences that move the cursor removed.
 
-    Of a progress bar that redraws itself by carriage returns only the last state is left.
+    For a progress bar that redraws itself by carriage returns, only the last state is kept.
     """
     prefix = stamp + click.style(f"[{block.rank}]", fg=RANK_COLOURS[block.rank % len(RANK_COLOURS)]) + " "
     lines = []

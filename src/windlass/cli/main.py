@@ -1,4 +1,4 @@
-"""The command `windlass`: imports only the subcommand's module, turns errors into a message and an exit code."""
+"""The command `windlass`: imports only the subcommand's module, converts errors to a message and an exit code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ import click
 import windlass
 from windlass.errors import WindlassError
 
-# A command makes many objects while it imports and few afterwards: collections with the usual thresholds take a tenth
-# of its start.
+# Imports create many objects: garbage collection with the default thresholds takes a tenth of the start-up time.
 gc.set_threshold(100_000, 20, 20)
-# The end of an interpreter looks for garbage among all objects, a seventh of the time of `ps --on`.
+# At exit, the interpreter collects garbage among all objects, which takes a seventh of the time of `ps --on`.
 atexit.register(gc.freeze)
 
 
@@ -29,9 +28,9 @@ READING: Final = frozenset({
     "cost", "data ls", "doctor", "du", "events", "logs", "plan", "prices list", "ps", "schema", "status", "targets",
     "warm ls", "why",
 })  # fmt: skip
-"""Commands that print and do nothing else: where their reader leaves, as `head` does, nothing is left undone."""
+"""Read-only commands, which exit quietly if the reader of their output closes the pipe, as `head` does."""
 LONG_WORD: Final = 6
-"""From so many letters on, a misspelled command may have two wrong ones."""
+"""Length from which a misspelled command may have two wrong letters."""
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of a write to an open file."""
 
@@ -42,7 +41,7 @@ class Entry(NamedTuple):
     module: str
     help: str
     function: str = ""
-    """Its name in the module, where that differs."""
+    """Name of the command's function in the module, if it differs."""
 
 
 COMMANDS: Final[dict[str, Entry]] = {
@@ -100,7 +99,7 @@ VERBS: Final = {
     **dict.fromkeys(("clean", "gc"), "prune"),
     **dict.fromkeys(("dryrun", "dry-run", "preview"), "plan"),
 }
-"""Words of other tools, and the command of the same meaning."""
+"""Names that other tools use, and the command with the same meaning."""
 
 
 ALIASES: Final = {
@@ -108,15 +107,15 @@ ALIASES: Final = {
     "version": ((), ("--version",)),
     "wait": (("status",), ("--watch", "--exit-code")),
 }
-"""Words of other tools that are a command with options here, as what stands before and after the other words:
+"""Names that other tools use for a command with options, as words to put before and after the rest of the line:
 `windlass help run` is `windlass run --help`."""
 
 
 def _near(word: str) -> str:
-    """`did you mean status?`, for a word that is a command but for a letter or two.
+    """Returns `did you mean status?` for a word that differs from a command by one or two letters.
 
-    Of several, not one that removes something: `rum` is `run`. A word that begins with another letter is another
-    word: `top` is no misspelled `stop`.
+    Commands that remove nothing are preferred: `rum` suggests `run`. Only commands with the same first letter are
+    suggested: `top` is not a misspelled `stop`.
     """
     most = 1 if len(word) < LONG_WORD else 2
     found = [name for name in COMMANDS if name[0] == word[0] and _distance(name, word[:40]) <= most]
@@ -125,7 +124,7 @@ def _near(word: str) -> str:
 
 
 def _distance(one: str, other: str) -> int:
-    """How many letters are missing, added, wrong or swapped with the next one (optimal string alignment)."""
+    """Returns the optimal string alignment distance: letters missing, added, wrong or swapped with the next one."""
     rows = [list(range(len(other) + 1))]
     for i, letter in enumerate(one, 1):
         row = [i]
@@ -138,7 +137,9 @@ def _distance(one: str, other: str) -> int:
 
 
 class BrokenPipe(Exception):
-    """A pipe or connection without a reader. click takes any for standard output, and exits with 1 without a word."""
+    """A pipe or connection without a reader. click treats every such error as standard output, and exits with 1
+    silently.
+    """
 
     def __init__(self, error: BrokenPipeError) -> None:
         super().__init__(str(error))
@@ -146,21 +147,21 @@ class BrokenPipe(Exception):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, not before."""
+    """A group whose commands are imported only when they are called."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. Raises BrokenPipe."""
+        """Runs the command. Raises BrokenPipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise BrokenPipe(error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a newcomer meets them."""
+        """Returns the commands in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the command's file."""
+        """Imports the command's module."""
         entry = COMMANDS.get(name)
         if entry is None:
             return None
@@ -171,7 +172,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Name the nearest command where there is none of that name."""
+        """Suggests the nearest command for an unknown name."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             is_file = args[0].endswith((".py", ".yaml", ".yml"))
             verb = f"run {args[0]}" if is_file else VERBS.get(args[0])
@@ -181,14 +182,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Complete the names of commands without importing them."""
+        """Completes the names of commands without importing them."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=c.help) for name, c in COMMANDS.items() if name.startswith(incomplete)]
         return found if not incomplete.startswith("-") else click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
+        """Lists the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
@@ -199,17 +200,17 @@ def cli() -> None:
     """Take an unchanged training script to any number of workers and bring the trained model back.
 
     \b
-    windlass run train.py --nodes 2 --procs-per-node 2   a script, as it is
+    windlass run train.py --nodes 2 --procs-per-node 2   a script, unchanged
     windlass run                                         job.yaml of this folder
     windlass logs -f                                     output of the newest run
 
-    Exit codes: 0 success, 1 a failure of Windlass or of a tool that it uses, 2 usage, a bad job file or no login,
+    Exit codes: 0 success, 1 an error of Windlass or of a tool that it uses, 2 usage, a bad job file or no login,
     100 the run failed, 101 not finished, 102 no such run, 103 stopped.
     """
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line and exit with its code."""
+    """Runs the command line and exits with its code."""
     _open_streams()
     arguments = sys.argv[1:] if argv is None else argv
     if arguments and arguments[0] in ALIASES:
@@ -228,7 +229,7 @@ def main(argv: list[str] | None = None) -> None:
     except click.ClickException as error:
         code = _show_help() if arguments == ["--"] else _report_usage(error, ours)
     except BrokenPipe as broken:
-        # What is left in the buffer cannot be written.
+        # The rest of the buffer cannot be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0 if READING & {*ours[:1], " ".join(ours[:2])} else _report(_CUT_SHORT, ours, cause=broken.error)
     except KeyboardInterrupt:
@@ -241,7 +242,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _open_streams() -> None:
-    """Open the standard streams that the caller has closed: else a file of ours would get their numbers."""
+    """Opens standard streams that the caller has closed, so that no other file gets their descriptors."""
     names = ("stdin", "stdout", "stderr")
     for number, name in enumerate(names):
         if getattr(sys, name) is None:
@@ -253,10 +254,10 @@ def _open_streams() -> None:
 
 
 def _of_file(error: Exception) -> WindlassError | None:
-    """A file or folder that cannot be used as the message of an error; None for any other exception."""
+    """Converts an error of a file or folder to a WindlassError; None for any other exception."""
     if not isinstance(error, OSError) or error.strerror is None:
         return None
-    if error.filename is None:  # of an open file, most often standard output
+    if error.filename is None:  # an open file, usually standard output
         hint = "is there space for the output, and below WINDLASS_HOME? --debug shows the trace"
         return WindlassError(f"cannot write: {error.strerror}", hint) if error.errno in UNWRITABLE else None
     hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
@@ -279,7 +280,7 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
 
         traceback.print_exception(cause or error)
     else:
-        from windlass.cli.formatting import harmless  # a pod or an API server may have written a part of it
+        from windlass.cli.formatting import harmless  # a pod or an API server may have written part of the message
 
         problems = getattr(error, "problems", ())
         _print_error(error.exit_code, error.message, error.hint or "", arguments, problems, clean=harmless)
@@ -287,7 +288,7 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
 
 
 def _show_help() -> int:
-    """The help, for a command line without a command: on standard error and with code 2, as click itself does."""
+    """Prints the help if no command is given, on standard error and with exit code 2, as click does."""
     with click.Context(cli, info_name="windlass", **cli.context_settings) as context:
         click.echo(cli.get_help(context), err=True)
     return 2
@@ -308,7 +309,7 @@ def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
 def _print_error(
     code: int, message: str, hint: str, arguments: list[str], problems: Any = (), clean: Callable[[str], str] = str
 ) -> None:
-    """An error on standard error, in the one shape for machines or as text."""
+    """Prints an error on standard error, as JSON for programs or as text."""
     if _wants_json(arguments):
         import dataclasses
         import json
@@ -320,7 +321,7 @@ def _print_error(
 
 
 def _fitted(text: str) -> str:
-    """Text for standard error, broken between words where that is a terminal."""
+    """Wraps text for standard error between words if that is a terminal."""
     from windlass.cli.style import interactive
 
     if not interactive(sys.stderr):

@@ -1,4 +1,4 @@
-"""Prints a plan for other programs: objects as YAML or as one List of JSON, or the request of a training job."""
+"""Prints a plan for other programs: objects as YAML or as a JSON List, or a CreateTrainingJob request."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def print_manifests(plan: Plan, *, as_list: bool, files: str | None = None) -> int:
-    """Print the objects of a plan on standard output, and what to know of them on standard error.
+    """Prints the objects of a plan on standard output, and notes on them on standard error.
 
-    `files` is the folder for what a store has to have first. Raises UsageError.
+    `files` is the folder for files that must be uploaded to a store first. Raises UsageError.
     """
     from windlass.engines import engine_class
     from windlass.runs.context import here
@@ -43,7 +43,7 @@ def print_manifests(plan: Plan, *, as_list: bool, files: str | None = None) -> i
 
 
 def print_request(plan: Plan, files: str | None) -> int:
-    """The same for the request of a training job, as JSON. Raises UsageError."""
+    """Prints the CreateTrainingJob request of a plan as JSON. Raises UsageError."""
     from windlass.engines import engine_class
     from windlass.runs.context import here
 
@@ -55,7 +55,7 @@ def print_request(plan: Plan, files: str | None) -> int:
 
 
 def _upload_note(upload: Upload, files: str | None, context: Context) -> Note:
-    """Write what the store has to have, where there is a folder for it, and say what to do with it."""
+    """Writes the files to upload, if a folder is given, and returns a note on what to do with them."""
     if files is None:
         message = f"the job reads its code from {upload.address}, where only windlass run puts it"
         return Note("written-files", message, "--files FOLDER writes what has to be uploaded there for this job")
@@ -77,7 +77,7 @@ def _print_notes(notes: Sequence[Note]) -> None:
 
 
 def head_lines(found: Manifests, name: str) -> list[str]:
-    """What a reader of the file has to know, as comments."""
+    """Returns comments for readers of the manifest."""
     if found.head:
         return [f"# {line}" for line in (*found.head, *(f"Note: {note.message}" for note in found.notes))]
     wanted = f"-n {found.namespace} {','.join(found.kinds)} -l windlass.dev/run={found.run_id}"

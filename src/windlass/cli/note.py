@@ -1,4 +1,4 @@
-"""`note`: what a user wants to remember of a run."""
+"""`note`: adds the user's note to a run, or shows it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from windlass.cli.render import print_data
 def note(run: str, text: tuple[str, ...], remove: bool, on: str | None, form: str) -> int:
     """Write a note on a run, which `status` and `ps` show; without a text, show it.
 
-    It is kept with the record of the run, and replaces the one before. Where the record is in a cluster, other users
-    of the namespace see the note and can change it.
+    The note is stored in the record of the run, and replaces an earlier one. If the record is in a cluster, other users
+    of the namespace can read and change the note.
 
     \b
     Example:

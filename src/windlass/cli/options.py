@@ -16,10 +16,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class WholeNumber(click.IntRange):
-    """A whole number from `min` on."""
+    """A whole number with a minimum."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Raises BadParameter in words of ours: click's call one number a range."""
+        """Converts the value. Raises BadParameter with a clearer message than click's for a range without a maximum."""
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
@@ -27,36 +27,36 @@ class WholeNumber(click.IntRange):
 
 
 def debug(command: Command) -> Command:
-    """`--debug`, which `main` reads."""
-    return click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")(command)
+    """Adds `--debug`, which `main` reads."""
+    return click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(command)
 
 
 def output(command: Command, forms: Sequence[str] = ("table", "json", "yaml")) -> Command:
-    """`-o table|json|yaml`, or in other `forms`; and `--debug`."""
+    """Adds `-o table|json|yaml`, or other `forms`, and `--debug`."""
     option = click.option(
-        "-o", "--output", "form", type=click.Choice(forms), default="table", help="How to print.", show_default=True
+        "-o", "--output", "form", type=click.Choice(forms), default="table", help="Output format.", show_default=True
     )
     return option(debug(command))
 
 
 def output_as(*forms: str) -> Callable[[Command], Command]:
-    """The same, of a command with other forms."""
+    """Adds `-o` with these forms, and `--debug`."""
     return lambda command: output(command, forms)
 
 
 def verbose(command: Command) -> Command:
-    """`-v`."""
+    """Adds `-v`."""
     return click.option("-v", "--verbose", count=True, help="Show more.")(command)
 
 
 def job_arguments(command: Command) -> Command:
-    """The job, the target and what may be overridden."""
+    """Adds the job argument, the target and the options that override job fields."""
     on = click.option(
         "--on",
         default="local",
         metavar="TARGET[,…]",
         shell_complete=complete_targets,
-        help="Target, or the first of several that can run it.",
+        help="Target, or the first of several that can run the job.",
         show_default=True,
     )
     job = click.argument("job", required=False, metavar="[JOB | SCRIPT]", type=click.Path())
@@ -64,37 +64,41 @@ def job_arguments(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """The same for a job that is known."""
-    text = "Target, or the first of several that can run it. Default: that of the run."
+    """Adds the target and the options that override job fields, for an earlier run's job."""
+    text = "Target, or the first of several that can run the job. Default: that of the run."
     return click.option("--on", metavar="TARGET[,…]", shell_complete=complete_targets, help=text)(_changes(command))
 
 
 def detached(command: Command) -> Command:
-    """`--detach` and `--quiet` of a command that starts a run."""
+    """Adds `--detach` and `--quiet` to a command that starts a run."""
     quiet = "Do not show what the ranks write; with --detach, print only the id."
     command = click.option("--quiet", "-q", is_flag=True, help=quiet)(command)
-    return click.option("--detach", "-d", is_flag=True, help="Return at once; the run goes on.")(command)
+    return click.option("--detach", "-d", is_flag=True, help="Return at once; the run continues in the background.")(
+        command
+    )
 
 
 def after(command: Command) -> Command:
-    """`--after` of a command that starts a run."""
+    """Adds `--after` to a command that starts a run."""
     text = "Wait until this run of this machine has succeeded; may be repeated."
     return click.option("--after", multiple=True, metavar="RUN", shell_complete=complete_run, help=text)(command)
 
 
 def resume_options(command: Command) -> Command:
-    """What may be changed of a run that goes on: all but what its record and its objects are called by."""
+    """Adds the options that may change in a resumed run: all except those that its record and objects are named
+    after.
+    """
     return _changes(command, but=("--name", "--label", "--via"))
 
 
 def _changes(command: Command, but: Collection[str] = ()) -> Command:
-    """What may be overridden of a job."""
+    """Adds the options that override job fields."""
     options = {
         "--name": click.option("--name", help="Name of the job."),
         "--nodes": click.option("--nodes", metavar="N|MIN:MAX", help="Number of nodes."),
         "--procs-per-node": click.option("--procs-per-node", metavar="N|auto", help="Processes on each node."),
         "--gpus": click.option(
-            "--gpus", type=WholeNumber(0), metavar="N", help="GPUs of each node, with a process for each."
+            "--gpus", type=WholeNumber(0), metavar="N", help="GPUs of each node, and one process per GPU."
         ),
         "--env": click.option(
             "--env", "-e", "env", multiple=True, metavar="NAME=VALUE", help="Set a variable; may be repeated."
@@ -110,19 +114,19 @@ def _changes(command: Command, but: Collection[str] = ()) -> Command:
         "--label": click.option(
             "--label", "-l", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated."
         ),
-        "--timeout": click.option("--timeout", metavar="2h", help="End the run after this time."),
+        "--timeout": click.option("--timeout", metavar="2h", help="Stop the run after this time."),
         "--queue": click.option("--queue", metavar="NAME", help="Queue of the cluster that admits the job."),
         "--restarts": click.option("--restarts", type=WholeNumber(0), metavar="N", help="Restarts after failures."),
         "--python": click.option("--python", metavar="PATH", help="The script's interpreter."),
         "--cold": click.option("--cold", is_flag=True, help="Start each rank as a new interpreter."),
-        "--via": click.option("--via", metavar="WAY", help="Kind of object on a cluster: job, jobset, trainjob, …"),
+        "--via": click.option("--via", metavar="KIND", help="Workload kind on a cluster: job, jobset, trainjob, …"),
         "--set": click.option(
             "--set",
             "settings",
             multiple=True,
             metavar="FIELD=VALUE",
             shell_complete=complete_setting,
-            help="Any field: --set grace=1min.",
+            help="Set any field of the job: --set grace=1min.",
         ),
     }
     for name in reversed(options):
@@ -132,34 +136,34 @@ def _changes(command: Command, but: Collection[str] = ()) -> Command:
 
 
 def on_cluster(command: Command) -> Command:
-    """`--on TARGET`, of commands for one run."""
+    """Adds `--on TARGET` to a command for one run."""
     text = "A run on this cluster, started by any machine."
     return click.option("--on", metavar="TARGET", shell_complete=complete_targets, help=text)(command)
 
 
 def require_named(run: str | None, on: str | None, labels: Sequence[str] = ()) -> None:
-    """Raise UsageError for a command that changes the newest run of a target: that may be of another user."""
+    """Raises UsageError for a command that would change the newest run of a target, which may be another user's."""
     if on is not None and run is None and not labels:
         raise click.UsageError("with --on, name the run")
 
 
 def run_argument(command: Command) -> Command:
-    """`[RUN]`: an id, a unique prefix of one, the name of a job for its newest run; nothing for the newest of all."""
+    """Adds `[RUN]`: an id, a unique prefix of one, or a job name for its newest run; by default the newest run."""
     return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
 def runs_argument(command: Command) -> Command:
-    """`[RUN…]`: several, each as `run_argument` takes it; nothing for the newest of all, or for those with a label."""
+    """Adds `[RUN…]`: several runs, each as in `run_argument`; by default the newest run, or those with a label."""
     return click.argument("runs", nargs=-1, metavar="[RUN…]", shell_complete=complete_run)(command)
 
 
 def labelled(text: str) -> Callable[[Command], Command]:
-    """`--label KEY[=VALUE]`, which selects runs; with this help."""
+    """Adds `--label KEY[=VALUE]`, which selects runs; with this help."""
     return click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help=text)
 
 
 def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of runs that the command takes, and names of jobs that have several, by their beginning."""
+    """Completes ids of runs that the command accepts, and names of jobs with several runs."""
     from collections import Counter
 
     from windlass.errors import WindlassError
@@ -174,14 +178,14 @@ def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: st
         if command in ("stop", "resume"):
             begun = [status for status in begun if (status.phase in TERMINAL) is (command == "resume")]
         ids = [status.id for status in begun]
-        names = Counter(map(job_name, ids) if command != "rm" else ())  # it takes none
+        names = Counter(map(job_name, ids) if command != "rm" else ())  # `rm` accepts no job names
         return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
     except WindlassError:  # completion prints no messages
         return []
 
 
 def or_file(names: Iterable[str], incomplete: str) -> list[Any]:
-    """Those of the names that begin so, and files: for what may be either."""
+    """Completes the names that begin with `incomplete`, and files, for arguments that may be either."""
     from click.shell_completion import CompletionItem
 
     found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -189,7 +193,7 @@ def or_file(names: Iterable[str], incomplete: str) -> list[Any]:
 
 
 def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of targets; also of the last one of `a,b`."""
+    """Completes names of targets, including the last one of `a,b`."""
     from windlass.actions.targets import target_names
     from windlass.runs.context import here
 
@@ -198,7 +202,7 @@ def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Fields of a job file with `=`, and the values of those that have few."""
+    """Completes fields of a job file with `=`, and the values of fields with few values."""
     from click.shell_completion import CompletionItem
 
     from windlass.spec.schema import job_settings
@@ -214,14 +218,14 @@ def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Checkpoints, by the beginning of their names, of the run that this command or its group is given."""
+    """Completes names of checkpoints of the run given to this command or its group."""
     from windlass.actions.checkpoints import look
     from windlass.actions.runs import find
     from windlass.errors import WindlassError
     from windlass.runs.context import here
 
     try:
-        # Behind an option without its value click reads no argument, and leaves the words as they are.
+        # After an option without its value, click parses no argument and leaves the words in `args`.
         run = ctx.params.get("run") or next(iter(ctx.args), None)
         run = run or (ctx.parent.params.get("run") if ctx.parent is not None else None)
         with here().store() as store:
@@ -232,7 +236,7 @@ def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incompl
 
 
 def seconds(text: str, option: str, hint: str) -> float:
-    """Seconds of the duration given to `option`. Raises UsageError with `hint`."""
+    """Parses the duration given to `option` into seconds. Raises UsageError with `hint`."""
     from windlass.errors import UsageError
     from windlass.spec.units import parse_duration
 
@@ -243,7 +247,7 @@ def seconds(text: str, option: str, hint: str) -> float:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """The regular expression given to `--grep`. Raises UsageError."""
+    """Compiles the regular expression given to `--grep`. Raises UsageError."""
     from windlass.errors import UsageError
 
     try:
@@ -258,7 +262,7 @@ def overrides(
     labels: tuple[str, ...] = (), gpus: int | None = None, restarts: int | None = None, env_files: tuple[str, ...] = (),
     queue: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Job fields from the options above. Raises UsageError."""
+    """Returns the job fields set by the options above. Raises UsageError."""
     fields: dict[str, Any] = {}
     for setting in settings:
         path, value = _pair(setting, "--set")
@@ -291,7 +295,7 @@ def overrides(
 
 @contextlib.contextmanager
 def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
-    """Name the option in place of the file in a JobFileError on a field that an option of `overrides` gave."""
+    """Context manager: a JobFileError on a field set by an option names the option in place of the file."""
     from windlass.errors import JobFileError
 
     try:
@@ -302,7 +306,7 @@ def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, str]:
-    """The options of `overrides` by the fields that they gave."""
+    """Returns the options of `overrides` by the fields that they set."""
     fields = ("name", "nodes", "procs_per_node", "timeout", "python", "restarts", "queue")
     named = {field: f"--{field.replace('_', '-')}" for field in fields if given.get(field) is not None}
     named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
@@ -316,7 +320,7 @@ def _flags(given: Mapping[str, Any]) -> dict[str, str]:
 def _by_flag(problem: Problem, named: Mapping[str, str]) -> Problem:
     from dataclasses import replace
 
-    if ":" in problem.where:  # a line of the file
+    if ":" in problem.where:  # a problem at a line of the file
         return problem
     for field, flag in named.items():
         if problem.field == field or problem.field.startswith((f"{field}.", f"{field}[")):
@@ -334,7 +338,9 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _variables_in(file: str) -> Iterator[tuple[str, str]]:
-    """The variables of a file as `docker run --env-file` takes it, and with quotes as shells do. Raises UsageError."""
+    """Yields the variables of a file in the format of `docker run --env-file`, with quotes as in shells. Raises
+    UsageError.
+    """
     from pathlib import Path
 
     from windlass.errors import UsageError
@@ -362,18 +368,18 @@ def _nodes(text: str) -> Any:
     try:
         return {"min": int(least), "max": int(most)} if sign else int(least)
     except ValueError:
-        return text  # the parser says what is wrong with it
+        return text  # the parser reports the error
 
 
 def _number(text: str) -> Any:
     try:
         return int(text)
     except ValueError:
-        return text  # `auto`; of anything else the parser says what is wrong with it
+        return text  # `auto`; for other text, the parser reports the error
 
 
 def _assign(fields: dict[str, Any], option: str, path: Sequence[str], value: Any) -> None:
-    """`resources.gpus` as 1 → {"resources": {"gpus": 1}}, which leaves what else the job says of its resources."""
+    """Sets a nested field: `resources.gpus` to 1 → {"resources": {"gpus": 1}}, keeping the job's other resources."""
     from windlass.actions.jobs import Parts
     from windlass.errors import UsageError
 
@@ -386,7 +392,7 @@ def _assign(fields: dict[str, Any], option: str, path: Sequence[str], value: Any
 
 
 def _value(text: str) -> Any:
-    """The value that the text would be in a job file."""
+    """Parses a text as a value in a job file."""
     from windlass.spec.yamltext import plain_scalar
 
     if text[:1] in "[{":
@@ -396,5 +402,5 @@ def _value(text: str) -> Any:
         try:
             return YAML(typ="safe", pure=True).load(text)
         except (YAMLError, ValueError, RecursionError):
-            return text  # the parser says what is wrong with it
+            return text  # the parser reports the error
     return plain_scalar(text)

@@ -1,4 +1,4 @@
-"""Text of a plan: what starts where, by which command line, and what is wrong."""
+"""Formats a plan: nodes and their command lines, and problems."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from windlass.plan.steps import Added, CodeStep, NetworkStep, NodeStep, SentFile
 from windlass.worker.protocol import NodeSpec
 
 NODES_SHOWN: Final = 8
-"""A plan of more nodes shows the first ones; they differ in their numbers alone."""
+"""Maximum number of nodes shown; further nodes differ only in their rank."""
 LARGEST_SHOWN: Final = 5
 RULES_SHOWN: Final = 8
 
 
 def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """Everything that `windlass plan` shows; with `verbose` the environment of each node too."""
+    """Returns the output lines of `windlass plan`; with `verbose` also the environment of each node."""
     shape = size_of_run(plan.num_nodes, plan.procs_per_node)
     least = plan.policy.min_nodes
     shape += f", and with {count(least, 'node')} if others are lost" if least < plan.num_nodes else ""
@@ -46,7 +46,7 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
         if nodes_shown > NODES_SHOWN and not verbose:
             lines += ["", f"… and {count(len(plan.steps) - place + 1, 'step')} more like these: windlass plan -v"]
             break
-        has_setup = plan.engine != "local" or nodes_shown == 1  # nodes of one machine run it once, and not each
+        has_setup = plan.engine != "local" or nodes_shown == 1  # simulated nodes on one machine share one setup
         lines += ["", *_step(place, step, paint, verbose=verbose, common=common, has_setup=has_setup)]
     if common:
         lines += ["", "every node has", *(f"  {line}" for line in _environment(common, paint))]
@@ -67,7 +67,7 @@ def _ending(plan: Plan, paint: Paint) -> str:
 
 
 def note_lines(notes: Sequence[Note], paint: Paint) -> list[str]:
-    """What to know before the run and what to do about it, what blocks it first."""
+    """Returns lines with the notes on a plan and their fixes, blocking problems first."""
     ordered = sorted(notes, key=lambda note: not note.blocks)
     return [
         (paint("error:   ", "red", bold=True) if note.blocks else paint("warning: ", "yellow", bold=True))
@@ -93,7 +93,8 @@ def _policy(plan: Plan, paint: Paint) -> list[str]:
 def _step(
     place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool
 ) -> list[str]:
-    summary = step.summary.split(": ", 1)[0] if isinstance(step, NodeStep) else step.summary  # its command is below
+    # the command is shown below
+    summary = step.summary.split(": ", 1)[0] if isinstance(step, NodeStep) else step.summary
     lines = []
     if isinstance(step, CodeStep) and step.added is not None:
         lines = _code(step, step.added, paint, verbose=verbose)
@@ -105,7 +106,7 @@ def _step(
 
 
 def _node(spec: NodeSpec, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool) -> list[str]:
-    """The folder, the commands and the variables of a node."""
+    """Returns lines with the folder, the commands and the variables of a node."""
     rows = [[paint("in", dim=True), tilde(spec.cwd)]]
     if has_setup and (setup := spec.setup.strip()):
         lines_of_setup = setup.count("\n") + 1
@@ -131,7 +132,7 @@ def _node(spec: NodeSpec, paint: Paint, *, verbose: int, common: Mapping[str, st
 
 
 def _code(step: CodeStep, added: Added, paint: Paint, *, verbose: int) -> list[str]:
-    """The files that are sent and their sizes, and the rules that leave files out."""
+    """Returns lines with the uploaded files and their sizes, and the rules that exclude files."""
     files = step.files
     total = f"{count(len(files), 'file')}, {size(step.unpacked_bytes)}"
     ours = f"{count(added.files, 'file')} of Windlass, {size(added.bytes)}"
@@ -155,7 +156,7 @@ def _code(step: CodeStep, added: Added, paint: Paint, *, verbose: int) -> list[s
 
 
 def _folders(files: Sequence[SentFile]) -> list[tuple[int, str]]:
-    """The folders at the top and the bytes in each, the largest first."""
+    """Returns the bytes of each top-level folder, the largest first."""
     found: Counter[str] = Counter()
     for one in files:
         top, slash, _ = one.name.partition("/")
@@ -168,7 +169,7 @@ def _sized(largest: Sequence[tuple[int, str]]) -> str:
 
 
 def _network(step: NetworkStep, paint: Paint, *, verbose: int) -> list[str]:
-    """The address of each node, and the commands that make and remove the network."""
+    """Returns lines with the address of each node, and the commands that create and remove the network."""
     nodes = step.nodes if verbose else step.nodes[:NODES_SHOWN]
     lines = table([[paint(node.host, dim=True), node.address, node.namespace] for node in nodes])
     commands = [shlex.join(argv) for argv in (*step.make, *step.remove)]
@@ -181,7 +182,7 @@ def _network(step: NetworkStep, paint: Paint, *, verbose: int) -> list[str]:
 
 
 def _common_environment(plan: Plan) -> dict[str, str]:
-    """What all nodes have alike."""
+    """Returns the variables that are equal on all nodes."""
     found: dict[str, str] | None = None
     for step in plan.every(NodeStep):
         pairs = step.spec.env.items() if found is None else found.items() & step.spec.env.items()

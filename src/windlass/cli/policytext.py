@@ -1,4 +1,4 @@
-"""The text of `windlass cluster policy`."""
+"""Formats the output of `windlass cluster policy`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.clusters.policies.named import ClusterPolicies
 
 
 def policy_lines(found: ClusterPolicies, paint: Paint) -> Iterator[str]:
-    """Each policy with whom it is for, its size, its JSON, and why statements are as they are."""
+    """Yields each policy with its users, size, JSON, and the reasons for its statements."""
     if found.written:
         yield from (f"{path} written" for path in found.written)
     for one in () if found.written else found.policies:

@@ -1,4 +1,4 @@
-"""`prices`: lists what instance types and services of AWS cost, and fetches the prices of a region."""
+"""`prices`: lists prices of AWS instance types and services, and fetches the prices of a region."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING = "–"
 
 
 def _complete_type(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Families until there is a dot, then sizes."""
+    """Completes instance families up to the dot, then sizes."""
     from windlass.pricing.instances import instance_types
 
     found = instance_types(incomplete)
@@ -29,7 +29,7 @@ def _complete_type(_context: click.Context, _parameter: click.Parameter, incompl
 
 @click.group()
 def prices() -> None:
-    """List and update prices of AWS: instances, volumes, file systems, networks. List prices, each with its date.
+    """List and update AWS list prices, each with its date: instances, volumes, file systems, networks.
 
     \b
     Example:
@@ -40,12 +40,12 @@ def prices() -> None:
 
 @prices.command("list", short_help="List prices and facts of instance types.")
 @click.argument("types", nargs=-1, metavar="[TYPE]…", shell_complete=_complete_type)
-@click.option("--region", metavar="REGION", help="AWS region. Default: that of the login, else us-east-1.")
+@click.option("--region", metavar="REGION", help="AWS region. Default: the configured one, else us-east-1.")
 @options.output
 def list_(types: tuple[str, ...], region: str | None, form: str) -> int:
-    """List prices and facts of instance types, or families such as `g5`; without TYPE those with GPUs, and services.
+    """List prices and facts of instance types, or families such as `g5`. Default: types with GPUs, and services.
 
-    A price that no source states is shown as unknown, as those of `ml.*` are: SageMaker's are not listed.
+    A price without a source is shown as unknown. SageMaker's prices (`ml.*`) are not included.
 
     \b
     Example:
@@ -66,11 +66,11 @@ def list_(types: tuple[str, ...], region: str | None, form: str) -> int:
     "regions",
     multiple=True,
     metavar="REGION",
-    help="AWS region; may be repeated. Default: that of the login, else us-east-1.",
+    help="AWS region; may be repeated. Default: the configured one, else us-east-1.",
 )
 @options.output
 def update(regions: tuple[str, ...], form: str) -> int:
-    """Fetch prices of a region from AWS, for plans and estimates of this user; the newer figure wins.
+    """Fetch the prices of a region from AWS, for plans and estimates of this user; newer prices replace older ones.
 
     The login needs pricing:GetProducts, and ec2:DescribeSpotPriceHistory for the range of spot prices.
 
@@ -89,7 +89,7 @@ def update(regions: tuple[str, ...], form: str) -> int:
 
 
 def list_lines(found: PriceList, paint: Paint) -> list[str]:
-    """What `prices list` shows: instance types, then other prices, then where the figures are from."""
+    """Returns the output lines of `prices list`: instance types, then other prices, then the sources."""
     blocks = []
     if found.instances:
         blocks.append(list(_instance_lines(found.instances, paint)))
@@ -133,7 +133,7 @@ def _row(one: InstancePrice) -> list[str]:
 
 
 def _notes(found: PriceList) -> list[str]:
-    """Region and kind of the prices, their sources, and what to do where one is unknown."""
+    """Returns lines with region and kind of the prices, their sources, and what to do about unknown prices."""
     priced = [*(one.on_demand for one in found.instances), *(one.price for one in found.charges)]
     sources = dict.fromkeys(f"{one.date}: {one.source}" for one in priced if one is not None)
     ranges = [one.spot for one in found.instances if one.spot is not None]
@@ -149,7 +149,7 @@ def _notes(found: PriceList) -> list[str]:
 
 
 def updated_lines(done: PricesUpdated, paint: Paint) -> list[str]:
-    """What `prices update` shows: how many prices of each region, and which stay unknown."""
+    """Returns the output lines of `prices update`: the number of prices of each region, and unknown ones."""
     lines = []
     for one in done.regions:
         spot = f", {one.num_spot} spot" if one.num_spot else ""

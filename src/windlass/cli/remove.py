@@ -1,4 +1,4 @@
-"""`rm`, `prune` and `du`: what removes runs that have ended, and what they take on the disk."""
+"""`rm`, `prune` and `du`: remove ended runs, and show their disk usage."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from windlass.runs.phase import TERMINAL, Phase
 from windlass.views.disk import DiskUse, PrunedRuns
 
 LARGEST: Final = 10
-"""So many runs are shown by `du`."""
+"""Maximum number of runs shown by `du`."""
 WORTH_BYTES: Final = 1 << 20
-"""Smaller folders are not named by `du`."""
+"""Minimum bytes of a folder that `du` lists."""
 ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN…", shell_complete=options.complete_run)
 @options.labelled("All ended runs with this label, with --force all; may be repeated.")
-@click.option("--force", "-f", is_flag=True, help="Stop it first where it has not ended; remove its checkpoints too.")
+@click.option("--force", "-f", is_flag=True, help="Stop active runs first, and remove checkpoints too.")
 @options.on_cluster
 @options.output
 def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | None, form: str) -> int:
     """Remove ended runs with their logs and the results inside their folders.
 
-    Refused, unless forced: a run that goes on, one after which a queued run starts (--after), and one that failed, was
-    stopped or was lost and whose folder holds the only checkpoint from which it could be resumed, or outputs that could
-    not be uploaded. Of a run that another version of Windlass recorded, only the record on this machine is removed.
+    Refused without --force: an active run; a run that a queued run waits for (--after); and a failed, stopped or lost
+    run whose folder contains its only checkpoint, or outputs that could not be uploaded. For a run recorded by another
+    version of Windlass, only the record on this machine is removed.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
         raise click.UsageError("Missing argument 'RUN…', or --label KEY=VALUE")
     context = here()
     with context.store() as store:
-        # All ids are looked up, and all runs checked, before the first is removed.
+        # All ids are resolved, and all runs checked, before the first is removed.
         unreadable = [] if on is not None else actions.unreadable_ids(runs, store)
         found = [actions.find_by_id(run, store, on) for run in runs if run not in unreadable]
         if labels:
@@ -73,17 +73,18 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
 
 @click.command()
 @click.option("--older-than", required=True, metavar="30d", help="Only runs that ended longer ago than this.")
-@click.option("--phase", "phases", multiple=True, type=click.Choice(ENDED_PHASES), help="Only runs that ended so.")
+@click.option(
+    "--phase", "phases", multiple=True, type=click.Choice(ENDED_PHASES), help="Only runs that ended in this phase."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
-@click.option("--results", "with_results", is_flag=True, help="Remove runs with results in their folders too.")
-@click.option("--force", "-f", is_flag=True, help="Remove the only checkpoints of runs that did not succeed too.")
+@click.option("--results", "with_results", is_flag=True, help="Also remove runs with results in their folders.")
+@click.option("--force", "-f", is_flag=True, help="Also remove the only checkpoints of runs that did not succeed.")
 @options.output
 def prune(older_than: str, phases: tuple[str, ...], dry_run: bool, with_results: bool, force: bool, form: str) -> int:
     """Remove the runs of this machine that ended long ago, with their logs.
 
-    A run with results in its folder, such as a model, is kept unless --results is given. Kept, unless forced: a run
-    that failed, was stopped or was lost and whose folder holds the only checkpoint from which it could be resumed, or
-    outputs that could not be uploaded.
+    A run with results in its folder, such as a model, is kept unless --results is given. Kept without --force: a
+    failed, stopped or lost run whose folder contains its only checkpoint, or outputs that could not be uploaded.
 
     \b
     Example:
@@ -134,10 +135,10 @@ def _prune_lines(found: PrunedRuns, paint: Paint) -> list[str]:
 
 
 @click.command()
-@click.option("--all", "-a", "every", is_flag=True, help="Every run, not only the largest.")
+@click.option("--all", "-a", "every", is_flag=True, help="Show all runs, not only the largest.")
 @options.output
 def du(every: bool, form: str) -> int:
-    """Show what runs and sets of data take on the disk of this machine, the largest first.
+    """Show the disk usage of runs and data sets on this machine, the largest first.
 
     \b
     Example:

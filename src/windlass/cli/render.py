@@ -33,17 +33,17 @@ CUTS = (
     *((title, 0) for title in ("NOTE", "LABELS", "TIME", "USER", "RECORD", "HOST", "NAMESPACE", "TARGET", "CHECKPOINT",
                                "ATTEMPT", "AGE", "PODS", "HOSTS", "WAITS FOR", "PROGRESS")),
 )  # fmt: skip
-"""What a list of runs loses on a narrow terminal, in turn: texts are cut to so many letters, other columns left out. An
-id begins with the name."""
+"""Columns of a list of runs that are shortened or removed on a narrow terminal, in this order, with their minimum
+width. NAME may go because the id begins with the name."""
 NAMED = 8
-"""So many runs are named in a note on several."""
+"""Maximum number of runs listed in a note."""
 
 
 def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
-    """Print lines that may be coloured; letters that the terminal's encoding lacks become `?`.
+    """Prints lines that may be coloured; characters that the terminal's encoding lacks become `?`.
 
-    On a terminal, long lines are broken between words. Names and messages of clusters, pods and files stand in them: no
-    other escape sequence reaches the terminal.
+    On a terminal, long lines are wrapped between words. Lines may contain names and messages of clusters, pods and
+    files, so all other escape sequences are removed.
     """
     out = sys.stdout if stream is None else stream
     shown = list(lines)
@@ -57,7 +57,7 @@ def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
 
 
 def print_data(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint], Iterable[str]]) -> None:
-    """Print a view, or JSON data, as JSON or YAML, or else `text`; a function is given what colours standard output."""
+    """Prints a view, or JSON data, as JSON or YAML, or else `text`, which may be a function of the painter."""
     if form == "json":
         click.echo(json.dumps(to_json(view)))
     elif form == "yaml":
@@ -67,25 +67,25 @@ def print_data(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint
 
 
 def to_yaml(data: Any) -> str:
-    """JSON data as YAML."""
+    """Formats JSON data as YAML."""
     from windlass.spec.yamlwriter import block_lines
 
     return "\n".join([*block_lines(data), ""])
 
 
 def print_item(view: Any, form: str, text: str | Iterable[str] | Callable[[Paint], Iterable[str]]) -> None:
-    """Print one of several views: as JSON one object a line, as YAML one item of a list."""
+    """Prints one of several views: in JSON one object per line, in YAML one item of a list."""
     print_data([view] if form == "yaml" else view, form, text)
 
 
 def print_detached(run_id: str, form: str, *, quiet: bool) -> None:
-    """Print the id of a run that nothing follows, and how to follow it."""
+    """Prints the id of a detached run, and how to follow it."""
     words = "runs in the background; follow it: windlass logs -f"
     print_data({"id": run_id}, form, run_id if quiet else f"{run_id} {words} {run_id}")
 
 
 def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: bool) -> None:
-    """Print a list of runs; for states that may be old, a line on standard error for each reason."""
+    """Prints a list of runs; for stale states, a line on standard error for each reason."""
     if form != "table":
         print_data(runs, form, "")
     elif not runs:
@@ -100,7 +100,7 @@ def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: boo
 
 
 def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int | None = None) -> list[str]:
-    """A table of runs, in so many `columns`; those that most runs leave empty are there only if one has them."""
+    """Formats a table of runs for `columns`; columns that are usually empty appear only if a run has a value."""
     from windlass.cli.statustext import attempt_word
 
     shown: list[tuple[str, Callable[[RunSummary], str]]] = [
@@ -137,18 +137,20 @@ def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int 
 
 
 def warning_codes(warnings: Sequence[RunWarning], paint: Paint) -> str:
-    """`ranks-alone +1`: the first warning of a run by its code, and how many others there are; `–`."""
+    """Formats the first warning of a run by its code and the number of others: `ranks-alone +1`; `–` without
+    warnings.
+    """
     more = f" +{len(warnings) - 1}" if len(warnings) > 1 else ""
     return paint(visible(warnings[0].code) + more, "yellow") if warnings else "–"
 
 
 def label_words(labels: Mapping[str, str]) -> str:
-    """`team=vision sweep=lr`."""
+    """Formats labels: `team=vision sweep=lr`."""
     return visible(" ".join(f"{key}={value}" for key, value in labels.items())) or "–"
 
 
 def first_line(note: str) -> str:
-    """The beginning of a note, for a column."""
+    """Returns the first line of a note, for a column."""
     return visible(note.partition("\n")[0]) or "–"
 
 
@@ -164,7 +166,7 @@ def _progress(run: RunSummary, now: float) -> str:
 
 
 def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
-    """Below a list of runs, a line for each reason for which states of some may be old."""
+    """Returns a line below a list of runs for each reason why states may be stale."""
     from windlass.cli.statustext import clock_time
 
     notes = []
@@ -178,12 +180,12 @@ def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
 
 
 LEFT: Final = ("JobUnknown", "ModelAway")
-"""Conditions of runs that are over, of which something is left to do."""
+"""Conditions of ended runs that still need an action by the user."""
 
 
 def condition_notes(runs: Sequence[RunSummary]) -> list[str]:
-    """Below a list of runs, a line for each that has a condition of its own, as `status` shows it. Of those that are
-    over, only where something is left to do.
+    """Returns a line below a list of runs for each run with a condition, as `status` shows it. For ended runs, only
+    conditions that need an action are listed.
     """
     return [
         f"{run.id}: {visible(run.condition.message or '')}"
@@ -193,7 +195,7 @@ def condition_notes(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def print_event(event: Event, form: str, began_at: float) -> None:
-    """Print one event."""
+    """Prints one event."""
     from windlass.cli.eventtext import event_line
 
     data = {"seq": event.seq, "time": event.time, "kind": event.kind, **event.data}

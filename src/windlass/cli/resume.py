@@ -1,4 +1,4 @@
-"""`resume`: gives a run that ended without success another attempt."""
+"""`resume`: starts another attempt of a run that ended without success."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from windlass.cli.run import TakesRest, code_line
     "checkpoint",
     metavar="CHECKPOINT",
     shell_complete=options.complete_checkpoint,
-    help="Checkpoint: its name, step or path. Default: the newest verified one.",
+    help="Checkpoint to resume from, by name, step or path. Default: the newest verified one.",
 )
 @options.resume_options
-@click.option("--new-code", is_flag=True, help="Send the code as its folder has it now; a change does that too.")
-@click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
-@click.option("--quiet", "-q", is_flag=True, help="Neither logs nor state, only the end.")
+@click.option("--new-code", is_flag=True, help="Upload the current code folder; also done if the job is changed.")
+@click.option("--detach", "-d", is_flag=True, help="Do not follow the run.")
+@click.option("--quiet", "-q", is_flag=True, help="Show neither logs nor state, only the end of the run.")
 @options.on_cluster
 @options.output
 @options.verbose
@@ -44,10 +44,10 @@ def resume(
 ) -> int:
     """Resume a run that failed, was stopped or was lost, and follow it as `windlass run` does.
 
-    The same run gets another attempt, from its newest checkpoint, and its restarts are counted anew. Options and
-    arguments after -- change its job. On this machine its code is what the folder has now; on a cluster, that which
-    was sent, unless something is changed or --new-code is given. Ends with 0 if it then succeeds, 100 if it fails, 103
-    if it is stopped.
+    The run continues with another attempt from its newest checkpoint, and its restarts are counted from zero. Options
+    and arguments after -- change its job. On this machine, the current files of the code folder are used; on a cluster,
+    the code that was uploaded, unless the job is changed or --new-code is given. Exits with 0 if the run then succeeds,
+    100 if it fails, 103 if it is stopped.
 
     \b
     Example:
@@ -64,7 +64,7 @@ def resume(
     with runs.opened(run, on) as (engine, run_id):
         runs.require_record(engine, run_id, "resume")
         since, seq = time.time(), engine.store.status(run_id).last_seq
-        # Before it is resumed: its next attempt has written nothing yet.
+        # Compared before the resume, while the folder of the next attempt has no files.
         changed = runs.changed_code(engine, run_id, context) if form == "table" and not quiet else []
         with options.named_by_flag(given):
             changes, more = options.overrides(**given), ctx.meta.get("rest") or ()

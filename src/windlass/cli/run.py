@@ -1,4 +1,4 @@
-"""`plan`, `run`, `rerun` and `stop`: what begins and ends a run."""
+"""`plan`, `run`, `rerun` and `stop`: start and stop runs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from windlass.runs.store import Store
 
 FEW_NAMES: Final = 3
-"""Names of files that a message has."""
+"""Maximum number of file names in a message."""
 SCRIPT_BYTES: Final = 1 << 20
-"""As much of a script is read to find its options."""
+"""Bytes of a script that are read to find its options."""
 FLAGS: Final = {
     "--dry-run": "windlass plan shows every step of the run, and starts nothing",
     "--image": "write --set image=IMAGE",
@@ -44,11 +44,11 @@ FLAGS: Final = {
     "-n": "write --nodes N",
     "-t": "write --timeout 2h",
 }
-"""Options of other tools, and what has the same meaning here."""
+"""Options of other tools, and the equivalent in Windlass."""
 
 
 def _meant(option: str) -> str:
-    """What to write in place of an option that `run` and `plan` do not have; empty where that is not known."""
+    """Returns what to write for an option that `run` and `plan` do not have; empty if that is unknown."""
     if option in FLAGS or not option.startswith("--"):
         return FLAGS.get(option, "")
     from windlass.spec.schema import job_schema, job_settings
@@ -65,7 +65,7 @@ def _meant(option: str) -> str:
 
 
 def _is_of_script(script: str, option: str) -> bool:
-    """Whether a script has an option of this name, as far as its text shows."""
+    """Whether the text of a script defines an option of this name."""
     with suppress(OSError), open(script, "rb") as file:
         text = file.read(SCRIPT_BYTES)
         return any(quote + option.encode() + quote in text for quote in (b"'", b'"'))
@@ -76,7 +76,7 @@ class TakesRest(click.Command):
     """A command whose arguments after `--` belong to the script, or are a whole command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set aside what follows the first `--`."""
+        """Sets aside the words after the first `--`."""
         if "--" in args:
             at = args.index("--")
             ctx.meta["rest"], args = args[at + 1 :], args[:at]
@@ -88,7 +88,7 @@ class TakesRest(click.Command):
             raise
 
     def _explain(self, ctx: click.Context, args: Sequence[str], error: click.UsageError) -> None:
-        """Raise UsageError with the command line that was meant, where what follows a script or a run is not ours."""
+        """Raises UsageError with the intended command line if options of the script are given without `--`."""
         ours, theirs, named = _split(self, ctx, args)
         option = theirs[0].partition("=")[0] if theirs else ""
         meant = _meant(option) if option and self.name in ("run", "plan", "rerun") else ""
@@ -114,12 +114,12 @@ class TakesRest(click.Command):
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word that stands where a job or a script would is a program: `torchrun`, `python`."""
+    """Whether a word in the place of a job or a script is a program: `torchrun`, `python`."""
     return not Path(word).exists() and "." not in word and shutil.which(word) is not None
 
 
 def _is_misspelled(error: click.NoSuchOption) -> bool:
-    """Whether an unknown option differs from one of ours by a letter or two."""
+    """Whether an unknown option differs from an option of Windlass by one or two letters."""
     return any(
         one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2  # --node, --nodse
         for one in error.possibilities or ()
@@ -127,9 +127,10 @@ def _is_misspelled(error: click.NoSuchOption) -> bool:
 
 
 def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """What of a command line is ours, what is not, and the first word that is no option: the script, or the run.
+    """Splits a command line into Windlass's words, other words, and the first word that is no option: the script or the
+    run.
 
-    Of a line with an unknown option before that word there is the option alone.
+    For a line with an unknown option before that word, the other words are only that option.
     """
     known = {name: one for one in command.get_params(ctx) if isinstance(one, click.Option) for name in one.opts}
     ours: list[str] = []
@@ -144,7 +145,8 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> t
             has_value = word in option.opts and not option.is_flag and not option.count
             ours += [words.popleft()] if has_value and words else []
         elif not named and word.startswith("-"):
-            return ours, [word.partition("=")[0]], ""  # no argument of a script, which comes first
+            # arguments of a script follow the script, so this is an unknown option
+            return ours, [word.partition("=")[0]], ""
         elif named:
             theirs.append(word)
         else:
@@ -154,7 +156,7 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> t
 
 
 def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tuple[Any, str, Any]:
-    """The ready job, the target's name and the context, from the options of `plan` and `run`."""
+    """Returns the ready job, the target's name and the context, from the options of `plan` and `run`."""
     from windlass.actions.jobs import read_job
     from windlass.runs.context import here
 
@@ -174,11 +176,11 @@ def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tupl
     "--files",
     metavar="FOLDER",
     type=click.Path(),
-    help="Write what the store of SageMaker has to have; with -o request or manifest.",
+    help="Write the files to upload to the store into this folder; with -o request or manifest.",
 )
 @click.pass_context
 def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, files: str | None, **given: Any) -> int:
-    """Show every step that a run would take; touches nothing.
+    """Show every step that a run would take; changes nothing.
 
     \b
     Example:
@@ -190,7 +192,7 @@ def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, files:
     """
     from windlass.actions.runs import make_plan
 
-    # Objects and requests that others apply have an id of their own, which is theirs from then on.
+    # Manifests and requests that other tools apply get a run id of their own.
     to_look = form in ("table", "json", "yaml")
     made = make_plan(*_read(ctx, job, given), to_look=to_look)
     if form.startswith("manifest"):
@@ -229,9 +231,9 @@ def run(
 ) -> int:
     """Run a job and follow it until it ends.
 
-    The run belongs to no terminal: Ctrl-C asks whether to detach or to stop, and without a terminal it detaches (code
-    130), as SIGTERM does (code 101). Only `windlass stop` and a clear answer end a run. Ends with 0 if the run
-    succeeded, 100 if it failed, 103 if it was stopped.
+    The run does not depend on the terminal: Ctrl-C asks whether to detach or to stop. Without a terminal, Ctrl-C
+    detaches (exit code 130), and so does SIGTERM (101). Only `windlass stop` or choosing to stop ends the run. Exits
+    with 0 if the run succeeded, 100 if it failed, 103 if it was stopped.
 
     \b
     Example:
@@ -248,7 +250,9 @@ def run(
 
 
 def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, after: Sequence[str]) -> int:
-    """Submit a plan, to begin `after` these runs, and without `detach` follow the run. Returns the exit code."""
+    """Submits a plan, to start `after` these runs, and follows the run unless `detach` is set. Returns the exit
+    code.
+    """
     from windlass.actions.runs import after_runs, submit
     from windlass.engines import engine_class
     from windlass.runs.context import here
@@ -259,7 +263,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
 
         emit(note_lines(made.warnings, painter(sys.stderr)), sys.stderr)
     context = here()
-    with context.store() as store:  # not before the job is known to be valid
+    with context.store() as store:  # opened only once the job is known to be valid
         engine = engine_class(made.engine).connect(store)
         try:
             status = submit(engine, after_runs(made, after, store, context), context)
@@ -269,7 +273,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
             from windlass.cli.follow import follow
 
             return follow(status.id, engine, form=form, quiet=quiet, verbose=verbose)
-        except KeyboardInterrupt:  # before `follow` could ask; what was not started yet is undone by now
+        except KeyboardInterrupt:  # before `follow` handles Ctrl-C; an incomplete submission has been undone
             from windlass.cli.follow import in_background
 
             with suppress(NoSuchRun):
@@ -296,10 +300,10 @@ def rerun(
     after: tuple[str, ...],
     **given: Any,
 ) -> int:
-    """Start a new run of the job of an earlier one, as it was recorded; options and arguments after -- change it.
+    """Start a new run with the recorded job of an earlier run; options and arguments after -- change the job.
 
-    The code is what its folder has now. Where that differs from what the earlier run began with, a line says so;
-    `windlass cp RUN:code FOLDER` has the code of then.
+    The current files of the code folder are used, and a line names those that differ from the earlier run. The earlier
+    code is available with `windlass cp RUN:code FOLDER`.
 
     \b
     Example:
@@ -323,7 +327,7 @@ def rerun(
 
 
 def code_line(run_id: str, changed: Sequence[str]) -> str:
-    """Which files of the code are others than those that the run began with."""
+    """Returns a line with the code files that differ from those of the earlier run."""
     names = ", ".join(changed[:FEW_NAMES]) + (" …" if len(changed) > FEW_NAMES else "")
     differ = "differs" if len(changed) == 1 else "differ"
     return f"{count(len(changed), 'file')} of the code {differ} from what {run_id} began with: {visible(names)}"
@@ -332,12 +336,12 @@ def code_line(run_id: str, changed: Sequence[str]) -> str:
 @click.command()
 @options.runs_argument
 @options.labelled("All unfinished runs with this label; may be repeated.")
-@click.option("--now", is_flag=True, help="SIGKILL at once, without the grace period.")
+@click.option("--now", is_flag=True, help="Send SIGKILL at once, without a grace period.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the runs have ended.")
 @options.on_cluster
 @options.output
 def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: bool, on: str | None, form: str) -> int:
-    """End runs: SIGTERM to every rank, the job's grace period, then SIGKILL. Without a name, the newest run.
+    """Stop runs: SIGTERM to every rank, the job's grace period, then SIGKILL. Default: the newest run.
 
     
     Example:
@@ -352,7 +356,7 @@ def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: boo
     context = here()
     with context.store() as store:
         found = actions.find_all(runs, labels, store, on, context, is_over=False)
-        # All are asked to end before the first is waited for: their grace periods pass at once.
+        # All runs get their stop request before the first is awaited, so that their grace periods overlap.
         stopped = [_request_stop(engine, run_id, form, now=now, no_wait=no_wait) for engine, run_id in found]
         for engine, run_id, grace, note in stopped:
             if grace is not None:
@@ -366,7 +370,7 @@ def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: boo
 
 
 def _name_unfinished(store: Store, job: str, named: Collection[str]) -> None:
-    """After a stop of the newest run, or the newest of a job, that had ended already: name those that have not."""
+    """Prints other unfinished runs after a stop of a run, chosen as the newest, that had ended already."""
     others = [one for one in store.statuses() if not one.phase.is_terminal and (one.name == job or not named)]
     ids = " ".join(one.id for one in others[:FEW_NAMES])
     if others:
@@ -376,7 +380,9 @@ def _name_unfinished(store: Store, job: str, named: Collection[str]) -> None:
 def _request_stop(
     engine: Engine, run_id: str, form: str, *, now: bool, no_wait: bool
 ) -> tuple[Engine, str, float | None, str]:
-    """Ask a run to end. Returns it, the grace period to wait for (None: not at all), and a note for its line."""
+    """Requests the stop of a run. Returns the run, the grace period to wait for (None: do not wait), and a note for its
+    line.
+    """
     from windlass.actions import runs
 
     before = engine.status(run_id)
@@ -386,7 +392,7 @@ def _request_stop(
     grace = 0.0 if now or is_over else engine.grace_seconds(run_id)
     left: list[str] = []
     if is_over:
-        with suppress(EngineError):  # a target that does not answer is asked again by the stop itself
+        with suppress(EngineError):  # the stop itself contacts the target again
             left = engine.still_running(run_id)
     engine.stop(run_id, now=now)
     if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
@@ -406,7 +412,9 @@ def _request_stop(
 
 
 def stopping(before: Status, grace: float, *, now: bool, is_slow: bool, is_recorded: bool) -> str:
-    """What a stop does to a run that was as `before`, whose attempts are not known where it is not recorded here."""
+    """Describes the effect of a stop on a run with the status `before`; its attempts are unknown unless it is recorded
+    here.
+    """
     from windlass.runs.phase import Phase
 
     if before.phase is Phase.UPLOADING:

@@ -1,4 +1,4 @@
-"""Prints runs as their engine reports them: with a ledger where there is a record, else with their pods."""
+"""Prints runs as their engine reports them: with time accounting if a record exists, else with their pods."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ EVERY = Filter()
 
 
 def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Filter = EVERY) -> int:
-    """Print the runs of a target, then a line for each run that changes, until Ctrl-C or the end of the named run.
+    """Prints the runs of a target, then a line for each run that changes, until Ctrl-C or the end of the named run.
 
-    For a program, nothing is printed of a named run: the caller prints its end. Returns the exit code.
+    For a program, nothing is printed for a named run, because the caller prints its end. Returns the exit code.
     """
     shown: dict[str, RunOnCluster] = {}
     trouble: str | None = None
@@ -55,7 +55,7 @@ def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Fil
 
 
 def _print_answer(answer: ClusterAnswer, form: str, *, is_one: bool) -> None:
-    """Print whether the cluster answers: as data where standard output has data."""
+    """Prints whether the cluster responds: as data if standard output contains data."""
     if form == "table" or is_one:
         states = "the state of 1 run is" if answer.runs == 1 else f"the states of {answer.runs} runs are"
         since = f"cluster {answer.target} does not answer since {clock_time(answer.as_of)}: {answer.stale}"
@@ -72,7 +72,7 @@ def _print_change(run: RunOnCluster, form: str) -> None:
 
 
 def print_state(engine: Engine, state: RunState, form: str, *, verbose: int = 0) -> None:
-    """Print one run."""
+    """Prints one run."""
     now = time.time()
     if state.is_recorded:
         run = recorded_run(state.status, engine.store, now, state)
@@ -81,7 +81,7 @@ def print_state(engine: Engine, state: RunState, form: str, *, verbose: int = 0)
 
 
 def print_end(engine: Engine, run_id: str, form: str, note: str) -> None:
-    """Print a run that was asked to end, in few lines, after a `note`."""
+    """Prints a run after a stop request in a few lines, after a `note`."""
     now = time.time()
     state = engine.state(run_id, now)
     if form == "table" and note:
@@ -93,7 +93,9 @@ def print_end(engine: Engine, run_id: str, form: str, note: str) -> None:
 
 
 def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Paint) -> list[str]:
-    """What `windlass status --on` shows of it: what its pods show, since the record is on another machine."""
+    """Returns the output lines of `windlass status --on` for a run whose record is on another machine, from its
+    pods.
+    """
     age = f"begun {duration(now - run.created_at)} ago"
     head = [paint(run.id, bold=True), phase_word(run.phase, paint), age, f"on {run.target}, started on another machine"]
     lines = ["  ".join(head)]
@@ -105,7 +107,7 @@ def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Pai
     lines += labelled("warning", statustext.warning_lines(run.warnings, paint), paint)
     members = "pods" if run.namespace else "hosts"
     lines += labelled(members, [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
-    if run.namespace and not run.pods:  # their logs are gone with them
+    if run.namespace and not run.pods:  # the logs were deleted with the pods
         return lines
     what = "show the output" if run.phase.is_terminal else "follow the output"
     command = f"windlass logs {'' if run.phase.is_terminal else '-f '}{run.id} --on {run.target}"

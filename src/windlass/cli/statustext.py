@@ -1,4 +1,4 @@
-"""Text of one run: where it is, what failed, where its time went, and which command to type next."""
+"""Formats one run: its state, failures and time accounting, and the commands to type next."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from windlass.views.code_files import ChangedFiles
 from windlass.views.run import Run, RunSummary, advance_of
 
 RANK_ROWS: Final = 8
-"""A run of more ranks is shown as groups of ranks in the same state."""
+"""Maximum number of ranks shown individually; more are grouped by state."""
 TRACEBACK_LINES: Final = 14
 VERBOSE_TRACEBACK_LINES: Final = 60
 LABEL_WIDTH: Final = 12
@@ -76,14 +76,14 @@ STARTED: Final = {
 BEFORE_RANKS: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STAGING})
 """Phases in which ranks wait for their pods, or for data."""
 _QUIET: Final = frozenset({"done", "running", "starting", "not started"})
-"""States of a rank that are no failure."""
+"""States of a rank that are not failures."""
 
 
 # -- progress ---------------------------------------------------------------------------------------------------------
 
 
 def advance_words(run: RunSummary, now: float, rate: float | None = None) -> tuple[list[str], list[str]]:
-    """How far the run is, as `25%`, `100/400` and `30s left`, and what its script reports, as `loss 0.5`."""
+    """Formats the progress of a run, as `25%`, `100/400` and `30s left`, and its script's metrics, as `loss 0.5`."""
     advance, progress = advance_of(run, now, rate), run.progress
     head = [] if advance.share is None else [f"{advance.share:.0%}"]
     if advance.step is not None:
@@ -97,7 +97,7 @@ def advance_words(run: RunSummary, now: float, rate: float | None = None) -> tup
 
 
 def importing_words(run: Run) -> str:
-    """`importing torch`: what the ranks of a run do that is starting, once they have been started; else empty."""
+    """Returns `importing torch` while the ranks of a starting run import modules; else empty."""
     is_importing = run.phase is Phase.STARTING and any(rank.pid is not None for rank in run.ranks)
     return f"importing {', '.join(run.imports)}" if is_importing and run.imports else ""
 
@@ -105,7 +105,7 @@ def importing_words(run: Run) -> str:
 def advance_lines(
     run: RunSummary, now: float, rate: float | None = None, *, width: int = 0, colour: str | None = None
 ) -> list[str]:
-    """The same on one or two lines, with a bar; the first line fills `width` columns where that is given."""
+    """Formats the progress on one or two lines, with a bar; the first line fills `width` columns if that is set."""
     head, facts = advance_words(run, now, rate)
     if (share := advance_of(run, now).share) is not None:
         beside = width_of("  ".join(["", f"{head[0]:>4}", *head[1:]]))
@@ -118,24 +118,26 @@ def advance_lines(
 
 
 def _shares(ledger: Ledger) -> list[tuple[Spent, float, float]]:
-    """What the time was spent on, with its seconds and its share of all."""
+    """Returns each activity that took time, with its seconds and its share of the total."""
     return [(spent, seconds, seconds / (ledger.wall_seconds or 1.0)) for spent, seconds in ledger.seconds.items()]
 
 
 def time_line(ledger: Ledger) -> str:
-    """Where the time went, in one line: `starting 2.1s (17%), training 9.8s (80%)`; shares below 0.5 % are left out."""
+    """Formats the time accounting on one line: `starting 2.1s (17%), training 9.8s (80%)`; without shares below
+    0.5 %.
+    """
     shares = _shares(ledger)
     shown = [part for part in shares if part[2] >= 0.005 or part[0] in WASTED] or shares
     return ", ".join(f"{spent} {duration(seconds)} ({share:.0%})" for spent, seconds, share in shown)
 
 
 def spent_row(spent: Spent, cells: Sequence[str], share: float, paint: Paint) -> list[str]:
-    """A row for one thing that time or money was spent on, with a bar."""
+    """Formats a table row with a bar for one activity that took time or money."""
     return [paint(spent, SPENT_COLOURS[spent], bold=spent in WASTED), *cells, bar(share, 20).rstrip("░")]
 
 
 def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
-    """Where the time went, with bars; of a run with restarts or wasted time also its goodput."""
+    """Formats the time accounting with bars; for a run with restarts or wasted time also its goodput."""
     lines = table(
         [
             spent_row(spent, [duration(seconds), f"{share:4.0%}"], share, paint)
@@ -154,7 +156,7 @@ def time_rows(ledger: Ledger, paint: Paint) -> list[str]:
 
 
 def exit_words(code: int) -> str:
-    """`exit code 3`, `SIGKILL`."""
+    """Formats an exit code: `exit code 3`, `SIGKILL`."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -164,7 +166,7 @@ def exit_words(code: int) -> str:
 
 
 def rank_word(state: RankState, phase: Phase) -> str:
-    """What a rank of a run in this phase is doing, or how it ended; `gone` where the end of one was not observed."""
+    """Returns what a rank is doing in this phase, or how it ended; `gone` if its end was not observed."""
     if state.exit_code is not None:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
     if state.pid is None:
@@ -173,7 +175,7 @@ def rank_word(state: RankState, phase: Phase) -> str:
 
 
 def ranks_line(ranks: Sequence[RankState], phase: Phase = Phase.TRAINING) -> str:
-    """`4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
+    """Summarizes ranks: `4 of 4 running`, `3 of 4 done, 1 failed with exit code 1`."""
     words = Counter(rank_word(state, phase) for state in ranks)
     first = "running" if words["running"] or words["starting"] or phase in BEFORE_RANKS else "done"
     rest = [
@@ -192,7 +194,7 @@ def has_failed_ranks(ranks: Sequence[RankState]) -> bool:
 def rank_rows(
     ranks: Sequence[RankState], paint: Paint, cause: events.RootCause | None, phase: Phase = Phase.TRAINING
 ) -> list[str]:
-    """A table of the ranks, those of a large run in groups of the same state."""
+    """Formats a table of the ranks, those of a large run in groups of the same state."""
 
     def word(state: RankState) -> str:
         text = rank_word(state, phase)
@@ -218,7 +220,7 @@ def rank_rows(
 
 
 def cause_headline(cause: events.RootCause) -> str:
-    """The root cause in one line: `rank 2 failed first (exit code 1): RuntimeError: boom`."""
+    """Formats the root cause on one line: `rank 2 failed first (exit code 1): RuntimeError: boom`."""
     summary = shortened(visible(cause.summary.strip()))
     if cause.rank is None:
         return summary
@@ -228,12 +230,12 @@ def cause_headline(cause: events.RootCause) -> str:
 
 
 def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """The root cause with the end of its traceback, and the ranks that failed as a result."""
+    """Formats the root cause with the end of its traceback, and the ranks that failed as a result."""
     lines = [paint(cause_headline(cause), "red", bold=True)]
     if cause.node_lost is not None:
         how = "with all its ranks" if cause.rank is not None else "before a rank was started"
         lines.append(f"  node {cause.node_lost} was lost {how}")
-    # Marks below a line of code are out of place once a narrow terminal breaks that line.
+    # Caret markers below a line of code are misplaced once a narrow terminal wraps that line.
     trace = [visible(line) for line in cause.traceback.splitlines() if line.strip(" ^~") or not line]
     num_lines = VERBOSE_TRACEBACK_LINES if verbose else TRACEBACK_LINES
     if len(trace) > num_lines:
@@ -251,7 +253,9 @@ def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> l
 
 
 def start_words(start: Start) -> str:
-    """Where an attempt continued: `from step 120`, `resumed by the script at step 7,000`, `start step not known`."""
+    """Formats where an attempt continued: `from step 120`, `resumed by the script at step 7,000`, `start step not
+    known`.
+    """
     where = f"step {start.step:,}" if start.step is not None else ""
     match start.origin:
         case Origin.BEGINNING:
@@ -265,7 +269,9 @@ def start_words(start: Start) -> str:
 
 
 def attempt_words(run: Run) -> str:
-    """`3 after a hang, from step 120, 1 restart left`; empty for a first attempt of a job without restarts."""
+    """Formats the newest attempt: `3 after a hang, from step 120, 1 restart left`; empty for a first attempt without
+    restarts.
+    """
     if len(run.attempts) <= 1 and not run.max_restarts:
         return ""
     words = [attempt_word(run)]
@@ -276,7 +282,7 @@ def attempt_words(run: Run) -> str:
 
 
 def attempt_word(run: RunSummary) -> str:
-    """`3 after a hang`: the newest attempt, and why it was started."""
+    """Formats the newest attempt with the reason for its start: `3 after a hang`."""
     if len(run.attempts) < 2:
         return str(len(run.attempts))
     before, newest = run.attempts[-2:]
@@ -285,7 +291,7 @@ def attempt_word(run: RunSummary) -> str:
 
 
 def left_words(run: Run, now: float) -> str:
-    """The newest checkpoint of a run that ended before it was done, else what its script may have saved by itself."""
+    """Returns the newest checkpoint of a run that ended early, else files that its script may have saved itself."""
     if run.checkpoint is not None:
         return checkpoint_words(run, now)
     if (save := run.own_save) is not None:
@@ -301,7 +307,7 @@ def left_words(run: Run, now: float) -> str:
 
 
 def checkpoint_words(run: RunSummary, now: float) -> str:
-    """`step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`: the newest checkpoint; empty without one."""
+    """Formats the newest checkpoint: `step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`; empty without one."""
     saved = run.checkpoint
     if saved is None:
         return ""
@@ -313,7 +319,7 @@ def checkpoint_words(run: RunSummary, now: float) -> str:
 
 
 def warning_lines(warnings: Sequence[RunWarning], paint: Paint) -> list[str]:
-    """Each warning as a sentence with the ranks and the attempt that it concerns, and what to do about it."""
+    """Formats each warning as a sentence with the affected ranks and attempt, and what to do about it."""
     lines = []
     for one in warnings:
         where = [ranks_named(one.ranks)] if one.ranks else []
@@ -329,7 +335,7 @@ def warning_lines(warnings: Sequence[RunWarning], paint: Paint) -> list[str]:
 def labelled(
     label: str, lines: str | Sequence[str], paint: Paint, colour: str | None = None, width: int = LABEL_WIDTH
 ) -> list[str]:
-    """Lines behind a label of so many columns; none for empty text."""
+    """Formats lines after a label of `width` columns; nothing for empty text."""
     shown = [lines] if isinstance(lines, str) else lines
     return [
         paint(("" if place else label).ljust(width), dim=True) + paint(line, colour)
@@ -339,49 +345,49 @@ def labelled(
 
 
 def clock_time(at: float) -> str:
-    """`14:03:22`, of an earlier day with the date, in the time zone of this machine."""
+    """Formats a time in the time zone of this machine: `14:03:22`, with the date if it is not today."""
     same_day = time.localtime(at)[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def data_words(staged: events.DataStaged) -> str:
-    """`digits: 42 files, 17.9 MB of s3://bucket/digits/, set:5f2c8a…`."""
+    """Formats a staged data set: `digits: 42 files, 17.9 MB of s3://bucket/digits/, set:5f2c8a…`."""
     what = f"{count(staged.files, 'file')}, {size(staged.bytes)} of {staged.source}, {staged.digest[:DIGEST_CHARS]}…"
     return f"{staged.name}: {visible(what)}"
 
 
 def uploaded_words(uploaded: events.OutputsUploaded) -> str:
-    """`3 files, 17.9 MB in s3://bucket/runs/digits-7/, set:5f2c8a…`."""
+    """Formats uploaded outputs: `3 files, 17.9 MB in s3://bucket/runs/digits-7/, set:5f2c8a…`."""
     what = f"{count(uploaded.files, 'file')}, {size(uploaded.bytes)} in {uploaded.destination}"
     return visible(f"{what}, {uploaded.digest[:DIGEST_CHARS]}…")
 
 
 def collected_words(collected: events.OutputsCollected) -> str:
-    """`3 files, 17.9 MB of node 0`."""
+    """Formats collected outputs: `3 files, 17.9 MB of node 0`."""
     of = f"node {collected.nodes[0]}" if len(collected.nodes) == 1 else count(len(collected.nodes), "node")
     return f"{count(collected.files, 'file')}, {size(collected.bytes)} of {of}"
 
 
 def code_words(run: Run) -> list[str]:
-    """The commit of the code, and why the code was not kept with the run."""
+    """Returns the commit of the code, and why the code was not kept with the run."""
     commit = [revision_words(run.revision)] if run.revision is not None else []
     return [*commit, *([f"not kept with the run: {visible(run.code_not_kept)}"] if run.code_not_kept else [])]
 
 
 def revision_words(revision: Revision) -> str:
-    """`3f2a1b9c04de (main), 2 files changed since`."""
+    """Formats the commit: `3f2a1b9c04de (main), 2 files changed since`."""
     commit = revision.commit[:COMMIT_CHARS] or "no commit yet"
     branch = f" ({visible(revision.branch)})" if revision.branch else ""
     return commit + branch + (f", {count(revision.changed, 'file')} changed since" if revision.changed else "")
 
 
 def difference_words(one: DataDifference) -> str:
-    """`digits is not what digits-7 has read: set:5f2c8a… then`."""
+    """Formats a data set that changed: `digits is not what digits-7 has read: set:5f2c8a… then`."""
     return visible(f"{one.name} is not what {one.run} has read, which was {one.digest[:DIGEST_CHARS]}…")
 
 
 def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """Everything that `windlass status` shows."""
+    """Returns the output lines of `windlass status`."""
     over, span = run.phase.is_terminal, duration(run.elapsed(now))
     head = [
         paint(run.id, bold=True),
@@ -438,9 +444,9 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
 def summary_lines(
     run: Run, now: float, paint: Paint, why: Sequence[str] = (), *, verdict: str = "", verbose: int = 0
 ) -> list[str]:
-    """The end of `windlass run`: how the run ended, why, where the time went and where the results are.
+    """Returns the summary at the end of `windlass run`: how and why the run ended, its time accounting and its results.
 
-    `why` are the lines of a diagnosis, in place of the root cause as the worker reported it; `verdict` is its code.
+    `why` are the lines of a diagnosis, which replace the root cause reported by the worker; `verdict` is its code.
     """
     warnings = [one for one in run.warnings if one.code != verdict]
     lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
@@ -464,7 +470,7 @@ def summary_lines(
 def output_words(
     output_dir: str, collected: events.OutputsCollected | None = None, run_id: str = "RUN", *, is_over: bool = False
 ) -> str:
-    """Where the results are, and whether any are there."""
+    """Formats where the results are, and whether there are any."""
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
         if collected is None:
@@ -478,7 +484,9 @@ def output_words(
 
 
 def changed_files_lines(found: ChangedFiles | None) -> list[str]:
-    """The files of the code folder that are in the output, those that would be lost, and what keeps them."""
+    """Formats the files of the code folder that were copied to the outputs, those that would be lost, and how to keep
+    them.
+    """
     lines = []
     if found is not None and found.copied:
         of_nodes = f" of {count(found.copied_nodes, 'node')}" if found.copied_nodes > 1 else ""
@@ -496,7 +504,7 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
         lines.append("They changed while this run trained, and another run may overwrite them.")
     else:
         lines.append("That folder was deleted with the machines of this run.")
-    if not found.patterns:  # outputs.collect names them all: a warning says why they were not copied
+    if not found.patterns:  # with patterns, a warning explains why the files were not copied
         return lines
     patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
     one = shlex.quote(f"outputs.collect={patterns}")
@@ -505,7 +513,7 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
 
 
 def _end_of(path: str) -> str:
-    """The end of a path that is longer than a line: its row would wrap, and so would all others."""
+    """Returns the end of a path that is longer than a line, so that no row of the table wraps."""
     return path if len(path) <= PATH_CHARS else f"…{path[1 - PATH_CHARS :]}"
 
 
@@ -519,7 +527,7 @@ def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:
 
 
 def _network_lines(run: Run, paint: Paint) -> list[str]:
-    """The address of each node that has a network of its own, and while it exists, the namespace to enter."""
+    """Formats the address of each node with a network namespace, and while that exists, how to enter it."""
     nodes = run.network.nodes if run.network is not None else ()
     rows = [
         [
@@ -534,7 +542,7 @@ def _network_lines(run: Run, paint: Paint) -> list[str]:
 
 
 def _next_lines(run: Run, paint: Paint, *, is_explained: bool = True) -> list[str]:
-    """Commands to type next, and what they do; `windlass why` among them where its answer is not shown."""
+    """Returns commands to type next, with their effect, including `windlass why` if no verdict is shown."""
     cause, saved = run.cause, run.checkpoint
     pairs: list[tuple[str, str]] = []
     if not is_explained and (run.waits_for or run.phase in (Phase.FAILED, Phase.LOST)):

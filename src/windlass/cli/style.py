@@ -1,4 +1,4 @@
-"""Whether and how to colour: `NO_COLOR` holds, and so does a pipe."""
+"""Decides whether to use colours, from `NO_COLOR`, `FORCE_COLOR` and the terminal, and defines them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ PHASE_COLOURS: Final = {
 }
 SPENT_COLOURS: Final = {**PHASE_COLOURS, "redone": "yellow", "hung": "red", "unobserved": "bright_black"}
 RANK_COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue", "red")
-"""Ranks take them in turn."""
+"""Colours of ranks, used in turn."""
 
 
 def phase_word(phase: Phase, paint: Callable[..., str]) -> str:
-    """The phase in its colour."""
+    """Returns the phase in its colour."""
     return paint(phase, PHASE_COLOURS[phase], bold=phase.is_terminal)
 
 
 def coloured(stream: IO[Any]) -> bool:
-    """Whether `stream` is to have colours: https://no-color.org, then `FORCE_COLOR`, then whether it is a terminal."""
+    """Whether to colour output to `stream`: https://no-color.org, then `FORCE_COLOR`, then whether it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -50,10 +50,10 @@ def interactive(stream: IO[Any]) -> bool:
     """Whether `stream` is a terminal that can move its cursor."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-    except ValueError:  # closed
+    except ValueError:  # the stream is closed
         return False
 
 
 def can_draw(*streams: IO[Any]) -> bool:
-    """Whether a view that moves may be drawn on `streams`: all are terminals, and NO_COLOR is not set."""
+    """Whether an animated view may be drawn on `streams`: all are terminals, and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and all(interactive(stream) for stream in streams)

@@ -1,4 +1,6 @@
-"""`targets`, and `target setup`: creates what supervisors in a cluster need, once for a namespace."""
+"""`targets` lists targets; `target setup` creates the objects that supervisors in a cluster need, once per
+namespace.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ COLOURS = {"created": "green", "changed": "yellow", "removed": "yellow", "kept":
 @click.command()
 @options.output
 def targets(form: str) -> int:
-    """List the targets that --on can name, each with where it is and the file that names it.
+    """List the targets for --on, each with its location and the file that defines it.
 
-    They are read from targets.yaml in this folder, then from ~/.config/windlass/targets.yaml, then from the clusters
-    that `windlass cluster up` has made. The first file that has a name counts.
+    Targets are read from targets.yaml in this folder, then from ~/.config/windlass/targets.yaml, then from the clusters
+    created by `windlass cluster up`. The first file that defines a name wins.
 
     \b
     Example:
@@ -61,7 +63,7 @@ def targets(form: str) -> int:
 
 
 def _place(target: Target) -> str:
-    """Where a target is, in a few words: the context and the namespace of a cluster, the region of an account."""
+    """Formats the location of a target: context and namespace of a cluster, or region of an account."""
     words = [str(getattr(target, field)) for field in ("context", "namespace", "region") if getattr(target, field, "")]
     return " ".join(words) or "this machine"
 
@@ -76,16 +78,17 @@ def target() -> None:
     """
 
 
-@target.command(short_help="Let the supervisors of runs run in the cluster.")
+@target.command(short_help="Let supervisors run in the cluster.")
 @click.argument("name", metavar="TARGET")
 @click.option("--remove", is_flag=True, help="Remove the objects; refused while supervisors use them.")
 @options.output_as("table", "json", "yaml", "manifest")
 def setup(name: str, remove: bool, form: str) -> int:
-    """Have the supervisors of runs run in the cluster: create their service account and its Role.
+    """Let supervisors run in the cluster: create their service account and its Role.
 
-    Once for a namespace, with a login that may create Roles. Without it, the supervisor of a run is on the machine that
-    starts the run, and nothing is restarted while that is off. May be repeated, such as after an upgrade: what differs
-    is changed. `-o manifest` changes nothing and prints the objects, for a platform team to apply.
+    Run it once per namespace, with a login that may create Roles. Without this setup, the supervisor of a run is on the
+    machine that starts the run, and failed runs are not restarted while that machine is off. Repeating the command,
+    such as after an upgrade, updates the objects. `-o manifest` changes nothing and prints the objects, for a platform
+    team to apply.
 
     \b
     Example:
@@ -113,6 +116,6 @@ def setup(name: str, remove: bool, form: str) -> int:
 
 
 def change_lines(objects: Sequence[ObjectChange], paint: Paint) -> list[str]:
-    """A table of what was done."""
+    """Formats a table of the changed objects."""
     rows = ([one.kind, one.name, paint(one.change, COLOURS[one.change])] for one in objects)
     return titled(("KIND", "NAME", "CHANGE"), rows, paint)

@@ -1,4 +1,4 @@
-"""`warm ls`, `stop`, `off` and `on`: the warm processes from which ranks are forked."""
+"""`warm ls`, `stop`, `off` and `on`: manage the warm processes from which ranks are forked."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from windlass.cli.render import print_data
 
 @click.group()
 def warm() -> None:
-    """List and stop warm processes, which have imported what scripts import; ranks are forked from them.
+    """List and stop warm processes, which have imported the modules of scripts and from which ranks are forked.
 
-    The first run that needs one starts it. It ends after 15 minutes without a start, when packages change, or by
-    `windlass warm stop`. `windlass warm off` does without them.
+    The first run that needs a warm process starts it. The process exits after 15 minutes without use, when packages
+    change, or by `windlass warm stop`. `windlass warm off` disables warm processes.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def ls(form: str) -> int:
 @click.argument("name", required=False)
 @options.output
 def stop(name: str | None, form: str) -> int:
-    """Stop one warm process, or all. Runs continue; the next run starts a new one.
+    """Stop one warm process, or all. Runs continue; the next run starts a new process.
 
     \b
     Example:
@@ -66,9 +66,9 @@ def stop(name: str | None, form: str) -> int:
     return 0
 
 
-@warm.command(short_help="Stop all warm processes, and let no run start one.")
+@warm.command(short_help="Stop and disable warm processes.")
 def off() -> int:
-    """Stop all warm processes, and let no run of this user start one, until `windlass warm on`.
+    """Stop all warm processes and start no new ones for this user until `windlass warm on`.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def _table(found: list[dict[str, Any]], now: float, paint: Paint) -> list[str]:
 
 
 def _modules(one: dict[str, Any]) -> str:
-    """What it has imported, what it leaves to the scripts, and what it finds out."""
+    """Formats the imported modules of a warm process, those left to the scripts, and those still being tried."""
     if "why" in one:
         return str(one["why"])
     parts = [" ".join(one.get("imported", one.get("modules", ())))]

@@ -1,4 +1,4 @@
-"""`why`: the cause of a failure in one verdict, with its evidence and what to do."""
+"""`why`: explains a failure by one verdict, with its evidence and what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.cli.render import print_data
 @options.output
 @options.verbose
 def why(run: str | None, on: str | None, form: str, verbose: int) -> int:
-    """Say why a run failed, was lost or hangs: one verdict, its evidence, and what to do.
+    """Explain why a run failed, was lost or hangs: one verdict, its evidence, and what to do.
 
     \b
     Example:

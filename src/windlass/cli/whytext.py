@@ -1,4 +1,4 @@
-"""Text of a diagnosis: the verdict first, then its evidence, then what to do."""
+"""Formats a diagnosis: the verdict first, then its evidence, then what to do."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from windlass.views.verdict import Why
 
 LABEL: Final = 10
 WIDTH: Final = 110
-"""Longer lines are hard to read, however wide the terminal."""
+"""Maximum line width, because longer lines are hard to read."""
 COMMANDS: Final = ("windlass", "kubectl", "aws", "python", "uv", "poetry", "chmod")
-"""With which fixes begin."""
+"""Programs that start the text of a fix."""
 RESTARTS: Final = 8
-"""So many are shown in full; of more, the first and the last ones."""
+"""Maximum number of restarts shown in full; otherwise the first and the last ones are shown."""
 
 
 def why_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """What `windlass why` shows."""
+    """Returns the output lines of `windlass why`."""
     status, verdict = why.status, why.diagnosis.verdict
     lines = [f"{paint(status.id, bold=True)} {phase_word(status.phase, paint)}"]
     lines += verdict_lines(why.diagnosis, paint, verbose=verbose)
@@ -40,7 +40,9 @@ def why_lines(why: Why, paint: Paint, *, verbose: int = 0) -> list[str]:
 
 
 def restart_words(restart: Restart) -> str:
-    """`attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps redone`."""
+    """Formats a restart: `attempt 2 after a failure at step 57: 2.0s lost (1.0s of it back-off), from step 40, 17 steps
+    redone`.
+    """
     why = STARTED.get(restart.reason or "", "")
     at = f" at step {restart.reached_step:,}" if restart.reached_step is not None else ""
     wait = f" ({duration(restart.wait_seconds)} of it back-off)" if restart.wait_seconds else ""
@@ -55,7 +57,7 @@ def restart_words(restart: Restart) -> str:
 
 
 def verdict_lines(found: Diagnosis, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """The verdict with its evidence and fix; other explanations by their codes, or in full if requested."""
+    """Formats the verdict with its evidence and fix; other explanations by their codes, or in full if requested."""
     not_seen = _items("not seen", found.not_seen, paint, dim=True)
     if found.verdict.code == NONE:
         return [*_labelled("why", [paint(found.verdict.summary, "green")], paint), *not_seen]
@@ -80,7 +82,7 @@ def _verdict(verdict: Verdict, label: str, paint: Paint) -> list[str]:
 
 
 def _items(label: str, items: tuple[str, ...], paint: Paint, *, dim: bool = False) -> list[str]:
-    """Items behind a label, each with a dot before its first line."""
+    """Formats items after a label, each with a dot before its first line."""
     lines = [f"{'  ' if place else '· '}{line}" for item in items for place, line in enumerate(_wrapped(item, hang=2))]
     return _labelled(label, [paint(line, dim=dim) for line in lines], paint)
 
@@ -91,7 +93,7 @@ def _wrapped(text: str, hang: int = 0) -> list[str]:
 
 
 def _sentence(text: str) -> str:
-    """With a capital, unless it begins with a command or a name."""
+    """Capitalizes a sentence unless it begins with a command or a name."""
     first = text.split(" ")[0]
     return text[:1].upper() + text[1:] if first.isalpha() and first not in COMMANDS else text
 

@@ -20,9 +20,9 @@ class Draft:
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.target: dict[str, Any] = {}
-        """Fields of the target on which the original runs, where it says them."""
+        """Fields of the target on which the original runs, if it sets any."""
         self.secret: View | None = None
-        """The first value of a secret in the original."""
+        """View of the first secret value in the original."""
         self.is_of_sagemaker = False
         """Whether the original is a training job of SageMaker, whose secrets are in Secrets Manager."""
 

@@ -45,11 +45,11 @@ class Source:
         self._base = base
         self._lines = lines
         self.taken: set[Path] = set()
-        """Paths at which everything was read."""
+        """Paths whose whole value was read."""
         self.reported: dict[Path, Left] = {}
-        """Paths at which everything is without equivalent."""
+        """Paths whose whole value has no equivalent."""
         self.mistyped: dict[Path, str] = {}
-        """Paths at which a value of another type was expected, and what was."""
+        """Paths with a value of the wrong type, and the expected type."""
         self.remarks: list[Left] = []
         """Reports on paths that are read or absent."""
 

@@ -118,7 +118,7 @@ def _expanded(events: Iterator[Any]) -> Iterator[Any]:
     """
     known: dict[str, list[Any]] = {}
     begun: list[tuple[int, str, list[Any]]] = []
-    """Values with an anchor that have not ended: how deep, the anchor, their events."""
+    """Unfinished values with an anchor: depth, anchor, events."""
     depth = 0
     for event in events:
         kind = type(event).__name__
