@@ -4,7 +4,7 @@
     ├── UsageError                  2    an invalid command line, name or option
     │   ├── JobFileError            2    a job file, targets file or job object with problems in it
     │   └── PlanError               2    a valid job that this target cannot run; names the targets that can
-    ├── MissingPart                 1    an extra that is not installed; names the command that installs it
+    ├── MissingExtra                 1    an extra that is not installed; names the command that installs it
     ├── StoreError                  1    the record cannot be read or written
     │   ├── UnsupportedVersion      1    recorded by another version of Windlass; nothing is changed
     │   └── StoreFull               1    no space left on the disk of the record
@@ -87,7 +87,7 @@ class PlanError(UsageError):
         self.problems = tuple(problems)
 
 
-class MissingPart(WindlassError):
+class MissingExtra(WindlassError):
     """An optional dependency (extra) is not installed."""
 
 
@@ -153,7 +153,7 @@ class RunStopped(RunEnded):
     exit_code = 103
 
 
-def in_a_line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Formats an error on one line, with its hint in brackets."""
     hint = f" ({error.hint})" if isinstance(error, WindlassError) and error.hint else ""
     return f"{error.message if isinstance(error, WindlassError) else error}{hint}"

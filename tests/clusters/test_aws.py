@@ -24,7 +24,7 @@ from windlass.clusters.aws import (
     iam_action,
     partition,
 )
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
 
@@ -208,7 +208,7 @@ def test_retries_are_those_of_mode_standard() -> None:
 def test_a_missing_part_of_botocore_is_named() -> None:
     from botocore.exceptions import MissingDependencyException
 
-    with pytest.raises(MissingPart, match="crt"), aws_errors("log in"):
+    with pytest.raises(MissingExtra, match="crt"), aws_errors("log in"):
         raise MissingDependencyException(msg="this needs botocore[crt]")
 
 

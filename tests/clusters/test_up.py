@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from windlass.clusters.up import require_programs
-from windlass.errors import MissingPart
+from windlass.errors import MissingExtra
 from windlass.runs.context import Context
 
 
 def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_path: Path) -> None:
     context = Context({"PATH": str(tmp_path)}, tmp_path)
     for program in ("helm", "aws"):
-        with pytest.raises(MissingPart, match=f"{program} is not installed"):
+        with pytest.raises(MissingExtra, match=f"{program} is not installed"):
             require_programs(context)
         (tmp_path / program).write_text("#!/bin/sh\n")
         (tmp_path / program).chmod(0o755)

@@ -14,7 +14,7 @@ from windlass.errors import JobFileError
 from windlass.spec.job import Job
 from windlass.spec.job_fields import JobFields
 from windlass.spec.names import legal_name
-from windlass.spec.parts import NodeRange, Resources
+from windlass.spec.sections import NodeRange, Resources
 
 
 def test_a_job_is_made_in_python_with_the_names_of_the_file() -> None:

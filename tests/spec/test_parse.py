@@ -13,7 +13,7 @@ from windlass.errors import JobFileError
 from windlass.spec.dump import dump_job
 from windlass.spec.job import Job
 from windlass.spec.parse import job_from_mapping, parse_job, parse_targets
-from windlass.spec.parts import NodeRange
+from windlass.spec.sections import NodeRange
 
 
 def refusal(make: Callable[[], object]) -> JobFileError | None:

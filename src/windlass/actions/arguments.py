@@ -22,7 +22,7 @@ def require(value: object, kind: type | UnionType, what: str, hint: str) -> None
 
 def refuse(value: object, what: str, hint: str) -> NoReturn:
     """Raises UsageError for a value that is not a valid `what`."""
-    from windlass.spec.places import found
+    from windlass.spec.positions import found
 
     shown = f"bytes ({value[:40]!r})" if isinstance(value, bytes) else found(value)
     raise UsageError(f"expected {what}, found {shown}", hint)

@@ -68,7 +68,7 @@ def copy(
     """Copies new and changed files from one location to another.
 
     `by_content`: also reads and compares files of equal size and version. `is_signed`: signs requests to a source in
-    S3. Raises UsageError, StorageError, MissingPart.
+    S3. Raises UsageError, StorageError, MissingExtra.
     """
     home = _own_home(context)
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
@@ -97,7 +97,7 @@ def preview_copy(
     selection: Selection = EVERY_FILE,
     is_signed: bool = True,
 ) -> DataCopyPreview:
-    """Returns the files that `copy` would copy; writes nothing. Raises UsageError, StorageError, MissingPart."""
+    """Returns the files that `copy` would copy; writes nothing. Raises UsageError, StorageError, MissingExtra."""
     home = context.home
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
     written = written_before(of.root, to, home)
@@ -112,7 +112,7 @@ def preview_copy(
 def _ends(
     source: str, destination: str, selection: Selection, home: Path, context: Context, *, is_signed: bool
 ) -> tuple[Source, Address]:
-    """Returns source and destination of a copy. Raises UsageError, StorageError, MissingPart."""
+    """Returns source and destination of a copy. Raises UsageError, StorageError, MissingExtra."""
     if destination == "-":
         raise UsageError("- is no destination: data copy does not write to standard output", "name a folder")
     to = Address.parse(destination, context.cwd)
@@ -130,7 +130,7 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
     set.
 
     Damaged files are marked in the manifest, so that the next copy or run fetches them again. Raises UsageError,
-    StorageError, MissingPart.
+    StorageError, MissingExtra.
     """
     progress = progress or Progress()
     cache = DataCache(context.home / "data", lambda: unfinished_readers(context.home))
@@ -194,7 +194,7 @@ def _difference(manifest: Manifest, entries: Sequence[Entry], digests: Sequence[
 
 
 def stage(source: str, context: Context, progress: Progress | None = None) -> StagedData:
-    """Fetches a data set into the cache of this machine. Raises UsageError, StorageError, MissingPart."""
+    """Fetches a data set into the cache of this machine. Raises UsageError, StorageError, MissingExtra."""
     began, address = time.monotonic(), Address.parse(source, context.cwd)
     _require_folder(address)
     staged, moved = _wait(_cache(context).stage(address, progress=progress))
@@ -302,7 +302,7 @@ def _cached(one: CachedSet) -> CachedData:
 
 
 def _open(address: str, context: Context) -> Place:
-    """Opens a location for reading. Raises UsageError, StorageError, MissingPart."""
+    """Opens a location for reading. Raises UsageError, StorageError, MissingExtra."""
     of = Address.parse(address, context.cwd)
     _require_folder(of)
     return open_place(of, context.home)

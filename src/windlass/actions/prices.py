@@ -45,7 +45,7 @@ def update(
 ) -> PricesUpdated:
     """Fetches the prices of regions from AWS, and stores them for all plans of this user.
 
-    `on_region` is called before each region. Raises MissingPart, EngineError, StoreError.
+    `on_region` is called before each region. Raises MissingExtra, EngineError, StoreError.
     """
     from windlass.pricing import fetch
 

@@ -132,13 +132,13 @@ def _asked(given: str | None, question: str, default: str, can_ask: bool, check:
 
 def _prompted(question: str, default: str, check: Callable[[str], object]) -> str:
     """The answer to a question, which is asked again as long as `check` raises WindlassError."""
-    from windlass.errors import WindlassError, in_a_line
+    from windlass.errors import WindlassError, error_line
 
     def checked(text: str) -> str:
         try:
             check(text)
         except WindlassError as error:
-            raise click.UsageError(in_a_line(error)) from error
+            raise click.UsageError(error_line(error)) from error
         return text
 
     return str(click.prompt(question, default=default, value_proc=checked, err=True))

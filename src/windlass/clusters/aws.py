@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from windlass.errors import EngineError, LoginFailed, MissingPart, near
+from windlass.errors import EngineError, LoginFailed, MissingExtra, near
 
 REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 CONNECT_SECONDS: Final = 10
@@ -125,10 +125,10 @@ class Aws:
         """Reads missing settings from AWS's usual variables in `environ` (default: this process's), then from AWS's
         files.
 
-        Raises MissingPart without boto3, NotLoggedIn for an unknown profile, AwsError if no region is configured.
+        Raises MissingExtra without boto3, NotLoggedIn for an unknown profile, AwsError if no region is configured.
         """
         if find_spec("boto3") is None:
-            raise MissingPart("clusters on AWS need boto3", "pip install boto3")
+            raise MissingExtra("clusters on AWS need boto3", "pip install boto3")
         import boto3  # slow to import, and only needed by commands that use AWS
 
         env = os.environ if environ is None else environ
@@ -233,7 +233,7 @@ def iam_action(client: str, operation: str) -> str:
 def aws_errors(doing: str, action: str = "") -> Iterator[None]:
     """Maps botocore errors to Windlass errors; `doing` completes the sentence "cannot …".
 
-    Raises MissingPart for a missing optional part of botocore, else NotLoggedIn, AccessDenied, NotThere, NoAnswer or
+    Raises MissingExtra for a missing optional part of botocore, else NotLoggedIn, AccessDenied, NotThere, NoAnswer or
     AwsError.
     """
     from botocore import exceptions as found
@@ -242,7 +242,7 @@ def aws_errors(doing: str, action: str = "") -> Iterator[None]:
     try:
         yield
     except found.MissingDependencyException as error:
-        raise MissingPart(f"cannot {doing}: {error}", "pip install 'botocore[crt]'") from error
+        raise MissingExtra(f"cannot {doing}: {error}", "pip install 'botocore[crt]'") from error
     except found.ClientError as error:
         raise _of_client(error, doing, action) from error
     except found.NoRegionError as error:

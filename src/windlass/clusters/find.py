@@ -50,13 +50,13 @@ class ManagedCluster:
         return self.folder.path / KUBECONFIG
 
     def aws(self, context: Context) -> Aws:
-        """Creates AWS clients in the region of the cluster. Raises MissingPart, AwsError."""
+        """Creates AWS clients in the region of the cluster. Raises MissingExtra, AwsError."""
         from windlass.clusters.aws import Aws
 
         return Aws(self.cluster.region, environ=context.environ)
 
     def terraform(self, context: Context, on_event: OnEvent, stop: StopRequests | None = None) -> Terraform:
-        """Returns the Terraform driver for the working folder. Raises MissingPart if Terraform is not installed."""
+        """Returns the Terraform driver for the working folder. Raises MissingExtra if Terraform is not installed."""
         from windlass.clusters.terraform import Terraform, find_program
 
         return Terraform(find_program(context.environ), self.folder, context.environ, on_event=on_event, stop=stop)

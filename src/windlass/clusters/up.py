@@ -22,7 +22,7 @@ from windlass.clusters.storage.kept_bucket import adoption
 from windlass.clusters.storage.volumes import of_cluster, remember
 from windlass.clusters.tags import OWNER
 from windlass.clusters.working_folder import connect, look_at_bucket, take_outputs, write_folder
-from windlass.errors import MissingPart, UsageError
+from windlass.errors import MissingExtra, UsageError
 from windlass.runs.context import Context
 
 PROGRAMS: Final = {
@@ -152,7 +152,7 @@ def up(
     """Creates or updates the cluster; returns None if `confirm` declines the plan. Can be repeated, also after a crash.
 
     `runs` sets up the target once the components are installed. Raises UsageError for a plan that would delete users'
-    files, unless forced; TerraformError, AwsError, FolderError, EngineError, MissingPart.
+    files, unless forced; TerraformError, AwsError, FolderError, EngineError, MissingExtra.
     """
     began = time.monotonic()
     if with_components:
@@ -192,10 +192,10 @@ def up(
 
 
 def require_programs(context: Context) -> None:
-    """Raises MissingPart for a missing program of the component installation, before Terraform works for 20 minutes."""
+    """Raises MissingExtra for a missing program of the component installation, before Terraform runs for 20 minutes."""
     for program, url in PROGRAMS.items():
         if shutil.which(program, path=context.environ.get("PATH", "")) is None:
-            raise MissingPart(
+            raise MissingExtra(
                 f"{program} is not installed, and operators are installed by it",
                 f"install it: {url}; or --no-components, and install them by a second `up`",
             )
@@ -219,7 +219,7 @@ def install(
 ) -> tuple[ComponentStatus, ...]:
     """Installs the components of the cluster file, and sets up the namespace for supervisors.
 
-    Raises EngineError, MissingPart.
+    Raises EngineError, MissingExtra.
     """
     on_event(StageStarted("installing operators"))
     create_namespace(named, outputs)

@@ -11,7 +11,7 @@ from windlass.errors import JobFileError, Problem, near
 from windlass.importers.field_hints import hints
 from windlass.importers.placeholders import placeholders_of_text, refuse_placeholders
 from windlass.importers.source import Source, argument
-from windlass.spec.places import Path
+from windlass.spec.positions import Path
 from windlass.spec.yamltext import read_documents
 
 JOBS: Final[dict[str, tuple[str, ...]]] = {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path as File
 from typing import Final, Literal, NamedTuple
 
-from windlass.spec.places import Path
+from windlass.spec.positions import Path
 
 Table = Literal[
     "field",

@@ -11,7 +11,7 @@ from windlass.importers.secret_words import is_blank
 from windlass.importers.shell import SHELLS
 from windlass.importers.source import STDIN, Source, argument
 from windlass.spec.names import looks_secret
-from windlass.spec.places import Path
+from windlass.spec.positions import Path
 
 _ENVSUBST: Final = re.compile(r"\$\{([A-Za-z_]\w*)\}|(?<![\w$])\$([A-Za-z_]\w*)")
 _BRACED: Final = re.compile(r"\$\{[A-Za-z_]\w*\}")

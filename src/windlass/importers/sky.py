@@ -21,7 +21,7 @@ from windlass.importers.sky_shell import (
 )
 from windlass.importers.source import View
 from windlass.spec.names import legal_name
-from windlass.spec.parts import STORES
+from windlass.spec.sections import STORES
 
 _NO_GPU: Final = re.compile(r"tpu|inferentia|trainium|gaudi|mi\d|radeon", re.IGNORECASE)
 """Accelerators that are not requested as NVIDIA GPUs."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
 from windlass.importers.field_hints import hint_of, is_one_thing
-from windlass.spec.places import Path, found, spell
+from windlass.spec.positions import Path, found, spell
 
 STDIN: Final = "standard input"
 """File name in messages for input that a command reads with `-`."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 from windlass.pricing.charges import CHARGES, ON_DEMAND, QUERIES, charges_of, instance_price
 from windlass.pricing.instances import instance_types
 from windlass.pricing.price import Price, SpotRange
@@ -45,9 +45,9 @@ class Fetched:
 
 
 def connect(region: str) -> Clients:
-    """Creates clients with the AWS credentials of this machine. Raises MissingPart, EngineError."""
+    """Creates clients with the AWS credentials of this machine. Raises MissingExtra, EngineError."""
     if find_spec("boto3") is None:
-        raise MissingPart("prices are fetched by boto3", "pip install boto3")
+        raise MissingExtra("prices are fetched by boto3", "pip install boto3")
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError

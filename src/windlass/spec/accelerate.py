@@ -19,11 +19,11 @@ from windlass.spec.launchers import (
     count,
     dropped,
     flag,
-    ours,
+    handled,
     problem,
     refused,
 )
-from windlass.spec.places import found
+from windlass.spec.positions import found
 from windlass.spec.yamltext import read_yaml
 
 _VARIABLES: Final = {
@@ -120,8 +120,8 @@ ACCELERATE = Options(
         **_settings(1, *_FSDP, *_DEEPSPEED),
         **_settings(0, "cpu", "debug", "enable_cpu_affinity", "use_fsdp", "use_deepspeed"),
         **_settings(0, *(name for name in _VARIABLES if name.startswith("dynamo_use"))),
-        **dict.fromkeys(("machine-rank", "main-process-ip", "rdzv-backend", "main-training-function"), ours(1)),
-        **dict.fromkeys(("multi-gpu", "same-network", "quiet", "q", "downcast-bf16"), ours(0)),
+        **dict.fromkeys(("machine-rank", "main-process-ip", "rdzv-backend", "main-training-function"), handled(1)),
+        **dict.fromkeys(("multi-gpu", "same-network", "quiet", "q", "downcast-bf16"), handled(0)),
         **dropped(1, LOGS_KEPT, "tee", "log-dir"),
         **dropped(1, OWN_AGENT, "role", "rdzv-conf", "monitor-interval", "deepspeed-multinode-launcher"),
         **refused(0, _OWN_START, "use-megatron-lm", "tpu", "use-parallelism-config"),
@@ -170,8 +170,8 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
 
 def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
     """Returns the settings of a file of `accelerate config` as a flat mapping, keyed by option name."""
-    read, places = read_yaml(text, path, "it is written by `accelerate config`")
-    parsed.problems += [one for _, one in places.problems]
+    read, positions = read_yaml(text, path, "it is written by `accelerate config`")
+    parsed.problems += [one for _, one in positions.problems]
     settings: dict[str, Any] = {}
     for name, value in read.items():
         if isinstance(value, dict) and name.endswith("_config"):

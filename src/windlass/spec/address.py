@@ -32,8 +32,8 @@ def read_address(files: Iterable[tuple[str, str]], name: str) -> ClusterAddress 
     them. Raises JobFileError for text that is not YAML.
     """
     for text, where in files:
-        mapping, places = read_yaml(text, where, "", may_be_empty=True)
-        if places.problems:
+        mapping, positions = read_yaml(text, where, "", may_be_empty=True)
+        if positions.problems:
             return None
         if name in mapping:
             return _address(name, mapping[name])

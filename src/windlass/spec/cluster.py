@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
 from windlass.spec.names import Label, LabelKey, LabelValue, Line, OnlyList, Text, Word, matching
-from windlass.spec.parts import Document, Part, not_below_min
-from windlass.spec.places import found
+from windlass.spec.positions import found
 from windlass.spec.problems import refuse
+from windlass.spec.sections import Document, Section, not_below_min
 from windlass.spec.units import Size
 
 Version = Literal["1.33", "1.34", "1.35", "1.36"]
@@ -140,7 +140,7 @@ def _yes_or_more(given: object) -> object:
     return given
 
 
-class Network(Part):
+class Network(Section):
     """The VPC."""
 
     cidr: Annotated[Line, AfterValidator(_network)] = "10.40.0.0/16"
@@ -152,7 +152,7 @@ class Network(Part):
     reachable only from the VPC."""
 
 
-class Access(Part):
+class Access(Section):
     """Who may use the cluster, in addition to its creator."""
 
     admins: Annotated[tuple[Arn, ...], OnlyList] = ()
@@ -161,7 +161,7 @@ class Access(Part):
     """Roles and users that may start runs in `namespace`. Default: none."""
 
 
-class SystemNodes(Part):
+class SystemNodes(Section):
     """Nodes for operators and supervisors; training does not run on these nodes."""
 
     instances: Annotated[tuple[InstanceType, ...], OnlyList] = ("m7i.large",)
@@ -174,7 +174,7 @@ class SystemNodes(Part):
     """Disk size of each node. Default 50 GiB."""
 
 
-class GpuPool(Part):
+class GpuPool(Section):
     """Nodes for training; the pool scales down to `min` while no job needs it."""
 
     name: PoolName
@@ -221,14 +221,14 @@ class GpuPool(Part):
         return least
 
 
-class Efs(Part):
+class Efs(Section):
     """A file system (EFS) that all pods share, for code, checkpoints and results."""
 
     throughput: Literal["elastic", "bursting"] = "elastic"
     """`elastic` is billed by bytes read and written, `bursting` scales with the bytes stored. Default `elastic`."""
 
 
-class Fsx(Part):
+class Fsx(Section):
     """A parallel file system (FSx for Lustre) in the zone of the GPU nodes, linked to the bucket."""
 
     size: Annotated[Size, Field(ge=1200 * GIB)] = 1200 * GIB
@@ -262,7 +262,7 @@ class Fsx(Part):
         return throughput
 
 
-class Storage(Part):
+class Storage(Section):
     """Storage that pods read and write."""
 
     efs: Annotated[Efs | None, BeforeValidator(_yes_or_more)] = None
@@ -279,7 +279,7 @@ class Storage(Part):
     without the tag of this cluster is used and not changed. Default `windlass-NAME-ACCOUNT`."""
 
 
-class Budget(Part):
+class Budget(Section):
     """An alarm on the monthly costs of the account."""
 
     limit: Annotated[StrictInt, Field(ge=1)]
@@ -288,7 +288,7 @@ class Budget(Part):
     """E-mail address that is notified at 80 % of the limit, and when the forecast exceeds the limit."""
 
 
-class State(Part):
+class State(Section):
     """S3 location of the Terraform state."""
 
     bucket: BucketName

@@ -38,7 +38,10 @@ from windlass.spec.names import (
     Text,
     Word,
 )
-from windlass.spec.parts import (
+from windlass.spec.positions import Path, found
+from windlass.spec.problems import MISSING, refuse, refuse_all
+from windlass.spec.runline import kind_of, needs_a_shell, split_run
+from windlass.spec.sections import (
     Checkpoint,
     Data,
     Document,
@@ -56,9 +59,6 @@ from windlass.spec.parts import (
     SageMakerOptions,
     Volume,
 )
-from windlass.spec.places import Path, found
-from windlass.spec.problems import MISSING, refuse, refuse_all
-from windlass.spec.runline import kind_of, needs_a_shell, split_run
 from windlass.spec.units import Duration
 from windlass.stores.gs_az import KINDS
 

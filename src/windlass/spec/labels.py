@@ -14,6 +14,6 @@ def is_reserved(key: str) -> bool:
     return key.rpartition("/")[0].endswith(RESERVED_DOMAINS)
 
 
-def of_job(found: Mapping[str, str]) -> dict[str, str]:
+def job_labels(found: Mapping[str, str]) -> dict[str, str]:
     """Returns the labels of an object that its job has set."""
     return {key: text for key, text in found.items() if not is_reserved(key)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from windlass.errors import JobFileError, Problem, near
-from windlass.spec.places import found
+from windlass.spec.positions import found
 from windlass.spec.units import parse_duration
 
 WHERE = "command line"
@@ -43,7 +43,7 @@ class Parsed:
     exported: list[str] = field(default_factory=list)
     """Variables whose values are taken from the caller's environment."""
     dropped: list[str] = field(default_factory=list)
-    """Rendezvous options that are dropped because Windlass sets up the rendezvous."""
+    """Options that are dropped because Windlass does the same itself."""
     problems: list[Problem] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     has_unknown: bool = False
@@ -69,8 +69,8 @@ class Option:
     """Alternative to an option that is not supported."""
     remark: str = ""
     """Why an accepted option has no effect, if its author would expect one."""
-    is_ours: bool = False
-    """Whether the option configures the rendezvous, which Windlass sets up."""
+    is_handled: bool = False
+    """Whether the option is dropped because Windlass does the same itself."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
             some = f"{option.values or 'no'} value{'s' * (option.values > 1)}"
             parsed.problems.append(problem(spelled, f"takes {some}"))
         else:
-            if option.is_ours:
+            if option.is_handled:
                 parsed.dropped.append(spelled)
             if option.remark:
                 parsed.remarks.append(Remark("option-dropped", f"{spelled} is not used: {option.remark}", ""))
@@ -167,9 +167,9 @@ def flag(name: str) -> Option:
     return Option(0, lambda parsed, _: parsed.flags.add(name))
 
 
-def ours(values: int) -> Option:
+def handled(values: int) -> Option:
     """Creates an option that is accepted and dropped, because Windlass does the same itself."""
-    return Option(values, lambda _parsed, _words: None, is_ours=True)
+    return Option(values, lambda _parsed, _words: None, is_handled=True)
 
 
 def dropped(values: int, why: str, *names: str) -> dict[str, Option]:
@@ -283,9 +283,9 @@ _TORCHRUN = {
     "standalone": flag("standalone"),
     **dict.fromkeys(("m", "module"), flag("module")),
     "no-python": flag("no-python"),
-    "rdzv-backend": Option(1, _backend, is_ours=True),
-    **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), ours(1)),
-    "master-port": Option(1, _port, is_ours=True),
+    "rdzv-backend": Option(1, _backend, is_handled=True),
+    **dict.fromkeys(("rdzv-endpoint", "rdzv-id", "rdzv-conf", "node-rank", "master-addr"), handled(1)),
+    "master-port": Option(1, _port, is_handled=True),
     **dropped(1, LOGS_KEPT, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
     **dropped(1, LOGS_KEPT, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
     **dropped(1, OWN_AGENT, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
@@ -304,7 +304,7 @@ MPIRUN = Options(
         **dict.fromkeys(("np", "n", "c"), count("procs_per_node", 1)),
         "x": Option(1, _export),
         "mca": Option(2, _mca),
-        **dict.fromkeys(("oversubscribe", "allow-run-as-root"), ours(0)),
+        **dict.fromkeys(("oversubscribe", "allow-run-as-root"), handled(0)),
         **refused(1, _HOSTS, "H", "host", "hosts", "hostfile", "machinefile", "default-hostfile"),
         **refused(1, _BINDING, "bind-to", "map-by", "rank-by", "npernode", "N", "ppr", "rankfile", "cpus-per-rank"),
         **refused(0, _BINDING, "bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"),
@@ -320,7 +320,7 @@ MPIRUN = Options(
 HOROVOD = Options(
     {
         **dict.fromkeys(("np", "num-proc"), count("procs_per_node", 1)),
-        **dict.fromkeys(("mpi", "verbose"), ours(0)),
+        **dict.fromkeys(("mpi", "verbose"), handled(0)),
         **refused(1, _HOSTS, "H", "hosts", "hostfile"),
         **refused(0, "leave it out: Windlass starts Horovod by MPI", "gloo"),
         **refused(1, "Horovod is not elastic under MPI", "min-np", "max-np", "host-discovery-script"),
@@ -334,12 +334,12 @@ DEEPSPEED = Options(
     {
         "num-gpus": Option(1, _gpus),
         "num-nodes": Option(1, _one_node),
-        "master-port": Option(1, _port, is_ours=True),
-        "master-addr": ours(1),
+        "master-port": Option(1, _port, is_handled=True),
+        "master-addr": handled(1),
         "module": flag("module"),
         "no-python": flag("no-python"),
         "no-local-rank": flag("no-local-rank"),
-        **dict.fromkeys(("no-ssh-check", "save-pid"), ours(0)),
+        **dict.fromkeys(("no-ssh-check", "save-pid"), handled(0)),
         **dropped(1, LOGS_KEPT, "enable-each-rank-log"),
         **dropped(0, OWN_AGENT, "bind-cores-to-rank"),
         **refused(1, _NODES_BY_WINDLASS, "hostfile", "H", "launcher", "launcher-args", "node-rank", "ssh-port"),
@@ -359,8 +359,8 @@ FABRIC = Options(
         "accelerator": _variable("LT_ACCELERATOR"),
         "strategy": _variable("LT_STRATEGY"),
         "precision": _variable("LT_PRECISION"),
-        **dict.fromkeys(("node-rank", "main-address"), ours(1)),
-        "main-port": Option(1, _port, is_ours=True),
+        **dict.fromkeys(("node-rank", "main-address"), handled(1)),
+        "main-port": Option(1, _port, is_handled=True),
     },
     first=("fabric",),
 )

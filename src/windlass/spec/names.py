@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from windlass.spec.places import Path, found
+from windlass.spec.positions import Path, found
 from windlass.spec.problems import refuse, refuse_all
 
 MAX_NAME = 40

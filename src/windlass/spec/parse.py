@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.errors import JobFileError, Problem, near
 from windlass.spec.job import Job
-from windlass.spec.parts import Document
-from windlass.spec.places import Path, Places, found, in_order, spell
+from windlass.spec.positions import Path, Positions, found, in_order, spell
 from windlass.spec.problems import MISSING
+from windlass.spec.sections import Document
 from windlass.spec.yamltext import read_yaml
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ def parse_cluster(text: str, where: str = "cluster.yaml") -> Cluster:
 
 
 def _parsed(model: type[Model], text: str, where: str, hint: str) -> Model:
-    mapping, places = read_yaml(text, where, hint)
-    made = model.model_validate(mapping, context=places)
-    if places.problems:
-        raise JobFileError([problem for _, problem in places.problems])
+    mapping, positions = read_yaml(text, where, hint)
+    made = model.model_validate(mapping, context=positions)
+    if positions.problems:
+        raise JobFileError([problem for _, problem in positions.problems])
     return made
 
 
@@ -54,7 +54,7 @@ def job_from_mapping(mapping: Mapping[str, Any], where: str = "job") -> Job:
     if not isinstance(mapping, Mapping):
         raise JobFileError([Problem(where, "", f"expected a mapping, found a {type(mapping).__name__}")])
     fields = {str(key): value for key, value in mapping.items()}
-    return Job.model_validate(fields, context=Places.of(fields, where))
+    return Job.model_validate(fields, context=Positions.of(fields, where))
 
 
 def parse_targets(
@@ -73,14 +73,14 @@ def parse_targets(
     from windlass.spec.targets import KINDS, LocalTarget
 
     hint = "begin with the name of a target, and its fields below it"
-    mapping, places = read_yaml(text, where, hint, may_be_empty=True)
+    mapping, positions = read_yaml(text, where, hint, may_be_empty=True)
     targets: dict[str, Target] = {"local": LocalTarget(name="local")}
-    ranked = list(places.problems)
+    ranked = list(positions.problems)
     for name, entry in mapping.items():
 
         def refused(field: str, message: str, hint: str, path: Path = (name,)) -> None:
             path = (*path, field) if field else path
-            ranked.append((places.rank(path), Problem(places.at(path), spell(path), message, hint)))
+            ranked.append((positions.rank(path), Problem(positions.at(path), spell(path), message, hint)))
 
         if not isinstance(entry, dict):
             refused("", f"expected a mapping, found {found(entry)}", f"write for example {name}: {{kind: kubernetes}}")
@@ -88,7 +88,7 @@ def parse_targets(
         kind = entry.get("kind")
         model = (model_of or KINDS.get)(kind) if isinstance(kind, str) else None
         if model is None:
-            if (name, "kind") not in places.refused:
+            if (name, "kind") not in positions.refused:
                 kinds = [*KINDS, *added_kinds()]
                 words = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
                 there = f"expected {words}, found {found(kind)}" if "kind" in entry else MISSING
@@ -101,14 +101,14 @@ def parse_targets(
             refused("name", "not a field", f"the name is the key, {name}")
             entry = {key: value for key, value in entry.items() if key != "name"}
         try:
-            inside = replace(places, below=(name,), problems=())
+            inside = replace(positions, below=(name,), problems=())
             targets[name] = model.model_validate({"name": name, **entry}, context=inside)
         except JobFileError as error:
             key = spell((name,))
             for problem in error.problems:
                 # The name is a field of the model but a key in the file; messages refer to the file.
                 seen = replace(problem, field=key) if problem.field == f"{key}.name" else problem
-                ranked.append((places.rank((name,)), seen))
+                ranked.append((positions.rank((name,)), seen))
     if ranked:
         raise in_order(ranked)
     return targets

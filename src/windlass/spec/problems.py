@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError, ValidationError
 
 from windlass.errors import Problem, near
-from windlass.spec.places import Path, Places, found, spell
+from windlass.spec.positions import Path, Positions, found, spell
 
 _RESOURCES = {
     **dict.fromkeys(("gpu", "num_gpus", "gpus_per_node", "accelerators"), "resources.gpus"),
@@ -96,12 +96,12 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return next((model for part in get_args(annotation) if (model := _model_in(part))), None)
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], places: Places) -> list[tuple[int, Problem]]:
+def problems_of(error: ValidationError, model: type[BaseModel], positions: Positions) -> list[tuple[int, Problem]]:
     """Returns each problem with its rank in the document."""
     ranked = []
     meant: set[str] = set()
     for line in error.errors(include_url=False):
-        path = (*places.below, *line["loc"])
+        path = (*positions.below, *line["loc"])
         if path[-1:] == ("[key]",):  # an invalid key of a mapping, which precedes "[key]" in the path
             path = path[:-1]
         if line["type"] == "default_factory_not_called":
@@ -111,10 +111,10 @@ def problems_of(error: ValidationError, model: type[BaseModel], places: Places) 
         context = line.get("ctx", {})
         if context.get("at"):
             path = (*path[:-1], *str(context["at"]).split("."))
-        if any(path[:length] in places.refused for length in range(1, len(path) + 1)):
+        if any(path[:length] in positions.refused for length in range(1, len(path) + 1)):
             continue
-        message, hint = _words(line, path[len(places.below) :], model)
-        ranked.append((places.rank(path), Problem(places.at(path), spell(path), message, hint)))
+        message, hint = _words(line, path[len(positions.below) :], model)
+        ranked.append((positions.rank(path), Problem(positions.at(path), spell(path), message, hint)))
         if line["type"] == "extra_forbidden" and hint:
             meant.add(spell((*path[:-1], hint.removeprefix("did you mean ").removesuffix("?"))))
     # A field with a misspelled name is one mistake, not an unknown field and a missing one.

@@ -12,7 +12,7 @@ from typing import Any
 
 from windlass.spec.docstrings import field_docstrings
 from windlass.spec.job import Job
-from windlass.spec.parts import Part
+from windlass.spec.sections import Section
 from windlass.spec.targets import KINDS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -94,12 +94,12 @@ def cluster_schema() -> dict[str, Any]:
     return schema
 
 
-def _described(model: type[Part]) -> dict[str, Any]:
+def _described(model: type[Section]) -> dict[str, Any]:
     """Returns the schema of a model, with the field docstrings of its source as descriptions."""
     schema = model.model_json_schema()
-    parts = {part.__name__: part for part in _all(Part)}
+    parts = {part.__name__: part for part in _all(Section)}
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
-        owners = [one for one in parts[name].__mro__ if issubclass(one, Part)] if name in parts else []
+        owners = [one for one in parts[name].__mro__ if issubclass(one, Section)] if name in parts else []
         words = {field: text for owner in reversed(owners) for field, text in field_docstrings(owner).items()}
         for field, one in found.get("properties", {}).items():
             if field in words and "description" not in one:
@@ -107,7 +107,7 @@ def _described(model: type[Part]) -> dict[str, Any]:
     return schema
 
 
-def _all(part: type[Part]) -> Iterator[type[Part]]:
+def _all(part: type[Section]) -> Iterator[type[Section]]:
     for one in part.__subclasses__():
         yield one
         yield from _all(one)

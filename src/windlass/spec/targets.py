@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
 from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Text, Word
-from windlass.spec.parts import DataClaim, Document, FileSystem, Workload, in_s3
-from windlass.spec.places import found
+from windlass.spec.positions import found
 from windlass.spec.problems import refuse
+from windlass.spec.sections import DataClaim, Document, FileSystem, Workload, in_s3
 from windlass.spec.units import Size
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from windlass.spec.places import found
+from windlass.spec.positions import found
 from windlass.spec.problems import refuse
 
 MAX_SECONDS = 10 * 365 * 86400

@@ -41,9 +41,9 @@ class _Tool(NamedTuple):
 
     flags: frozenset[str]
     values: frozenset[str] = frozenset()
-    places: frozenset[str] = frozenset()
+    path_options: frozenset[str] = frozenset()
     """Options that name the folder of the environment, or of the project."""
-    names: frozenset[str] = frozenset()
+    name_options: frozenset[str] = frozenset()
     """Options that name the environment."""
 
 
@@ -57,8 +57,8 @@ _UV = _Tool(
 )  # fmt: skip
 _CONDA = _Tool(
     frozenset({"no-capture-output", "live-stream", "verbose", "v"}),
-    places=frozenset({"prefix", "p"}),
-    names=frozenset({"name", "n"}),
+    path_options=frozenset({"prefix", "p"}),
+    name_options=frozenset({"name", "n"}),
 )
 _TOOLS: Final = {
     "uv": _UV,
@@ -111,14 +111,14 @@ def _run(found: Wrapped, program: str, tool: _Tool) -> None:
         if option in tool.flags and not equals:
             at += 1
             continue
-        if option not in tool.values | tool.places | tool.names or (not equals and at + 1 >= len(words)):
+        if option not in tool.values | tool.path_options | tool.name_options or (not equals and at + 1 >= len(words)):
             found.reason = f"{program} run {spelled}"
             return
         value = value if equals else words[at + 1]
         at += 1 if equals else 2
-        if option in tool.places:
+        if option in tool.path_options:
             named["path"] = value
-        elif option in tool.names:
+        elif option in tool.name_options:
             named["name"] = value
     found.words = words[at + (words[at : at + 1] == ["--"]) :]
     found.environment = PythonEnvironment(f"{program} run", **named)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from windlass.errors import JobFileError, Problem
-from windlass.spec.places import Path, Places, in_order, spell
+from windlass.spec.positions import Path, Positions, in_order, spell
 
 MAX_CHARACTERS = 1024 * 1024
 """Maximum characters of a file, checked before parsing. A job file has a few hundred."""
@@ -54,8 +54,8 @@ def plain_scalar(text: str) -> Any:
     return text
 
 
-def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Places]:
-    """Parses a YAML mapping with the line of each value; `Places.problems` are the problems of omitted values.
+def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Positions]:
+    """Parses a YAML mapping with the line of each value; `Positions.problems` are the problems of omitted values.
 
     `hint` says how such a file begins. Raises `JobFileError` if the text is not one YAML mapping.
     """
@@ -71,7 +71,7 @@ def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> t
             kind = "a list" if isinstance(value, list) else "one value"
             reader.problem(reader.marks[()][0], (), f"expected a mapping, found {kind}", hint)
         raise reader.error()
-    return value, Places(where, reader.marks, refused=frozenset(reader.refused), problems=tuple(reader.problems))
+    return value, Positions(where, reader.marks, refused=frozenset(reader.refused), problems=tuple(reader.problems))
 
 
 def read_documents(text: str, where: str) -> tuple[list[Any], dict[Path, int]]:

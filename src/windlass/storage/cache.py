@@ -64,7 +64,7 @@ class DataCache:
         """Fetch what the cache lacks of a set, and link to it; gives the set, and how many bytes were fetched for it.
 
         Another process that stages the same source is waited for. A link that is there is followed: a run reads the
-        same set in all its attempts. Raises StorageError, UsageError, MissingPart.
+        same set in all its attempts. Raises StorageError, UsageError, MissingExtra.
         """
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0

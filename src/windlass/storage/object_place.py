@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import MissingPart, UsageError
+from windlass.errors import MissingExtra, UsageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, StreamDigest, combined
 from windlass.storage.listing import listed
@@ -131,13 +131,13 @@ class ObstorePlace(ObjectPlace):
     takes_parts = False
 
     def __init__(self, address: Address) -> None:
-        """Raises StorageError, and MissingPart without the extra `data`."""
+        """Raises StorageError, and MissingExtra without the extra `data`."""
         super().__init__(address)
         try:
             with store_errors(str(address)):
                 self._store: ObstoreStore = ObstoreStore(address.kind, address.bucket)
         except ImportError as error:
-            raise MissingPart(f"{address}: {address.kind}:// needs the extra `data`", INSTALL) from error
+            raise MissingExtra(f"{address}: {address.kind}:// needs the extra `data`", INSTALL) from error
 
     def put(self, name: str, data: Buffer) -> str:
         """See `Place`."""

@@ -29,7 +29,7 @@ def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: boo
     """The place of an address. `home` is the home of Windlass, `sha256` the expected digest of the file at a URL.
     `is_signed`: sign requests to S3, which public buckets do not need.
 
-    Raises StorageError, UsageError, MissingPart.
+    Raises StorageError, UsageError, MissingExtra.
     """
     if address.is_folder:
         return Folder(address)

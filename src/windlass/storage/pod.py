@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from windlass.errors import MissingPart, UsageError, WindlassError
+from windlass.errors import MissingExtra, UsageError, WindlassError
 from windlass.storage import child, volume
 from windlass.storage.cache import DataCache
 from windlass.storage.place import Throttled
@@ -68,7 +68,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
             results.append(line)
 
     error = child.attempted(work)
-    if isinstance(error, MissingPart):
+    if isinstance(error, MissingExtra):
         error = UsageError(
             f"{error.message.partition(' needs ')[0]} is reached by obstore, which this image lacks",
             f"{error.hint} in it, or name one that has it: supervisor_image: of the target",
@@ -84,7 +84,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
 
 
 def transfer(text: str) -> Iterator[Line]:
-    """Do what is asked for; gives the line of each part. Raises StorageError, UsageError, MissingPart."""
+    """Do what is asked for; gives the line of each part. Raises StorageError, UsageError, MissingExtra."""
     try:
         asked = json.loads(text)
         work = KINDS[asked["kind"]](asked)

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import MissingPart, UsageError, WindlassError
+from windlass.errors import MissingExtra, UsageError, WindlassError
 from windlass.storage.address import Address
 from windlass.storage.opening import open_place
 from windlass.storage.place import Fatal
@@ -32,4 +32,4 @@ def refusal(text: str, home: Path) -> WindlassError | None:
     asked = threading.Thread(target=ask, daemon=True)
     asked.start()
     asked.join(SECONDS)
-    return next((error for error in found if isinstance(error, (Fatal, UsageError, MissingPart))), None)
+    return next((error for error in found if isinstance(error, (Fatal, UsageError, MissingExtra))), None)

@@ -71,7 +71,7 @@ def open_source(
     `target` is the last part of a destination that does not exist yet: a single file of that name is refused, because
     the user probably meant it as the file's name. `home` is the home of Windlass. `is_signed`: sign requests to S3.
 
-    Raises UsageError, StorageError, MissingPart.
+    Raises UsageError, StorageError, MissingExtra.
     """
     if text == "-":
         raise UsageError("- is no source: data copy does not read standard input", "write a file, and copy that")

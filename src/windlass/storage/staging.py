@@ -17,7 +17,7 @@ def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[d
     """Stage sets (name, source, link), one after the other; gives a line for each. Its progress is reported. Without a
     run that reads it, the link of a set is empty.
 
-    Raises StorageError, UsageError, MissingPart.
+    Raises StorageError, UsageError, MissingExtra.
     """
     for name, source, link in sets:
         with child.reported(name) as progress:
@@ -28,7 +28,7 @@ def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[d
 
 
 def main(argv: list[str]) -> None:
-    """Stage all sets in the cache of this machine. Raises StorageError, UsageError, MissingPart, StoreError."""
+    """Stage all sets in the cache of this machine. Raises StorageError, UsageError, MissingExtra, StoreError."""
     from windlass.runs.data import unfinished_readers  # this module runs in pods too, where no record of runs is
 
     home = Path(argv[0])

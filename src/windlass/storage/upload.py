@@ -23,7 +23,7 @@ def uploaded(
     """Copy what the destination lacks of a folder, and verify it; gives a line about it. Its progress is reported.
 
     A folder that is not there is an empty one: the run has written nothing. `failed` counts the refused files that the
-    store has not taken. Raises StorageError, UsageError, MissingPart; Throttled where these may be taken later.
+    store has not taken. Raises StorageError, UsageError, MissingExtra; Throttled where these may be taken later.
     """
     of, to = (Address.parse(text, Path("/")) for text in (folder, destination))
     places = Folder(of, may_be_missing=True), open_place(to, Path(home))

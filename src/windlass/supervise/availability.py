@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from windlass.errors import in_a_line
+from windlass.errors import error_line
 from windlass.plan.plan import Policy
 from windlass.runs.clock import Clock
 from windlass.runs.events import Warned
@@ -80,7 +80,7 @@ class Availability:
         pause = min(MAX_PAUSE_SECONDS, TRANSFER_PAUSE_SECONDS * 2.0 ** min(self._num_interrupted, 10))
         self._num_interrupted += 1
         words = f"try {self._num_interrupted} of {policy.max_restarts} follows in {pause:g} s"
-        self._record.note(Warned(f"the files could not be {what}: {in_a_line(error)}; {words}"))
+        self._record.note(Warned(f"the files could not be {what}: {error_line(error)}; {words}"))
         return self._clock.time() + pause
 
     def note_trouble(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import EngineError, StoreFull, in_a_line
+from windlass.errors import EngineError, StoreFull, error_line
 from windlass.plan.compose import ranks_by_node
 from windlass.plan.plan import Plan
 from windlass.runs import crash
@@ -203,7 +203,7 @@ class Supervisor:
             if (again_at := self.availability.move_again_at("staged", error)) is not None:
                 self.next_at = again_at
                 return False
-            cause = RootCause(f"the data could not be staged: {in_a_line(error)}")
+            cause = RootCause(f"the data could not be staged: {error_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
         return False
 
@@ -250,7 +250,7 @@ class Supervisor:
             if attempt is not None:
                 attempt.kill()
             self.monitor = None
-            cause = RootCause(f"could not start: {in_a_line(error)}")
+            cause = RootCause(f"could not start: {error_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
 
     # -- one iteration
@@ -302,7 +302,7 @@ class Supervisor:
         try:
             self.backend.check_outputs(self.record, self.clock)
         except TransferRefused as error:
-            self.record.note(RootCause(f"the outputs cannot be uploaded: {in_a_line(error)}"))
+            self.record.note(RootCause(f"the outputs cannot be uploaded: {error_line(error)}"))
             monitor.end("upload")
 
     def is_to_stop(self) -> bool:
@@ -386,7 +386,7 @@ class Supervisor:
             if (again_at := self.availability.move_again_at("uploaded", error)) is not None:
                 self._upload_at = again_at
                 return False
-            self.end_uploading(in_a_line(error))
+            self.end_uploading(error_line(error))
             return True
         if is_uploaded:
             self.end_uploading()

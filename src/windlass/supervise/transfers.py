@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from windlass.errors import EngineError, in_a_line
+from windlass.errors import EngineError, error_line
 from windlass.runs.clock import Clock
 from windlass.runs.events import DataStaged, Entry, OutputsUploaded, PhaseEntered, Warned
 from windlass.runs.phase import Phase
@@ -209,7 +209,7 @@ class CheckpointUploads:
         except (TargetUnavailable, HeldElsewhere):  # another supervisor alone may write then
             return
         except (OSError, EngineError) as error:
-            record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {in_a_line(error)}"))
+            record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {error_line(error)}"))
             self.end()
             return
         if self._transfer.is_done:

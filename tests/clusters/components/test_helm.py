@@ -16,7 +16,7 @@ from tests.helpers.until import until
 from windlass.clusters.components.component import Chart, Manifests
 from windlass.clusters.components.helm import Helm, Release, run_helm
 from windlass.clusters.components.source import FolderSource, NetworkSource
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 
 PROGRAM = """#!{python}
 import json, os, sys
@@ -111,9 +111,9 @@ def test_what_a_killed_helm_has_begun_is_undone_by_helm(fake: FakeHelm, helm: He
 def test_a_helm_that_is_missing_or_too_old_is_named(fake: FakeHelm, helm: Helm) -> None:
     assert helm.version() == (3, 22, 0)
     fake.answers(version=("v3.12.3", 0))
-    with pytest.raises(MissingPart, match=r"helm 3\.12\.3 is too old: 3\.13 or newer is needed"):
+    with pytest.raises(MissingExtra, match=r"helm 3\.12\.3 is too old: 3\.13 or newer is needed"):
         helm.version()
-    with pytest.raises(MissingPart, match="helm is needed to install charts") as caught:
+    with pytest.raises(MissingExtra, match="helm is needed to install charts") as caught:
         Helm("no-such-helm", "", "lab").version()
     assert "https://helm.sh" in caught.value.hint
 

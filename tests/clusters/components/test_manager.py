@@ -22,7 +22,7 @@ from windlass.clusters.components.source import FolderSource
 from windlass.clusters.components.steps import Step
 from windlass.clusters.components.table import COMPONENTS
 from windlass.clusters.components.values import ClusterValues, GpuPool
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 
 VALUES = ClusterValues("lab", "us-east-1", "vpc-1", "team", queue_name="q", pools=(GpuPool("gpus", ("g5.xlarge",)),))
 SPACE = "gadget-system"
@@ -299,7 +299,7 @@ def test_a_component_that_another_process_works_on_is_left_to_it(cluster: FakeCl
 
 
 def test_charts_need_helm_before_anything_changes(cluster: FakeCluster, manager: Make) -> None:
-    with pytest.raises(MissingPart, match="helm is needed to install charts"):
+    with pytest.raises(MissingExtra, match="helm is needed to install charts"):
         manager(table=COMPONENTS).install(["storage", "jobset"], quiet)
     assert cluster.changes == []
 

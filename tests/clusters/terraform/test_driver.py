@@ -32,7 +32,7 @@ from windlass.clusters.terraform import (
 )
 from windlass.clusters.terraform.folder import ClusterFolder, LocalBackend
 from windlass.clusters.terraform.program import environment
-from windlass.errors import MissingPart
+from windlass.errors import MissingExtra
 from windlass.worker.process import of_session, send
 
 FAKE = Path(__file__).with_name("fake_terraform.py")
@@ -127,13 +127,13 @@ def test_opentofu_is_found_where_terraform_is_not(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_says_how_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match=r"terraform is not installed") as found:
+    with pytest.raises(MissingExtra, match=r"terraform is not installed") as found:
         find_program({"PATH": str(tmp_path)})
     assert "https://developer.hashicorp.com/terraform/install" in found.value.hint
 
 
 def test_a_version_without_lock_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingPart, match=r"is terraform 1\.9\.8; Windlass needs 1\.10\.0 or newer"):
+    with pytest.raises(MissingExtra, match=r"is terraform 1\.9\.8; Windlass needs 1\.10\.0 or newer"):
         find_program(install(tmp_path / "bin", "1.9.8"))
 
 

@@ -25,7 +25,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.stop_request import StopRequest, write_stop_request
 from windlass.runs.store import Store
 from windlass.spec.job import Job
-from windlass.spec.parts import Restarts
+from windlass.spec.sections import Restarts
 
 VANISHES = """
 import os, sys

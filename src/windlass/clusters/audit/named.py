@@ -53,7 +53,7 @@ def audit(
 def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> AuditReport:
     """Audits a cluster with the credentials from the usual environment variables and files of AWS.
 
-    Raises UsageError for an invalid cluster name, JobFileError, FolderError, AwsError, MissingPart.
+    Raises UsageError for an invalid cluster name, JobFileError, FolderError, AwsError, MissingExtra.
     """
     if not EKS_NAME.fullmatch(name):
         raise UsageError(f"{name!r} is not a name of a cluster", "a letter or digit, then letters, digits, '-' and '_'")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from windlass.clusters.components import die_with_parent
 from windlass.clusters.components.component import COMPONENT_LABEL
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 
 HOOK_SECONDS: Final = 300
 """Seconds that a chart's hook may run. Windlass itself waits for readiness, not helm."""
@@ -57,11 +57,11 @@ class Helm:
     context: str
 
     def version(self) -> tuple[int, ...]:
-        """Returns the version of helm. Raises MissingPart if helm is missing or too old, EngineError if it fails."""
+        """Returns the version of helm. Raises MissingExtra if helm is missing or too old, EngineError if it fails."""
         text = run_helm([self.program, "version", "--template", "{{.Version}}"], {}, 30).strip().removeprefix("v")
         found = tuple(int(part) for part in text.split("-")[0].split("+")[0].split(".") if part.isdigit())
         if found < MIN_VERSION:
-            raise MissingPart(
+            raise MissingExtra(
                 f"helm {text} is too old: {'.'.join(map(str, MIN_VERSION))} or newer is needed",
                 "install a newer one: https://helm.sh/docs/intro/install/",
             )
@@ -117,9 +117,9 @@ class Helm:
 
 
 def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> str:
-    """Runs helm as a child that exits with this process, and returns its output. Raises EngineError, MissingPart."""
+    """Runs helm as a child that exits with this process, and returns its output. Raises EngineError, MissingExtra."""
     if shutil.which(command[0]) is None:
-        raise MissingPart(
+        raise MissingExtra(
             "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
         )
     guarded = [sys.executable, "-I", die_with_parent.__file__, *command]

@@ -33,7 +33,7 @@ class Foreign(EngineError):
 
 
 def install(context: Context, component: Component, steps: Steps, seconds: float) -> None:
-    """Installs a component and waits until it is ready. Raises NotReady, Foreign, EngineError, MissingPart."""
+    """Installs a component and waits until it is ready. Raises NotReady, Foreign, EngineError, MissingExtra."""
     before = context.records.find(component.name)
     content = _content(context, component)
     _refuse_other_content(component, content, before)

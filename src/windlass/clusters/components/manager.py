@@ -50,7 +50,7 @@ class ComponentStatus:
 
 
 class Manager:
-    """Installs, inspects and removes components. Its methods raise EngineError, MissingPart and UsageError."""
+    """Installs, inspects and removes components. Its methods raise EngineError, MissingExtra and UsageError."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Manager:
     def install(self, names: Iterable[str], progress: Progress) -> None:
         """Installs or updates components and their requirements; each must be ready before the next one starts.
 
-        Can be interrupted at any point; the next call continues. Raises NotReady, Foreign, EngineError, MissingPart,
+        Can be interrupted at any point; the next call continues. Raises NotReady, Foreign, EngineError, MissingExtra,
         UsageError.
         """
         context = self._context

@@ -40,7 +40,7 @@ class InUse(EngineError):
 def remove(context: Context, names: Sequence[str], progress: Progress) -> None:
     """Removes these components, or all recorded ones, in the reverse order of installation.
 
-    Can be interrupted at any point; the next call continues. Raises InUse, NotReady, EngineError, MissingPart.
+    Can be interrupted at any point; the next call continues. Raises InUse, NotReady, EngineError, MissingExtra.
     """
     recorded = context.records.all()
     chosen = [recorded[name] for name in _reversed(context.table, recorded) if name in names or not names]

@@ -24,7 +24,7 @@ class Source(Protocol):
     """Source of charts and manifests: the only part of an installation that may use the network."""
 
     def chart(self, chart: Chart) -> Path:
-        """Returns the local path of a chart: a folder or an archive. Raises EngineError, MissingPart."""
+        """Returns the local path of a chart: a folder or an archive. Raises EngineError, MissingExtra."""
         ...
 
     def manifests(self, name: str, manifests: Manifests) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.errors import MissingPart
+from windlass.errors import MissingExtra
 
 OLDEST: Final = {"terraform": (1, 10, 0), "tofu": (1, 10, 0)}
 """Minimum version of each product: its S3 backend supports lock files (`use_lockfile`)."""
@@ -46,13 +46,13 @@ class Program:
 
 
 def find_program(environ: Mapping[str, str]) -> Program:
-    """Finds `terraform`, else `tofu`, in `$PATH` of `environ`. Raises MissingPart if neither is found or it is
+    """Finds `terraform`, else `tofu`, in `$PATH` of `environ`. Raises MissingExtra if neither is found or it is
     too old.
     """
     for one in OLDEST:
         if found := shutil.which(one, path=environ.get("PATH", "")):
             return _checked(Path(found), environ)
-    raise MissingPart("terraform is not installed (looked in $PATH)", INSTALL["terraform"])
+    raise MissingExtra("terraform is not installed (looked in $PATH)", INSTALL["terraform"])
 
 
 def _checked(path: Path, environ: Mapping[str, str]) -> Program:
@@ -60,7 +60,7 @@ def _checked(path: Path, environ: Mapping[str, str]) -> Program:
     oldest = OLDEST[product]
     if version < oldest:
         found, wanted = (".".join(map(str, one)) for one in (version, oldest))
-        raise MissingPart(f"{path} is {product} {found}; Windlass needs {wanted} or newer", INSTALL[product])
+        raise MissingExtra(f"{path} is {product} {found}; Windlass needs {wanted} or newer", INSTALL[product])
     return Program(path, product, version)
 
 
@@ -74,16 +74,16 @@ def _version(path: Path, environ: Mapping[str, str]) -> tuple[str, tuple[int, in
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingPart(f"{path} does not run: {error}", INSTALL["terraform"]) from error
+        raise MissingExtra(f"{path} does not run: {error}", INSTALL["terraform"]) from error
     try:
         text = str(json.loads(done.stdout)["terraform_version"])
     except (ValueError, KeyError, TypeError) as error:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
         detail = f": {last[0]}" if last else ""
-        raise MissingPart(f"{path} does not print its version{detail}", INSTALL["terraform"]) from error
+        raise MissingExtra(f"{path} does not print its version{detail}", INSTALL["terraform"]) from error
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
     if not numbers:
-        raise MissingPart(f"{path} prints the version {text!r}", INSTALL["terraform"])
+        raise MissingExtra(f"{path} prints the version {text!r}", INSTALL["terraform"])
     product = "tofu" if path.name.startswith("tofu") else "terraform"
     return product, (int(numbers[1]), int(numbers[2]), int(numbers[3]))
 

@@ -82,7 +82,7 @@ class ClusterRuns(TargetRuns):
         service_account: str | None = None,
     ) -> Mapping[str, Any]:
         from windlass.engines.kubernetes.running.claim_staging import stage_set
-        from windlass.spec.parts import DataClaim
+        from windlass.spec.sections import DataClaim
 
         target = cast("KubernetesTarget", self._target)
         name = self._claim_of_data(claim)
@@ -102,7 +102,7 @@ class ClusterRuns(TargetRuns):
             return remove_set(client, cast("KubernetesTarget", self._target), wanted, which)
 
     def _claim_of_data(self, claim: str | None) -> str:
-        from windlass.spec.parts import DataClaim
+        from windlass.spec.sections import DataClaim
 
         return claim or (cast("KubernetesTarget", self._target).data or DataClaim()).claim
 

@@ -28,7 +28,7 @@ from windlass.worker.protocol import CollectSpec, NoticeSpec
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data
+    from windlass.spec.sections import Data
     from windlass.spec.targets import LocalTarget
 
 NOT_HERE = {
@@ -199,7 +199,7 @@ def _nodes(
         launcher=job.launcher,
         max_restarts=job.restarts.max,
         output_dir=output_dir,
-        checkpoint_dir=job.checkpoint.place(run_id, f"{run_dir}/checkpoints"),
+        checkpoint_dir=job.checkpoint.location(run_id, f"{run_dir}/checkpoints"),
         data={data.name: _data_path(data, facts, run_dir) for data in job.data},
         checkpoint_every=job.checkpoint.every,
         checkpoint_keep=job.checkpoint.keep,

@@ -37,7 +37,7 @@ from windlass.engines.sagemaker.service import (
 )
 from windlass.engines.sagemaker.unfinished import UnfinishedMarker
 from windlass.engines.travel import planned_code
-from windlass.errors import EngineError, in_a_line
+from windlass.errors import EngineError, error_line
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
@@ -321,7 +321,7 @@ class SageMakerBackend(Backend):
         if not self._model_fetch.is_over:
             return False
         if (error := self._model_fetch.error) is not None:
-            why = in_a_line(error)
+            why = error_line(error)
             self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
             again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
             record.note(Warned(f"the model was not fetched: {why}; it is in {address}, and {again}", MODEL_AWAY))
@@ -360,10 +360,10 @@ class SageMakerBackend(Backend):
             self.end_jobs()
             left = replace(left, jobs="")
         except EngineError as error:
-            message = f"training jobs may go on: {in_a_line(error)}; {self.removal_hint}"
+            message = f"training jobs may go on: {error_line(error)}; {self.removal_hint}"
             if message not in [one.message for one in entries(record.writer.events(), Warned)]:
                 record.note(Warned(message))
-            left = replace(left, jobs=in_a_line(error), jobs_hint=self.removal_hint)
+            left = replace(left, jobs=error_line(error), jobs_hint=self.removal_hint)
         self.unfinished.write(left)
         if left.model and self._model_fetch is None:
             with contextlib.suppress(EngineError, OSError):
@@ -375,7 +375,7 @@ class SageMakerBackend(Backend):
         try:
             self._note_left_out(record, self._fetch_model(left.model))
         except (EngineError, OSError) as error:
-            self.unfinished.write(replace(left, why_model=in_a_line(error)))
+            self.unfinished.write(replace(left, why_model=error_line(error)))
             raise
         self.unfinished.write(replace(left, model=""))
 

@@ -7,12 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from windlass.engines.sagemaker.service import Service
-from windlass.errors import MissingPart
+from windlass.errors import MissingExtra
 from windlass.plan.steps import ServiceStep
 
 
 def connect(where: ServiceStep, environ: Mapping[str, str]) -> Service:
-    """Connects to the service of a plan's step `service`. Raises MissingPart, EngineError."""
+    """Connects to the service of a plan's step `service`. Raises MissingExtra, EngineError."""
     if where.engine == "sagemaker-local":
         from windlass.engines.sagemaker.twin.service import Twin
 
@@ -24,6 +24,6 @@ def connect(where: ServiceStep, environ: Mapping[str, str]) -> Service:
 
 
 def require_boto3() -> None:
-    """Raises MissingPart if the extra `aws` is not installed."""
+    """Raises MissingExtra if the extra `aws` is not installed."""
     if find_spec("boto3") is None:
-        raise MissingPart("targets of kind sagemaker need boto3", "pip install boto3")
+        raise MissingExtra("targets of kind sagemaker need boto3", "pip install boto3")

@@ -53,7 +53,7 @@ class Facts:
 
 
 def read_facts(job: Job, target: Target, *, base: Path, home: Path, environ: Mapping[str, str]) -> Facts:
-    """Reads the facts for a plan of `job` on `target`. Raises MissingPart without boto3."""
+    """Reads the facts for a plan of `job` on `target`. Raises MissingExtra without boto3."""
     role, problem_of_role = _role(target)
     is_here, python = target.kind == "sagemaker-local", find_python(job.python or target.python, base, environ)
     return Facts(

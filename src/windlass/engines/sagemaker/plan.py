@@ -21,7 +21,7 @@ from windlass.spec.targets import SageMakerTarget
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data
+    from windlass.spec.sections import Data
     from windlass.spec.targets import SageMakerLocalTarget
 
     Target = SageMakerTarget | SageMakerLocalTarget

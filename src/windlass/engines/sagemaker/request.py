@@ -13,7 +13,7 @@ from windlass.engines.sagemaker.service import Request
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data
+    from windlass.spec.sections import Data
 
 MAX_RUNTIME: Final = 432_000
 """Seconds that a job without `timeout` may run: the five days that every account has as its quota."""
@@ -138,7 +138,7 @@ def checkpoint_folder(storage: str, run_id: str, job: Job) -> str:
     default = layout.CHECKPOINTS
     if job.nodes.max > 1 and job.checkpoint.find is None:
         default = f"{layout.run_folder(storage, run_id)}/checkpoints".removeprefix("file://")
-    return job.checkpoint.place(run_id, default)
+    return job.checkpoint.location(run_id, default)
 
 
 def _channels(shape: Shape, job: Job) -> Iterator[dict[str, Any]]:

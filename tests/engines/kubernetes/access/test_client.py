@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.kubeconfig import kubectl
-from windlass.errors import EngineError, MissingPart
+from windlass.errors import EngineError, MissingExtra
 
 HTML = b"<html><body><h1>404 Not Found</h1><hr>nginx</body></html>"
 UNSERVED = {
@@ -182,6 +182,6 @@ def test_a_busy_server_that_asks_for_nothing_or_a_long_wait_has_refused(
 
 def test_the_package_for_exec_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websocket", None)
-    with serving(lambda *_: b"") as api, pytest.raises(MissingPart) as missing:
+    with serving(lambda *_: b"") as api, pytest.raises(MissingExtra) as missing:
         exec_stream.call(client_of(api, tmp_path), POD, ["true"], 1.0)
     assert missing.value.hint == "pip install websocket-client"

@@ -19,7 +19,7 @@ from windlass.errors import JobFileError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import MountClaimStep, MountVolumeStep, NodeStep, StageStep, TransferStep
 from windlass.spec.job import Job
-from windlass.spec.parts import Data, FileSystem
+from windlass.spec.sections import Data, FileSystem
 from windlass.spec.targets import KubernetesTarget
 
 DIGITS: dict[str, Any] = {"name": "digits", "source": "s3://bucket/train/digits/", "via": "mount"}

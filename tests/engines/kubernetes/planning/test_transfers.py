@@ -25,7 +25,7 @@ from windlass.plan.steps import (
     UploadJobStep,
     UploadStep,
 )
-from windlass.spec.parts import DataClaim
+from windlass.spec.sections import DataClaim
 
 DIGITS = {"name": "digits", "source": "s3://bucket/digits/"}
 CLAIM = {"data": {"size": "200GiB", "storage_class": "efs"}}

@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects.layout import RUN_LABEL
 from windlass.engines.kubernetes.running import claim_staging
 from windlass.engines.kubernetes.running.claim_staging import objects, stage_set
 from windlass.errors import EngineError, UsageError
-from windlass.spec.parts import DataClaim
+from windlass.spec.sections import DataClaim
 from windlass.storage.progress import Progress
 
 SOURCE = "s3://bucket/digits/"

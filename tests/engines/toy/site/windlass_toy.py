@@ -22,7 +22,7 @@ from windlass.runs.clock import Clock
 from windlass.runs.context import Context
 from windlass.spec.job import Job
 from windlass.spec.names import Name
-from windlass.spec.parts import Document
+from windlass.spec.sections import Document
 from windlass.supervise.backend import Attempt, Backend, Intent, Node
 from windlass.supervise.process import main
 from windlass.supervise.recorder import Recorder

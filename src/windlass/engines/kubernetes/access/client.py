@@ -31,7 +31,7 @@ from windlass.engines.kubernetes.access.kubeconfig import kubectl, read_context
 from windlass.engines.kubernetes.access.login import Login, LoginError
 from windlass.engines.kubernetes.access.transport import Pool, Response
 from windlass.engines.kubernetes.objects.kinds import CLUSTER_WIDE, PLURALS
-from windlass.errors import EngineError, MissingPart, UsageError
+from windlass.errors import EngineError, MissingExtra, UsageError
 from windlass.runs.clock import Clock
 
 Json = Mapping[str, Any]
@@ -62,9 +62,9 @@ OBJECTS_PAGE: Final = "200"
 
 
 def require_websockets() -> None:
-    """Raises MissingPart where the package for exec is not installed: the only one that a client may need."""
+    """Raises MissingExtra where the package for exec is not installed: the only one that a client may need."""
     if importlib.util.find_spec("websocket") is None:
-        raise MissingPart("websocket-client is needed", "pip install websocket-client")
+        raise MissingExtra("websocket-client is needed", "pip install websocket-client")
 
 
 class Client:
@@ -292,7 +292,7 @@ class Client:
     def websocket(self, path: str, query: list[tuple[str, str]], *, channels: str = CHANNELS) -> Any:
         """A `websocket.WebSocket` to a URL with one of these channel protocols, such as exec.
 
-        A connection that is silent is given up. Raises Refused, Unreachable, MissingPart.
+        A connection that is silent is given up. Raises Refused, Unreachable, MissingExtra.
         """
         require_websockets()
         import websocket

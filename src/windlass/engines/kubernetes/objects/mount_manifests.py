@@ -23,7 +23,7 @@ from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 
 if TYPE_CHECKING:
-    from windlass.spec.parts import FileSystem
+    from windlass.spec.sections import FileSystem
 
 MOUNTPOINT, S3_FILES, LUSTRE = "mountpoint", "s3-files", "lustre"
 DRIVERS: Final = {MOUNTPOINT: "s3.csi.aws.com", S3_FILES: "efs.csi.aws.com", LUSTRE: "fsx.csi.aws.com"}

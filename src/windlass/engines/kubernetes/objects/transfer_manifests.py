@@ -34,7 +34,7 @@ from windlass.stores.gs_az import KINDS
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
-    from windlass.spec.parts import DataClaim
+    from windlass.spec.sections import DataClaim
 
 REACHED: Final = ("s3", *KINDS)
 """The schemes of stores that pods reach: S3 by the standard library alone, the others by obstore in the image."""

@@ -101,8 +101,8 @@ class Facts:
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
     """Reads all facts that a plan for `job` on `target` needs.
 
-    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingPart before a run that could
-    not be signalled, StoreError for list prices that cannot be read.
+    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingExtra before a run that
+    could not be signalled, StoreError for list prices that cannot be read.
     """
     require_websockets()
     kubeconfig = find_kubeconfig(target, environ)

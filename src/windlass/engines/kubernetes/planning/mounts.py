@@ -26,7 +26,7 @@ from windlass.plan.steps import MountClaimStep, MountStep, MountVolumeStep, Step
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data, FileSystem
+    from windlass.spec.sections import Data, FileSystem
     from windlass.spec.targets import KubernetesTarget
 
 SOURCE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.'()*=+@-]+)*/?", re.ASCII)

@@ -198,7 +198,7 @@ def _nodes(
         num_nodes=num_nodes,
         procs_per_node=procs,
         output_dir=layout.OUTPUT,
-        checkpoint_dir=job.checkpoint.place(shape.run_id, layout.CHECKPOINTS),
+        checkpoint_dir=job.checkpoint.location(shape.run_id, layout.CHECKPOINTS),
         data=data_paths,
         target_env=target.env,
         imports=code.imports,

@@ -26,7 +26,7 @@ from windlass.stores.gs_az import INSTALL
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.planning.facts import Cluster
     from windlass.spec.job import Job
-    from windlass.spec.parts import Data, DataClaim
+    from windlass.spec.sections import Data, DataClaim
     from windlass.spec.targets import KubernetesTarget
 
 MAX_SETS: Final = 12

@@ -23,7 +23,7 @@ from windlass.runs.events import Entry, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, Times
 from windlass.spec.job import Job
-from windlass.spec.parts import DataClaim, KubernetesOptions
+from windlass.spec.sections import DataClaim, KubernetesOptions
 from windlass.supervise.backend import TargetUnavailable
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class Transfers:
         self._state = state
 
     def open(self, address: Address) -> Place:
-        """Opens the place of an address. Raises StorageError, MissingPart."""
+        """Opens the place of an address. Raises StorageError, MissingExtra."""
         return open_place(address, self._state)
 
     async def copy(self, source: Place, files: Mapping[str, Entry], destination: Address) -> Copied:

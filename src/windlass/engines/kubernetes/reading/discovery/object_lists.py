@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.objects.quantity import Json, seconds_of
 from windlass.engines.kubernetes.objects.summary import note_in, summary_in
 from windlass.engines.kubernetes.reading.discovery.followups import More
 from windlass.engines.kubernetes.reading.discovery.phase import PodRow, RunObjects, Seen, seen
-from windlass.spec.labels import of_job
+from windlass.spec.labels import job_labels
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
 """Selects the objects of all runs."""
@@ -149,7 +149,7 @@ class ObjectLists:
                 spares = layout.number_in(meta.get("annotations", {}).get(layout.SPARES_ANNOTATION, "")) or 0
                 created_at = seconds_of(meta["creationTimestamp"], 0.0)
                 name = labels.get(layout.JOB_LABEL, "")
-                found[meta["name"]] = RunObjects(name, created_at, of_job(labels), note_in(meta), spares)
+                found[meta["name"]] = RunObjects(name, created_at, job_labels(labels), note_in(meta), spares)
         for meta in metas:
             labels = meta.get("labels", {})
             marker, objects = labels.get(layout.MARKER_LABEL), found.get(labels[layout.RUN_LABEL])

@@ -12,7 +12,7 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """The line and rank of each value of one document, and the problems found while the document was read."""
 
     where: str
@@ -27,8 +27,8 @@ class Places:
     """Problems that the reader found, each with its rank."""
 
     @classmethod
-    def of(cls, given: object, where: str) -> Places:
-        """Returns the places of an object that was not read from a file: the order of its keys, without lines."""
+    def of(cls, given: object, where: str) -> Positions:
+        """Returns the positions of an object that was not read from a file: the order of its keys, without lines."""
         marks: dict[Path, tuple[int, int]] = {}
 
         def walk(value: object, path: Path) -> None:

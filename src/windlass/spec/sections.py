@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word, location
-from windlass.spec.places import Places, found, in_order
+from windlass.spec.positions import Positions, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
 from windlass.spec.units import Duration, Interval, Size, parse_duration
 from windlass.stores.gs_az import KINDS
@@ -40,7 +40,7 @@ _NO_PLUGINS.get_plugins = tuple  # type: ignore[attr-defined]
 Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     """Base of all models: immutable, and unknown fields are refused."""
 
     # For a fast start-up, validators of nested models are not built on import, and only `schema.py` reads the
@@ -65,7 +65,7 @@ class Part(BaseModel):
                 sys.modules.pop(loader, None)  # another thread may have removed the module already
 
 
-class Document(Part):
+class Document(Section):
     """Base of models for a whole document; creating one raises a `JobFileError` that lists every problem."""
 
     @model_validator(mode="wrap")
@@ -74,8 +74,8 @@ class Document(Part):
         try:
             return handler(given)
         except ValidationError as error:
-            places = info.context if isinstance(info.context, Places) else Places.of(given, cls.__name__)
-            raise in_order([*places.problems, *problems_of(error, cls, places)]) from None
+            positions = info.context if isinstance(info.context, Positions) else Positions.of(given, cls.__name__)
+            raise in_order([*positions.problems, *problems_of(error, cls, positions)]) from None
 
 
 def in_s3(address: str | None, what: str) -> str | None:
@@ -97,7 +97,7 @@ def not_below_min(most: int, info: ValidationInfo) -> int:
     return most
 
 
-class NodeRange(Part):
+class NodeRange(Section):
     """Range of the number of nodes of a job; a plain number in the file sets both limits."""
 
     min: Annotated[StrictInt, Field(ge=1, le=100_000)]
@@ -144,7 +144,7 @@ def _count(given: object, expected: str, least: int, most: int) -> int:
     return given
 
 
-class Resources(Part):
+class Resources(Section):
     """Resources of each node of the job."""
 
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] = 0
@@ -169,7 +169,7 @@ class Resources(Part):
         return gpu_type
 
 
-class Data(Part):
+class Data(Section):
     """A data set that is provided on every node; the variable `env_name` gives ranks its path."""
 
     name: DataName
@@ -264,7 +264,7 @@ def _below_the_code(pattern: str) -> str:
     return pattern
 
 
-class Checkpoint(Part):
+class Checkpoint(Section):
     """How often a checkpoint is expected, how many are kept, and how a script that saves its own checkpoints
     resumes.
     """
@@ -300,7 +300,7 @@ class Checkpoint(Part):
             raise refuse("cannot be used with folder: a script that saves its own writes to a disk", "leave folder out")
         return find
 
-    def place(self, run_id: str, default: str) -> str:
+    def location(self, run_id: str, default: str) -> str:
         """Returns where the checkpoints of a run are stored: an address, or the folder `default`."""
         return default if self.folder is None else f"{self.folder.rstrip('/')}/{run_id}"
 
@@ -323,11 +323,11 @@ class Checkpoint(Part):
         return resume
 
 
-Place = Annotated[Line, AfterValidator(_below_the_code)]
+CodePattern = Annotated[Line, AfterValidator(_below_the_code)]
 """A pattern of paths in the code folder."""
 
 
-class Outputs(Part):
+class Outputs(Section):
     """Where results are stored, when, and which files of the code folder are results; a plain text in the file sets
     `to`.
     """
@@ -337,7 +337,7 @@ class Outputs(Part):
     at: Literal["end", "checkpoint"] = "end"
     """When results are uploaded to a store: `end` is after the last attempt; `checkpoint` also after each checkpoint,
     while training continues. Default `end`."""
-    collect: Annotated[tuple[Place, ...], OnlyList] = ()
+    collect: Annotated[tuple[CodePattern, ...], OnlyList] = ()
     """Patterns of files in the code folder that are results: `["out/**", "*.pt"]`. Files that were created or changed
     since the start of the run are copied to its outputs when the ranks of a node have ended. Default: none; a script
     writes its results to `$WINDLASS_OUTPUT_DIR`."""
@@ -362,7 +362,7 @@ def _outputs(given: object) -> object:
     return {"to": location(given)} if isinstance(given, str) else given
 
 
-class Restarts(Part):
+class Restarts(Section):
     """How often, and after which failures, the workers are restarted."""
 
     max: Annotated[StrictInt, Field(ge=0, le=100_000)] = 0
@@ -387,7 +387,7 @@ def _restart_policy(given: object) -> object:
     return {"max": _count(given, "a whole number or {max: 3, on: [failure]}", 0, 100_000)}
 
 
-class Volume(Part):
+class Volume(Section):
     """Storage of a cluster that is mounted into every worker."""
 
     claim: Label
@@ -403,7 +403,7 @@ class Volume(Part):
         return path
 
 
-class LocalOptions(Part):
+class LocalOptions(Section):
     """Options of the local engine."""
 
     netns: StrictBool = False
@@ -428,7 +428,7 @@ class LocalOptions(Part):
         return rate
 
 
-class Results(Part):
+class Results(Section):
     """Storage of the cluster that keeps a run's outputs and checkpoints after its pods are deleted."""
 
     claim: Label | None = None
@@ -452,7 +452,7 @@ class Results(Part):
         return size
 
 
-class DataClaim(Part):
+class DataClaim(Section):
     """Storage of the cluster in which data sets are staged, once for all runs that read them."""
 
     claim: Label = "windlass-data"
@@ -464,7 +464,7 @@ class DataClaim(Part):
     """Storage class of the created claim; its volumes must support mounts on many nodes. Default: the cluster's."""
 
 
-class FileSystem(Part):
+class FileSystem(Section):
     """A file system in the cluster's account that exposes part of a bucket, for `via: mount`."""
 
     kind: Literal["s3-files", "lustre"]
@@ -507,7 +507,7 @@ class FileSystem(Part):
 Ttl = Annotated[float | Literal["never"], BeforeValidator(_ttl, json_schema_input_type=Duration | Literal["never"])]
 
 
-class KubernetesOptions(Part):
+class KubernetesOptions(Section):
     """Options of the Kubernetes engine."""
 
     via: Workload = "auto"
@@ -553,7 +553,7 @@ class KubernetesOptions(Part):
 TRAINING_PLAN: Final = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:training-plan/\S+")
 
 
-class SageMakerOptions(Part):
+class SageMakerOptions(Section):
     """Options of the SageMaker engine."""
 
     warm_pool: Duration | None = None
