@@ -53,7 +53,7 @@ def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **
         0, "", sys.executable, "/", env, ranks, 1.0, world_size=world_size, launch=launch, folder=str(folder)
     )
     spec.write()
-    command = [sys.executable, "-m", "windlass.worker", spec.path("json")]
+    command = [sys.executable, "-m", "windlass.worker.run", spec.path("json")]
     with open(spec.path("out"), "w") as out:
         subprocess.run(command, check=False, timeout=100, stdout=out, stderr=out)
     *_, end = map(json.loads, Path(spec.path("events")).read_text().splitlines())
