@@ -15,15 +15,15 @@ class FakeClock(Clock):
 
     def __init__(self, now: float = START) -> None:
         super().__init__()
-        self.now = now
+        self.now = self.began = now
         self.cpu = 0.0
         self.waits: list[float] = []
         """Seconds of each wait."""
         self._due: list[tuple[float, Callable[[], object]]] = []
 
     def at(self, seconds: float, do: Callable[[], object]) -> None:
-        """Do something so many seconds after `START`, during a wait."""
-        self._due.append((START + seconds, do))
+        """Do something so many seconds after the beginning, during a wait."""
+        self._due.append((self.began + seconds, do))
 
     def time(self) -> float:
         return self.now
@@ -47,6 +47,10 @@ class FakeClock(Clock):
             self.now = max(self.now, first[0])
             first[1]()
         self.now = until
+
+    def sleep(self, seconds: float) -> None:
+        """The same as `wait`, where this clock is in place of the module `time`: in packages that travel."""
+        self.wait(seconds)
 
     def wake(self) -> None:
         """Each wait ends by itself."""

@@ -173,7 +173,7 @@ def test_a_file_system_without_nameless_files_gets_small_files_under_other_names
         return plain(*args, **named)
 
     monkeypatch.setattr(os, name, refuse)
-    done = copied(folder(source), tmp_path / "to", Window(first=1, most=1))
+    done = copied(folder(source), tmp_path / "to", Window(most=1))
     assert (contents(tmp_path / "to"), done.refused) == (contents(source), ())
     assert len(called) == 1, "it is tried again for each file"
     assert not list((tmp_path / "to").rglob("partial"))
@@ -259,7 +259,8 @@ def test_a_busy_store_is_asked_again_with_fewer_requests(tmp_path: Path) -> None
             raise Throttled("SlowDown")
 
     store = Scripted({f"{number}": rng.randbytes(100) for number in range(300)}, sometimes)
-    window = Window(first=16)
+    window = Window()
+    window.size = 16
     done = copied(store, tmp_path / "to", window)
     assert (done.num_copied, done.refused) == (300, ())
     assert contents(tmp_path / "to") == store.files
@@ -334,9 +335,9 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
 
     first = Scripted({"large": data}, kill)
     with pytest.raises(BaseExceptionGroup):
-        copied(first, tmp_path / "to", Window(first=1, most=1))
+        copied(first, tmp_path / "to", Window(most=1))
     second = Scripted({"large": data})
-    done = copied(second, tmp_path / "to", Window(first=1, most=1))
+    done = copied(second, tmp_path / "to", Window(most=1))
     assert (tmp_path / "to/large").read_bytes() == data
     assert done.num_bytes == sum(min(PART_BYTES, len(data) - start) for _, start in second.reads)
     assert {("large", at * PART_BYTES)} <= set(second.reads) <= {("large", one * PART_BYTES) for one in range(at, 3)}
@@ -430,7 +431,7 @@ def test_progress_counts_what_has_come_of_a_part_once(tmp_path: Path) -> None:
 
     seen: list[int] = []
     progress = Progress()
-    copied(Pieces({"large": bytes(PART_BYTES + 9)}), tmp_path / "to", Window(first=1, most=1), progress=progress)
+    copied(Pieces({"large": bytes(PART_BYTES + 9)}), tmp_path / "to", Window(most=1), progress=progress)
     assert [count >> 20 for count in seen[:9]] == [1, 2, 3, 3, 4, 5, 6, 7, 8], (
         "the pieces of both parts, those before the error kept"
     )
@@ -454,7 +455,7 @@ def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(
         large = Scripted({"small": b"data", "large": bytes(2 * PART_BYTES)}, kill)
         large.address = address
         with pytest.raises(BaseExceptionGroup):
-            copied(large, to, Window(first=1, most=1), noted)
+            copied(large, to, Window(most=1), noted)
 
     killed(small.address)
     assert len(list((to / ".windlass/partial").iterdir())) == 2

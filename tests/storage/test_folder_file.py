@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from windlass.storage.digest import PART_BYTES, Parts
 from windlass.storage.folder_file import FolderFile
 from windlass.storage.place import Entry
+from windlass.worker import process
 
 SIZE = 2 * PART_BYTES + 100
 CONTENT = random.Random(2).randbytes(SIZE)
@@ -24,8 +26,14 @@ class Cut(Exception):
     """The connection is gone."""
 
 
-def opened(folder: Path, source: str = "s3://bucket/ 1", boot: str = "first") -> FolderFile:
-    return FolderFile(folder / "large.bin", folder / "part", ENTRY, PARTS, source, boot)
+def opened(folder: Path, source: str = "s3://bucket/ 1") -> FolderFile:
+    return FolderFile(folder / "large.bin", folder / "part", ENTRY, PARTS, source)
+
+
+def note_boot(folder: Path, boot: str) -> None:
+    """The notes of the file become those of another boot, or of another machine."""
+    first, *others = (folder / "part.parts").read_text().splitlines()
+    (folder / "part.parts").write_text("\n".join([json.dumps({**json.loads(first), "boot": boot}), *others, ""]))
 
 
 def pieces(number: int, begun: int = 0, cut_after: int | None = None) -> Iterator[bytes]:
@@ -74,7 +82,8 @@ def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> 
         first.write(1, pieces(1, cut_after=3 << 20))
     with open(tmp_path / "part", "r+b") as file:
         file.write(b"\0" * 4096)  # what the disk had not got
-    again = opened(tmp_path, boot="second")
+    note_boot(tmp_path, "before")
+    again = opened(tmp_path)
     assert again.done == {2: sha256(2)}
     assert again.begun(1) == 0
     finished(again)
@@ -84,13 +93,15 @@ def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> 
 def test_nodes_that_share_a_disk_do_not_trust_notes_of_each_other(tmp_path: Path) -> None:
     """The second one loses power with its notes written and its data not; then the first one goes on."""
     begun(tmp_path)
-    of_second = opened(tmp_path, boot="second")
+    note_boot(tmp_path, "of the first")
+    of_second = opened(tmp_path)
     of_second.write(1, pieces(1))
     start, length = PARTS.span(1)
     with open(tmp_path / "part", "r+b") as file:
         file.seek(start)
         file.write(b"\0" * length)
-    again = opened(tmp_path, boot="first")
+    note_boot(tmp_path, "of the second")
+    again = opened(tmp_path)
     assert (again.done, again.begun(1)) == ({0: sha256(0)}, 0)
     finished(again)
     assert (tmp_path / "large.bin").read_bytes() == CONTENT
@@ -121,7 +132,7 @@ def test_and_is_written_anew_where_it_was_changed_meanwhile(tmp_path: Path) -> N
     assert (tmp_path / "large.bin").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("note", ["", "[]", "no json\n0 ff\n", '{"boot": "first"}\n', "\0\n"])
+@pytest.mark.parametrize("note", ["", "[]", "no json\n0 ff\n", f'{{"boot": "{process.boot_id()}"}}\n', "\0\n"])
 def test_notes_that_cannot_be_read_count_as_none(tmp_path: Path, note: str) -> None:
     begun(tmp_path)
     (tmp_path / "part.parts").write_text(note)

@@ -87,7 +87,8 @@ def test_they_move_all_small_files_and_end_with_the_copy(
 def test_a_file_for_which_the_store_was_busy_is_moved_again_with_fewer_requests(
     source: Path, marks: Path, tmp_path: Path
 ) -> None:
-    window = Window(first=16)
+    window = Window()
+    window.size = 16
     busy = {f"f{number % 7}/{number}.bin": "busy once" for number in range(0, NUM_FILES, 50)}
     done = copied(Sent(source, busy, marks), tmp_path / "to", window=window)
     assert (done.num_copied, done.refused) == (NUM_FILES, ())
@@ -135,7 +136,8 @@ def test_the_files_of_one_that_is_killed_are_moved_by_the_others_and_where_none_
 ) -> None:
     every = {f"f{number % 7}/{number}.bin": act for number in (range(NUM_FILES) if act == "die" else [1])}
     # One helper has threads for half of 64 requests: with more than that the copy may help the one that is left.
-    window = Window(first=32, most=32)
+    window = Window(most=32)
+    window.size = 32
     done = copied(Sent(source, every, marks), tmp_path / "to", window=window)
     assert (done.num_copied, done.refused) == (NUM_FILES, ())
     assert contents(tmp_path / "to") == contents(source)

@@ -11,6 +11,7 @@ from windlass.storage.address import Address
 from windlass.storage.journal import Journal, append
 from windlass.storage.manifest import File
 from windlass.storage.opening import journal_for
+from windlass.worker import process
 
 DIGEST = "sha256:" + "0" * 64
 ONE, TWO, THREE = (File(name, 1, DIGEST, "s", "v") for name in ("one", "two", "three"))
@@ -21,41 +22,48 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "own" / "journal.jsonl"
 
 
-def written(path: Path, *, boot: str = "1") -> None:
-    with Journal(path, boot) as journal:
+def written(path: Path) -> None:
+    with Journal(path) as journal:
         journal.add(ONE)
         with journal.settling():
             journal.add(TWO)  # too late for this one
 
 
+def restart(path: Path) -> None:
+    """The machine is restarted: the lines of the journal are those of another boot."""
+    path.write_text(path.read_text().replace(process.boot_id(), f"before {process.boot_id()}"))
+
+
 def test_after_a_kill_all_is_known(path: Path) -> None:
     written(path)
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         assert list(journal.files.values()) == [ONE, TWO]
 
 
 def test_after_a_restart_of_the_machine_only_what_was_settled(path: Path) -> None:
     written(path)
-    with Journal(path, "2") as journal:
+    restart(path)
+    with Journal(path) as journal:
         assert list(journal.files.values()) == [ONE]
         journal.add(THREE)
-    with Journal(path, "2") as journal:
+    with Journal(path) as journal:
         assert TWO not in journal.files.values()
         with journal.settling():
             pass
-    with Journal(path, "3") as journal:
+    restart(path)
+    with Journal(path) as journal:
         assert set(journal.files.values()) == {ONE, THREE}
 
 
 def test_what_another_process_has_added_stays_though_its_answer_has_not_come(path: Path) -> None:
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         append(journal.descriptor, ONE)
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         assert list(journal.files.values()) == [ONE]
 
 
 def test_one_to_which_nothing_was_added_is_removed(path: Path) -> None:
-    with Journal(path, "1"):
+    with Journal(path):
         pass
     assert not path.exists()
 
@@ -65,23 +73,23 @@ def test_a_line_that_was_cut_off_is_left_out(path: Path) -> None:
     whole = path.read_bytes()
     for cut in range(1, 30):
         path.write_bytes(whole[:-cut])
-        with Journal(path, "1") as journal:
+        with Journal(path) as journal:
             assert list(journal.files.values())[:1] == [ONE]
 
 
 def test_a_line_after_one_that_was_cut_off_is_read(path: Path) -> None:
     written(path)
     path.write_bytes(path.read_bytes()[:-5])
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         journal.add(THREE)
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         assert journal.files["three"] == THREE
 
 
 def test_hostile_lines_are_left_out(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"name":"../x","size":1,"digest":"' + DIGEST + '"}\n[]\n7\n\0\n{"settled":true}\n')
-    with Journal(path, "1") as journal:
+    with Journal(path) as journal:
         assert journal.files == {}
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.helpers.clock import FakeClock
 
+from windlass.runs.clock import Clock
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
-from windlass.storage.multipart import S3Upload, stored_digest
+from windlass.storage.multipart import COMPLETING_PAUSES, S3Upload, stored_digest
 from windlass.storage.place import Throttled
 from windlass.stores.answer import Sent
 from windlass.stores.errors import Busy, Missing, StoreError
@@ -75,8 +77,8 @@ def store() -> FakeUploads:
     return FakeUploads()
 
 
-def begin(store: FakeUploads, state: Path, source: str = "v1", sleep: Callable[[float], object] = id) -> S3Upload:
-    return S3Upload(store, PARTS, source, state, sleep)
+def begin(store: FakeUploads, state: Path, source: str = "v1", clock: Clock | None = None) -> S3Upload:
+    return S3Upload(store, PARTS, source, state, clock or FakeClock())
 
 
 def write(upload: S3Upload, *numbers: int) -> list[bytes]:
@@ -155,15 +157,10 @@ def test_an_object_that_the_store_is_still_putting_together_is_waited_for(store:
     write(first, 0, 1, 2)
     asyncio.run(first.finish(DIGESTS))
     whole, store.object = store.object, None
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            store.object = whole
-
-    assert begin(store, tmp_path, sleep=sleep).done == dict(enumerate(DIGESTS))
-    assert (len(slept), len(store.sent)) == (3, 3)
+    clock = FakeClock()
+    clock.at(sum(COMPLETING_PAUSES[:3]), lambda: setattr(store, "object", whole))
+    assert begin(store, tmp_path, clock=clock).done == dict(enumerate(DIGESTS))
+    assert (len(clock.waits), len(store.sent)) == (3, 3)
 
 
 def test_an_object_that_should_long_be_there_is_not_waited_for(store: FakeUploads, tmp_path: Path) -> None:
@@ -173,8 +170,8 @@ def test_an_object_that_should_long_be_there_is_not_waited_for(store: FakeUpload
     store.object = None
     [note] = tmp_path.iterdir()
     os.utime(note, (0, 0))
-    slept: list[float] = []
-    assert (begin(store, tmp_path, sleep=slept.append).done, slept) == ({}, [])
+    clock = FakeClock()
+    assert (begin(store, tmp_path, clock=clock).done, clock.waits) == ({}, [])
 
 
 def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Store:
 
 
 def test_a_busy_store_is_asked_again_later_and_with_fewer_requests_at_once(pauses: list[float]) -> None:
-    store, window = Store(3, Throttled("busy")), Window(first=16)
+    store, window = Store(3, Throttled("busy")), Window()
     assert asyncio.run(repeated(store.ask, window)) == "answer"
     assert len(pauses) == 3
     assert all(0.05 * 2**number <= pause <= 0.15 * 2**number for number, pause in enumerate(pauses))

@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.helpers.clock import FakeClock
+
 from windlass.storage.window import LARGE_BYTES, LEAST, PERIOD_SECONDS, Window
 
 
-class Clocks:
-    """Clocks that a test sets: of the wall, and of the processor time of this process."""
-
-    def __init__(self) -> None:
-        self.wall = self.cpu = 0.0
-
-    def window(self, first: int, most: int) -> Window:
-        return Window(first, most, clock=lambda: self.wall, cpu_clock=lambda: self.cpu)
-
-    def answers(self, window: Window, number: int, cpu: float = 0.0) -> None:
-        """So many answers, each in a new period in which the process has taken a share of a processor."""
-        for _ in range(number):
-            self.wall += PERIOD_SECONDS
-            self.cpu += cpu * PERIOD_SECONDS
-            window.answered()
+def answers(clock: FakeClock, window: Window, number: int, cpu: float = 0.0) -> None:
+    """So many answers, each in a new period in which the process has taken a share of a processor."""
+    for _ in range(number):
+        clock.now += PERIOD_SECONDS
+        clock.cpu += cpu * PERIOD_SECONDS
+        window.answered()
 
 
 def test_it_doubles_until_the_store_is_busy_which_halves_it_and_then_grows_by_one_for_each_window_of_answers() -> None:
-    clocks = Clocks()
-    window = clocks.window(first=4, most=20)
+    clock = FakeClock(0.0)
+    window = Window(most=20, clock=clock)
     window.answered()
     assert window.size == 4, "the period is not over"
-    clocks.answers(window, 2)
+    answers(clock, window, 2)
     assert window.size == 16
-    clocks.answers(window, 9)
+    answers(clock, window, 9)
     assert window.size == 20
     window.throttled()
     assert window.size == 10
-    clocks.answers(window, 10)
+    answers(clock, window, 10)
     assert 10.9 < window.size <= 11
     for _ in range(10):
         window.throttled()
@@ -43,22 +36,22 @@ def test_it_doubles_until_the_store_is_busy_which_halves_it_and_then_grows_by_on
 
 
 def test_it_does_not_grow_while_small_requests_keep_the_interpreter_busy() -> None:
-    clocks = Clocks()
-    window = clocks.window(first=4, most=64)
+    clock = FakeClock(0.0)
+    window = Window(most=64, clock=clock)
     asyncio.run(window.run(LARGE_BYTES - 1, int))
-    clocks.answers(window, 9, cpu=1.1)
+    answers(clock, window, 9, cpu=1.1)
     assert window.size == 4
     window.throttled()
-    clocks.answers(window, 9, cpu=1.1)
+    answers(clock, window, 9, cpu=1.1)
     assert window.size == 2
     asyncio.run(window.run(LARGE_BYTES, int))
-    clocks.answers(window, 9, cpu=1.9)
+    answers(clock, window, 9, cpu=1.9)
     assert window.size > 4, "large ones leave it to others most of the time"
     window.close()
 
 
 def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:
-    window, most, now = Window(first=3, most=3, max_bytes=100), [0, 0], [0, 0]
+    window, most, now = Window(most=3, max_bytes=100), [0, 0], [0, 0]
 
     async def request(num_bytes: int) -> None:
         async with window.slot(num_bytes):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -68,9 +68,8 @@ class SupervisedEngine(Engine):
     _supervisor: ClassVar[tuple[str, ...]]
     """Interpreter options and program of a supervisor."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._clock = clock
         self._later: dict[str, tuple[float, ConditionChanged | None]] = {}
         """Runs for which no supervisor can be started now: the monotonic time of the next try, and the run's condition
         until then."""
@@ -89,7 +88,7 @@ class SupervisedEngine(Engine):
         """Returns the current Unix time for the start of a run, if possible by its supervisor's clock. Raises
         EngineError.
         """
-        return self._clock()
+        return time.time()
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         """Creates objects and files that all attempts need, before the supervisor starts. Raises EngineError,
@@ -171,7 +170,7 @@ class SupervisedEngine(Engine):
                 try:
                     settled = self._take_over(run_id)
                 except StoreFull as error:
-                    raise StoreFull(f"{error.message}: {_recorded(status, self._clock())}", error.hint) from error
+                    raise StoreFull(f"{error.message}: {_recorded(status, time.time())}", error.hint) from error
                 if settled is not None:
                     return settled
             # The lock may be held by another command that is updating the record, instead of a supervisor.
@@ -367,7 +366,7 @@ class SupervisedEngine(Engine):
         """Returns the status with a current condition that is not recorded; the condition is reused for some
         seconds.
         """
-        condition = ConditionChanged(kind, message, self._clock())
+        condition = ConditionChanged(kind, message, time.time())
         self._later[status.id] = (time.monotonic() + LOOK_AGAIN_SECONDS, condition)
         return status.with_condition(condition)
 

@@ -47,6 +47,10 @@ class Clock:
         """A descriptor to which other processes write a byte to wake the supervisor."""
         return self._opened()[1]
 
+    def __del__(self) -> None:
+        for end in self._pipe or ():
+            os.close(end)
+
     def _opened(self) -> tuple[int, int]:
         """The pipe, made once it is needed: a command that only settles a record never waits."""
         if self._pipe is None:

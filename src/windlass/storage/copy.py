@@ -77,7 +77,6 @@ class Copy:
         journal: Journal,
         progress: Progress | None = None,
         window: Window | None = None,
-        clock: Callable[[], float] = time.monotonic,
         noted: Noted = NOTHING,
         has_manifest: bool = True,
         num_helpers: Callable[[int], int] | None = None,
@@ -95,7 +94,6 @@ class Copy:
         self._source, self._destination = source, destination
         self._journal = journal
         self._window = window or Window(most=source.max_requests)
-        self._clock = clock
         self._files: dict[str, File] = {}
         """Of the destination, verified."""
         self._refused: list[Refusal] = []
@@ -119,7 +117,7 @@ class Copy:
 
     async def run(self) -> Copied:
         """Copy what differs. Raises StorageError where nothing more can be copied."""
-        began = self._clock()
+        began = time.monotonic()
         stored = await _stored(self._destination) if self._has_manifest else None
         note = None if self._journal.files or self._by_content else self._noted.read(stored)
         before = None if note is not None else _manifest(stored)
@@ -171,7 +169,7 @@ class Copy:
             progress.bytes_moved,
             progress.num_unchanged,
             tuple(sorted(self._refused, key=lambda one: one.name)),
-            self._clock() - began,
+            time.monotonic() - began,
         )
 
     async def _with_manifest(self, found: list[Entry]) -> list[Entry]:
@@ -225,7 +223,7 @@ class Copy:
     def _unchanged(self, note: Note, began: float) -> Copied:
         self.progress.num_unchanged, self.progress.is_listing = note.num_files, False
         self._journal.clear()
-        seconds = self._clock() - began
+        seconds = time.monotonic() - began
         return Copied(note.digest, note.num_files, note.num_bytes, {}, 0, 0, note.num_files, (), seconds)
 
     # -- which files differ -------------------------------------------------------------------------------------------

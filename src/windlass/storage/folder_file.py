@@ -13,8 +13,8 @@ from typing import Final
 
 from windlass.storage.digest import Parts
 from windlass.storage.files import begin_writing, reserve, version, write_at, write_whole
-from windlass.storage.journal import boot_id
 from windlass.storage.place import Buffer, Entry, PartialFile, system_errors
+from windlass.worker import process
 
 DIGEST_HEX: Final = 64
 
@@ -22,11 +22,9 @@ DIGEST_HEX: Final = 64
 class FolderFile(PartialFile):
     """A file in parts, beside which a journal has the digest of each part that is written, and how far others are."""
 
-    def __init__(
-        self, path: Path, part: Path, entry: Entry, parts: Parts, source: str, boot: str | None = None
-    ) -> None:
-        """`boot` identifies the time since the machine was started. Raises OSError."""
-        self._boot = boot_id() if boot is None else boot
+    def __init__(self, path: Path, part: Path, entry: Entry, parts: Parts, source: str) -> None:
+        """Raises OSError."""
+        self._boot = process.boot_id()
         self._path, self._part, self._parts = path, part, parts
         self._journal = part.with_suffix(".parts")
         self._head = {"name": entry.name, "size": parts.size, "source": source}

@@ -8,21 +8,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from windlass.storage.manifest import BadManifest, File, from_line, line
 from windlass.storage.place import system_errors
-
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+from windlass.worker import process
 
 
 class Journal:
     """Lines of files that were written. What was not settled before the machine was restarted counts as not written."""
 
-    def __init__(self, path: Path, boot: str | None = None) -> None:
-        """`boot` identifies the time since the machine was started. Raises StorageError."""
+    def __init__(self, path: Path) -> None:
+        """Raises StorageError."""
         self._path = path
-        self._boot = boot_id() if boot is None else boot
+        self._boot = process.boot_id()
         found, self._num_settled = _read(path, self._boot)
         self._num_lines = len(found)
         """Of files; the settled ones, from the first, are known to be on the disk."""
@@ -96,17 +95,9 @@ def _write(descriptor: int, found: Mapping[str, object]) -> None:
     os.write(descriptor, json.dumps(found, separators=(",", ":")).encode() + b"\n")
 
 
-def boot_id() -> str:
-    """Identifies the time since the machine was started; empty where the kernel does not say."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
 def files_of(path: Path) -> dict[str, File]:
     """The files that an earlier copy has written, by name. Raises StorageError."""
-    return {one.name: one for one in _read(path, boot_id())[0]}
+    return {one.name: one for one in _read(path, process.boot_id())[0]}
 
 
 def _read(path: Path, boot: str) -> tuple[list[File], int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import time
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from windlass.runs.clock import Clock
 from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.files import write_whole
 from windlass.storage.place import Buffer, PartialFile, joined, store_errors, system_errors
@@ -52,10 +52,10 @@ class S3Upload(PartialFile):
         parts: Parts,
         source: str,
         state: Path,
-        sleep: Callable[[float], object] = time.sleep,
+        clock: Clock | None = None,
     ) -> None:
         """Go on with the upload that `state` has of this source, or begin one. Raises StorageError."""
-        self._sleep = sleep
+        self._clock = clock or Clock()
         self._uploads, self._parts = uploads, parts
         bucket, key = uploads.bucket, uploads.key
         self._note = state / f"{hashlib.sha256(f'{bucket}/{key}'.encode()).hexdigest()[:40]}.upload"
@@ -145,11 +145,11 @@ class S3Upload(PartialFile):
         """The ETag of the object; a store goes on with a completion whose client was killed, and may show neither the
         upload nor the object until it is done. Empty where it is not there after a while.
         """
-        is_recent = time.time() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
+        is_recent = self._clock.time() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
         for pause in COMPLETING_PAUSES if is_recent else ():
             if etag := self._etag_of(digest):
                 return etag
-            self._sleep(pause)
+            self._clock.wait(pause)
         return self._etag_of(digest)
 
     def _etag_of(self, digest: str) -> str:

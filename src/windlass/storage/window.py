@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
+
+from windlass.runs.clock import Clock
 
 FIRST, MOST, LEAST = 4, 64, 1
 MAX_BYTES: Final = 48 << 20
@@ -31,21 +32,19 @@ class Window:
 
     def __init__(
         self,
-        first: int = FIRST,
         most: int = MOST,
         max_bytes: int = MAX_BYTES,
-        clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.process_time,
+        clock: Clock | None = None,
     ) -> None:
-        self.size = float(first)
+        self.size = float(min(FIRST, most))
         self.processes = 1
         """Of the copy, this one among them, that may run at once."""
         self._spent = 0.0
         self._most = most
         self._max_bytes = max_bytes
-        self._clock, self._cpu_clock = clock, cpu_clock
+        self._clock = clock or Clock()
         self._was_throttled = self._is_busy = False
-        self._since, self._cpu_since = clock(), cpu_clock()
+        self._since, self._cpu_since = self._clock.monotonic(), self._clock.process_time()
         """When a period began, and the processor time that had been taken."""
         self._latest_bytes = 0
         """Of the last request that was let in."""
@@ -94,11 +93,11 @@ class Window:
 
     def answered(self) -> None:
         """A request was answered."""
-        now, since = self._clock(), self._since
+        now, since = self._clock.monotonic(), self._since
         is_over = now - since >= PERIOD_SECONDS
         if is_over:
             self._since = now  # at once: other threads are answered too
-            cpu = self._cpu_clock() + self._spent
+            cpu = self._clock.process_time() + self._spent
             taken, self._cpu_since = cpu - self._cpu_since, cpu
             self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * self.processes * (now - since)
         if not self._is_busy:

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from windlass.stores.answer import Answer, Sent, ask
 from windlass.stores.errors import Busy, Misconfigured, NoAnswer, StoreError
@@ -41,12 +41,9 @@ class Kept:
 class Connections:
     """Sends requests to any hosts, once each; safe for threads and forks. Proxies are those of the environment."""
 
-    def __init__(
-        self, environ: Mapping[str, str], hint: str, ca_variable: str, sleep: Callable[[float], object] = time.sleep
-    ) -> None:
+    def __init__(self, environ: Mapping[str, str], hint: str, ca_variable: str) -> None:
         """`hint` is what to try where no server answers; `ca_variable` names a file of certificate authorities."""
         self._environ, self._hint, self._ca_variable = environ, hint, ca_variable
-        self._sleep = sleep
         self._context: ssl.SSLContext | None = None
         """Made once: reading the certificates takes longer than a request."""
         self._local = threading.local()
@@ -58,7 +55,7 @@ class Connections:
     def wait(self, host: str) -> None:
         """Make the pause that a host has asked for: of all threads."""
         if (pause := self._pause_until.get(host, 0.0) - time.monotonic()) > 0:
-            self._sleep(pause)
+            time.sleep(pause)
 
     def pause(self, host: str, retry_after: str, now: float) -> None:
         """Note the `Retry-After` of an answer: seconds, or a date by the clock of the host, by which it is `now`."""

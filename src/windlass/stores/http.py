@@ -10,7 +10,7 @@ import http.client
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,15 +50,8 @@ class HttpClient:
     Changed if the server has another version of the file.
     """
 
-    def __init__(
-        self,
-        environ: Mapping[str, str] | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        environ = os.environ if environ is None else environ
-        self._connections = Connections(environ, CHECK_HOST, "SSL_CERT_FILE", sleep)
-        self._clock = clock
+    def __init__(self) -> None:
+        self._connections = Connections(os.environ, CHECK_HOST, "SSL_CERT_FILE")
 
     def head(self, url: Url) -> Head:
         """Size and version of a file. Sends GET for the first byte, because presigned URLs often refuse HEAD."""
@@ -136,7 +129,7 @@ class HttpClient:
         where = "" if at.host == url.host else f", after a redirect to {at.host}"
         said = f"the server answers {status} {http.client.responses.get(status, '')}".rstrip() + where
         if status in PASSING:
-            self._connections.pause(at.host, answer.fields.get("retry-after", ""), self._clock())
+            self._connections.pause(at.host, answer.fields.get("retry-after", ""), time.time())
             return Busy(said, what)
         if status in (404, 410):
             return Missing(said, what, "check the URL")

@@ -15,9 +15,7 @@ MAX_PAUSE_SECONDS = 10.0
 Answer = TypeVar("Answer")
 
 
-def repeated(
-    once: Callable[[], Answer], *, busy: type[Exception] = Busy, sleep: Callable[[float], object] = time.sleep
-) -> Answer:
+def repeated(once: Callable[[], Answer], *, busy: type[Exception] = Busy) -> Answer:
     """Call `once` up to `TRIES` times, or as often as the error says, while it raises `busy`. Raises what the last call
     raises."""
     for number in range(TRIES - 1):
@@ -26,7 +24,7 @@ def repeated(
         except busy as error:
             if number + 1 >= getattr(error, "tries", TRIES):
                 raise
-            sleep(pause_seconds(number))
+            time.sleep(pause_seconds(number))
     return once()
 
 

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.helpers.clock import FakeClock
 
 from windlass.stores.errors import (
     Altered,
@@ -98,14 +99,16 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float]]]:
     """A bucket whose store gives these answers, and the pauses that it makes."""
-    pauses: list[float] = []
-    with Scripted(answers) as server:
+    clock = FakeClock()
+    with Scripted(answers) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windlass.stores.retry.time", clock)
+        patch.setattr("windlass.stores.connection.time", clock)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             environ = {**KEYS, "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}"}
-            bucket = Bucket("runs", environ, pauses.append)
-            yield bucket, server, pauses
+            bucket = Bucket("runs", environ)
+            yield bucket, server, clock.waits
         finally:
             bucket.close()
             server.shutdown()
@@ -114,7 +117,7 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
 
 def send(bucket: Bucket, method: str, key: str, **fields: Any) -> Answer:
     """A request that is repeated, with the pauses that `answering` notes."""
-    return repeated(lambda: bucket.send(method, key, **fields), sleep=bucket._connections._sleep)
+    return repeated(lambda: bucket.send(method, key, **fields))
 
 
 def store_of(bucket: Bucket) -> S3Store:

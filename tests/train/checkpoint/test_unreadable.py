@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 import pytest
 import torch
+from tests.helpers.clock import FakeClock
 from tests.helpers.failing_disk import failing_reads
 from tests.train.checkpoint.saved import build, flip, make
 from tests.train.checkpoint.test_files import change, newest
 from tests.train.checkpoint.test_retention import steps
-from tests.train.checkpoint.test_retry import Clock
 
 from windlass.train.checkpoint import Checkpoint, files, restore, retention
 from windlass.train.checkpoint.consensus import World
@@ -88,29 +88,21 @@ def test_a_checkpoint_that_vanishes_while_it_is_read_is_no_damage(folder: Path, 
     assert {problem.fault for problem in files.examine(found)} == {Fault.UNREADABLE}
 
 
-def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path) -> None:
-    clock = Clock()
+def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path, clock: FakeClock) -> None:
     with without_descriptors() as limits:
-
-        def sleep(seconds: float) -> None:
-            clock.sleep(seconds)
-            if clock.now > 10:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-        retry = Retry(60, clock=lambda: clock.now, sleep=sleep, log=clock.logged.append)
-        found, refused = restore.choose(str(folder), ALONE, retry)
+        clock.at(10, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits))
+        found, refused = restore.choose(str(folder), ALONE, Retry(60))
     assert found is not None
     assert (found.step, refused) == (3, [])
     assert 10 < clock.now < 20
 
 
-def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folder: Path) -> None:
-    clock = Clock()
+def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folder: Path, clock: FakeClock) -> None:
     with (
         without_descriptors(),
         pytest.raises(UnreadableCheckpoint, match=r"Too many open files \(EMFILE\)") as raised,
     ):
-        restore.choose(str(folder), ALONE, clock.retry(60))
+        restore.choose(str(folder), ALONE, Retry(60))
     assert str(folder) in str(raised.value)
     assert "windlass resume --from NAME" in str(raised.value)
     assert clock.now == pytest.approx(60)
@@ -171,22 +163,21 @@ def test_a_script_that_trains_on_after_a_failed_restore_removes_nothing(
 
 
 def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WINDLASS_RUN_ID", "other")
     make(folder, 1)
-    clock = Clock()
     for run_id, step in (("digits-7f3k2", 3), ("other", 1), ("new", 1)):
-        found, _ = restore.choose(str(folder), ALONE, clock.retry(60), run_id)
+        found, _ = restore.choose(str(folder), ALONE, Retry(60), run_id)
         assert found is not None
         assert found.step == step, run_id
     manifest = newest(folder) / files.MANIFEST
     manifest.unlink()
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(manifest.parent):
         listener.bind(files.MANIFEST)  # cannot be opened: ENXIO
-    found, _ = restore.choose(str(folder), ALONE, clock.retry(60), "digits-7f3k2")
+    found, _ = restore.choose(str(folder), ALONE, Retry(60), "digits-7f3k2")
     assert found is not None
     assert found.step == 3
     for run_id in ("other", "new"):
         with pytest.raises(UnreadableCheckpoint, match="ENXIO"):
-            restore.choose(str(folder), ALONE, clock.retry(60), run_id)
+            restore.choose(str(folder), ALONE, Retry(60), run_id)

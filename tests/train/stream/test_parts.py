@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.helpers.clock import FakeClock
 from tests.train.stream.sources import Memory, open_in, pictures, tar_of
 
 from windlass.storage import manifest as manifests
@@ -176,12 +177,13 @@ def test_each_span_is_read_by_one_request_that_has_all_of_it(spans: list[Span]) 
         assert end - group[0].start <= max(BLOCK_BYTES, *(span.length for span in group))
 
 
-def test_a_store_that_stays_busy_is_given_up_with_its_own_words() -> None:
-    pauses: list[float] = []
+def test_a_store_that_stays_busy_is_given_up_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("windlass.stores.retry.time", clock)
     with pytest.raises(Busy, match="503"):
-        repeated(_busy, busy=Busy, sleep=pauses.append)
-    assert len(pauses) == TRIES - 1
-    assert pauses[-1] > pauses[0]
+        repeated(_busy, busy=Busy)
+    assert len(clock.waits) == TRIES - 1
+    assert clock.waits[-1] > clock.waits[0]
 
 
 def _busy() -> None:

@@ -389,10 +389,10 @@ class KubernetesEngine(SupervisedEngine):
 
     def _now(self, plan: Plan) -> float:
         if self._supervised_by(plan) != CLUSTER:
-            return self._clock()
+            return time.time()
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
             backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))  # the time limit counts from here
-            return self._clock() + backend.client.ahead
+            return time.time() + backend.client.ahead
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
         from windlass.engines.kubernetes.running.expiry import sweep
@@ -404,7 +404,7 @@ class KubernetesEngine(SupervisedEngine):
                 self._in_cluster.start(backend, owner, writer.status, writer.events())
             backend.create_first(Recorder(writer), owner)
             with contextlib.suppress(WindlassError, OSError):
-                sweep(self.store, backend.client, plan.target, self._clock())
+                sweep(self.store, backend.client, plan.target, time.time())
 
     def _start_supervisor(self, writer: RunWriter) -> None:
         if writer.status.supervision.supervisor != CLUSTER:
@@ -422,7 +422,7 @@ class KubernetesEngine(SupervisedEngine):
         if self._supervised is None or self._supervised.pid != os.getpid():
             from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 
-            self._supervised = ClusterSupervised(self.store, self._clock)
+            self._supervised = ClusterSupervised(self.store)
         return self._supervised
 
     def _is_in_cluster(self, run_id: str) -> bool:

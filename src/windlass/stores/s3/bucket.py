@@ -8,7 +8,7 @@ import os
 import re
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -74,13 +74,7 @@ class Bucket:
     Its methods send one request, and raise StoreError, which is an OSError: Busy where it may be repeated.
     """
 
-    def __init__(
-        self,
-        name: str,
-        environ: Mapping[str, str] | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         self.name = name
         self._credentials = Credentials(environ, f"s3://{name}")
@@ -89,8 +83,7 @@ class Bucket:
         if self._endpoint and urlsplit(self._endpoint).scheme not in ("http", "https"):
             words = "AWS_ENDPOINT_URL_S3 is no URL: write http://host:port or https://host"
             raise Misconfigured(words, self._endpoint)
-        self._connections = Connections(environ, CHECK_ENDPOINT, "AWS_CA_BUNDLE", sleep)
-        self._clock = clock
+        self._connections = Connections(environ, CHECK_ENDPOINT, "AWS_CA_BUNDLE")
         self._skew = 0.0
         """Seconds by which the clock of the store is ahead of this machine's."""
 
@@ -182,7 +175,7 @@ class Bucket:
         """Whether requests were signed by a clock that is wrong, by the `Date` of an answer; they no longer are."""
         if (found := unix_seconds(date)) is None:
             return False
-        skew = found - self._clock()
+        skew = found - time.time()
         is_wrong = abs(skew - self._skew) > SKEW_SECONDS
         self._skew = skew if is_wrong else self._skew
         return is_wrong
@@ -212,7 +205,7 @@ class Bucket:
         path, words = f"{base}/{path_of(key)}", query_of(query)
         # The store refuses a body that is not the one which was signed.
         payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
-        now = self._clock() + self._skew
+        now = time.time() + self._skew
         asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload, now)
         target = f"{path}?{words}" if words else path
         return self._connections.ask((secure, host), method, target, asked, body, sent, what=host, seconds=SECONDS)
@@ -236,7 +229,7 @@ class Bucket:
             code, words = "", ""
         said = f"the store answered {status} {code} {words}".rstrip()
         if (status >= 500 and status != 501) or status == 429 or code in PASSING:
-            self._connections.pause(self._where()[1], answer.fields.get("retry-after", ""), self._clock() + self._skew)
+            self._connections.pause(self._where()[1], answer.fields.get("retry-after", ""), time.time() + self._skew)
             return Busy(said, what)
         if code in ALTERED:
             return Altered(f"{said}; the bytes were changed on their way", what)

@@ -30,20 +30,9 @@ def _log(text: str) -> None:
 class Retry:
     """Time budget of one restore for file system errors, shared by all of its reads."""
 
-    def __init__(
-        self,
-        seconds: float = SECONDS,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        log: Callable[[str], object] = _log,
-        gives_up: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, seconds: float = SECONDS, *, gives_up: Callable[[], bool] = lambda: False) -> None:
         """`gives_up` is called before each pause: a process that received SIGTERM does not wait for a disk."""
         self._left = seconds
-        self._clock = clock
-        self._sleep = sleep
-        self._log = log
         self._gives_up = gives_up
 
     def call(self, read: Callable[[], T], path: str) -> T:
@@ -62,17 +51,17 @@ class Retry:
             except OSError as error:
                 if isinstance(error, StoreError) and error.is_final:
                     raise
-                now = self._clock()
+                now = time.monotonic()
                 if end is None:
                     end = now + self._left
                     if self._left > 0:
-                        self._log(f"{described(error, path)}; trying again for up to {self._left:.0f} s")
+                        _log(f"{described(error, path)}; trying again for up to {self._left:.0f} s")
                 if now >= end or self._gives_up():
                     raise
             finally:
                 if end is not None:
-                    self._left = max(0.0, end - self._clock())
-            self._sleep(min(pause, self._left))
+                    self._left = max(0.0, end - time.monotonic())
+            time.sleep(min(pause, self._left))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 

@@ -155,7 +155,7 @@ def test_one_damaged_record_does_not_hide_the_other_runs(client: Client, tmp_pat
         place = {"context": "lab", "namespace": "team", "kubeconfig": config, "via": "job"}
         plan = json.dumps(with_request("cluster", **place))
         store.create(RUN, name="d", target="lab", output_dir="/o", plan=plan, time=1.0, supervisor="cluster").close()
-        supervised = ClusterSupervised(store, time.time)
+        supervised = ClusterSupervised(store)
         change_head(client, line(), line(2, 2.0, "end", {"phase": "training"}))
         [state] = supervised.states([store.status(RUN)])
         assert (state.status.phase, state.status.last_seq) == (Phase.QUEUED, 1)

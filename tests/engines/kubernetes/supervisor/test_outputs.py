@@ -175,7 +175,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
     scene.server.marker(RUN, layout.FETCHED_MARKER, by="another-host")
     with pytest.raises(UsageError, match="were fetched by another-host"):
         scene.engine.fetch(RUN, 0, "/windlass/results/output/model", tmp_path / "got", lambda _: None)
-    supervised = ClusterSupervised(scene.store, time.time)
+    supervised = ClusterSupervised(scene.store)
     seen = supervised.with_outputs(supervised.status(scene.store.status(RUN)))
     assert supervised.elsewhere(RUN) == f"the outputs of {RUN} were fetched by another-host"
     place = ResultsLocation("pods", layout.OUTPUT, elsewhere=supervised.elsewhere(RUN))

@@ -71,12 +71,11 @@ class Stale(NamedTuple):
 class ClusterSupervised:
     """The runs of this store that are supervised in their clusters."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store) -> None:
         self.pid = os.getpid()
         """Of the process whose connections are used."""
         self._store = store
-        self._clock = clock
-        self._reader = UpdateReader(store, clock)
+        self._reader = UpdateReader(store)
         self._next: dict[str, float] = {}
         """When the cache of a run is refreshed next, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
@@ -218,7 +217,7 @@ class ClusterSupervised:
             self._stale[status.id] = self._why_stale(status, update)
             return
         self._stale.pop(status.id, None)
-        self._read_at[status.id] = self._clock()
+        self._read_at[status.id] = time.time()
         self._absent[status.id] = update.absence
         self._quiet_since[status.id] = update.quiet_since
         if update.is_removed:
@@ -242,7 +241,7 @@ class ClusterSupervised:
     def _why_stale(self, status: Status, error: WindlassError | None) -> Stale:
         """Why there is no update of a run, by the error; None where there was no answer in time."""
         before = self._stale.get(status.id)
-        since = self._clock() if before is None else before.since
+        since = time.time() if before is None else before.since
         if isinstance(error, DamagedRecord | StoreError):
             return Stale(since, "RecordDamaged", error.message, error.message)
         why = f"has not answered within {ANSWER_SECONDS:g} s" if error is None else f"cannot be read: {error.message}"
@@ -258,7 +257,7 @@ class ClusterSupervised:
             self._store.copy_progress(run_id, progress)
 
     def _state(self, run_id: str) -> RunState:
-        status, now = self._store.status(run_id), self._clock()
+        status, now = self._store.status(run_id), time.time()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
             from windlass.engines.kubernetes.reading.diagnose.supervisors import absent  # most runs have a supervisor
 
@@ -285,7 +284,7 @@ class ClusterSupervised:
         """When the newest of what is here of a record was written: an earlier command has read it."""
         events = self._store.events(status.id, status.last_seq - 1)
         times = [status.times.created_at, *(event.time for event in events), status.progress.at]
-        return min(self._clock(), max(at for at in times if isinstance(at, int | float)))
+        return min(time.time(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:
         """The submission was killed before the supervisor was created: create it."""
@@ -336,7 +335,7 @@ class ClusterSupervised:
 
     def _may_have_expired(self, status: Status) -> bool:
         last = max(event.time for event in self._store.events(status.id))
-        return self._clock() - last > ttl.seconds_of(self._store.plan(status.id))
+        return time.time() - last > ttl.seconds_of(self._store.plan(status.id))
 
     def import_run(self, client: Client, place: ClusterNamespace, run_id: str) -> bool:
         """Fill the cache with a run that another machine has started; returns whether its supervisor is in the cluster.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,9 +49,8 @@ class RunUpdate(NamedTuple):
 class UpdateReader:
     """Reads the records of runs of this store; it changes nothing, here or there."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
         self._clients: dict[ClusterNamespace, Client] = {}
         self._imported: set[str] = set()
         """Runs whose plan is of another machine."""
@@ -89,7 +88,7 @@ class UpdateReader:
             places.setdefault(namespace_of(plan), []).append(status)
             if any(code.is_imported for code in plan.every(CodeStep)):
                 self._imported.add(status.id)
-        now = self._clock()
+        now = time.time()
         answers = at_once({place: partial(self._look, place, its, now) for place, its in places.items()})
         found: dict[str, RunUpdate | WindlassError] = {}
         for place, its in places.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
 from typing import Any, Final
 
 from windlass.engines.sagemaker.service import COMPLETED, FAILED, IN_PROGRESS, STOPPED, STOPPING
@@ -31,9 +31,9 @@ MESSAGES: Final = {
 class StateRecorder:
     """Writes the state of a job. Only the process that has the job's lock may create one."""
 
-    def __init__(self, job: JobFolder, clock: Callable[[], float]) -> None:
-        """`clock` returns Unix seconds. Raises OSError."""
-        self._job, self._clock = job, clock
+    def __init__(self, job: JobFolder) -> None:
+        """Raises OSError."""
+        self._job = job
         self._state = job.state()
         self._trained = float(self._state.get("TrainingTimeInSeconds", 0))
         self._since: float | None = None
@@ -52,7 +52,7 @@ class StateRecorder:
 
     def step(self, secondary: str, status: str = "", message: str = "", **fields: Any) -> None:
         """Writes a transition to another state. Raises OSError."""
-        now = self._clock()
+        now = time.time()
         transitions = self._state["SecondaryStatusTransitions"]
         if transitions:
             transitions[-1]["EndTime"] = now
@@ -65,18 +65,18 @@ class StateRecorder:
 
     def train(self) -> None:
         """Writes that the containers start. Raises OSError."""
-        self._since = self._clock()
+        self._since = time.time()
         self._state.setdefault("TrainingStartTime", self._since)
         self.step(TRAINING)
 
     def end_training(self) -> None:
         """Adds the training time after the containers have ended; the next `step` writes it."""
         if self._since is not None:
-            self._trained += self._clock() - self._since
+            self._trained += time.time() - self._since
             self._since = None
             seconds = math.ceil(self._trained)
             self._state |= {
-                "TrainingEndTime": self._clock(),
+                "TrainingEndTime": time.time(),
                 "TrainingTimeInSeconds": seconds,
                 "BillableTimeInSeconds": seconds,
             }
@@ -88,8 +88,8 @@ class StateRecorder:
 
     def trained_seconds(self) -> float:
         """Returns the seconds of training in all starts together."""
-        return self._trained + (0.0 if self._since is None else self._clock() - self._since)
+        return self._trained + (0.0 if self._since is None else time.time() - self._since)
 
     def waited_seconds(self) -> float:
         """Returns the seconds since the creation of the job."""
-        return self._clock() - float(self._state["CreationTime"])
+        return time.time() - float(self._state["CreationTime"])

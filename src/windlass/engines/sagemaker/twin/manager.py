@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -63,10 +63,10 @@ class Ended(Exception):
 class Manager:
     """Runs one job. Must be used by the main thread of a process that has the job's lock."""
 
-    def __init__(self, job: JobFolder, environ: Mapping[str, str], clock: Callable[[], float] = time.time) -> None:
-        self._job, self._clock = job, clock
+    def __init__(self, job: JobFolder, environ: Mapping[str, str]) -> None:
+        self._job = job
         self._request, self._settings = job.request(), job.settings()
-        self._recorder = StateRecorder(job, clock)
+        self._recorder = StateRecorder(job)
         count = self._request["ResourceConfig"]["InstanceCount"]
         is_isolated = self._request.get("EnableNetworkIsolation", False)
         self._network = isolated_network(job, count) if is_isolated else None
@@ -176,7 +176,7 @@ class Manager:
 
     async def _train(self, folders: Sequence[Path], uploads: Sequence[CheckpointUploads]) -> str:
         """Runs the containers to their end; returns why they were ended, or "" if they ended by themselves."""
-        self._second = max(int(self._clock()), self._second + 1)
+        self._second = max(int(time.time()), self._second + 1)
         self._recorder.train()
         hosts = self._starter.start(folders, self._second)
         have_ended = asyncio.Event()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -71,7 +71,6 @@ class Twin(Service):
         grace_seconds: float = GRACE_SECONDS,
         isolation: str = "",
         python: str = sys.executable,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """`home`: folder below which jobs are stored. `environ`: source of the containers' PATH, HOME and `AWS_*`
         variables, which replace the role. `isolation`: `namespaces` or `folders`; by default, whichever this machine
@@ -83,7 +82,6 @@ class Twin(Service):
         self._isolation = isolation
         self._why = "it was requested" if isolation else ""
         self._python = python
-        self._clock = clock
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ class Twin(Service):
         self._find_isolation()
         if body.get("EnableNetworkIsolation"):
             self._require_networks()
-        settings = Settings(self._isolation, self._why, self._grace_seconds, self._python, self._clock())
+        settings = Settings(self._isolation, self._why, self._grace_seconds, self._python, time.time())
         job = JobFolder(self._root / body["TrainingJobName"])
         with system_errors(str(self._root)):
             if job.path.exists():
@@ -211,7 +209,7 @@ class Twin(Service):
         if state.get("TrainingJobStatus") in ENDED or (lock := job.lock()) is None:
             return state
         try:
-            recorder = StateRecorder(job, self._clock)
+            recorder = StateRecorder(job)
             state = job.state()  # the job may have ended meanwhile
             if state.get("TrainingJobStatus") not in ENDED:
                 left = "" if end_leftovers(job) else "; some processes of its hosts could not be ended"
