@@ -1,1 +1,1 @@
-"""Kubernetes objects as values: manifests that are sent, and pods and owner objects that are read. Pure."""
+"""Kubernetes objects as plain values: builds manifests, and reads pods and owner objects. Pure."""

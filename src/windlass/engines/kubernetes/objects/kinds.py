@@ -1,4 +1,4 @@
-"""Kinds of objects, and their resource names in URLs of the API server."""
+"""Kinds of Kubernetes objects, and their resource names in URLs of the API server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLURALS: Final = {
     "NodePool": "nodepools", "NodeClaim": "nodeclaims", "Lease": "leases",
     "Role": "roles", "RoleBinding": "rolebindings", "NetworkPolicy": "networkpolicies",
 }  # fmt: skip
-"""The resource names of the kinds in URLs."""
+"""Resource name of each kind in URLs of the API server: `pods` for Pod."""
 CLUSTER_WIDE: Final = frozenset({"Node", "CustomResourceDefinition", "StorageClass", "Namespace", "ClusterQueue",
                                  "PersistentVolume", "CSIDriver",
                                  "NodePool", "NodeClaim", "ClusterTrainingRuntime", "SelfSubjectAccessReview",

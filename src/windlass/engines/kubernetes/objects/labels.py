@@ -1,4 +1,4 @@
-"""Builds the labels of all objects: those that Kubernetes recommends, and the run, its user, job and attempt. Pure."""
+"""Builds the labels of all objects: the recommended Kubernetes labels, and the run, user, job and attempt. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PART_OF: Final = "app.kubernetes.io/part-of"
 VERSION: Final = "app.kubernetes.io/version"
 USER: Final = "windlass.dev/user"
 HELPER: Final = "windlass.dev/helper"
-"""Of the temporary objects of a command, or of a capacity probe: its name."""
+"""Label with the name of the command or capacity probe that created a temporary object."""
 WINDLASS: Final = "windlass"
 RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
 TRAINING: Final = "training"
@@ -27,7 +27,9 @@ MAX_CHARS: Final = 63
 
 
 def of_run(run_id: str, job: str, user: str, component: str, attempt: int | None = None) -> dict[str, str]:
-    """The labels of an object of a run; `job` is the name of its job, `user` who submitted it, empty if not known."""
+    """Returns the labels of an object of a run. `job` is the name of the job, `user` the submitting user (empty if
+    unknown).
+    """
     found = {**_common(run_id, component, job), layout.RUN_LABEL: run_id, layout.JOB_LABEL: job}
     if user := value(user):
         found[USER] = user
@@ -35,7 +37,7 @@ def of_run(run_id: str, job: str, user: str, component: str, attempt: int | None
 
 
 def like(owner_config_map: Mapping[str, str], component: str, **more: str) -> dict[str, str]:
-    """The labels of an object that is created when only the labels of the run's owner ConfigMap are known."""
+    """Returns the labels of an object of a run, given only the labels of the run's owner ConfigMap."""
     return {**owner_config_map, COMPONENT: component, **more}
 
 
@@ -48,12 +50,12 @@ def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -
 
 
 def of_setup(component: str = "rbac") -> dict[str, str]:
-    """The labels of objects that are not of one run."""
+    """Returns the labels of objects that belong to no run."""
     return _common(WINDLASS, component, WINDLASS)
 
 
 def value(text: str) -> str:
-    """A text as the value of a label: `ana@example.com` is `ana-example.com`."""
+    """Converts a text to a valid label value: `ana@example.com` becomes `ana-example.com`."""
     return re.sub(r"[^-._A-Za-z0-9]", "-", text)[:MAX_CHARS].strip("-._")
 
 

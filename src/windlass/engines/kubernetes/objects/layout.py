@@ -12,145 +12,156 @@ ATTEMPT: Final = f"{ROOT}/attempt"
 WORK: Final = f"{ROOT}/work"
 RESULTS: Final = f"{ROOT}/results"
 DATA: Final = f"{ROOT}/data"
-"""Where the claim is mounted that has data sets."""
+"""Mount path of the claim that contains data sets."""
 DATA_FOLDER: Final = "windlass-data"
-"""The folder of that claim which is."""
+"""Folder for data sets inside their claim."""
 MOUNTS: Final = f"{ROOT}/mounts"
-"""Where data sets are that the cluster mounts, by their names."""
+"""Folder with a mount point for each data set that the cluster mounts, named like the set."""
 TRANSFER: Final = f"{ROOT}/transfer"
-"""Where the program that moves files is mounted."""
+"""Mount path of the program that stages data and uploads outputs."""
 OUTPUT: Final = f"{RESULTS}/output"
 CHECKPOINTS: Final = f"{RESULTS}/checkpoints"
 CODE: Final = f"{WORK}/code"
 TRAVEL: Final = f"{WORK}/travel"
 END: Final = f"{ROOT}/end"
-"""Where pods that an operator may recreate after the end of their run find the marker of that end."""
+"""Mount path of the run's end marker, in pods that an operator may recreate after the run has ended."""
 SECRETS: Final = f"{ROOT}/secrets"
-"""Where a file of the name of each variable is that the job's secrets have."""
+"""Folder with the job's secrets: one file per variable, named like the variable."""
 KEY: Final = f"{ROOT}/key"
-"""Where the key is mounted that a pod and its run's supervisor share."""
+"""Mount path of the key that a pod shares with its run's supervisor."""
 KEY_FILE: Final = "key"
 NODES_FILE: Final = "nodes.json.gz"
 SPARES_FILE: Final = "spares.json"
-"""Beside the nodes file, in attempts of runs with spares: by the place of each spec there that is of no pod of this
-attempt, the spare that runs it, as the attempt it was made for and its number; null for none."""
+"""File next to the nodes file, in attempts of runs with spares. It maps the place of each spec that a spare runs to
+that spare: the attempt for which the spare was created, and its number. The value is null if the spec is for no pod and
+only names the modules that spares import in advance."""
 CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
-"""Names our container: some operators require a certain name, and there may be sidecars."""
+"""Annotation that names the container of the node: some operators require a certain name, and a pod may have
+sidecars."""
 MASTER_PORT: Final = 29500
-"""torch's own default; a pod has all ports to itself."""
+"""torch's default port. It cannot be in use by another program: each pod has its own network namespace."""
 PORTS: Final = 90
-"""Number of ports from this one on: a later attempt in the same pods uses the next one."""
+"""Number of ports from MASTER_PORT on. A later attempt in the same pods uses the next one."""
 ORDERS_PORT: Final = 29300
-"""Where a supervisor in the cluster listens for its pods."""
+"""Port on which a supervisor in the cluster accepts the connections of its pods."""
 POD_NAME_VARIABLE: Final = "WINDLASS_POD_NAME"
 SUPERVISOR_ACCOUNT: Final = "windlass-supervisor"
-"""The service account of supervisors in the cluster, and its Role: supervisors run in namespaces that have it."""
+"""Name of the service account of supervisors in the cluster, and of its Role. Supervisors run only in namespaces that
+have both."""
 
 MOST_DIGITS: Final = 7
-"""Numbers in labels and annotations have fewer: other users of the namespace may write anything into them."""
+"""Most digits of a number in a label or annotation. Longer ones are ignored: other users of the namespace can write any
+text there."""
 FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
-"""Which place of an attempt the first pod of a replica type has, where an operator counts each type from 0."""
+"""Annotation with the place in the attempt of the first pod of a replica type, for operators that count each type from
+0."""
 RUN_LABEL: Final = "windlass.dev/run"
 ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"
 CODE_LABEL: Final = "windlass.dev/code"
-"""Pieces of code have it, so that lists of runs can leave them out."""
+"""Label of the ConfigMaps that carry the code, so that lists of runs can exclude them."""
 MARKER_LABEL: Final = "windlass.dev/marker"
 HOW_LABEL: Final = "windlass.dev/how"
-"""Of the end marker of a run: `well` or `badly`. As a label it is part of each list of runs."""
+"""Label of an end marker: `well` or `badly`. Lists of runs include labels, so that they need no request per run."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
 SPARES_ANNOTATION: Final = "windlass.dev/spares"
-"""Of the object that owns all others: how many pods the run has beside those of its nodes."""
+"""Annotation of the owner ConfigMap: number of spare pods of the run, in addition to the pods of its nodes."""
 NOTE_ANNOTATION: Final = "windlass.dev/note"
-"""Of an owner ConfigMap: what users have written about the run."""
+"""Annotation of the owner ConfigMap: the users' note on the run."""
 COMMAND_ANNOTATION: Final = "windlass.dev/command"
 ENV_ANNOTATION: Final = "windlass.dev/env"
-"""Of the pods of a run: the command line of its ranks, and the environment that job and target set, as JSON."""
+"""Annotations of the pods of a run: the command line of its ranks, and as JSON the environment that job and
+target set."""
 KEPT_ON_ITS_NODE: Final[Mapping[str, str]] = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
-"""Annotations of pods that no node autoscaler evicts to save nodes, see `docs/decisions/0093-…`."""
+"""Annotations that prevent node autoscalers from evicting a pod to save nodes, see `docs/decisions/0093-…`."""
 STATUS_ANNOTATION: Final = "windlass.dev/status"
-"""Of the head of a run's record: the run's status in short, so that a list of runs needs no further request."""
+"""Annotation of the head of a run's record: a summary of the run's status, so that a list of runs needs no further
+request."""
 WRITER_ANNOTATION: Final = "windlass.dev/writer"
-"""Of the same: the supervisor that wrote it last, as its Lease names it."""
+"""Annotation of the head of a run's record: the identity, as in the Lease, of the supervisor that wrote it last."""
 PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
-"""Of the Job of a supervisor: the digest of the run's plan, which is in a ConfigMap."""
+"""Annotation of the Job of a supervisor: the digest of the run's plan, which is stored in a ConfigMap."""
 RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
-"""Of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
+"""Annotation of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
 RECORD: Final = "record"
-"""Value of MARKER_LABEL of that head."""
+"""Value of MARKER_LABEL for the head of a run's record."""
 STOP_MARKER: Final = "stop"
 END_MARKER: Final = "end"
 FETCHED_MARKER: Final = "fetched"
-"""Values of MARKER_LABEL of markers: a stop was requested; the run has ended; a machine has the outputs that the
-supervisor's pod holds, see `supervisor/outputs.py`."""
+"""Values of MARKER_LABEL for markers: a stop was requested, the run has ended, or a machine has fetched the outputs
+that the supervisor's pod keeps (`supervisor/outputs.py`)."""
 
 
 def attempt_name(run_id: str, number: int) -> str:
-    """What makes the pods of an attempt."""
+    """Returns the name of the owner object of an attempt's pods."""
     return f"{run_id}-{number}"
 
 
 def piece_name(run_id: str, digest: str, number: int) -> str:
-    """The object that holds a piece of the code."""
+    """Returns the name of the ConfigMap with one piece of the code."""
     return f"{run_id}-code-{digest[:8]}-{number}"
 
 
 def supervisor_name(run_id: str) -> str:
-    """The supervisor's own objects, and the name by which pods find it."""
+    """Returns the name of the supervisor's objects, which is also the host name at which pods connect to it."""
     return f"{run_id}-supervisor"
 
 
 def key_name(run_id: str) -> str:
-    """The Secret of the key that the pods of a run and its supervisor share."""
+    """Returns the name of the Secret with the key that the pods of a run share with its supervisor."""
     return f"{run_id}-key"
 
 
 def transfer_name(run_id: str, what: str = "transfer") -> str:
-    """The program that moves the files of a run; the Job that stages its `data`, or uploads its `outputs`."""
+    """Returns the name of an object that transfers files of a run: the ConfigMap with the program (`transfer`), the Job
+    that stages `data`, or the Job that uploads `outputs`.
+    """
     return f"{run_id}-{what}"
 
 
 def data_path(namespace: str, run_id: str, name: str) -> str:
-    """Where the ranks of a run read a data set that was staged: a link to the set."""
+    """Returns the path at which the ranks of a run read a staged data set: a symbolic link to the set."""
     return f"{DATA}/runs/{namespace}/{run_id}/{name}"
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """What the container of a pod is called in which a node runs."""
+    """Returns the name of the container of a pod in which its node runs."""
     named = pod["metadata"].get("annotations", {}).get(CONTAINER_ANNOTATION)
     return str(named or pod["spec"]["containers"][0]["name"])
 
 
 def marker_name(run_id: str, marker: str) -> str:
-    """A marker of the whole run: `stop` requests its end, `end` records it."""
+    """Returns the name of a marker of a run: `stop` requests its end, `end` records it."""
     return f"{run_id}-{marker}"
 
 
 def record_name(run_id: str, number: int = 0) -> str:
-    """The head of a run's record, or part `number` of what came before it."""
+    """Returns the name of the head of a run's record (number 0), or of the part `number` with older events."""
     return f"{run_id}-{RECORD}" + (f"-{number}" if number else "")
 
 
 def selector(run_id: str) -> str:
-    """What all objects of a run have in common."""
+    """Returns the label selector of all objects of a run."""
     return f"{RUN_LABEL}={run_id}"
 
 
 def of_attempts(run_id: str) -> str:
-    """Selects the objects of a run's attempts, and so its training pods alone."""
+    """Returns the label selector of the objects of a run's attempts; among pods, these are the training pods."""
     return f"{selector(run_id)},{ATTEMPT_LABEL}"
 
 
 def attempt_of(one: Mapping[str, Any]) -> int:
-    """The attempt for which an object was created; 0 for one of the whole run, or of another user's making."""
+    """Returns the attempt for which an object was created, or 0 if the object belongs to the whole run or has no valid
+    label.
+    """
     return number_in(str(one["metadata"]["labels"].get(ATTEMPT_LABEL, ""))) or 0
 
 
 def number_in(text: str) -> int | None:
-    """The number that a label or an annotation has; None where it has none."""
+    """Returns the number in the text of a label or annotation, or None if the text is no number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < MOST_DIGITS else None

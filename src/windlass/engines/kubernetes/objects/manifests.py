@@ -1,11 +1,11 @@
-"""The objects of a run as they are sent to the API server. Pure: the same job gives the same bytes.
+"""Builds the objects of a run as they are sent to the API server. Pure: the same job gives the same bytes.
 
-ConfigMap RUN            the owner ConfigMap: owns all others, so that one delete removes everything
+ConfigMap RUN            the owner ConfigMap: owns all other objects, so that deleting it deletes them
 ├── ConfigMap RUN-code-… the code, in pieces
 ├── Service RUN          headless: gives pods their names
 ├── NetworkPolicy RUN    admits only connections between the pods of the run
-├── PersistentVolumeClaim RUN   where a claim was asked for
-├── ConfigMap RUN-K      what the nodes of attempt K are asked to do
+├── PersistentVolumeClaim RUN   if the job requests a claim for its results
+├── ConfigMap RUN-K      the node specs of attempt K
 └── Job, JobSet, TrainJob … RUN-K  attempt K, see `workloads/`
 """
 
@@ -42,31 +42,31 @@ RATHER_WITHOUT_GPUS: Final[Manifest] = {
         ]
     }
 }
-"""The affinity of pods that need no GPU, and must not hold a node with one where another will do."""
+"""Affinity of pods that need no GPU: they prefer nodes without one, so that they do not keep an expensive node busy."""
 PIECE_BYTES: Final = 1_000_000
-"""Size of a piece of the code, in bytes: an object may hold 1 MiB."""
+"""Size of one piece of the code, in bytes. An object may hold 1 MiB."""
 MAX_PIECES: Final = 8
-"""Objects that carry the code of a run; larger code is kept in a store."""
+"""Most ConfigMaps that carry the code of a run; larger code is kept in a store."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunObjects:
-    """The objects of a run, with those of its first attempt."""
+    """Manifests of a run, including those of its first attempt."""
 
     owner_config_map: Manifest
-    """Owns all others."""
+    """ConfigMap that owns all other objects of the run."""
     pieces: tuple[Manifest, ...]
     """ConfigMaps that carry the code."""
     service: Manifest
     claim: Manifest | None
     """The claim of the results; None if none is created for the run."""
     attempt: tuple[Manifest, ...]
-    """The owner object of the pods last."""
+    """Manifests of the first attempt; the last one is the owner object of the pods."""
     policies: tuple[Manifest, ...]
 
 
 def run_objects(shape: Shape, job: Job, boot: str) -> RunObjects:
-    """The objects of a run; `boot` is the program that unpacks the code."""
+    """Returns the objects of a run. `boot` is the source text of the program that unpacks the code in each pod."""
     return RunObjects(
         owner_config_map=owner_config_map(shape, job, boot),
         pieces=tuple(_piece(shape, job, number) for number in range(shape.num_pieces)),
@@ -78,18 +78,18 @@ def run_objects(shape: Shape, job: Job, boot: str) -> RunObjects:
 
 
 def num_pieces(size: int) -> int:
-    """Objects that so many bytes of code fill."""
+    """Returns the number of ConfigMaps needed for `size` bytes of code."""
     return -(-size // PIECE_BYTES)
 
 
 def core(kind: str, name: str, namespace: str, labels: Mapping[str, str], **fields: Any) -> Manifest:
-    """An object of the core API."""
+    """Returns the manifest of an object of the core API (`v1`)."""
     meta = {"name": name, "namespace": namespace, "labels": dict(labels)}
     return {"apiVersion": "v1", "kind": kind, "metadata": meta, **fields}
 
 
 def owner_config_map(shape: Shape, job: Job, boot: str) -> Manifest:
-    """The object that owns all others, and holds the program that unpacks the code."""
+    """Returns the ConfigMap that owns all other objects of the run and contains the program that unpacks the code."""
     made = core("ConfigMap", shape.run_id, shape.namespace, labels(shape, job, named.RUN), data={BOOT_FILE: boot})
     spares = {layout.SPARES_ANNOTATION: str(job.kubernetes.spares)} if job.kubernetes.spares else {}
     made["metadata"]["annotations"] = {layout.DIGEST_ANNOTATION: shape.code_digest, **spares}
@@ -97,14 +97,16 @@ def owner_config_map(shape: Shape, job: Job, boot: str) -> Manifest:
 
 
 def _piece(shape: Shape, job: Job, number: int) -> Manifest:
-    """A ConfigMap for one piece of the code; the piece is added as `binaryData` when the object is sent."""
+    """Returns the ConfigMap of one piece of the code, without its data: the piece is added as `binaryData` when it is
+    sent.
+    """
     name = layout.piece_name(shape.run_id, shape.code_digest, number)
     its = {**labels(shape, job, named.CODE), layout.CODE_LABEL: shape.code_digest[:8]}
     return core("ConfigMap", name, shape.namespace, its, immutable=True)
 
 
 def _service(shape: Shape, job: Job) -> Manifest:
-    """What gives each pod a name."""
+    """Returns the headless Service that gives each pod of the run a host name."""
     its, pods = labels(shape, job, named.TRAINING), {layout.RUN_LABEL: shape.run_id}
     return naming_service(shape.run_id, shape.namespace, its, pods, "master", layout.MASTER_PORT)
 
@@ -112,9 +114,10 @@ def _service(shape: Shape, job: Job) -> Manifest:
 def naming_service(
     name: str, namespace: str, labels: Mapping[str, str], pods: Mapping[str, str], port: str, number: int
 ) -> Manifest:
-    """A Service that gives a name to each of the pods with these labels, which have a port with this name and number.
+    """Returns a headless Service that gives a host name to each pod with the labels `pods`; `port` and `number` are the
+    name and number of the pods' port.
 
-    Pods have theirs before they are ready: they meet before they work.
+    Pods get their names before they are ready, since ranks connect to each other before the pods become ready.
     """
     spec = {
         "clusterIP": "None",
@@ -126,7 +129,9 @@ def naming_service(
 
 
 def _network_policies(shape: Shape, job: Job) -> Iterator[Manifest]:
-    """What admits to the pods of a run only connections from its pods, and to its supervisor only orders' port."""
+    """Yields the network policies of a run: its pods accept connections only from pods of the run, and its supervisor
+    only on the port for orders.
+    """
     run = {"matchLabels": {layout.RUN_LABEL: shape.run_id}}
     pods = {**run, "matchExpressions": [{"key": layout.ATTEMPT_LABEL, "operator": "Exists"}]}
     yield _policy(shape.run_id, shape, labels(shape, job, named.TRAINING), pods, {"from": [{"podSelector": run}]})
@@ -144,7 +149,7 @@ def _policy(name: str, shape: Shape, labels: Mapping[str, str], pods: Manifest, 
 
 
 def _claim(shape: Shape, job: Job) -> Manifest | None:
-    """The claim that is created for the run, if one was requested."""
+    """Returns the claim that is created for the results of the run, or None if the job requests none."""
     results = job.kubernetes.results
     if results is None or results.claim is not None:
         return None
@@ -156,7 +161,7 @@ def _claim(shape: Shape, job: Job) -> Manifest | None:
 def shared_claim(
     name: str, namespace: str, labels: Mapping[str, str], size: int, storage_class: str | None
 ) -> Manifest:
-    """A claim of `size` bytes that pods of all nodes may mount."""
+    """Returns a claim of `size` bytes that pods on all nodes may mount."""
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": str(size)}}}
     if storage_class is not None:
         spec["storageClassName"] = storage_class
@@ -164,7 +169,7 @@ def shared_claim(
 
 
 def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifest]:
-    """The objects of one attempt, the one that makes the pods last."""
+    """Returns the objects of one attempt, the owner object of the pods last."""
     name = layout.attempt_name(shape.run_id, number)
     meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, named.TRAINING, number)}
     if job.queue is not None:
@@ -176,9 +181,10 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
 
 
 def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
-    """A Job of one pod that supervises a run or moves its files; `its` are the labels of both.
+    """Returns a Job with one pod that supervises a run or transfers its files; `its` are the labels of both Job and
+    pod.
 
-    The pod may run wherever those that train may: there may be no other nodes.
+    The pod tolerates the same taints as the training pods: the cluster may have no other nodes.
     """
     tolerations = [*shape.tolerations, *pod["tolerations"]]
     pod = {**pod, "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}
@@ -190,9 +196,9 @@ def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_
 
 
 def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any], *, is_first: bool = False) -> Manifest:
-    """The manifest of an object that is deleted with its owner, an object as returned by the API server.
+    """Returns the manifest with an owner reference; `owner` is an object as returned by the API server.
 
-    With `is_first` an owner that is deleted after what it owns stays until this one is gone.
+    With `is_first`, a foreground deletion of the owner waits until this object is deleted.
     """
     reference = {
         "apiVersion": owner["apiVersion"],

@@ -1,13 +1,13 @@
-"""The volumes by which a cluster mounts data sets. Pure: the same set gives the same names.
+"""Builds the volumes through which a cluster mounts data sets. Pure: the same set gives the same names.
 
-mountpoint  Mountpoint for Amazon S3: reads objects of the bucket as files; changes no file in place
-s3-files    S3 Files, by the driver of EFS from 3.0 on: a file system of NFS over a bucket
+mountpoint  Mountpoint for Amazon S3: reads objects of the bucket as files; cannot change a file in place
+s3-files    S3 Files, by the EFS driver from version 3.0 on: an NFS file system over a bucket
 lustre      FSx for Lustre with a data repository association
 
-PersistentVolume       the bucket or a file system that shows it: static, of the whole cluster, for the claim below
-PersistentVolumeClaim  of the namespace of the runs
+PersistentVolume       the bucket, or a file system over it: static, cluster-wide, bound to the claim below
+PersistentVolumeClaim  in the namespace of the runs
 
-Runs share them, and no run removes them: `Retain` leaves the data where it is when the claim is deleted.
+Runs share both objects, and no run removes them. Their reclaim policy `Retain` keeps the data if the claim is deleted.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ ADD_ONS: Final = {
     S3_FILES: "aws-efs-csi-driver",
     LUSTRE: "aws-fsx-csi-driver",
 }
-"""Of EKS, by which each driver is installed."""
+"""EKS add-on that installs each driver."""
 CAPACITY: Final = "1Ti"
-"""Required by the API, and ignored by these drivers."""
+"""Capacity of the volumes: required by the API, and ignored by these drivers."""
 NAME_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one set can be mounted."""
+    """A method of mounting one data set."""
 
     kind: str
     folder: str
-    """The folder of the volume that has the set, relative; empty if the whole volume is the set."""
+    """Folder of the set inside the volume, relative; empty if the whole volume is the set."""
     file_system: FileSystem | None = None
     """The file system of the volume; None for Mountpoint, whose volume is the set itself."""
 
@@ -56,45 +56,44 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A data set as the pods of a run mount it."""
+    """A data set that is mounted into the pods of a run."""
 
     name: str
-    """The name of the data set."""
     claim: str
     folder: str
-    """The folder of the claim; empty for the whole claim."""
+    """Folder of the set inside the claim; empty for the whole claim."""
     is_written: bool
 
     @property
     def path(self) -> str:
-        """Where the ranks find it."""
+        """Mount path of the set in the pods."""
         return f"{layout.MOUNTS}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume and its claim."""
+    """A PersistentVolume and the claim that is bound to it."""
 
     persistent: Manifest
     claim: Manifest
 
     @property
     def claim_name(self) -> str:
-        """The name of the claim."""
+        """Name of the claim of the volume."""
         return str(self.claim["metadata"]["name"])
 
 
 def volume(way: Way, source: str, namespace: str, user: int) -> Volume:
-    """The volume of a way to mount `source`, for pods that run as `user`.
+    """Returns the volume that mounts `source` by this method, for pods that run as the user id `user`.
 
-    Of one file system there is one volume in a namespace: two volumes with the same handle in one pod do not mount.
+    A file system has one volume per namespace: a pod cannot mount two volumes with the same handle.
     """
     csi, options = _csi(way, source, user)
     number = hashlib.sha256(json.dumps([csi, options], sort_keys=True).encode()).hexdigest()[:NAME_DIGITS]
     name, claim = f"windlass-{namespace}-{number}", f"windlass-mount-{number}"
     csi.setdefault("volumeHandle", name)
     labels = named.of_setup(named.DATA)
-    # The drivers of EFS and FSx take no ReadOnlyMany: pods mount read-only instead.
+    # The EFS and FSx drivers do not support ReadOnlyMany; pods mount these volumes read-only instead.
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeMode": "Filesystem"}
     persistent = {
         "apiVersion": "v1",
@@ -119,10 +118,10 @@ def volume(way: Way, source: str, namespace: str, user: int) -> Volume:
 
 
 def _csi(way: Way, source: str, user: int) -> tuple[dict[str, Any], list[str]]:
-    """The source of a volume as its driver has it, and the mount options."""
+    """Returns the `csi` source of a volume for its driver, and the mount options."""
     if way.file_system is None:
         bucket, _, prefix = source.removeprefix("s3://").partition("/")
-        # Mountpoint gives files to one user, root unless it is named; `allow-other` lets that user in.
+        # Mountpoint assigns all files to one user, by default root; `allow-other` gives that user access.
         options = ["read-only", "allow-other", f"uid={user}", f"gid={user}"]
         options += [f"prefix {prefix.rstrip('/')}/"] if prefix.rstrip("/") else []
         return {"driver": way.driver, "volumeAttributes": {"bucketName": bucket}}, options
@@ -135,7 +134,9 @@ def _csi(way: Way, source: str, user: int) -> tuple[dict[str, Any], list[str]]:
 
 
 def pod_volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:
-    """Volumes of a pod: name, mount path, source, further fields of the mount. Sets of one claim share a volume."""
+    """Yields the volumes of a pod: name, mount path, source, further fields of the mount. Sets of one claim share a
+    volume.
+    """
     places = {claim: at for at, claim in enumerate(dict.fromkeys(one.claim for one in sets))}
     for one in sets:
         more: Manifest = {"subPath": one.folder} if one.folder else {}

@@ -1,4 +1,4 @@
-"""The namespace of a cluster in which a run takes place."""
+"""Identifies the cluster and the namespace of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ClusterNamespace(NamedTuple):
-    """A namespace of a cluster, and how to reach it."""
+    """A namespace of a cluster, and the kubeconfig context through which it is reached."""
 
     context: str
     namespace: str
@@ -19,6 +19,6 @@ class ClusterNamespace(NamedTuple):
 
 
 def namespace_of(plan: Plan) -> ClusterNamespace:
-    """The namespace of the run of a recorded plan."""
+    """Returns the cluster and namespace of the run of a recorded plan."""
     cluster = plan.only(ClusterStep)
     return ClusterNamespace(cluster.context, cluster.namespace, cluster.kubeconfig)

@@ -1,7 +1,7 @@
-"""Which NodePools of Karpenter, and which instance types of theirs, match a pod: labels, types and taints. Pure.
+"""Decides which Karpenter NodePools, and which of their instance types, match a pod by labels, types and taints. Pure.
 
-Whether a node of a matching NodePool is large enough, within its limits and to be had, Karpenter decides; it reports
-that once there is a pod (see `docs/decisions/0023-autoscalers-report.md`).
+Karpenter itself decides whether a node of a matching NodePool is large enough, within the limits, and available; it
+reports that once a pod exists (see `docs/decisions/0023-autoscalers-report.md`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ WELL_KNOWN: Final = (
     "karpenter.k8s.gcp",
     "eks.amazonaws.com",
 )
-"""Ends of the domains of labels that a node has, whether or not its NodePool names them."""
+"""Suffixes of the domains of labels that a node has even if its NodePool does not list them."""
 MAX_TYPES: Final = 8
 KEEP_OUT: Final = ("NoSchedule", "NoExecute")
-"""Effects of taints that keep pods out."""
+"""Taint effects that prevent a pod from running on a node."""
 SOON_SECONDS: Final = 60.0
-"""A node that is deleted sooner after its last pod may be gone before the next attempt has pods."""
+"""Threshold in seconds for the delay between a node's last pod and its deletion. With a shorter delay, the node may be
+deleted before the next attempt has pods."""
 _OPERATORS: Final = {
     "In": "in",
     "NotIn": "not in",
@@ -46,13 +47,15 @@ _OPERATORS: Final = {
 
 
 def matches(pools: Iterable[Json], spec: Json) -> tuple[NodePoolMatch, ...]:
-    """All NodePools, in the order in which Karpenter tries them: the heaviest first."""
+    """Returns all NodePools and whether they match, in the order in which Karpenter tries them: highest weight
+    first.
+    """
     ordered = sorted(pools, key=lambda pool: (-int(pool["spec"].get("weight") or 0), pool["metadata"]["name"]))
     return tuple(match(pool, spec) for pool in ordered)
 
 
 def match(pool: Json, spec: Json) -> NodePoolMatch:
-    """Whether a NodePool matches a pod of this spec."""
+    """Returns whether, and why not, a NodePool matches a pod with this spec."""
     wanted, named = spec.get("nodeSelector", {}).get(INSTANCE_LABEL), _values(pool, INSTANCE_LABEL)
     requirements = _template(pool).get("requirements", ())
     used = pool.get("status", {}).get("resources", {})
@@ -73,7 +76,10 @@ def match(pool: Json, spec: Json) -> NodePoolMatch:
 
 
 def makes(pool: NodePoolMatch, types: Sequence[str], prices: Mapping[str, str] = MappingProxyType({})) -> str:
-    """What its nodes are: `g5.12xlarge (5.672 USD an hour) or p4d.24xlarge, spot or on-demand`; prices as text."""
+    """Describes the nodes of a NodePool: `g5.12xlarge (5.672 USD an hour) or p4d.24xlarge, spot or on-demand`.
+
+    `prices` maps an instance type to its price as text.
+    """
     kinds = [one + (f" ({prices[one]})" if one in prices else "") for one in types[:MAX_TYPES]]
     kinds += [f"{len(types) - MAX_TYPES} more"] if len(types) > MAX_TYPES else []
     capacity = f", {' or '.join(pool.capacity_types)}" if pool.capacity_types else ""
@@ -81,28 +87,28 @@ def makes(pool: NodePoolMatch, types: Sequence[str], prices: Mapping[str, str] =
 
 
 def taints_of_node(node: Json) -> tuple[Json, ...]:
-    """The taints of a node that keep pods out."""
+    """Returns the taints of a node that keep pods away."""
     return tuple(one for one in node.get("spec", {}).get("taints") or () if one.get("effect") in KEEP_OUT)
 
 
 def taint_not_tolerated(taints: Iterable[Json], spec: Json) -> Json | None:
-    """The first of these taints that a pod of this spec does not tolerate."""
+    """Returns the first taint that a pod with this spec does not tolerate, or None."""
     tolerations = spec.get("tolerations", ())
     return next((taint for taint in taints if not any(_tolerates(one, taint) for one in tolerations)), None)
 
 
 def taints_of(pool: Json) -> list[str]:
-    """Its taints that keep pods out, as kubectl writes them: `team=vision:NoSchedule`."""
+    """Returns the taints of a NodePool that keep pods away, in kubectl's format: `team=vision:NoSchedule`."""
     return [taint_text(one) for one in _taints(pool)]
 
 
 def labels_made(pools: Iterable[Json], names: Collection[str]) -> set[tuple[str, str]]:
-    """Which of these labels nodes of the NodePools can have, each with a value."""
+    """Returns the pairs of label and value that nodes of these NodePools can have, for the labels `names`."""
     return {(name, value) for pool in pools for name in names for value in _values(pool, name)}
 
 
 def _mismatches(pool: Json, spec: Json) -> Iterator[str]:
-    """Why no node of it may run such a pod: labels, then taints."""
+    """Yields the reasons why no node of a NodePool can run a pod with this spec: labels first, then taints."""
     for name, value in spec.get("nodeSelector", {}).items():
         asked = [one for one in _requirements(pool) if one["key"] == name]
         domain = name.rpartition("/")[0]
@@ -114,7 +120,7 @@ def _mismatches(pool: Json, spec: Json) -> Iterator[str]:
 
 
 def _not_ready(pool: Json) -> str:
-    """Why it is not ready, by the conditions that `Ready` sums up; empty where it is."""
+    """Returns why a NodePool is not ready, from the conditions that `Ready` summarizes; empty if it is ready."""
     if condition(pool, "Ready").get("status") != "False":
         return ""
     found = [one for one in pool["status"]["conditions"] if one.get("status") == "False"]
@@ -124,9 +130,10 @@ def _not_ready(pool: Json) -> str:
 
 
 def _ends_pods(pool: Json) -> str:
-    """How it ends pods in spite of their annotation `karpenter.sh/do-not-disrupt`; empty where it does not.
+    """Returns how a NodePool ends pods despite their annotation `karpenter.sh/do-not-disrupt`; empty if it does not.
 
-    Such pods hold a node that is drained, unless `terminationGracePeriod` bounds that; then drift drains it too.
+    Such pods block the drain of their node unless `terminationGracePeriod` limits it. With that limit, drift drains the
+    node as well.
     """
     age, grace = (
         re.sub(r"(?<=[hm])0[ms]", "", str(_template(pool).get(field) or "Never"))
@@ -152,7 +159,7 @@ def _template(pool: Json) -> Json:
 
 
 def _requirements(pool: Json) -> list[Json]:
-    """What a NodePool requires of its nodes; a label that it gives to all of them is a requirement too."""
+    """Returns the requirements of a NodePool on its nodes; labels that it sets on all nodes count as requirements."""
     labels = pool["spec"]["template"].get("metadata", {}).get("labels") or {}
     fixed = {**labels, POOL_LABEL: str(pool["metadata"]["name"])}
     own = [{"key": name, "operator": "In", "values": [value]} for name, value in fixed.items()]
@@ -160,14 +167,14 @@ def _requirements(pool: Json) -> list[Json]:
 
 
 def _values(pool: Json, name: str) -> list[str]:
-    """The values that a label of its nodes may have, as far as it names them."""
+    """Returns the values that a label may have on nodes of a NodePool, if the NodePool lists them."""
     asked = [one for one in _requirements(pool) if one["key"] == name]
     named = [value for one in asked if one["operator"] == "In" for value in one.get("values") or ()]
     return [value for value in dict.fromkeys(named) if all(_allows(one, value) for one in asked)]
 
 
 def _allows(requirement: Json, value: str) -> bool:
-    """Whether a requirement lets a label have a value."""
+    """Whether a requirement allows a label to have this value."""
     operator, values = requirement["operator"], requirement.get("values") or []
     if operator in ("In", "NotIn"):
         return (value in values) is (operator == "In")
@@ -191,7 +198,7 @@ def _taints(pool: Json) -> list[Json]:
 
 
 def taint_text(taint: Json) -> str:
-    """As kubectl writes it: `team=vision:NoSchedule`."""
+    """Formats a taint as kubectl does: `team=vision:NoSchedule`."""
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
 

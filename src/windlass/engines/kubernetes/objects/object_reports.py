@@ -1,4 +1,4 @@
-"""Reads events and owner objects of the API server into reports: problems worth a warning, and ends. Pure."""
+"""Converts events and owner objects of the API server to reports: problems worth a warning, and ends. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.engines.kubernetes.objects.quantity import Json, condition, event_
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
 ENDED: Final = ("Failed", "Complete", "Completed", "Succeeded")
-"""Conditions of an owner object, of one kind or another, that has ended."""
+"""Types of conditions that mark an owner object of any workload kind as ended."""
 OUR_POLICY: Final = frozenset(
     {
         "BackoffLimitExceeded",
@@ -26,13 +26,13 @@ OUR_POLICY: Final = frozenset(
         "JobSetFailed",
     }
 )
-"""Reasons of an owner object that ends because a pod has failed, as the manifest requests."""
+"""Reasons with which an owner object ends because a pod failed, as its manifest requests."""
 OF_QUEUES: Final = frozenset({
     "Suspended", "SuspendedJobs", "ResumeJobs", "Stopped", "PyTorchJobSuspended", "PyTorchJobResumed",
     "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
     "UpdatedAdmissionCheck",
 })  # fmt: skip
-"""Reasons of events of objects that a queue suspends, for which the queue itself reports why."""
+"""Reasons of events about objects that a queue suspends; Kueue's own status explains why."""
 OF_OPERATORS: Final = frozenset(
     {
         "SuccessfulCreatePod",
@@ -43,28 +43,29 @@ OF_OPERATORS: Final = frozenset(
         *(f"{kind}Job{what}" for kind in ("PyTorch", "MPI") for what in ("Created", "Running", "Succeeded", "Failed")),
     }
 )
-"""Reasons of events in which Kubeflow's operators report that they have done their work."""
+"""Reasons of events with which Kubeflow's operators report normal progress."""
 ORDINARY: Final = frozenset({
     "Scheduled", "Pulling", "Pulled", "Created", "Started", "SuccessfulCreate", "SuccessfulDelete", "Completed",
     "SuccessfulAttachVolume", "BackOff", "Failed", "FailedScheduling", "Killing", "ProvisioningSucceeded",
     "Provisioning", "ExternalProvisioning", "Resumed", *OUR_POLICY, *OF_QUEUES, *OF_OPERATORS,
 })  # fmt: skip
-"""Reasons of events that report no problem, or one that the pod reports itself."""
+"""Reasons of events that report no problem, or a problem that the pod's status reports as well."""
 OF_PROVISIONING: Final = frozenset({"Nominated", "TriggeredScaleUp", "NotTriggerScaleUp"})
-"""Reasons of events on node provisioning, which `reading/claims.py` reads."""
+"""Reasons of events about node provisioning, which `reading/claims.py` handles."""
 NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY))
-"""The same as a field selector."""
+"""Field selector that excludes events with an ORDINARY reason."""
 _COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
 _NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
-"""A pod that was refused, in the message of its owner object: each try has another name."""
+"""The name of a refused pod in a message of its owner object. It is replaced, since each retry uses another name."""
 
 
 def object_reports(
     events: Iterable[Json], run_id: str, number: int, *, claims: Iterable[str] = (), spares: Iterable[str] = ()
 ) -> Iterator[ObjectReport]:
-    """What events of a namespace report of an attempt and of claims that it needs, each once, the newest first.
+    """Yields the problems that events of a namespace report about an attempt and about its claims: each once, newest
+    first.
 
-    An attempt waits for no spare: nothing is reported of pods with these prefixes.
+    Events about pods whose names start with a prefix in `spares` are skipped: an attempt does not wait for spares.
     """
     ignored = tuple(spares)
     name, seen, wanted = layout.attempt_name(run_id, number), set[tuple[str, str]](), {run_id, *claims}
@@ -76,7 +77,8 @@ def object_reports(
         if not (is_its or is_claim) or event.get("reason") in (*ORDINARY, *OF_PROVISIONING):
             continue
         message = str(event.get("message") or "").strip()
-        if any(f'"{prefix}' in message for prefix in ignored):  # their owner object reports why it cannot create them
+        # The owner object reports why it cannot create its spares.
+        if any(f'"{prefix}' in message for prefix in ignored):
             continue
         report = ObjectReport(about.get("kind", ""), called, event.get("reason", ""), message[:MAX_WORDS])
         if (once := (report.kind, key(report))) not in seen:
@@ -90,7 +92,9 @@ def is_problem(pod: PodStatus) -> bool:
 
 
 def key(seen: PodStatus | ObjectReport) -> str:
-    """Identifies a problem: pods of one attempt, and one hour and the next, differ in names and numbers alone."""
+    """Returns a key that identifies a problem, without the names and numbers that differ between pods or change over
+    time.
+    """
     message = _NOT_CREATED.sub(r"\1 it", seen.message)
     return f"{seen.reason} {_COUNTS.sub('#', message.replace(seen.name, 'it') if seen.name else message)}"
 
@@ -99,12 +103,12 @@ def key(seen: PodStatus | ObjectReport) -> str:
 
 
 def end_of(owner: Json) -> str:
-    """The condition by which an owner object of any kind has ended; empty while it is active."""
+    """Returns the type of the condition with which an owner object of any kind has ended; empty while it is active."""
     return next((kind for kind in ENDED if is_true(owner, kind)), "")
 
 
 def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectReport]:
-    """Why an owner object creates no more pods; None is one that was deleted."""
+    """Yields why an owner object creates no more pods; None stands for a deleted owner object."""
     if owner is None:
         yield ObjectReport(kind, name, "Deleted", f"{kind} {name} was deleted")
         return
@@ -115,14 +119,14 @@ def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectReport]:
 
 
 def why_over(owner: Mapping[str, Any]) -> str:
-    """How an owner object has ended, by its condition; empty while it is active."""
+    """Returns how an owner object has ended, from its condition; empty while it is active."""
     end = end_of(owner)
     message = condition(owner, end).get("message")
     return end.lower() + (f": {message}" if message else "")
 
 
 def finished_indexes(job: Mapping[str, Any]) -> frozenset[int]:
-    """The indexes of an Indexed Job whose pods have ended or are lost; empty for other owner objects."""
+    """Returns the indexes of an Indexed Job whose pods have ended or are lost; empty for other owner objects."""
     status, found = job.get("status", {}), set[int]()
     for name in ("completedIndexes", "failedIndexes"):
         for part in filter(None, str(status.get(name) or "").split(",")):
@@ -135,7 +139,7 @@ def finished_indexes(job: Mapping[str, Any]) -> frozenset[int]:
 
 
 def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
-    """The data of the record's event `warning` on a problem."""
+    """Returns the data of a `warning` event of the record about this problem."""
     words = ": ".join(part for part in (seen.reason, seen.message) if part)
     if isinstance(seen, ObjectReport):
         return {"message": f"{seen.kind} {seen.name}: {words}", "object": asdict(seen), "waits": True}
@@ -143,7 +147,9 @@ def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
 
 
 def recorded(events: Iterable[Event]) -> tuple[dict[int, PodStatus], list[ObjectReport]]:
-    """The problems that warnings of the newest attempt report: the last of each pod, and all of other objects."""
+    """Returns the problems in the warnings of the newest attempt: the last one of each pod, and all of other
+    objects.
+    """
     pods: dict[int, PodStatus] = {}
     said: list[ObjectReport] = []
     for warned in entries(of_newest_attempt(events), Warned):

@@ -1,6 +1,6 @@
-"""What a cluster reports of one attempt, as plain values: pods, objects, nodes, queue, node provisioning.
+"""Plain values for what a cluster reports about one attempt: pods, objects, nodes, queue, node provisioning.
 
-Field names of `PodStatus` and `ObjectReport` stand in the events of records.
+The field names of `PodStatus` and `ObjectReport` are stored in the events of records.
 """
 
 from __future__ import annotations
@@ -14,143 +14,146 @@ from windlass.runs.events import EMPTY, NodeProvisioning, QueueChanged
 
 @dataclass(frozen=True, slots=True)
 class PodStatus:
-    """The pod of one node of the attempt."""
+    """Status of the pod of one node of the attempt."""
 
     node: int
     name: str = ""
-    """Empty where it was not created yet."""
+    """Name of the pod; empty if it was not created yet."""
     state: str = "missing"
-    """`missing`, `queued` (not on a node), `pulling` (image and volumes are prepared), `running`, `ended`, `gone`."""
+    """`missing`, `queued` (not on a node), `pulling` (image and volumes are being prepared), `running`, `ended` or
+    `gone`."""
     reason: str = ""
-    """Why it waits or has ended, as the cluster names it: `Unschedulable`, `ImagePullBackOff`, `OOMKilled`."""
+    """Reason why the pod waits or has ended, as the cluster reports it: `Unschedulable`, `ImagePullBackOff`,
+    `OOMKilled`."""
     message: str = ""
-    """The cluster's message on that."""
+    """Message of the cluster for `reason`."""
     machine: str = ""
-    """The cluster's node that it is on."""
+    """Name of the cluster node on which the pod runs."""
     exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectReport:
-    """What an event or a condition reports of one object: the owner of the pods, a pod, a claim."""
+    """A problem that an event or condition reports about one object: the owner of the pods, a pod, or a claim."""
 
     kind: str
     name: str
     reason: str
-    """`FailedCreate`, `FailedMount`, `ProvisioningFailed`, `Deleted`."""
+    """Reason of the event or condition: `FailedCreate`, `FailedMount`, `ProvisioningFailed`, `Deleted`."""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A node of the cluster, as far as scheduling goes."""
+    """A node of the cluster, with the fields that matter for scheduling."""
 
     name: str
     is_ready: bool = True
     allocatable: Mapping[str, str] = field(default_factory=dict)
-    """What pods can have of it in all, as the cluster writes quantities: `{"memory": "16Gi"}`."""
+    """Total resources for pods on the node, as Kubernetes quantities: `{"memory": "16Gi"}`."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaHolder:
-    """An owner of a part of a queue's quota."""
+    """A workload that uses a part of a queue's quota."""
 
     name: str
-    """`Job b/other-1`: with its namespace where that is another."""
+    """Kind and name, `Job b/other-1`; with the namespace if the workload is in another one."""
     amount: str
-    """What it has of what is short, as the cluster writes quantities; empty where that is not known."""
+    """Amount of the scarce resource that the workload uses, as a Kubernetes quantity; empty if unknown."""
     priority: int = 0
 
 
 class QueueStatus(QueueChanged):
-    """What Kueue reports of the attempt: what the record has of it, and what else `why` reads.
+    """Kueue's status of the attempt: the fields that the record stores, and further fields for `windlass why`.
 
-    `reason` is Kueue's, of versions that report only `Pending` that of newer ones; empty where there is no Workload.
-    `cluster_queue` is empty where the LocalQueue may not be read.
+    `reason` is Kueue's reason; for versions that report only `Pending`, it is derived to match newer versions. It is
+    empty if the attempt has no Workload object. `cluster_queue` is empty if the user may not read the LocalQueue.
     """
 
     priority: int = 0
     position: int | None = None
-    """Its position among those that wait, from 1. None where it does not wait, or they may not be listed."""
+    """Position among the waiting workloads, from 1; None if the attempt does not wait, or the user may not list
+    them."""
     num_waiting: int = 0
     scope: str = ""
-    """Among which it was counted: `ClusterQueue gpus`, or `namespace a` where no more may be read."""
+    """Scope of `position`: `ClusterQueue gpus`, or `namespace a` if the user may read only the namespace."""
     asked: Mapping[str, str] = EMPTY
-    """What all its pods together request: `{"cpu": "800m"}`."""
+    """Sum of the requests of all pods of the attempt: `{"cpu": "800m"}`."""
     lacking: Sequence[str] = ()
-    """The resources that no node has enough of, such as `nvidia.com/gpu`."""
+    """Resources of which no node has enough, such as `nvidia.com/gpu`."""
     quota: Sequence[str] = ()
-    """A line for each part of the quota that is short; empty where the ClusterQueue may not be read."""
+    """One line for each exhausted part of the quota; empty if the user may not read the ClusterQueue."""
     holders: Sequence[QuotaHolder] = ()
-    """The workloads that have it, the largest first; as far as they may be read."""
+    """Workloads that use the exhausted quota, largest first, as far as the user may read them."""
     queues: Sequence[str] | None = None
-    """LocalQueues of the namespace; None where they may not be listed."""
+    """LocalQueues of the namespace; None if the user may not list them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePoolMatch:
-    """A NodePool of Karpenter, and whether it matches a pod by its labels, instance types and taints."""
+    """A Karpenter NodePool, and whether it matches a pod by its labels, instance types and taints."""
 
     name: str
     types: Sequence[str] = ()
-    """Instance types that it names and the pod allows; empty where it names none."""
+    """Instance types that both the NodePool lists and the pod allows; empty if the NodePool lists none."""
     named: Sequence[str] = ()
-    """All instance types that it names."""
+    """All instance types that the NodePool lists."""
     capacity_types: Sequence[str] = ()
-    """`spot`, `on-demand`, `reserved`; empty is any."""
+    """Capacity types of the NodePool: `spot`, `on-demand`, `reserved`; empty for any."""
     others: Sequence[str] = ()
-    """Its other requirements, as text: `karpenter.k8s.aws/instance-family in g5, g6`."""
+    """Other requirements of the NodePool, as text: `karpenter.k8s.aws/instance-family in g5, g6`."""
     limits: Sequence[str] = ()
-    """Its limits, and what of them is in use: `4 of 8 nvidia.com/gpu`."""
+    """Limits of the NodePool with their usage, as text: `4 of 8 nvidia.com/gpu`."""
     mismatch: Sequence[str] = ()
-    """Why it does not match the pod; empty where it does."""
+    """Reasons why the NodePool does not match the pod; empty if it matches."""
     not_ready: str = ""
-    """Why it is not ready, as its conditions report; empty where it is."""
+    """Why the NodePool is not ready, from its conditions; empty if it is ready."""
     ends_pods: str = ""
-    """How it ends pods that are not to be disrupted; empty where it does not."""
+    """How the NodePool ends pods that are annotated as not to be disrupted; empty if it does not."""
     empty_for: str = ""
-    """How long after its last pod a node is deleted, where that is soon: `30s`."""
+    """Delay between a node's last pod and its deletion, such as `30s`; empty unless it is short."""
 
 
 class NodeClaimStatus(NodeProvisioning):
-    """A node that is provisioned for the pods: a NodeClaim of Karpenter, or a node group that is scaled up."""
+    """A node that is being provisioned for the pods: a Karpenter NodeClaim, or a node group that scales up."""
 
     state: str = "asked"
-    """`asked`, `launched` (the cloud has started it), `registered` (it is in the cluster), `initialized` (pods may go
-    there) or `gone`."""
+    """`asked` (requested), `launched` (started by the cloud provider), `registered` (joined the cluster), `initialized`
+    (accepts pods) or `gone`."""
     seconds: float = 0.0
-    """For how long it had been in this state when it was read; 0 for a deleted one."""
+    """Seconds in this state when it was read; 0 for a deleted node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The newest attempt in its cluster: present objects as they are now, deleted ones as recorded."""
+    """The newest attempt in its cluster: existing objects with their current state, deleted ones as recorded."""
 
     pods: Sequence[PodStatus] = ()
     reports: Sequence[ObjectReport] = ()
     nodes: Sequence[ClusterNode] = ()
-    """Empty where they may not be listed."""
+    """Nodes of the cluster; empty if the user may not list them."""
     is_suspended: bool = False
-    """Whether a queue holds the job back."""
+    """Whether a queue suspends the owner object of the attempt."""
     queue: QueueStatus | None = None
-    """What the queue reports, now or when it was last read; None where no queue has to do with the attempt."""
+    """Queue status, current or last recorded; None if the attempt uses no queue."""
     unreachable: str = ""
-    """Why the cluster could not be reached now."""
+    """Why the cluster could not be reached; empty if it was reached."""
     pools: Sequence[NodePoolMatch] = ()
     claims: Sequence[NodeClaimStatus] = ()
     not_seen: tuple[str, ...] = ()
-    """What could not be read, each with the reason: `nodes cannot be listed: …`."""
+    """Reads that failed, with their reasons: `nodes cannot be listed: …`."""
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
-    """The pods as they were requested."""
+    """Pod spec that the attempt requested."""
 
     @property
     def container(self) -> Mapping[str, Any]:
-        """The one container of the pods."""
+        """The single container of the pods."""
         return next(iter(self.pod_spec.get("containers", ())), {})
 
     @property
     def requests(self) -> Mapping[str, str]:
-        """What one pod requests, by resource."""
+        """Requests of one pod, by resource."""
         found: Mapping[str, str] = self.container.get("resources", {}).get("requests", {})
         return found

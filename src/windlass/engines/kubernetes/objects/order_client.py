@@ -1,4 +1,4 @@
-"""The fields of a pod spec by which a pod reaches its supervisor in the cluster: address, key, name. Pure."""
+"""Builds the pod-spec fields with which a pod connects to its supervisor in the cluster: address, key, name. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from windlass.worker import order_client
 
 _VOLUME: Final = "key"
 _READABLE_BY_GROUP: Final = 0o440
-"""Of files in a volume: the pod's user owns none of them, and its group (`fsGroup`) all."""
+"""Mode of files in the volume: the pod's user owns none of them, but its group (`fsGroup`) can read all."""
 
 
 def order_client_fields(run_id: str, namespace: str) -> dict[str, list[Any]]:
-    """What a pod needs to be controlled over a connection: `env` and `volumeMounts` of its container, and `volumes`."""
+    """Returns the fields that a pod needs to connect to its supervisor: `env`, `volumeMounts` of its container, and
+    `volumes`.
+    """
     host = f"{layout.supervisor_name(run_id)}.{namespace}.svc"
     secret = {
         "secretName": layout.key_name(run_id),

@@ -1,4 +1,4 @@
-"""Packs parts of this package into zip files that Python runs: the supervisor, and the program that moves files."""
+"""Packs parts of Windlass into zip files that Python can run: the supervisor, and the program that transfers files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)
-"""The time of all files: the same version gives the same bytes."""
+"""Modification time of all packed files, so that the same version gives the same bytes."""
 FILE: Final = "windlass.zip"
 IMPORTER: Final = Path(__file__).with_name("zip_importer.py")
-"""An importer that the packed program installs first: it halves the time spent on compiling."""
+"""Importer that the packed program installs first: it halves the time spent on compiling."""
 
 RUNNER: Final = """
 import json, os, sys, tempfile
@@ -23,7 +23,8 @@ with open(handle, "wb") as file:
 os.environ.update(json.loads(sys.argv[2]))
 os.execv(sys.executable, [sys.executable, "-I", "-S", path, *sys.argv[3:]])
 """
-"""Runs a packed program read from standard input. Arguments: its length, variables as JSON, then its own arguments."""
+"""Program that runs a packed program from standard input. Arguments: its length, variables as JSON, then the packed
+program's own arguments."""
 SUPERVISOR_PARTS: Final = (
     "__init__.py",
     "compat.py",
@@ -39,9 +40,9 @@ SUPERVISOR_PARTS: Final = (
     "supervise",
     "worker",
 )
-"""Files and folders of the package that a supervisor in the cluster needs. They need the standard library alone."""
+"""Files and folders of Windlass that a supervisor in the cluster needs. They import only the standard library."""
 AGAIN: Final = 75
-"""Exit code of a supervisor that ends before its run: the Job starts another one."""
+"""Exit code of a supervisor that ends before its run; the Job then starts another supervisor."""
 SUPERVISOR_MAIN: Final = f'''"""Starts the supervisor, where the interpreter is new enough for it."""
 import signal
 import sys
@@ -66,9 +67,9 @@ except ImportError as error:  # Debian's python3-minimal, builds without the hea
 sys.exit(main())
 '''
 TRANSFER_PARTS: Final = ("__init__.py", "compat.py", "errors.py", "storage", "stores")
-"""Files and folders that a transfer pod needs. They need the standard library alone."""
+"""Files and folders of Windlass that a transfer pod needs. They import only the standard library."""
 REFUSED: Final = 64
-"""Exit code where another pod would fail in the same way."""
+"""Exit code of a transfer that would fail in every pod; the Job does not retry it."""
 TRANSFER_MAIN: Final = f'''"""Fetches the code of a job by Python 3.9 or newer; else moves files, by 3.11 or newer."""
 import json
 import os
@@ -113,18 +114,18 @@ sys.exit(main())
 
 @functools.cache
 def supervisor_archive() -> bytes:
-    """The zip file of a supervisor in the cluster."""
+    """Returns the zip file of a supervisor in the cluster."""
     return packed(SUPERVISOR_MAIN, SUPERVISOR_PARTS)
 
 
 @functools.cache
 def transfer_archive() -> bytes:
-    """The zip file of pods that move files."""
+    """Returns the zip file of the program in transfer pods."""
     return packed(TRANSFER_MAIN, TRANSFER_PARTS)
 
 
 def packed(main: str, parts: Sequence[str]) -> bytes:
-    """The zip file of these files and folders of the package, which runs the program `main`."""
+    """Returns a zip file with these files and folders of Windlass, which runs the program `main`."""
     root = Path(__file__).parents[3]
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:

@@ -1,4 +1,4 @@
-"""Reads the objects of a run from its plan alone. Pure."""
+"""Derives the objects of a run from its plan alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from windlass.plan.steps import AttemptPartStep, AttemptStep, ClusterStep
 
 
 def attempt_objects(plan: Plan) -> list[Mapping[str, Any]]:
-    """The objects of the first attempt, the one that makes the pods last."""
+    """Returns the objects of the first attempt, the owner object of the pods last."""
     return plan.manifests(AttemptPartStep, AttemptStep)
 
 
 def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
-    """The objects of attempt `number` with so many pods, from a plan alone."""
+    """Returns the objects of attempt `number` with `num_pods` pods, derived from the plan alone."""
     way = WORKLOADS[plan.only(ClusterStep).via]
     found = [_numbered(one, plan.run_id, number) for one in attempt_objects(plan)]
     for one in found:
@@ -27,7 +27,7 @@ def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
 
 
 def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
-    """The manifest of attempt 1 as that of attempt `number`."""
+    """Converts a manifest of attempt 1 to that of attempt `number`."""
     first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
 
     def changed(value: Any, key: str = "") -> Any:

@@ -1,4 +1,4 @@
-"""Which pods run the nodes of an attempt, and the ConfigMap that describes it to them."""
+"""Assigns pods to the nodes of an attempt, and builds the ConfigMap with their node specs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ from windlass.runs.events import Event, PodsReused, entries
 from windlass.worker.protocol import NodeSpec, pack, unpack
 
 STAY_SECONDS: Final = 60.0
-"""How long pods wait for a next attempt: longer than a supervisor needs, and short, since idle pods cost money."""
+"""Seconds for which pods wait for a next attempt: longer than a supervisor needs to start it, and short, since idle
+pods cost money."""
 MOST_ATTEMPTS: Final = 1_000_000
 _FILE: Final = "made-for"
 
 
 @dataclass(frozen=True, slots=True)
 class PodAssignment:
-    """Which pods run the nodes of one attempt."""
+    """The pods that run the nodes of one attempt."""
 
     attempt: int
     pods: tuple[PodId, ...]
-    """By the place of their node in the attempt."""
+    """Pods, indexed by the place of their node in the attempt."""
 
     @classmethod
     def new(cls, attempt: int, num_nodes: int) -> PodAssignment:
-        """All pods are created for the attempt."""
+        """Returns an assignment in which all pods are created for the attempt."""
         return cls(attempt, tuple(PodId(attempt, index) for index in range(num_nodes)))
 
     @classmethod
     def decided(cls, folder: Path, attempt: int, num_nodes: int) -> PodAssignment | None:
-        """The one that a supervisor has stored in the folder of the attempt; None where there is none."""
+        """Returns the assignment that a supervisor stored in the folder of the attempt, or None if none is stored."""
         try:
             found = json.loads((folder / _FILE).read_text())
             if isinstance(found, int):
@@ -52,37 +53,39 @@ class PodAssignment:
 
     @classmethod
     def of(cls, folder: Path, attempt: int, num_nodes: int) -> PodAssignment:
-        """The one that is stored in the folder of the attempt; new pods for all nodes where there is none."""
+        """Returns the assignment stored in the folder of the attempt, or one with new pods for all nodes if none is
+        stored.
+        """
         return cls.decided(folder, attempt, num_nodes) or cls.new(attempt, num_nodes)
 
     @property
     def newest(self) -> int:
-        """The attempt of the newest owner object: the only one that may still create pods."""
+        """Attempt of the newest owner object, the only one that may still create pods."""
         return max(one.made_for for one in self.pods)
 
     @property
     def created(self) -> list[int]:
-        """The places of the pods that are created for the attempt."""
+        """Places of the pods that are created for the attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for == self.attempt]
 
     @property
     def reused(self) -> list[int]:
-        """The places of the pods that were created for an earlier attempt."""
+        """Places of the pods that were created for an earlier attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for < self.attempt]
 
     def selector(self, run_id: str) -> str:
-        """Selects the pods of their owner objects; spares are among them."""
+        """Returns the label selector of the pods of these owner objects, including spares."""
         return selector(run_id, self.pods)
 
     def by_place(self, pods: Iterable[Pod]) -> dict[int, Pod]:
-        """Those of these pods that have a place in the attempt, by place."""
+        """Returns the pods that have a place in the attempt, by place."""
         found = by_id(pods)
         return {place: found[one] for place, one in enumerate(self.pods) if one in found}
 
     def first_attempts(self, folder: Path) -> tuple[int, ...]:
-        """For each pod, the first attempt that it ran; `folder` is that of this attempt.
+        """Returns for each pod the first attempt that it ran; `folder` is the folder of this attempt.
 
-        A spare waited for it; each other pod was created for it.
+        A spare first ran a later attempt than the one for which it was created; for every other pod both are the same.
         """
         firsts, before, is_same = [self.attempt] * len(self.pods), self.attempt - 1, [True] * len(self.pods)
         while before >= min((one.made_for for one in self.pods), default=self.attempt) and any(is_same):
@@ -93,14 +96,14 @@ class PodAssignment:
         return tuple(firsts)
 
     def spare_prefixes(self, plan: Plan) -> list[str]:
-        """How the names of the pods begin that the newest Job creates as spares."""
+        """Returns the name prefixes of the pods that the newest Job creates as spares."""
         spares = plan.num_spares
         others = (PodId(self.newest, index) for index in range(plan.num_nodes + spares if spares else 0))
         name = layout.attempt_name(plan.run_id, self.newest)
         return [f"{name}-{one.index}-" for one in others if one not in self.pods]
 
     def event(self) -> PodsReused:
-        """What is recorded of it."""
+        """Returns the event that records this assignment."""
         reused = Counter(self.pods[place].made_for for place in self.reused)
         [(made_for, _)] = reused.most_common(1) or [(self.attempt, 0)]
         if self.pods == PodAssignment.new(made_for, len(self.pods)).pods:
@@ -109,27 +112,30 @@ class PodAssignment:
 
 
 def store_assignment(folder: Path, decided: PodsReused) -> None:
-    """Store it in the folder of the attempt. Raises OSError."""
+    """Stores an assignment in the folder of its attempt. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / _FILE).write_text(json.dumps(decided.pods or decided.made_for))
 
 
 def restore_assignments(run_dir: Path, events: Iterable[Event]) -> None:
-    """Store those that the supervisor of another machine has recorded in these events. Raises OSError."""
+    """Stores the assignments that a supervisor on another machine recorded in these events. Raises OSError."""
     for one in entries(events, PodsReused):
         made_for = [one.made_for, *(made_for for made_for, _ in one.pods)]
-        # Others are no names of folders.
+        # Other numbers are invalid as names of attempt folders.
         if all(0 < number <= one.attempt < MOST_ATTEMPTS for number in made_for):
             store_assignment(run_dir / f"attempt-{one.attempt}", one)
 
 
 def attempt_facts(plan: Plan, assignment: PodAssignment, via: str, since: float, asked: Continuation) -> AttemptFacts:
-    """What is known of an attempt in these pods."""
+    """Returns the facts of an attempt that runs in these pods: hosts, ports, and the checkpoint from which it
+    continues.
+    """
     ids, number = assignment.pods, assignment.attempt
     names = [(layout.attempt_name(plan.run_id, one.made_for), one.index) for one in ids]
     hosts = tuple(WORKLOADS[via].host(name, plan.run_id, index) for name, index in names)
-    master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # a single pod needs no name
-    # Ranks of an earlier attempt, on a node that had been cut off, must not reach those of this one in the same pod.
+    master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # The only pod of an attempt needs no host name.
+    # The port depends on the attempt: ranks of an earlier attempt on a node that was cut off must not connect to ranks
+    # of this attempt in the same pod.
     later = (number - ids[0].made_for) % layout.PORTS
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, later)
     meet = Rendezvous(master, layout.MASTER_PORT + later, hosts, ports)
@@ -142,16 +148,18 @@ def attempt_facts(plan: Plan, assignment: PodAssignment, via: str, since: float,
 def config_data(
     assignment: PodAssignment, specs: Sequence[NodeSpec], num_spares: int = 0, from_spares: Collection[int] = ()
 ) -> dict[str, Any]:
-    """The data of the ConfigMap of an attempt: the node specs, by place in `specs`, of the pods that begin with it.
+    """Returns the data of the ConfigMap of an attempt: the node specs, by place in `specs`, of the pods that start with
+    it.
 
-    These are the pods that its owner object creates, with `num_spares` more, and the spares of earlier attempts at the
-    places `from_spares`. Pods that were in the attempt before get their specs with their order.
+    These pods are the ones that the attempt's owner object creates, including `num_spares` spares, and the spares of
+    earlier attempts at the places `from_spares`. Pods that ran the previous attempt receive their specs with the order
+    to start.
     """
     nodes = {assignment.pods[place].index: specs[place] for place in assignment.created}
     others: list[tuple[PodId | None, NodeSpec]] = [(assignment.pods[place], specs[place]) for place in from_spares]
     if not nodes and not others:
-        others = [(None, specs[0])]  # new spares import in advance what it imports
-    begin = len(nodes) + num_spares  # no pod of the owner object has these numbers
+        others = [(None, specs[0])]  # New spares import the modules of this spec in advance.
+    begin = len(nodes) + num_spares  # The owner object creates no pod with these numbers.
     whose = {begin + at: None if one is None else [one.made_for, one.index] for at, (one, _) in enumerate(others)}
     nodes |= {begin + at: spec for at, (_, spec) in enumerate(others)}
     data = {"binaryData": {layout.NODES_FILE: base64.b64encode(pack(assignment.attempt, nodes)).decode()}}
@@ -159,7 +167,7 @@ def config_data(
 
 
 def beginning_pods(config: Mapping[str, Any]) -> dict[PodId, NodeSpec]:
-    """The pods that begin with an attempt, and their nodes, by its ConfigMap: new pods, and spares.
+    """Returns the pods that start with an attempt, new ones and spares, and their node specs, from its ConfigMap.
 
     Raises ValueError, OSError.
     """

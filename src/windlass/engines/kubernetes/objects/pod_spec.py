@@ -1,4 +1,4 @@
-"""Finds the pod specs inside the objects of an attempt, whatever kind their owner object is. Pure."""
+"""Finds the pod specs inside the objects of an attempt, for every workload kind. Pure."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from windlass.engines.kubernetes.objects.quantity import Json
 
 
 def pod_spec(made: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The spec of the pods of these objects, wherever it stands in them; empty where it does not."""
+    """Returns the pod spec in these objects, at any depth; empty if they contain none."""
     objects = list(made)
     spec: Mapping[str, Any] = next(pod_specs(objects), {})
     amounts = next(_below(objects, "resourcesPerNode"), {"resourcesPerNode": None})["resourcesPerNode"]
     if amounts is None or not spec:
         return spec
-    first, *others = spec["containers"]  # a TrainJob on a runtime of the cluster has them beside its pods
+    # A TrainJob with a runtime of the cluster has the resources outside its pod spec.
+    first, *others = spec["containers"]
     return {**spec, "containers": [{**first, "resources": amounts}, *others]}
 
 
 def pod_specs(made: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-    """The specs themselves: an owner object may have several, such as those of a Launcher and of its Workers."""
+    """Yields all pod specs in these objects: an owner object may have several, such as those of a Launcher and its
+    Workers.
+    """
     return _below(list(made), "containers")
 
 
 def pod_templates(made: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The templates of pods in an object, where they are whole: a TrainJob on a runtime of the cluster has none."""
+    """Yields the complete pod templates in an object; a TrainJob with a runtime of the cluster contains none."""
     for one in _below([made], "spec"):
         if "metadata" in one and all(container.get("image") for container in one["spec"].get("containers", ({},))):
             yield one
 
 
 def _below(objects: list[Any], name: str) -> Iterator[Any]:
-    """Those of these objects, or of what is in them, that have a field of this name; the outermost first."""
+    """Yields the mappings, at any depth in these objects, that have a field with this name; the outermost first."""
     waiting = list(objects)
     while waiting:
         one = waiting.pop(0)
@@ -45,6 +48,6 @@ def _below(objects: list[Any], name: str) -> Iterator[Any]:
 
 
 def claims_of(made: Iterable[Json]) -> list[str]:
-    """The claims that the pods of these objects mount."""
+    """Returns the names of the claims that the pods of these objects mount."""
     volumes = pod_spec(made).get("volumes", ())
     return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]

@@ -1,4 +1,4 @@
-"""Reads pods, events and owner objects of the API server into what diagnosis and record need of them. Pure."""
+"""Converts pods of the API server to the status values that diagnosis and the record use. Pure."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from windlass.engines.kubernetes.objects.quantity import (
 )
 
 MAX_WORDS: Final = 1500
-"""Characters of a message of the cluster that are kept: the scheduler names each kind of node that does not fit."""
+"""Most characters kept of a message of the cluster: the scheduler lists a reason for each kind of node that does not
+fit."""
 ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
-"""Those that are no problem."""
+"""Waiting reasons that are no problem."""
 STUCK: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -31,20 +32,20 @@ STUCK: Final = (
     "RunContainerError",
     "CrashLoopBackOff",
 )
-"""Those that do not pass by themselves."""
+"""Waiting reasons that persist until the user changes something."""
 ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
-"""A reason that takes turns with another, as long as nothing changes."""
+"""Reason that alternates with another reason while nothing changes."""
 _BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
 GONE_SECONDS: Final = 10.0
-"""How much longer than its grace a pod may take to end before its node is declared lost."""
+"""Seconds by which a pod may exceed its grace period before its node is declared lost."""
 TAINTED: Final = "DeletionByTaintManager"
-"""Why a pod is deleted whose node has not answered for as long as the pod tolerates."""
+"""Reason of a pod that is deleted because its node was unreachable for longer than the pod tolerates."""
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
-"""A line of the log of one of our pods (`worker/pod.py`)."""
+"""Prefix of a log line of a training pod (`worker/pod.py`)."""
 
 
 def pod_status(node: int, pod: Json | None) -> PodStatus:
-    """The status of the pod of a node; None is a pod that was not created."""
+    """Returns the status of the pod of a node; `pod` is None if the pod was not created."""
     if pod is None:
         return PodStatus(node)
     status, name = pod.get("status", {}), pod["metadata"]["name"]
@@ -56,12 +57,12 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
 
     has_ended = where == "terminated" or status.get("phase") in ("Succeeded", "Failed")
     state = "ended" if has_ended else "running" if where == "running" else "pulling" if node_name else "queued"
-    # The container has the best reason, but "Error" means no more than that its exit code was not 0.
+    # The container's reason is the most specific one, but "Error" means only that its exit code was not 0.
     if where == "terminated" and data.get("reason") not in ("Error", "Completed", "ContainerStatusUnknown", None):
         return found("ended", data["reason"], last_words(data))
     disruption = condition(pod, "DisruptionTarget")
     if disruption.get("status") == "True" and (reason := disruption.get("reason")):
-        # Of a kubelet that ends a pod, the pod has the reason.
+        # If the kubelet ended the pod, the pod's own status has the reason.
         reported = status if reason == "TerminationByKubelet" and status.get("reason") else disruption
         return found(state, reported["reason"], reported.get("message", ""))
     if status.get("reason"):
@@ -79,29 +80,31 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
 
 
 def container_state(pod: Json) -> tuple[str, Json]:
-    """Whether its container is `waiting`, `running` or `terminated`, and the details."""
+    """Returns `waiting`, `running` or `terminated`, the state of the pod's training container, and the details of this
+    state.
+    """
     one = _container_status(pod)
-    # One that was restarted, by a runtime's own policy, has ended for us: nothing trains in it.
+    # A container that was restarted, because a runtime's own policy requests it, counts as ended: nothing trains in it.
     for state, data in (one["lastState"] if is_restarted(pod) else one.get("state", {})).items():
         return state, data or {}
     return "waiting", {}
 
 
 def exit_code(pod: Json) -> int | None:
-    """How its container has ended; None where it has not, or that is not known."""
+    """Returns the exit code of the pod's container; None if it has not ended, or the code is unknown."""
     state, data = container_state(pod)
     code = data.get("exitCode") if state == "terminated" else None
     return code if isinstance(code, int) else None
 
 
 def ended_at(pod: Json | None) -> float | None:
-    """When its container has ended, in Unix seconds; None where it has not, or that is not known."""
+    """Returns when the pod's container ended, in Unix seconds; None if it has not ended, or the time is unknown."""
     state, data = ("", {}) if pod is None else container_state(pod)
     return seconds_of(data.get("finishedAt"), 0.0) or None if state == "terminated" else None
 
 
 def is_restarted(pod: Json) -> bool:
-    """Whether its container was restarted after it had ended."""
+    """Whether the pod's container was restarted after it had ended."""
     one = _container_status(pod)
     return one.get("restartCount", 0) > 0 and bool(one.get("lastState"))
 
@@ -113,14 +116,16 @@ def _container_status(pod: Json) -> Json:
 
 
 def sidecars(pod: Json) -> list[str]:
-    """The containers that run beside ours, such as one that a webhook has injected. They keep the pod from ending."""
+    """Returns the names of running containers other than the training container, such as one that a webhook injected.
+    They keep the pod from ending.
+    """
     statuses = pod.get("status", {}).get("containerStatuses", ())
     name = layout.container_of(pod) if statuses else ""
     return [str(one["name"]) for one in statuses if one["name"] != name and "running" in one.get("state", {})]
 
 
 def last_words(ended: Json) -> str:
-    """The message of a container that has ended: what broke it, or the end of its log, which the record has."""
+    """Returns the termination message of a container, without log lines of ranks, which are in the record already."""
     words = str(ended.get("message") or "")
     if not _TAGGED.search(words):
         return words
@@ -132,7 +137,9 @@ def last_words(ended: Json) -> str:
 
 
 def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
-    """Reason and message; while a kubelet waits for its next pull, those of the last one."""
+    """Returns reason and message of a waiting container; during an image pull back-off, those of the last
+    failed pull.
+    """
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "").strip()
     cause = _BACK_OFF.match(message) if reason in ALTERNATES else None
     return (cause[1], cause[2]) if cause else (reason, message)
@@ -142,40 +149,44 @@ def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def has_ended(pod: Json) -> bool:
-    """Whether nothing runs in it any more."""
+    """Whether the containers of the pod have ended."""
     return pod_status(0, pod).state == "ended"
 
 
 def is_alive(pod: Json) -> bool:
-    """Whether its container runs and its node reports so."""
+    """Whether the pod's container runs, and its node still reports its status."""
     return not is_on_silent_node(pod) and container_state(pod)[0] == "running"
 
 
 def is_lost(pod: Json) -> bool:
-    """Whether a deleted pod is on a node that does not answer: how it ended will never be reported."""
+    """Whether a deleted pod is on a node that does not respond, so that its exit status will never be reported."""
     deleted = pod["metadata"].get("deletionTimestamp")
     if deleted is None or has_ended(pod):
         return False
     is_silent = is_on_silent_node(pod) and container_state(pod)[0] == "running"
     if is_silent and condition(pod, "DisruptionTarget").get("reason") == TAINTED:
-        return True  # no kubelet is there to use its grace
+        return True  # No kubelet exists that would wait for the grace period.
     return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS
 
 
 def is_forced(pod: Json) -> bool:
-    """Whether it was deleted without a grace period: its status stays as it was until a controller lets it go."""
+    """Whether the pod was deleted without a grace period; its status then stays unchanged until a controller removes
+    it.
+    """
     meta = pod["metadata"]
     return "deletionTimestamp" in meta and meta.get("deletionGracePeriodSeconds") == 0
 
 
 def ends_at(pod: Json) -> float:
-    """When its deadline is over, in Unix seconds of the cluster's clock; infinity where it has none."""
+    """Returns when the pod's deadline expires, in Unix seconds of the cluster's clock; infinity if it has no
+    deadline.
+    """
     started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
     return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
 
 
 def why_it_ended(pod: Json) -> str:
-    """In a line, why a pod whose log has no end has ended."""
+    """Returns one line on why a pod has ended whose log has no final line."""
     status, name = pod.get("status", {}), pod["metadata"]["name"]
     if is_true(pod, "DisruptionTarget"):
         why = condition(pod, "DisruptionTarget")

@@ -1,4 +1,4 @@
-"""The pod template of an attempt: where its pods are scheduled, their container and volumes. Pure."""
+"""Builds the pod template of an attempt: scheduling, container and volumes. Pure."""
 
 from __future__ import annotations
 
@@ -28,89 +28,94 @@ GPU_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "cloud.google.com/gke-accelerator",
 )
-"""Node labels with the GPU type: of NVIDIA's discovery, Karpenter on EKS, GKE."""
+"""Node labels that contain the GPU type: of NVIDIA's GPU feature discovery, Karpenter on EKS, and GKE."""
 GPU_TOLERATION: Final[Manifest] = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 DEADLINE_SLACK_SECONDS: Final = 60
-"""How much later than the supervisor of a run the cluster ends its pods when the job's time limit is over."""
+"""Seconds after the job's time limit at which the cluster ends the pods. The run's supervisor normally ends them at the
+limit itself."""
 END_SECONDS: Final = 15
-"""How much longer than its ranks a pod may take to end."""
+"""Seconds that a pod may need to end after its ranks have ended."""
 BOOT_FILE: Final = "boot.py"
 IMAGE: Final = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"
-"""The image of pods where neither job nor target names one."""
+"""Default image of pods if neither job nor target sets one."""
 PYTHON: Final = "python3"
-"""Their interpreter."""
+"""Python interpreter in the pods' image."""
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", *PROXIES)
-"""Beginnings of variables that name a store, the way to it, or the certificates by which it is known."""
+"""Prefixes of environment variables that configure access to a store: endpoints, credentials, proxies and
+certificates."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""The security context of a container under the restricted profile."""
+"""Security context of a container under the `restricted` Pod Security Standard."""
 SHM_BYTES: Final = 8 << 30
-"""Most of `/dev/shm` where the job names neither that nor its memory: else it may fill the memory of a node."""
+"""Size limit of `/dev/shm`, in bytes, if the job sets neither `shm` nor `memory`: without a limit, it could fill the
+memory of a node."""
 READ_ONLY: Final[Manifest] = {"readOnly": True}
 SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""Taints of a node that does not answer; after some time the cluster deletes its pods."""
+"""Taints of a node that does not respond; the cluster deletes its pods after their toleration expires."""
 LOST_SECONDS: Final = 30
-"""How long a job that can go on without it waits for such a node: a restarted kubelet is back by then."""
+"""Seconds for which pods of a job that can continue without a node stay on it while it does not respond: long enough
+for a kubelet to restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the pods of a run have in common, decided by the plan."""
+    """Properties that all pods of a run share, as decided by the plan."""
 
     run_id: str
     namespace: str
     via: str
-    """The name of the way: `job`, `jobset`, …"""
+    """Name of the workload kind: `job`, `jobset`, …"""
     image: str
     python: str
     user: int
     code_digest: str
     num_pieces: int
-    """Objects that carry the code."""
+    """Number of ConfigMaps that carry the code."""
     code_source: str = ""
-    """Address of the code in a store; empty where objects carry it."""
+    """Address of the code in a store; empty if ConfigMaps carry the code."""
     submitter: str = ""
-    """The name of the user who submits the run; empty where it is not known."""
+    """Name of the user who submits the run; empty if unknown."""
     procs_per_node: int = 1
     pull_secrets: tuple[str, ...] = ()
-    """Secrets with the logins of image registries."""
+    """Names of the Secrets with credentials of image registries."""
     gpu_label: tuple[str, str] | None = None
-    """The node label, and its value, for the requested GPU type."""
+    """Node label and its value that select the requested GPU type."""
     is_supervised_inside: bool = False
-    """Whether the supervisor of the run is a pod of the cluster."""
+    """Whether the supervisor of the run runs in a pod of the cluster."""
     keeps_others: bool = False
-    """Whether the owner object keeps the other pods when one is lost."""
+    """Whether the owner object keeps the remaining pods if one is lost."""
     supervisor_image: str = ""
-    """Of that pod; empty for the image of the run."""
+    """Image of the supervisor's pod; empty to use the run's image."""
     target_env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that the target sets for every job."""
     expires_seconds: int | None = None
-    """How long after its end a run with a supervisor in the cluster is kept; None is until it is removed."""
+    """Seconds for which a run with a supervisor in the cluster is kept after its end; None to keep it until it is
+    removed."""
     pods_seconds: int | None = None
-    """The same of the pods of an attempt; None is as long as the run."""
+    """Seconds for which the pods of an attempt are kept after their end; None to keep them as long as the run."""
     supervisor_queue: str = ""
-    """The queue that admits the supervisor's pod; empty where none does."""
+    """Kueue queue that admits the supervisor's pod; empty for none."""
     outputs_max: int = 0
-    """Bytes that outputs may have to be fetched; 0 if outputs are not fetched."""
+    """Largest size of outputs, in bytes, that are fetched to the user's machine; 0 if none are fetched."""
     data_claim: str = ""
-    """The claim that has the data sets which are staged for the run; empty where none is."""
+    """Claim with the data sets that are staged for the run; empty for none."""
     mounts: tuple[mount_manifests.Mounted, ...] = ()
-    """The data sets that the cluster mounts."""
+    """Data sets that the cluster mounts."""
     tolerations: tuple[Manifest, ...] = ()
-    """Of taints of nodes; those for nodes that do not answer come beside them."""
+    """Tolerations of node taints, not including those for nodes that do not respond."""
     runtime: Runtime | None = None
-    """The runtime of the cluster that a TrainJob stands on; then `image` may be empty, and is the runtime's."""
+    """Runtime of the cluster that a TrainJob refers to. `image` may be empty then, to use the runtime's image."""
 
 
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
-    """What ties an object to its run."""
+    """Returns the labels that identify an object of the run."""
     return {**job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
 
 
 def spread(pods: Mapping[str, str]) -> list[Manifest]:
-    """The constraint that puts pods with these labels on nodes of their own, where there is capacity."""
+    """Returns the topology constraint that places pods with these labels on separate nodes if capacity allows."""
     return [
         {
             "maxSkew": 1,
@@ -122,10 +127,11 @@ def spread(pods: Mapping[str, str]) -> list[Manifest]:
 
 
 def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
-    """The template of the pods of attempt `number`, with so many nodes."""
+    """Returns the template of the pods of attempt `number` with `num_nodes` nodes."""
     volumes = list(_volumes(shape, job, number))
     mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
-    sources = {name: {"name": name, **source} for name, _, source, _ in volumes}  # one may be mounted several times
+    # A volume may be mounted at several paths.
+    sources = {name: {"name": name, **source} for name, _, source, _ in volumes}
     orders = order_client_fields(shape.run_id, shape.namespace) if shape.is_supervised_inside else {}
     container = _container(shape, job, [*mounts, *orders.get("volumeMounts", ())])
     container["env"] += orders.get("env", ())
@@ -154,7 +160,9 @@ def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifes
 
 
 def _described(shape: Shape, job: Job) -> dict[str, str]:
-    """What the ranks of the pods run, for reviewers and policy engines: the pods' own command only unpacks it."""
+    """Returns annotations with the command of the ranks, for reviewers and policy engines: the pods' own command only
+    unpacks the code.
+    """
     env = {**shape.target_env, **job.env}
     return {
         layout.DIGEST_ANNOTATION: shape.code_digest,
@@ -164,7 +172,7 @@ def _described(shape: Shape, job: Job) -> dict[str, str]:
 
 
 def restricted(user: int) -> Manifest:
-    """The security context of a pod under the restricted profile."""
+    """Returns the security context of a pod under the `restricted` Pod Security Standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": user,
@@ -176,23 +184,24 @@ def restricted(user: int) -> Manifest:
 
 
 def deadline_seconds(left: float, grace: float) -> int:
-    """The deadline of pods of which so much of the job's time limit is left: a supervisor that watches ends them first.
+    """Returns the deadline of pods, in seconds, if `left` seconds of the job's time limit remain.
 
-    It is the pods' and not the Job's: a Job deletes its pods at its deadline, and with them their logs. It counts from
-    the start of a pod, so that pods which stay for the next attempt keep the deadline of the first.
+    It is longer than the time limit, so that a running supervisor ends the pods first. It is a deadline of the pods and
+    not of their Job: a Job deletes its pods at its deadline, and their logs with them. It counts from the start of the
+    pod, so that pods that are reused for the next attempt keep the deadline of their first attempt.
     """
     return max(1, math.ceil(max(0.0, left) + grace + END_SECONDS + DEADLINE_SLACK_SECONDS))
 
 
 def bounded(objects: Iterable[Manifest], seconds: int) -> None:
-    """Give the pods that these objects make another deadline, where they have one."""
+    """Changes the deadline of the pods of these objects to `seconds`, if they have a deadline."""
     for spec in pod_specs(objects):
         if "activeDeadlineSeconds" in spec:
             spec["activeDeadlineSeconds"] = seconds
 
 
 def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
-    """On which nodes the pods may be scheduled."""
+    """Returns the pod-spec fields that select nodes: node selector, tolerations and spread constraints."""
     found: Manifest = {}
     wanted = dict([shape.gpu_label]) if shape.gpu_label is not None else {}
     if job.resources.instance is not None:
@@ -202,23 +211,24 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
         found["nodeSelector"] = wanted
     if tolerations := _tolerations(shape, job):
         found["tolerations"] = tolerations
-    if num_nodes > 1:  # a lost cluster node should take one node of the job with it
+    if num_nodes > 1:  # The loss of one cluster node should affect only one node of the job.
         found["topologySpreadConstraints"] = spread({layout.RUN_LABEL: shape.run_id})
     return found
 
 
 def _tolerations(shape: Shape, job: Job) -> list[Manifest]:
-    """Taints that the pods tolerate, and for how long they are kept on an unreachable node."""
+    """Returns the taints that the pods tolerate, and for how long they are kept on an unreachable node."""
     found = list(shape.tolerations)
     seconds = job.kubernetes.lost_after
     can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
     if seconds is None and can_go_on:
         seconds = LOST_SECONDS
-    return found if seconds is None else [*found, *leaving(round(seconds))]  # else the cluster adds its own
+    # Without them, the cluster adds its default tolerations.
+    return found if seconds is None else [*found, *leaving(round(seconds))]
 
 
 def leaving(seconds: int) -> list[Manifest]:
-    """The tolerations by which pods stay so long on a node that does not answer."""
+    """Returns the tolerations that keep pods for `seconds` on a node that does not respond."""
     stay = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
     return [{"key": key, **stay} for key in SILENT]
 
@@ -232,7 +242,8 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
         "env": [
             {"name": "WINDLASS_CODE_DIGEST", "value": shape.code_digest},
             *variables(_stored_code(shape, job)),
-            # A user without an entry in the image's passwd has no home, and libraries want to keep caches in one.
+            # A user without an entry in the image's passwd file has no home directory, and libraries need one for their
+            # caches.
             {"name": "HOME", "value": layout.WORK},
         ],
         "securityContext": UNPRIVILEGED,
@@ -248,22 +259,22 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
 
 
 def _stored_code(shape: Shape, job: Job) -> dict[str, str]:
-    """Variables by which a pod fetches the code, where a store has it."""
+    """Returns the variables with which a pod fetches the code from a store; empty if ConfigMaps carry the code."""
     return {"WINDLASS_CODE_SOURCE": shape.code_source, **of_store(shape, job)} if shape.code_source else {}
 
 
 def of_store(shape: Shape, job: Job) -> dict[str, str]:
-    """The variables of target and job that name a store: endpoint, region, profile, account."""
+    """Returns the variables of target and job that configure access to a store: endpoint, region, profile, account."""
     return {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith(OF_STORES)}
 
 
 def variables(env: Mapping[str, str]) -> list[Manifest]:
-    """An environment as a container has it."""
+    """Converts an environment to the `env` list of a container."""
     return [{"name": name, "value": value} for name, value in env.items()]
 
 
 def _amounts(job: Job) -> dict[str, str]:
-    """The resources of a pod; requests equal limits, so that no other pod can take them."""
+    """Returns the resources of a pod. Its requests equal its limits, so that no other pod can use them."""
     asked = job.resources
     found: dict[str, str] = {}
     if asked.cpus is not None:
@@ -276,10 +287,10 @@ def _amounts(job: Job) -> dict[str, str]:
 
 
 def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Manifest, Manifest]]:
-    """The volumes of a pod: name, where it is mounted, its source, and further fields of the mount."""
+    """Yields the volumes of a pod: name, mount path, source, and further fields of the mount."""
     run, pieces = shape.run_id, range(shape.num_pieces)
     code = code_sources(layout.piece_name(run, shape.code_digest, at) for at in pieces)
-    # What is written there counts as memory of the pod, so that its limit bounds it anyway.
+    # Files in `/dev/shm` count as memory of the pod, so that the pod's memory limit applies to them as well.
     most = job.resources.shm or job.resources.memory or SHM_BYTES
     shm: Manifest = {"medium": "Memory", "sizeLimit": str(most)}
     results = job.kubernetes.results
@@ -292,7 +303,8 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     else:
         yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
-    if job.secrets:  # by their files the worker knows which variables to mask; one that is missing is named by envFrom
+    # These files tell the worker which variables to mask. A missing Secret is reported because of `envFrom`.
+    if job.secrets:
         named = [{"secret": {"name": name, "optional": True}} for name in job.secrets]
         yield "secrets", layout.SECRETS, {"projected": {"sources": named, "defaultMode": 0o400}}, READ_ONLY
     yield "work", layout.WORK, {"emptyDir": {}}, {}
@@ -302,7 +314,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
     yield from mount_manifests.pod_volumes(shape.mounts)
-    # The end marker of the run, which does not exist while the run is active: for pods that are created later.
+    # The end marker of the run does not exist while the run is active; pods that are created later read it and exit.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.marker_name(run, "end"), "optional": True}}, READ_ONLY
     for at, volume in enumerate(job.volumes):
@@ -310,7 +322,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
 
 
 def code_sources(names: Iterable[str]) -> list[Manifest]:
-    """The pieces of the code as sources of a projected volume, given the names of their ConfigMaps."""
+    """Returns the pieces of the code as sources of a projected volume; `names` are the names of their ConfigMaps."""
     return [
         {"configMap": {"name": name, "items": [{"key": "piece", "path": f"{at:03d}"}]}} for at, name in enumerate(names)
     ]

@@ -1,4 +1,4 @@
-"""The pods of a run: which is which, by their owner objects. Pure."""
+"""Identifies the pods of a run by their owner objects. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Pod = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodId:
-    """A pod by its owner object: those that replace another have an owner object of their own."""
+    """Identity of a pod: its owner object and its index there. Replacement pods have a separate owner object."""
 
     made_for: int
     """The attempt for which the owner object was created."""
     index: int
-    """The number that the owner object gave the pod."""
+    """Index that the owner object assigned to the pod."""
 
 
 def pod_id(pod: Pod) -> PodId | None:
-    """Which pod it is; None where its owner object has given it no number."""
+    """Returns the identity of a pod, or None if its owner object assigned no index to it."""
     meta = pod["metadata"]
     notes = meta.get("annotations", {})
     index = layout.number_in(notes.get(INDEX, ""))
@@ -36,13 +36,13 @@ def pod_id(pod: Pod) -> PodId | None:
 
 
 def by_id(pods: Iterable[Pod]) -> dict[PodId, Pod]:
-    """The pods of several attempts; the newest where there are several of one number."""
+    """Returns pods of several attempts by identity; of pods with the same identity, the newest."""
     oldest_first = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
     return {one: pod for pod in oldest_first if (one := pod_id(pod)) is not None}
 
 
 def selector(run_id: str, ids: Iterable[PodId]) -> str:
-    """Selects the pods of these owner objects."""
+    """Returns the label selector of the pods of these owner objects."""
     first, *others = sorted({one.made_for for one in ids})
     which = f" in ({','.join(map(str, (first, *others)))})" if others else f"={first}"
     return f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}{which}"

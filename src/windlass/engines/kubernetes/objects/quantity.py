@@ -1,4 +1,4 @@
-"""Times of the API server, conditions of an object, and quantities as text: one function for each."""
+"""Parses and formats values of the API server: quantities, times, durations and conditions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BINARY_UNITS: Final = {"Gi": 2.0**30, "Mi": 2.0**20}
 
 
 def quantity_text(resource: str, value: float) -> str:
-    """A number as Kubernetes writes quantities of a resource: 0.8 of `cpu` → `800m`, 2147483648 of `memory` → `2Gi`."""
+    """Formats a number as a Kubernetes quantity: 0.8 of `cpu` becomes `800m`, 2147483648 of `memory` becomes `2Gi`."""
     if resource == "cpu" and value != int(value):
         return f"{round(value * 1000)}m"
     if resource in ("memory", "ephemeral-storage"):
@@ -24,7 +24,7 @@ def quantity_text(resource: str, value: float) -> str:
 
 
 def seconds_of(timestamp: str | None, default: float) -> float:
-    """A time of the API server in Unix seconds; the default for what is none."""
+    """Converts a timestamp of the API server to Unix seconds; returns the default if it is missing or invalid."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except ValueError:
@@ -32,7 +32,7 @@ def seconds_of(timestamp: str | None, default: float) -> float:
 
 
 def duration(text: str) -> float | None:
-    """Seconds of a duration of Go, such as `1m2.5s`; None where it is none."""
+    """Converts a Go duration such as `1m2.5s` to seconds; returns None if the text is no duration."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|µs|us|h|m|s)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text.rstrip("."):
         return None
@@ -40,26 +40,29 @@ def duration(text: str) -> float | None:
 
 
 def condition(found: Json, kind: str) -> Json:
-    """One of an object's conditions; empty where it does not have it. A new definition has `null` for all of them."""
+    """Returns the condition of this type of an object, or an empty mapping. New objects may have `null` as their
+    conditions.
+    """
     return next((one for one in found.get("status", {}).get("conditions") or () if one["type"] == kind), {})
 
 
 def is_on_silent_node(pod: Json) -> bool:
-    """Whether the node of a pod that ran does not answer: then the cluster sets `Ready` to False, and gives no reason.
+    """Whether the node of a pod that ran does not respond: the node controller then sets `Ready` to False without a
+    reason.
 
-    The kubelet gives one, such as for a container beside ours that is not ready.
+    If a kubelet sets `Ready` to False, for example since a sidecar is not ready, it adds a reason.
     """
     found = condition(pod, "Ready")
     return found.get("status") == "False" and not found.get("reason")
 
 
 def is_true(found: Json, kind: str) -> bool:
-    """Whether one of an object's conditions holds."""
+    """Whether the condition of this type is `True`."""
     return condition(found, kind).get("status") == "True"
 
 
 def event_time(event: Json) -> str:
-    """When an event was last reported; as text it sorts."""
+    """Returns when an event was last reported, as a timestamp whose text order is the order in time."""
     series = (event.get("series") or {}).get("lastObservedTime")
     last = series or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")

@@ -1,6 +1,6 @@
-"""The summary of a run's status, which its record in the cluster has as an annotation: what a list of runs shows.
+"""Summary of a run's status for lists of runs, stored as an annotation of the run's record in the cluster.
 
-Other users of the namespace can change it, so its fields are checked when it is read.
+Other users of the namespace can change the annotation, so its fields are checked when it is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONAL: Final[Mapping[str, Any]] = {
     "stop_requested": bool,
     "last_seq": int,
 }
-"""Further fields; empty ones are left out."""
+"""Optional fields of a summary; empty ones are omitted."""
 DERIVED: Final[Mapping[str, Any]] = {
     "attempts": int,
     "progress": Mapping[str, Any],
@@ -40,13 +40,13 @@ DERIVED: Final[Mapping[str, Any]] = {
 }
 TIMES: Final = ("created_at", "phase_since", "ended_at")
 LATEST: Final = 1e11
-"""No time is later (Unix seconds): the dates of larger numbers cannot be printed."""
+"""Latest valid time, in Unix seconds: larger numbers cannot be converted to dates."""
 CAUSE_CHARS: Final = 300
 MAX_WARNINGS: Final = 16
 
 
 def summary_of(status: Status, progress: Json) -> dict[str, Any]:
-    """The summary of a status, with the newest progress."""
+    """Returns the summary of a status, including the newest progress."""
     times, supervision, cause = status.times, status.supervision, status.cause
     found = {
         "phase": status.phase,
@@ -72,7 +72,7 @@ def summary_of(status: Status, progress: Json) -> dict[str, Any]:
 
 
 def summary_in(metadata: Json) -> Json | None:
-    """The summary in the metadata of a record's head; None where it was damaged."""
+    """Returns the summary in the metadata of a record's head, or None if the annotation is damaged."""
     try:
         found = json.loads((metadata.get("annotations") or {}).get(layout.STATUS_ANNOTATION) or "{}")
         for name, hint in {**REQUIRED, **OPTIONAL, **DERIVED}.items():
@@ -84,7 +84,7 @@ def summary_in(metadata: Json) -> Json | None:
 
 
 def summarised(status: Status, summary: Json) -> Status:
-    """A status with what the run's supervisor has recorded of it."""
+    """Returns a status that is updated with the summary written by the run's supervisor."""
     condition = ConditionChanged.from_json(summary["condition"]) if "condition" in summary else None
     stop_requested = summary.get("stop_requested", status.supervision.stop_requested)
     times = {name: summary[name] for name in TIMES if name in summary}

@@ -1,8 +1,8 @@
-"""The objects of a supervisor that runs in the cluster. Pure: the same job gives the same bytes.
+"""Builds the objects of a supervisor that runs in the cluster. Pure: the same job gives the same bytes.
 
-Job RUN-supervisor         one small pod; the cluster makes another one where its node dies
+Job RUN-supervisor         one small pod; the Job replaces it if its node fails
 ConfigMap RUN-supervisor   the supervisor's code, and the run's plan
-ConfigMap RUN-record       what it records, see `record.py`
+ConfigMap RUN-record       the events and status that the supervisor records, see `record.py`
 """
 
 from __future__ import annotations
@@ -32,76 +32,80 @@ CODE_FILE: Final = FILE
 PLAN_FILE: Final = "plan.json.gz"
 AMOUNTS: Final = {"cpu": "50m", "memory": "96Mi"}
 LIMITS: Final = {"cpu": "1", "memory": "512Mi"}
-"""A quota that counts limits refuses pods without them."""
+"""Limits of the supervisor's container: a ResourceQuota on limits rejects pods without them."""
 HOME_BYTES: Final = 1 << 30
 OUTPUTS_SPARE_BYTES: Final = 256 << 20
-"""Beside the outputs themselves, which the pod holds until they are fetched: the blocks of small files."""
+"""Bytes added to the largest size of outputs, which the pod keeps until they are fetched: small files use whole
+blocks."""
 LOST_SECONDS: Final = 10
-"""How long the pod stays on a node that does not answer: another supervisor takes its place at once, by the Lease."""
+"""Seconds for which the pod stays on a node that does not respond. The Lease prevents two supervisors from acting at
+once."""
 KEY_BYTES: Final = 32
 GRACE_SECONDS: Final = 20
-"""How long the supervisor may take to write what it knows when its pod is deleted."""
+"""Grace period of the supervisor's pod, in seconds, in which it writes the record."""
 ENDLESS: Final = 1_000_000
-"""How often the pod may fail: a supervisor that ends before its run is always started again."""
+"""Backoff limit of the supervisor's Job: a supervisor that ends before its run is always restarted."""
 
 
 def supervisor_objects(shape: Shape, job: Job) -> tuple[Manifest, Manifest, Manifest, Manifest]:
-    """The Secret of the run's key, the ConfigMap, the Service and the Job of the supervisor, in that order."""
+    """Returns the Secret with the run's key, and the supervisor's ConfigMap, Service and Job, in this order."""
     return _key(shape, job), _contents(shape, job), _service(shape, job), supervisor_job(shape, job)
 
 
 def supervisor_job(shape: Shape, job: Job) -> Manifest:
-    """The Job of the supervisor."""
+    """Returns the Job of the supervisor."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
     made = manifests.own_job(shape, name, its, _pod(shape, job.notify), ENDLESS)
-    if shape.expires_seconds is not None:  # see `expiry.py`
+    if shape.expires_seconds is not None:  # `expiry.py` describes the expiry of runs.
         made["spec"]["ttlSecondsAfterFinished"] = shape.expires_seconds
     return made
 
 
 def _contents(shape: Shape, job: Job) -> Manifest:
-    """What is mounted into its pod; `filled` adds the data."""
+    """Returns the ConfigMap that is mounted into the supervisor's pod, without its data, which `filled` adds."""
     its = {**labels(shape, job, SUPERVISOR), layout.CODE_LABEL: SUPERVISOR}
     return core("ConfigMap", layout.supervisor_name(shape.run_id), shape.namespace, its)
 
 
 def _service(shape: Shape, job: Job) -> Manifest:
-    """What gives the pod of the supervisor a name."""
+    """Returns the headless Service that gives the supervisor's pod a host name."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
     pods = {layout.RUN_LABEL: shape.run_id, COMPONENT: SUPERVISOR}
     return manifests.naming_service(name, shape.namespace, its, pods, "orders", layout.ORDERS_PORT)
 
 
 def _key(shape: Shape, job: Job) -> Manifest:
-    """The Secret of the run's key; `keyed` adds the key."""
+    """Returns the Secret for the run's key, without the key, which `keyed` adds."""
     return core("Secret", layout.key_name(shape.run_id), shape.namespace, labels(shape, job, SUPERVISOR), type="Opaque")
 
 
 def keyed(made: Mapping[str, Any]) -> Manifest:
-    """The same with a new key."""
+    """Returns the Secret with a new random key."""
     return {**made, "data": {layout.KEY_FILE: base64.b64encode(os.urandom(KEY_BYTES)).decode()}}
 
 
 def filled(made: Mapping[str, Any], plan: str) -> Manifest:
-    """The same with the supervisor's code and the run's plan, as JSON text."""
+    """Returns the ConfigMap with the supervisor's code and the run's plan (JSON text)."""
     files = {CODE_FILE: supervisor_archive(), PLAN_FILE: gzip.compress(plan.encode(), mtime=0)}
     return {**made, "binaryData": {name: base64.b64encode(data).decode() for name, data in files.items()}}
 
 
 def with_digest(made: Mapping[str, Any], plan: str) -> Manifest:
-    """The Job with the digest of the plan: more users may change ConfigMaps than may create pods."""
+    """Returns the Job with the digest of the plan. The supervisor compares it with the ConfigMap: more users may change
+    ConfigMaps than may create pods.
+    """
     meta = made["metadata"]
     notes = {**meta.get("annotations", {}), layout.PLAN_ANNOTATION: plan_digest(plan)}
     return {**made, "metadata": {**meta, "annotations": notes}}
 
 
 def plan_digest(plan: str) -> str:
-    """The digest of a plan as JSON text."""
+    """Returns the digest of a plan that is given as JSON text."""
     return f"sha256:{hashlib.sha256(plan.encode()).hexdigest()}"
 
 
 def stamped(made: Mapping[str, Any]) -> Manifest:
-    """The same Job with the digest of the supervisor's code on its pod."""
+    """Returns the Job with the digest of the supervisor's code as an annotation of its pods."""
     template = made["spec"]["template"]
     meta = template["metadata"]
     notes = {**meta["annotations"], layout.DIGEST_ANNOTATION: hashlib.sha256(supervisor_archive()).hexdigest()}
@@ -132,7 +136,7 @@ def _pod(shape: Shape, notify: str | None) -> Manifest:
 
 
 def _home_limit(shape: Shape) -> str:
-    """Beyond it, the pod would be evicted."""
+    """Returns the size limit of the supervisor's home volume; the kubelet evicts a pod that exceeds it."""
     size = HOME_BYTES + (shape.outputs_max + OUTPUTS_SPARE_BYTES if shape.outputs_max else 0)
     return f"{-(-size // (1 << 20))}Mi"
 
@@ -140,7 +144,7 @@ def _home_limit(shape: Shape) -> str:
 def _container(shape: Shape, notify: str | None) -> Manifest:
     env = {"WINDLASS_RUN": shape.run_id, "WINDLASS_NAMESPACE": shape.namespace, "WINDLASS_HOME": HOME}
     secret = []
-    if notify is not None:  # a run is supervised whether or not its webhook is known
+    if notify is not None:  # The Secret is optional: a run is supervised even without its webhook.
         variable = secret_variable(notify)
         secret = [
             {"name": variable, "valueFrom": {"secretKeyRef": {"name": notify, "key": variable, "optional": True}}}

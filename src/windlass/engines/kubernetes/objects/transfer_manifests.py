@@ -1,10 +1,10 @@
-"""The objects of a run that move its files. Pure: the same job gives the same bytes.
+"""Builds the objects that transfer files of a run. Pure: the same job gives the same bytes.
 
 ConfigMap RUN-transfer   the program
 Job RUN-data             one pod, which stages the data sets in their claim
 Job RUN-outputs          one pod, which uploads the outputs from the claim of the results
-Job RUN-outputs-check    one pod, which asks their store, while the ranks start, whether it refuses them
-PersistentVolumeClaim    of the data sets, where it is not there yet; no run owns it
+Job RUN-outputs-check    one pod, which checks, while the ranks start, that the store accepts its credentials
+PersistentVolumeClaim    for the data sets, unless it exists; no run owns it
 """
 
 from __future__ import annotations
@@ -37,37 +37,43 @@ if TYPE_CHECKING:
     from windlass.spec.sections import DataClaim
 
 REACHED: Final = ("s3", *KINDS)
-"""The schemes of stores that pods reach: S3 by the standard library alone, the others by obstore in the image."""
+"""URL schemes of stores that pods can access: S3 with the standard library alone, the others with obstore in
+the image."""
 READ: Final = (*REACHED, "http", "https")
-"""The schemes of sources that pods stage."""
+"""URL schemes of sources that pods can stage."""
 RESULT_FILE: Final = "/dev/termination-log"
 AMOUNTS: Final = {"cpu": "250m", "memory": "256Mi"}
 LIMITS: Final = {"cpu": "2", "memory": "2Gi"}
-"""What is copied takes at most 200 MB; the rest is for the names of millions of files."""
+"""Limits of a transfer pod: copying needs at most 200 MB; the remaining memory is for the names of millions of
+files."""
 MAX_FAILURES: Final = 6
-"""Pods that may fail, mostly with their node; each next one goes on where that one ended."""
+"""Backoff limit of a transfer Job: pods mostly fail with their node, and each pod continues the transfer of the
+previous one."""
 CHECK_SECONDS: Final = 900
-"""After so long the cluster itself ends the Job that asks a store, and so long it keeps it: a laptop may be closed."""
+"""Deadline of the Job that checks a store, and time for which it is kept after its end, in seconds. The cluster
+enforces both, since the submitting machine may be off."""
 ASK_AGAIN_SECONDS: Final = 10
-"""Before a store that refuses is asked once more: a role that was just made is not known everywhere at once."""
+"""Seconds before a store that denied access is tried once more: a new IAM role is not effective everywhere at once."""
 GRACE_SECONDS: Final = 5
 TMP: Final = "/tmp"
 
 
 def needs_obstore(address: str) -> bool:
-    """Whether a pod reaches this address by obstore."""
+    """Whether a pod needs obstore to access this address."""
     return address.partition("://")[0] in KINDS
 
 
 def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:
-    """The claim of data sets, which outlives every run."""
+    """Returns the claim for data sets, which no run owns."""
     assert wanted.size is not None
     its = named.of_setup(named.DATA)
     return shared_claim(wanted.claim, namespace, its, wanted.size, wanted.storage_class)
 
 
 def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> tuple[Manifest, Manifest]:
-    """The same ConfigMap and the same Job that stages sets, for a command without a run; `shape` has its name."""
+    """Returns the ConfigMap with the program and the Job that stages sets, for a command without a run; `shape`
+    contains the name of both.
+    """
     its = named.of_helper(shape.run_id, named.TRANSFER)
     program, made = contents(shape, job), stage_job(shape, job, sets)
     queue = {name: text for name, text in made["metadata"]["labels"].items() if name == layout.QUEUE_LABEL}
@@ -78,25 +84,25 @@ def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) ->
 
 
 def contents(shape: Shape, job: Job) -> Manifest:
-    """What is mounted into the pods; `filled` adds the program."""
+    """Returns the ConfigMap that is mounted into transfer pods, without the program, which `filled` adds."""
     its = {**labels(shape, job, named.TRANSFER), layout.CODE_LABEL: named.TRANSFER}
     return core("ConfigMap", layout.transfer_name(shape.run_id), shape.namespace, its)
 
 
 def filled(made: Mapping[str, Any]) -> Manifest:
-    """The same with the program."""
+    """Returns the ConfigMap with the program."""
     return {**made, "binaryData": {FILE: base64.b64encode(transfer_archive()).decode()}}
 
 
 def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:
-    """The Job that stages these sets, each with name, source and, for a run, link."""
+    """Returns the Job that stages these sets; each has a name, a source and, for a run, the path of its link."""
     asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
     claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
     return _job(shape, job, "data", asked, claimed)
 
 
 def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest:
-    """The Job that uploads the outputs, which are in the run's folder of a claim."""
+    """Returns the Job that uploads the outputs from the run's folder in a claim."""
     asked = {
         "kind": "upload",
         "state": f"{layout.RESULTS}/upload",
@@ -108,7 +114,7 @@ def upload_job(shape: Shape, job: Job, claim: str, destination: str) -> Manifest
 
 
 def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
-    """The Job that asks the store of the outputs whether it refuses them: it lists what is there."""
+    """Returns the Job that checks access to the store of the outputs by listing the destination."""
     asked = {"kind": "check", "destination": destination, "pause_seconds": ASK_AGAIN_SECONDS}
     made = _job(shape, job, "outputs-check", asked)
     made["spec"] |= {"activeDeadlineSeconds": CHECK_SECONDS, "ttlSecondsAfterFinished": CHECK_SECONDS}
@@ -116,7 +122,7 @@ def check_job(shape: Shape, job: Job, destination: str) -> Manifest:
 
 
 Claimed: TypeAlias = tuple[str, str, str]
-"""A claim, where it is mounted, and which folder of it."""
+"""Name of a claim, its mount path, and the folder of the claim that is mounted."""
 
 
 def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: Claimed | None = None) -> Manifest:
@@ -150,7 +156,7 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | No
 
 def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Manifest]) -> Manifest:
     stores = [one["source"] for one in asked.get("sets", ())] or [asked["destination"]]
-    alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # without what is installed in the image
+    alone = [] if any(map(needs_obstore, stores)) else ["-S"]  # -S: without the packages installed in the image
     env = {
         "HOME": TMP,
         **of_store(shape, job),

@@ -1,4 +1,4 @@
-"""How long the objects of a run are kept in the cluster after its end. Pure."""
+"""Computes how long the objects of a run are kept in the cluster after its end. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 NEVER: Final = "never"
 WEEK_SECONDS: Final = 7 * 24 * 3600
 LEAST_SECONDS: Final = 3600
-"""How long a run is kept at least, so that commands can read how it ended."""
+"""Least seconds for which a run is kept after its end, so that commands can read its result."""
 
 
 def run_seconds(job: Job) -> int | None:
-    """How long after its end a run is kept in the cluster; None where it never expires.
+    """Returns for how many seconds a run is kept in the cluster after its end; None if it never expires.
 
-    With a claim that would be deleted with the run, which may be the only copy of its results, it does not.
+    A run with a claim that would be deleted with it never expires: the claim may have the only copy of the results.
     """
     results, ttl = job.kubernetes.results, job.kubernetes.ttl
     if ttl == NEVER or (results is not None and results.claim is None and not results.keep):
@@ -29,7 +29,9 @@ def run_seconds(job: Job) -> int | None:
 
 
 def pods_seconds(job: Job, via: str, *, is_supervised_inside: bool) -> int | None:
-    """How long after their end the pods of an attempt are kept; None where they are kept as long as the run."""
+    """Returns for how many seconds the pods of an attempt are kept after their end; None if they are kept as long as
+    the run.
+    """
     ttl = job.kubernetes.ttl
     if isinstance(ttl, float):
         return round(ttl)
@@ -38,6 +40,6 @@ def pods_seconds(job: Job, via: str, *, is_supervised_inside: bool) -> int | Non
 
 
 def seconds_of(plan: Plan) -> float:
-    """How long after its end the run of a plan is kept; infinite where it never expires."""
+    """Returns for how many seconds the run of a plan is kept after its end; infinity if it never expires."""
     seconds = plan.only(ClusterStep).expires_seconds
     return float("inf") if seconds is None else seconds

@@ -1,4 +1,6 @@
-"""Imports from a zip file, each module compiled once. In the packed files it is a module of its own, `zip_importer`."""
+"""Imports modules from a zip file, and compiles each only once. In packed files, this module is named
+`zip_importer`.
+"""
 
 import os
 import sys
@@ -6,15 +8,15 @@ import zipimport
 
 
 class Importer(zipimport.zipimporter):
-    """Python's own importer, which compiles a module to say where it is, and once more to run it."""
+    """Python's zip importer, which would otherwise compile a module twice: to find its path, and to run it."""
 
     def get_filename(self, fullname: str) -> str:
-        """Where the module is. Raises ZipImportError where there is none."""
+        """Returns the path of a module. Raises ZipImportError if it does not exist."""
         path = f"{self.archive}{os.sep}{self.prefix}{fullname.rpartition('.')[2]}"
         return f"{path}{os.sep}__init__.py" if self.is_package(fullname) else f"{path}.py"
 
 
 def install() -> None:
-    """Use it for what is imported from now on."""
+    """Installs the importer for all later imports."""
     sys.path_hooks.insert(0, Importer)
     sys.path_importer_cache.clear()

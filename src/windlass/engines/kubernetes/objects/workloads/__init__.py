@@ -1,4 +1,4 @@
-"""The kinds of owner objects whose controllers create the pods of an attempt; one module for each."""
+"""Workload kinds: the owner objects whose controllers create the pods of an attempt, one module per kind."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from windlass.engines.kubernetes.objects.workloads.trainjob import TrainJob
 WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
     {one.name: one for one in (IndexedJob(), JobSet(), TrainJob(), PyTorchJob(), MPIJob())}
 )
-"""By their names in `via:`."""
+"""Workload kinds by their names in `via:`."""
 _OUTERMOST_FIRST: Final = ("trainjob", "pytorchjob", "mpijob", "jobset", "job")
 OWNER_KINDS: Final = tuple((WORKLOADS[name].api, WORKLOADS[name].kind) for name in _OUTERMOST_FIRST)
-"""API and kind of owner objects, outermost first: a TrainJob recreates a JobSet of its own that was deleted."""
+"""API and kind of all owner objects, outermost first: a TrainJob recreates its JobSet if that is deleted first."""
 OWNING_PARTS: Final = tuple((one.api, kind) for one in WORKLOADS.values() for kind, _ in one.parts)
-"""API and kind of what owns owner objects of its own: a runtime is deleted after the TrainJob that refers to it."""
+"""API and kind of objects that owner objects depend on: a TrainingRuntime is deleted after the TrainJob that refers to
+it."""

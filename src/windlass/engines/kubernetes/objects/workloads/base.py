@@ -1,4 +1,4 @@
-"""The interface of a workload kind: the manifests of an attempt, and what its controller can do."""
+"""Interface of a workload kind: the manifests of an attempt, and the capabilities of its controller."""
 
 from __future__ import annotations
 
@@ -15,55 +15,60 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """What is requested of the owner object."""
+    """Parameters of the owner object of an attempt."""
 
     num_nodes: int
     min_nodes: int
-    """With how many the job may go on."""
+    """Fewest nodes with which the job can continue."""
     procs_per_node: int = 1
     ttl_seconds: int | None = None
-    """How long after their end the cluster keeps them; None is until they are removed."""
+    """Seconds for which the cluster keeps the pods after their end; None to keep them until they are removed."""
     runtime: Runtime | None = None
-    """A runtime of the cluster, for a TrainJob that uses it."""
+    """Runtime of the cluster that a TrainJob refers to."""
     keeps_others: bool = False
-    """Whether the loss of a pod leaves the others as they are, for a supervisor that reuses them."""
+    """Whether the remaining pods keep running if one is lost, for a supervisor that reuses them."""
 
 
 class Workload(ABC):
-    """One kind of owner object of the pods of an attempt. Pure: it gives manifests, and sends nothing."""
+    """A kind of owner object for the pods of an attempt. Pure: it returns manifests, and sends no request."""
 
     name: ClassVar[str]
-    """As `via:` in job files and targets."""
+    """Name of the kind as the value of `via:` in job files and targets."""
     api: ClassVar[str]
     kind: ClassVar[str]
     plural: ClassVar[str]
-    """The name of the kind in URLs and roles."""
+    """Resource name of the kind in URLs and roles."""
     parts: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Kind and plural of the other objects that it needs, in the same API."""
+    """Kind and resource name of the other objects that the kind needs, in the same API."""
     revives: ClassVar[bool] = False
-    """Whether it recreates all of its pods, long after their end, when what it had created is removed."""
+    """Whether the controller recreates all pods, even long after their end, if the objects that it had created are
+    deleted."""
     replaces_pods: ClassVar[bool] = False
-    """Whether it recreates a deleted pod, so that it must be deleted itself to prevent that."""
+    """Whether the controller recreates a deleted pod, so that the owner object must be deleted to prevent it."""
     no_ttl: ClassVar[str] = ""
-    """Why the cluster cannot remove its pods some time after their end; empty where it can."""
+    """Why the cluster cannot remove the pods some time after their end; empty if it can."""
     container: ClassVar[str] = "node"
-    """The required name of the container of its pods."""
+    """Container name that the controller requires in its pods."""
 
     @abstractmethod
     def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
-        """The objects of an attempt, the owner of the pods last.
+        """Returns the objects of an attempt, the owner object of the pods last.
 
-        `meta` is that object's metadata, labels included, and `template` the pods'.
+        `meta` is the metadata of the owner object, including labels; `template` is the pod template.
         """
 
     @abstractmethod
     def host(self, name: str, subdomain: str, node: int) -> str:
-        """The name by which pods find the one of `node`; `name` is the object's, `subdomain` the run's Service."""
+        """Returns the host name of the pod of `node`; `name` is the name of the owner object, `subdomain` the run's
+        Service.
+        """
 
     @abstractmethod
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """Set the number of pods of an object that `made` gave."""
+        """Sets the number of pods in an object that `made` returned."""
 
     def remakes(self, made: Mapping[str, Any]) -> bool:
-        """Whether an object that `made` gave recreates what it has lost, unless it is deleted itself."""
+        """Whether the controller of an object that `made` returned recreates lost pods until the object itself is
+        deleted.
+        """
         return self.replaces_pods

@@ -1,4 +1,4 @@
-"""An Indexed Job: part of every cluster, so that no operator is needed."""
+"""An Indexed Job, which every cluster supports without an operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workloa
 
 BATCH: Final = "batch/v1"
 KEEPS_OTHERS_SINCE: Final = (1, 29)
-"""The version of Kubernetes whose Jobs have `backoffLimitPerIndex` by default; older ones ignore it."""
+"""First Kubernetes version whose Jobs have `backoffLimitPerIndex` by default; older versions ignore the field."""
 
 
 class IndexedJob(Workload):
-    """Pods find each other by the headless Service of the run."""
+    """Indexed Job, whose pods connect to each other through the headless Service of the run."""
 
     name, api, kind, plural = "job", BATCH, "Job", "jobs"
 
@@ -34,25 +34,27 @@ class IndexedJob(Workload):
 
 
 def has_limit_per_index(version: str) -> bool:
-    """Whether Jobs of a cluster of this version, as `v1.34.4`, have `backoffLimitPerIndex`; not where it is unknown."""
+    """Whether Jobs of a cluster version such as `v1.34.4` have `backoffLimitPerIndex`; False if the version is
+    unknown.
+    """
     found = re.match(r"v(\d+)\.(\d+)", version)
     return found is not None and (int(found[1]), int(found[2])) >= KEEPS_OTHERS_SINCE
 
 
 def keeps_others(made: Mapping[str, Any]) -> bool:
-    """Whether the loss of a pod of a Job that `made` gave leaves its other pods as they are."""
+    """Whether the remaining pods of a Job that `made` returned keep running if one is lost."""
     return "backoffLimitPerIndex" in made["spec"]
 
 
 def ttl(asked: WorkloadRequest) -> Manifest:
-    """As most kinds write it."""
+    """Returns the field for the time to live, as most workload kinds name it."""
     return {} if asked.ttl_seconds is None else {"ttlSecondsAfterFinished": asked.ttl_seconds}
 
 
 def indexed(template: Manifest, asked: WorkloadRequest) -> Manifest:
-    """The spec of an Indexed Job, which replaces no pod: the run's policy decides what follows.
+    """Returns the spec of an Indexed Job, which replaces no pod: the run's restart policy decides what happens next.
 
-    A failed pod ends it, unless the next attempt is to run in the other pods.
+    A failed pod ends the Job, unless the next attempt reuses the remaining pods.
     """
     return {
         "completionMode": "Indexed",
@@ -64,5 +66,5 @@ def indexed(template: Manifest, asked: WorkloadRequest) -> Manifest:
 
 
 def unnamed(template: Manifest) -> Manifest:
-    """The template for an owner object that itself sets host name and subdomain of each pod."""
+    """Returns the template without host name and subdomain, for controllers that set these fields for each pod."""
     return {**template, "spec": {key: value for key, value in template["spec"].items() if key != "subdomain"}}

@@ -1,4 +1,4 @@
-"""A JobSet of one Job, which Kueue and gang schedulers admit as a unit."""
+"""A JobSet with one Job, which Kueue and gang schedulers admit as a unit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workloa
 from windlass.engines.kubernetes.objects.workloads.job import indexed, ttl, unnamed
 
 REPLICATED: Final = "n"
-"""The name of its one job; short, since it is part of host names."""
+"""Name of the JobSet's only replicated job; short, since it is part of host names."""
 
 
 class JobSet(Workload):
-    """JobSet gives each pod its host name, in the run's own subdomain."""
+    """JobSet, which gives each pod its host name in the run's subdomain."""
 
     name, api, kind, plural = "jobset", "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
 
     @override
     def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         subdomain = template["spec"]["subdomain"]
-        # The Job that it makes is found as one that is made without it.
+        # The Job gets the labels of the run, so that it is found like a Job without a JobSet.
         job = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": indexed(unnamed(template), asked)}
         spec = {
             "network": {"enableDNSHostnames": True, "subdomain": subdomain, "publishNotReadyAddresses": True},

@@ -1,8 +1,8 @@
-"""An MPIJob (v2beta1) of mpi-operator, whose Launcher is a node like its Workers: there is no pod that only waits.
+"""An MPIJob (v2beta1) of mpi-operator, whose Launcher trains like its Workers, so that no pod only waits.
 
-Node 0 is the Launcher. It runs mpirun, which reaches the Workers by ssh, with keys that the operator makes for the job;
-each Worker runs an sshd, as the pods' own user, on a port that needs no rights. Of all that mpirun starts, in every pod
-the node's own process makes the ranks (`worker/external_launcher.py`), as it does elsewhere.
+Node 0 is the Launcher. It runs mpirun, which connects to the Workers by ssh, with keys that the operator creates for
+the job. Each Worker runs an sshd as the pods' user, on an unprivileged port. mpirun starts only proxies: in every pod,
+the node's own process starts the ranks (`worker/external_launcher.py`), as for other workload kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ SSH: Final = f"{layout.ROOT}/ssh"
 SSH_PORT: Final = 2222
 END_SECONDS: Final = 30.0
 HOSTFILE: Final = "/etc/mpi/hostfile"
-"""Where the operator mounts the list of hosts. It names it to Open MPI 4 alone: 5 reads the variables of PRRTE."""
+"""Path of the host file that the operator mounts. The operator passes it to Open MPI 4 only; Open MPI 5 reads PRRTE
+variables."""
 INDEX: Final = "OMPI_COMM_WORLD_LOCAL_RANK"
 _SSH_OPTIONS: Final = (
     f"-p {SSH_PORT}",
@@ -43,7 +44,9 @@ _SSHD_OPTIONS: Final = (
 
 
 class MPIJob(Workload):
-    """The operator makes one headless Service, by which pods find each other, and the keys."""
+    """MPIJob, whose operator creates the ssh keys and a headless Service through which the pods connect to each
+    other.
+    """
 
     name, api, kind, plural = "mpijob", "kubeflow.org/v2beta1", "MPIJob", "mpijobs"
     replaces_pods = True
@@ -61,7 +64,7 @@ class MPIJob(Workload):
             "launcherCreationPolicy": "WaitForWorkersReady",
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": SSH,
-            # Nodes end on their own, and the end of the Launcher must not cut off their last log lines.
+            # Nodes end by themselves; the end of the Launcher must not cut off their last log lines.
             "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
             "mpiReplicaSpecs": replicas,
         }
@@ -72,22 +75,22 @@ class MPIJob(Workload):
         return f"{name}-launcher.{name}" if node == 0 else f"{name}-worker-{node - 1}.{name}"
 
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """See `Workload`. The number of MPI ranks is fixed, and so is that of the nodes."""
+        """Does nothing: the number of MPI ranks is fixed, and so is the number of nodes."""
 
 
 def launchers(num_nodes: int, procs_per_node: int, proxy: Sequence[str]) -> tuple[LauncherSpec, ...]:
-    """The launcher of the ranks, by place: mpirun on the first node, an sshd for it on the others."""
+    """Returns the launchers of the ranks, by place: mpirun on the first node, and sshd on the others."""
     argv = (
         "mpirun",
-        "--noprefix",  # its own folders are not put in front of the ranks' PATH and LD_LIBRARY_PATH
+        "--noprefix",  # mpirun does not put its own folders in front of the ranks' PATH and LD_LIBRARY_PATH.
         *("--map-by", f"ppr:{procs_per_node}:node", "--oversubscribe", "--bind-to", "none", "--stdin", "none"),
         *("--mca", "plm_rsh_args", " ".join(_SSH_OPTIONS), "--mca", "plm_rsh_no_tree_spawn", "1"),
-        # What it kills are proxies: the ranks have their grace from the node, and need none of mpirun's second.
+        # mpirun kills only proxies: ranks get their grace period from the node, so mpirun's extra second is not needed.
         *("--mca", "odls_base_sigkill_timeout", "0"),
         *("-np", str(num_nodes * procs_per_node)),
         *proxy,
     )
-    # A single node needs no list of hosts, with its own name before it resolves.
+    # A single node needs no host file. Its entry would be the node's own name, which may not resolve yet.
     alone = {"OMPI_MCA_orte_default_hostfile": "none", "PRTE_MCA_prte_default_hostfile": "none"}
     env = alone if num_nodes == 1 else {"PRTE_MCA_prte_default_hostfile": HOSTFILE}
     mpirun = LauncherSpec("mpirun", argv, INDEX, END_SECONDS, env, port=SSH_PORT)
@@ -96,10 +99,10 @@ def launchers(num_nodes: int, procs_per_node: int, proxy: Sequence[str]) -> tupl
 
 
 def _sshd() -> tuple[str, ...]:
-    """An sshd with a new host key; it authorizes only the job's key."""
+    """Returns the command of an sshd with a new host key, which accepts only the job's key."""
     key = f"{layout.WORK}/ssh_host_key"
     options = " ".join(f"-o {option}" for option in (*_SSHD_OPTIONS, f"HostKey={key}"))
     make = f'test -f {key} || ssh-keygen -q -t ed25519 -N "" -f {key}'
-    # It requires its absolute path, since it executes itself again.
+    # sshd requires an absolute path, since it executes itself again.
     serve = f'exec "$(command -v sshd)" -D -e -f /dev/null {options}'
     return ("/bin/sh", "-c", f'PATH="$PATH:/usr/sbin:/usr/local/sbin"; {make} && {serve}')

@@ -1,8 +1,8 @@
 """A PyTorchJob of Kubeflow's training-operator (v1), with Workers only.
 
-With a Master every Worker would get an init container that waits for the Master's name, of an image that many clusters
-cannot pull; and the job would count as done when the Master is, and its Workers would be ended before their last log
-lines.
+With a Master, every Worker would get an init container that waits for the Master's name, with an image that many
+clusters cannot pull. The job would also count as complete when the Master ends, and the operator would then end the
+Workers before their last log lines.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workloa
 from windlass.engines.kubernetes.objects.workloads.job import ttl
 
 NUMBERED: Final = "-worker-"
-"""What stands in the names of pods before their number. The label for it counts otherwise in some versions."""
+"""Text before the number in pod names. The operator's index label starts at another number in some versions."""
 
 
 class PyTorchJob(Workload):
-    """The operator makes a headless Service for each pod, with the pod's own name."""
+    """PyTorchJob, whose operator creates a headless Service for each pod, named like the pod."""
 
     name, api, kind, plural = "pytorchjob", "kubeflow.org/v1", "PyTorchJob", "pytorchjobs"
     container = "pytorch"
@@ -28,14 +28,14 @@ class PyTorchJob(Workload):
     @override
     def made(self, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> list[Manifest]:
         spec: Manifest = {
-            # Pods that still run after a failure are ended, and ended pods are kept for their logs.
+            # After a failure, the operator ends pods that still run, and keeps ended pods for their logs.
             "runPolicy": {"cleanPodPolicy": "Running", **ttl(asked)},
             "pytorchReplicaSpecs": {
                 "Worker": {"replicas": asked.num_nodes, "restartPolicy": "Never", "template": numbered(template)}
             },
         }
         if asked.min_nodes < asked.num_nodes:
-            # It counts as done with its first Worker that is; the others must still be able to finish.
+            # An elastic job counts as complete when its first Worker ends; the others must still be able to finish.
             spec["runPolicy"]["cleanPodPolicy"] = "None"
             spec["elasticPolicy"] = {
                 "minReplicas": asked.min_nodes,
@@ -54,8 +54,8 @@ class PyTorchJob(Workload):
 
 
 def numbered(template: Manifest, first: int = 0) -> Manifest:
-    """The pods' template, without the fields that Kubeflow's operators set; pods get their names as variables. The
-    operator's pod 0 runs the node `first`.
+    """Returns the pod template without the fields that Kubeflow's operators set; variables contain the name of each
+    pod. The operator's pod 0 runs the node `first`.
     """
     spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
     [container] = spec["containers"]

@@ -1,8 +1,8 @@
-"""A TrainJob on a runtime of the cluster: fields of the runtime, and what a run overrides. Pure.
+"""Builds a TrainJob on a runtime of the cluster: the runtime's fields, and the overrides of a run. Pure.
 
-Kubeflow Trainer has changed how that is written: `podTemplateOverrides` in 2.1, `runtimePatches` from 2.2 on, and each
-version knows more fields than the one before. The schema of the installed version lists them. The field of 2.0,
-`podSpecOverrides`, gives pods no labels, so that a run could not find them.
+Kubeflow Trainer has changed the field for overrides: `podTemplateOverrides` in 2.1, `runtimePatches` from 2.2 on, and
+each version supports more subfields. The schema of the installed version lists them. The field of 2.0,
+`podSpecOverrides`, cannot set labels of pods, so that a run could not find its pods.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ TRAINER: Final = "trainer.kubeflow.org"
 API: Final = f"{TRAINER}/v1alpha1"
 STEP: Final = f"{TRAINER}/trainjob-ancestor-step"
 NODE: Final = "node"
-"""What Trainer calls the job of the training, and its container, in every runtime."""
+"""Name of the training job, and of its container, in every runtime of Trainer."""
 MANAGER: Final = "windlass.dev/run"
-"""Whose patches ours are."""
+"""Manager name of Windlass's patches in `runtimePatches`."""
 RESTARTS: Final = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 OURS: Final = "windlass-"
-"""How our volumes' names begin, so that none of the runtime's has the same."""
+"""Prefix of the names of Windlass's volumes, so that they differ from the runtime's."""
 _FIELDS: Final = {
     "runtimePatches": ("trainingRuntimeSpec", "template", "spec", "replicatedJobs", "template", "spec", "template"),
     "podTemplateOverrides": (),
 }
-"""Fields of a TrainJob that override the pods of a runtime, best first, and where the pods' template is in each."""
+"""Fields of a TrainJob that override the pods of a runtime, the preferred one first, with the path of the pod template
+in each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patching:
-    """What a version of Trainer lets a TrainJob put over its runtime."""
+    """Overrides of a runtime that the installed version of Trainer supports."""
 
     field: str = "runtimePatches"
     pod: frozenset[str] = frozenset(
@@ -47,16 +48,16 @@ class Patching:
             "terminationGracePeriodSeconds",
         }
     )
-    """Fields of a pod's spec."""
+    """Pod-spec fields that can be overridden."""
     container: frozenset[str] = frozenset({"volumeMounts", "securityContext"})
-    """Fields of a container of it."""
+    """Container fields that can be overridden."""
     has_labels: bool = False
-    """Whether the TrainJob itself sets those of the objects between it and its pods."""
+    """Whether the TrainJob itself sets the labels of the objects between it and its pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A runtime of the cluster, and how it can be changed there."""
+    """A runtime of the cluster, and the overrides that it supports."""
 
     name: str
     kind: str
@@ -65,7 +66,7 @@ class Runtime:
 
 
 def patching_of(spec: Mapping[str, Any]) -> Patching | None:
-    """What the schema of a TrainJob's spec lets it put over its runtime; None where that is no label of a pod."""
+    """Returns the overrides that the schema of a TrainJob's spec allows; None if they cannot set labels of pods."""
     known = spec.get("properties", {})
     for name, path in _FIELDS.items():
         template = _below(known.get(name, {}), path)
@@ -77,7 +78,7 @@ def patching_of(spec: Mapping[str, Any]) -> Patching | None:
 
 
 def _below(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """The schema at a path below another, through lists."""
+    """Returns the schema at a path inside another schema; list items count as no path element."""
     for name in path:
         schema = schema.get("items", schema).get("properties", {}).get(name, {})
     found: Mapping[str, Any] = schema.get("items", schema)
@@ -85,7 +86,7 @@ def _below(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any
 
 
 def train_job(runtime: Runtime, meta: Manifest, template: Manifest, asked: WorkloadRequest) -> Manifest:
-    """The TrainJob whose pods are the runtime's, but for what a run needs of them."""
+    """Returns a TrainJob that uses the runtime's pods and overrides only the fields that a run needs."""
     labels, patching = template["metadata"]["labels"], runtime.patching
     [container] = template["spec"]["containers"]
     trainer: Manifest = {
@@ -116,7 +117,9 @@ def _patch(name: str, labels: Manifest, pods: Manifest) -> Manifest:
 
 
 def _pods(patching: Patching, template: Manifest) -> Manifest:
-    """Of the pods' template, what can be put over the runtime's, with names that are ours alone."""
+    """Returns the fields of the pod template that override the runtime's, with volume names that are unique to
+    Windlass.
+    """
     [container] = template["spec"]["containers"]
     mounts = [{**mount, "name": f"{OURS}{mount['name']}"} for mount in container["volumeMounts"]]
     given = {key: container[key] for key in ("securityContext",) if key in patching.container}

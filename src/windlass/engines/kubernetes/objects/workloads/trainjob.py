@@ -1,7 +1,7 @@
-"""A TrainJob of Kubeflow Trainer v2, with a TrainingRuntime of its own, or on one of the cluster (`runtimes.py`).
+"""A TrainJob of Kubeflow Trainer v2, with a separate TrainingRuntime, or with a runtime of the cluster (`runtimes.py`).
 
-Its own is created for each attempt, since the labels and volumes of its pods are those of the attempt. It has no
-`torch` policy: the worker sets up the rendezvous, and the variables of that policy would not be used.
+The separate TrainingRuntime is created for each attempt, since its pods need the labels and volumes of the attempt. It
+has no `torch` policy: the worker sets up the rendezvous, so that the variables of that policy would not be used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, ST
 
 
 class TrainJob(Workload):
-    """It makes a JobSet, and that a Job; host names are JobSet's, below the TrainJob's name."""
+    """TrainJob, whose controller creates a JobSet, which creates a Job. JobSet sets the host names, below the
+    TrainJob's name.
+    """
 
     name, api, kind, plural = "trainjob", API, "TrainJob", "trainjobs"
     revives = True
@@ -53,10 +55,12 @@ class TrainJob(Workload):
         return f"{name}-{NODE}-0-{node}.{name}"
 
     def remakes(self, made: Mapping[str, Any]) -> bool:
-        """See `Workload`. On a runtime of the cluster its own retries are on, and no TrainJob can turn them off."""
+        """Whether the TrainJob uses a runtime of the cluster: that runtime's own retries are on, and a TrainJob cannot
+        turn them off.
+        """
         return bool(made["spec"]["runtimeRef"]["name"] != made["metadata"]["name"])
 
     def resize(self, made: Manifest, num_nodes: int) -> None:
-        """See `Workload`. Fields of the TrainJob take precedence over the runtime's."""
+        """Sets the number of nodes in the TrainJob, whose fields take precedence over the runtime's."""
         if made["kind"] == self.kind:
             made["spec"]["trainer"]["numNodes"] = num_nodes
