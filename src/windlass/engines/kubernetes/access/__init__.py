@@ -1,1 +1,1 @@
-"""The cluster's API: client, login, exec streams, files by exec, temporary pods."""
+"""Access to a cluster: API client, login, exec streams, file transfer through exec, temporary pods."""

@@ -1,4 +1,4 @@
-"""Distinguishes a removed object from one that the API server reports absent for a moment."""
+"""Distinguishes a removed object from one that the API server temporarily reports as missing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 ABSENT_SECONDS: Final = 3.0
-"""Between the first and the last report that an object does not exist, before it counts as removed."""
+"""Least seconds between the first and the last report that an object does not exist, before it counts as removed."""
 
 
 class Absence:
-    """Whether an object was removed: the API server has reported it absent twice, `ABSENT_SECONDS` apart or more.
+    """Confirms the removal of an object: the API server must report it missing twice, at least `ABSENT_SECONDS` apart.
 
-    A server that is being restored from a backup, or reads from a stale cache, reports an object absent for a moment.
+    A server that is being restored from a backup, or that reads from a stale cache, may report an existing object as
+    missing.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,7 +23,9 @@ class Absence:
         """When the object was first reported absent; None after an answer that contains it."""
 
     def is_confirmed(self, *, is_absent: bool) -> bool:
-        """Whether it is removed by now, given one more answer of the server: `is_absent`, or there."""
+        """Whether the object is confirmed as removed, given one more response of the server (`is_absent`: the object
+        was missing).
+        """
         if not is_absent:
             self._since = None
             return False

@@ -1,7 +1,7 @@
-"""Keeps the background threads of a run alive: any error is recorded, and the thread tries again after a pause.
+"""Runs the background threads of a run: any error is recorded, and the thread tries again after a pause.
 
-The supervisor depends on the threads that read logs and watch pods. If one ended silently, the record would show a
-healthy run for ever.
+The supervisor depends on the threads that read logs and watch pods. If one of them ended silently, the record would
+show a healthy run forever.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from windlass.runs.clock import Clock
 from windlass.worker.protocol import NodeWarning
 
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between two tries that fail, or bring nothing new."""
+"""Seconds between consecutive tries that fail or bring nothing new."""
 WELL_SECONDS: Final = 5.0
-"""How long a connection must last until its purpose counts as healthy again."""
+"""Seconds that a connection must last before its task counts as healthy again."""
 MAX_CRASHES: Final = 20
-"""Internal errors that are recorded; a defect whose message varies must not fill the record."""
+"""Most internal errors that are recorded, so that an error whose message varies cannot fill the record."""
 
 
 class Backoff:
-    """The pauses between tries: longer with each failure, short again after a success."""
+    """Pauses between tries: longer after each failure, short again after a success."""
 
     def __init__(self) -> None:
         self.num_failed = 0
 
     def reset(self) -> None:
-        """A try succeeded."""
+        """Resets the pause after a successful try."""
         self.num_failed = 0
 
     def next(self) -> float:
-        """Seconds until the next try, after one more that failed."""
+        """Returns the seconds until the next try, after another failure."""
         self.num_failed += 1
         return PAUSES[min(self.num_failed, len(PAUSES)) - 1]
 
 
 @dataclass(slots=True)
 class _Failing:
-    """A task that fails."""
+    """A task that currently fails."""
 
     error: WindlassError
     since: float
     connected_at: float | None = None
-    """When a connection was made that has not failed yet."""
+    """Time of a connection that has not failed yet, in Unix seconds."""
 
 
 class Health:
-    """Which background tasks of a run fail at present, and defects as warnings. Used by several threads."""
+    """Background tasks of a run that currently fail, and warnings about internal errors. Thread-safe."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
@@ -62,7 +62,7 @@ class Health:
         self._known_crashes: set[str] = set()
 
     def failed(self, what: str, error: WindlassError) -> None:
-        """A try of a task (`pods`, `log of node 3`) failed."""
+        """Records that a try of the task `what` (`pods`, `log of node 3`) failed."""
         with self._lock:
             known = self._failing.get(what)
             if known is None or self._is_well(known):
@@ -71,7 +71,7 @@ class Health:
                 known.error, known.connected_at = error, None
 
     def crashed(self, what: str, error: BaseException) -> None:
-        """Record an unexpected error of a thread, with the place in the code: it is a defect of Windlass."""
+        """Records an unexpected exception of a thread, with its place in the code, as an internal error of Windlass."""
         words = f"internal error, tried again: {_described(error)}"
         self.failed(what, WindlassError(words))
         with self._lock:
@@ -81,7 +81,7 @@ class Health:
                 self._warnings.append(NodeWarning(self._clock.time(), message))
 
     def lost(self, what: str) -> None:
-        """A log is given up: record that its last lines are missing, and why."""
+        """Records that a log is given up, that its last lines are missing, and why."""
         with self._lock:
             known = self._failing.pop(what, None)
             why = f": {known.error.message}" if known is not None else ""
@@ -89,25 +89,25 @@ class Health:
             self._warnings.append(NodeWarning(self._clock.time(), message))
 
     def connected(self, what: str) -> None:
-        """A connection was made; it may still break."""
+        """Records that the task `what` made a connection, which may still break."""
         with self._lock:
             if what in self._failing:
                 self._failing[what].connected_at = self._clock.time()
 
     def well(self, what: str) -> None:
-        """A try of a task succeeded, or the task has ended."""
+        """Records that a try of the task `what` succeeded, or that the task has ended."""
         with self._lock:
             self._failing.pop(what, None)
 
     def updates(self) -> Iterator[NodeWarning]:
-        """Warnings for the record: of defects, and of logs that were given up; each once."""
+        """Yields the warnings for the record, about internal errors and lost logs, and forgets them."""
         with self._lock:
             found = list(self._warnings)
             self._warnings.clear()
         yield from found
 
     def failing(self) -> tuple[str, WindlassError] | None:
-        """The task that has failed for longest, and why; None while none fails."""
+        """Returns the task that has failed for the longest time, and its error; None if no task fails."""
         with self._lock:
             for what in [what for what, one in self._failing.items() if self._is_well(one)]:
                 del self._failing[what]
@@ -121,10 +121,10 @@ class Health:
 def start(
     what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, *, is_paced: bool = False
 ) -> threading.Thread:
-    """Call `turn` in a thread until it gives True or `closed` is set; after an error, again after a pause.
+    """Calls `turn` in a new thread until it returns True or `closed` is set; after an error, tries again after a pause.
 
-    Also after one that lasts a moment only, such as a watch that the server ends at once; not where it `is_paced`, and
-    waits by itself until there is something to do.
+    It also pauses after a call of `turn` that returns quickly, such as a watch that the server ends at once, unless
+    `is_paced`: then `turn` itself waits until there is work.
     """
     thread = threading.Thread(target=run, args=(what, turn, closed, health, is_paced), name=what, daemon=True)
     thread.start()
@@ -132,7 +132,7 @@ def start(
 
 
 def run(what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, is_paced: bool = False) -> None:
-    """The same in this thread."""
+    """Calls `turn` in this thread, as `start` does in a new one."""
     backoff = Backoff()
     while not closed.is_set():
         began = time.monotonic()
@@ -144,7 +144,8 @@ def run(what: str, turn: Callable[[], bool], closed: threading.Event, health: He
                 backoff.reset()
             else:
                 closed.wait(backoff.next())
-        except WindlassError as error:  # no answer, a refusal, a login that cannot be renewed now
+        # The server did not respond, refused the request, or the login cannot be renewed now.
+        except WindlassError as error:
             health.failed(what, error)
             closed.wait(backoff.next())
         except Exception as error:
@@ -154,8 +155,8 @@ def run(what: str, turn: Callable[[], bool], closed: threading.Event, health: He
 
 
 def _described(error: BaseException) -> str:
-    """Type, message and place of an error, in a line."""
-    import traceback  # which only an internal error needs
+    """Returns type, message and place of an error, in one line."""
+    import traceback  # Only internal errors need this import.
 
     trace = traceback.extract_tb(error.__traceback__)
     place = f" ({trace[-1].filename.rpartition('/')[2]}:{trace[-1].lineno})" if trace else ""

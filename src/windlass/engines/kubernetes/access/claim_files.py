@@ -1,4 +1,6 @@
-"""The files of a claim, without a run: a helper pod mounts it, and is deleted afterwards."""
+"""Reads and writes the files of a claim, independent of a run: a helper pod mounts the claim, and is deleted
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 MOUNT: Final = "/claim"
 POD_SECONDS: Final = 3600
-"""Lifetime limit of the pod."""
+"""Largest lifetime of the helper pod, in seconds."""
 START_SECONDS: Final = 300.0
 EXEC: Final = """
 import os, signal, sys
@@ -34,11 +36,11 @@ except OSError as error:
     print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
-"""Runs a command in a folder."""
+"""Program that runs a command in a folder."""
 
 
 class ClaimFiles:
-    """One claim, as a pod has it. Paths are below the claim."""
+    """Files of one claim, mounted in a helper pod. Paths are relative to the root of the claim."""
 
     def __init__(self, client: Client, python: str, pod: Pod) -> None:
         self.python = python
@@ -49,23 +51,25 @@ class ClaimFiles:
         self._files = PodFiles(client, self._python, "paths are those in the claim: claim:NAME/data/train.csv")
 
     def fetch(self, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy a path of the claim to this machine. Raises EngineError, OSError."""
+        """Copies a path of the claim to this machine. Raises EngineError, OSError."""
         return self._files.fetch(self._pod, str(PurePosixPath(MOUNT, path)), local, on_progress)
 
     def put(self, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy `local` of this machine to a path of the claim. Raises EngineError, OSError."""
+        """Copies the local path `local` to a path of the claim. Raises EngineError, OSError."""
         slash = "/" if path.endswith("/") else ""
         return self._files.put(self._pod, local, f"{PurePosixPath(MOUNT, path)}{slash}", on_progress)
 
     def execute(self, command: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes]) -> int:
-        """Run a command in the folder of the claim; returns its exit code. Raises EngineError."""
+        """Runs a command in the root folder of the claim and returns its exit code. Raises EngineError."""
         words = [*self._python, "-c", EXEC, MOUNT, *command]
         return exec_stream.attach(self._client, self._pod, self._python, words, stdin, stdout, stderr)
 
 
 @contextlib.contextmanager
 def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterator[ClaimFiles]:
-    """The files of a claim of the target, in a pod of the target's image. Raises UsageError, EngineError."""
+    """Yields the files of a claim of the target, mounted in a pod with the target's image. Raises UsageError,
+    EngineError.
+    """
     require_claim(client, claim)
     name, python = f"windlass-claim-{secrets.token_hex(3)}", target.python or PYTHON
     wait = [python, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]

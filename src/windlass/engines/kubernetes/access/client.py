@@ -1,6 +1,6 @@
 """Client of the API server of one kubeconfig context.
 
-Objects are plain JSON, so that what differs between versions is data and no class of ours.
+Objects are plain JSON, so that differences between API versions affect only data and no classes.
 """
 
 from __future__ import annotations
@@ -39,39 +39,41 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 READ_SECONDS: Final = 30.0
 FOLLOW_SECONDS: Final = 300.0
-"""How long a followed log may be silent until it is requested again: a connection may be dead without an error."""
+"""Seconds without data after which a followed log is requested again: its connection may be dead without an error."""
 DATE_SECONDS: Final = 5.0
-"""Clocks that differ by less agree: dates of responses are whole seconds, and responses take time."""
+"""Largest clock difference, in seconds, that is ignored: dates of responses are whole seconds, and responses
+take time."""
 BUSY_SECONDS: Final = 10.0
-"""How long a request is sent again to a server that is too busy for it."""
+"""Seconds for which a request is retried while the server is too busy for it."""
 MANAGER: Final = "windlass"
-"""The field manager of our fields, as in `kubectl get --show-managed-fields`."""
+"""Field manager of Windlass's fields, as in `kubectl get --show-managed-fields`."""
 JSON: Final = "application/json"
 CHANNELS: Final = "v4.channel.k8s.io"
-"""Protocol of commands in pods. By it the kubelet itself reports how a command has ended."""
+"""Protocol of commands in pods, with which the kubelet itself reports the exit status of a command."""
 ENDS_INPUT: Final = f"v5.channel.k8s.io,{CHANNELS}"
-"""With the one that can end the input. The API server translates it, and reports success for a connection to the
-kubelet that was lost."""
+"""Protocols that include one with a message for the end of the input. The API server translates that protocol, and
+reports success when it has lost the connection to the kubelet."""
 """Versions of the protocol in which exec sends its streams."""
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
-"""A list as the rows that kubectl prints: a fraction of the objects, which a list of thousands would mostly be."""
+"""Media type of a list as a table with the rows that kubectl prints: much smaller than the objects, for thousands of
+them."""
 PAGE: Final = "5000"
-"""Rows of one answer: a server must hold a complete answer in memory."""
+"""Rows per page: a server must keep a complete response in memory."""
 OBJECTS_PAGE: Final = "200"
-"""The same of objects, of which each takes some 0.2 MB of our memory for a moment."""
+"""Objects per page: each takes about 0.2 MB of memory while it is parsed."""
 
 
 def require_websockets() -> None:
-    """Raises MissingExtra where the package for exec is not installed: the only one that a client may need."""
+    """Raises MissingExtra if the package for exec, the only optional dependency of a client, is not installed."""
     if importlib.util.find_spec("websocket") is None:
         raise MissingExtra("websocket-client is needed", "pip install websocket-client")
 
 
 class Client:
-    """One context and namespace. May be used by several threads."""
+    """Client for one context and namespace. Thread-safe."""
 
     def __init__(self, context: str, namespace: str, kubeconfig: str, clock: Clock | None = None) -> None:
-        """`kubeconfig` is as `$KUBECONFIG`. Raises UsageError where it has no such context."""
+        """`kubeconfig` has the format of `$KUBECONFIG`. Raises UsageError if it does not contain the context."""
         clock = clock or Clock()
         self.context = context
         self.namespace = namespace
@@ -86,7 +88,7 @@ class Client:
         self._pool = self._made_pool()
 
     def _current_pool(self) -> Pool:
-        """The connections to the server; new ones once the login or the kubeconfig requires others."""
+        """Returns the connection pool of the server, a new one if the login or the kubeconfig has changed."""
         if (generation := self._login.generation) != self._generation:
             before, self._pool = self._pool, self._made_pool()
             self._generation = generation
@@ -103,7 +105,7 @@ class Client:
             raise EngineError(f"context {self.context}: {error}", hint) from error
         try:
             tls = login.tls() if server.scheme == "https" else None
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        except (OSError, ValueError) as error:  # ssl.SSLError is a subclass of OSError.
             raise EngineError(
                 f"context {self.context}: its certificates cannot be used: {words_of(error)}", hint
             ) from error
@@ -111,30 +113,32 @@ class Client:
 
     @property
     def server(self) -> str:
-        """The address of the API server."""
+        """Address of the API server."""
         return self._login.context.server
 
     def within(self, namespace: str) -> Client:
-        """The same client, with the same connections, in another namespace."""
+        """Returns a client for another namespace that shares the connections of this client."""
         other = copy.copy(self)
         other.namespace = namespace
         return other
 
     def close(self) -> None:
-        """Close the connections that are idle; those in use are closed after their response."""
+        """Closes idle connections now, and connections in use after their response."""
         self._pool.close()
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def get(self, api: str, kind: str, name: str) -> dict[str, Any]:
-        """One object. Raises Refused (404 where it is not there), Unreachable."""
+        """Returns one object. Raises Refused (404 if the object does not exist), Unreachable."""
         found = self.call("GET", self.path(api, kind, name))
         if not isinstance(found.get("metadata"), dict):
             raise self._foreign("an object")
         return found
 
     def get_if_exists(self, api: str, kind: str, name: str) -> dict[str, Any] | None:
-        """One object; None where the server itself reports it absent, as `Refused.is_absent`. Raises as `get`."""
+        """Returns one object, or None if the server itself reports that it does not exist (`Refused.is_absent`). Raises
+        like `get`.
+        """
         try:
             return self.get(api, kind, name)
         except Refused as error:
@@ -143,9 +147,10 @@ class Client:
             raise
 
     def require_namespace(self) -> None:
-        """Raises UsageError where the namespace does not exist, Unreachable.
+        """Raises UsageError if the namespace does not exist, or Unreachable.
 
-        A list of its objects does not show that: it is empty. A login that may not read the namespace passes.
+        Listing the objects of a missing namespace gives an empty list and no error. The check passes if the user may
+        not read the namespace.
         """
         try:
             found = self.get_if_exists("v1", "Namespace", self.namespace)
@@ -155,17 +160,17 @@ class Client:
             raise self.no_namespace()
 
     def no_namespace(self) -> UsageError:
-        """The error that the namespace does not exist."""
+        """Returns the error for a namespace that does not exist."""
         return UsageError(
             f"there is no namespace {self.namespace} in the cluster of context {self.context}",
             f"{self.kubectl} create namespace {self.namespace}; or set namespace: in targets.yaml",
         )
 
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
-        """The list with all objects of a kind that have these labels. Raises Refused, Unreachable.
+        """Returns a list of all objects of a kind with these labels. Raises Refused, Unreachable.
 
-        It is read in pages, and without `managedFields`, which are half of a pod. Refused with status 410 means that
-        the list took so long that the server has forgotten how it began.
+        The list is read in pages, and without `managedFields`, which make up half of a pod. Refused with status 410
+        means that reading took so long that the server no longer has the list's first version.
         """
         wanted = {"limit": OBJECTS_PAGE, **({"labelSelector": selector} if selector else {}), **query}
         items: list[Any] = []
@@ -183,9 +188,11 @@ class Client:
     def pages(
         self, api: str, kind: str, selector: str, *, everywhere: bool = False, **query: str
     ) -> Iterator[dict[str, Any]]:
-        """The same list as tables, one for each page; `everywhere` is in all namespaces. Raises as `find`.
+        """Yields the list of all objects of a kind with these labels as tables, one per page; `everywhere` includes all
+        namespaces.
 
-        Refused with status 410 means that the list took so long that the server has forgotten how it began.
+        Raises like `find`. Refused with status 410 means that reading took so long that the server no longer has the
+        list's first version.
         """
         wanted = {"limit": PAGE, "labelSelector": selector, **query}
         while True:
@@ -196,14 +203,15 @@ class Client:
             wanted["continue"] = page["metadata"]["continue"]
 
     def create(self, manifest: Json, *, dry_run: bool = False) -> dict[str, Any]:
-        """Make an object. Raises Refused (409 where it is there already), Unreachable."""
+        """Creates an object. Raises Refused (409 if it exists), Unreachable."""
         query = {"fieldManager": MANAGER, "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
         return self.call("POST", self.path(manifest["apiVersion"], manifest["kind"]), manifest, query)
 
     def create_if_absent(self, manifest: Json) -> dict[str, Any] | None:
-        """Make an object; None where one of its name exists, which is kept. Raises Refused, Unreachable.
+        """Creates an object; returns None, and keeps the existing object, if one with this name exists. Raises Refused,
+        Unreachable.
 
-        Another 409 is no such report: with one, a ResourceQuota that was changed meanwhile refuses an object.
+        Another kind of 409 is raised as Refused: a ResourceQuota that was changed at the same time causes it as well.
         """
         try:
             return self.create(manifest)
@@ -213,7 +221,9 @@ class Client:
             raise
 
     def update(self, api: str, kind: str, name: str, change: Callable[[Json], Json]) -> None:
-        """Replace an object by what `change` makes of it, anew where it was changed meanwhile. Raises as `get`."""
+        """Replaces an object by the result of `change`; reads it again and retries if it was changed meanwhile. Raises
+        like `get`.
+        """
         for is_last in (False, False, True):
             changed = change(self.get(api, kind, name))
             try:
@@ -225,7 +235,8 @@ class Client:
                 return
 
     def delete(self, api: str, kind: str, name: str, *, grace: int | None = None, is_owned_first: bool = False) -> bool:
-        """Delete an object and what it owns, after it or `is_owned_first`; gives whether it was there.
+        """Deletes an object and the objects that it owns, which are deleted first if `is_owned_first`; returns whether
+        it existed.
 
         Raises Refused, Unreachable.
         """
@@ -242,7 +253,9 @@ class Client:
     def watch(
         self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON, **more: str
     ) -> Iterator[dict[str, Any]]:
-        """Changes after resource version `since`, for at most so many seconds. Raises Refused (410), Unreachable."""
+        """Yields changes after the resource version `since`, for at most `seconds`. Raises Refused (410),
+        Unreachable.
+        """
         query = {
             "watch": "1",
             "resourceVersion": since,
@@ -273,9 +286,10 @@ class Client:
         tail: int | None = None,
         previous: bool = False,
     ) -> Iterator[bytes]:
-        """The lines of a container, or the last of them, each with its time in front. Raises Refused, Unreachable.
+        """Yields the log lines of a container, or its last `tail` lines, each with a timestamp. Raises Refused,
+        Unreachable.
 
-        `previous` are those that it said before it was last started again.
+        `previous` selects the log of the container's previous start.
         """
         query = {
             "container": container,
@@ -285,14 +299,14 @@ class Client:
             **({"previous": "true"} if previous else {}),
             **({"tailLines": str(tail)} if tail is not None else {}),
         }
-        # A busy kubelet may accept a follow request and never send anything: then it is repeated.
+        # A busy kubelet may accept a follow request and never send data; the request is then repeated.
         silence = FOLLOW_SECONDS if follow and since is not None else READ_SECONDS
         return self.lines(f"{self.path('v1', 'Pod', pod)}/log", query, silence=silence)
 
     def websocket(self, path: str, query: list[tuple[str, str]], *, channels: str = CHANNELS) -> Any:
-        """A `websocket.WebSocket` to a URL with one of these channel protocols, such as exec.
+        """Returns a `websocket.WebSocket` to a path such as exec, with one of these channel protocols.
 
-        A connection that is silent is given up. Raises Refused, Unreachable, MissingExtra.
+        A connection without data is closed after a timeout. Raises Refused, Unreachable, MissingExtra.
         """
         require_websockets()
         import websocket
@@ -318,7 +332,7 @@ class Client:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def path(self, api: str, kind: str, name: str = "", *, everywhere: bool = False) -> str:
-        """The address of an object or, without a name, of all of a kind in the namespace, or in all of them."""
+        """Returns the URL path of an object, or without a name that of its kind, in the namespace or `everywhere`."""
         root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
         place = "" if kind in CLUSTER_WIDE or everywhere else f"/namespaces/{quote(self.namespace)}"
         return f"{root}{place}/{PLURALS[kind]}" + (f"/{quote(name)}" if name else "")
@@ -333,10 +347,10 @@ class Client:
         content: str = JSON,
         accept: str = JSON,
     ) -> dict[str, Any]:
-        """One request, one JSON answer. Raises Refused, Unreachable.
+        """Sends one request and returns its JSON response. Raises Refused, Unreachable.
 
-        A GET whose connection breaks is sent once more, over a new one: an idle one may have been closed meanwhile.
-        429 responses are retried after Retry-After.
+        A GET whose connection breaks is sent once more over a new connection, since an idle connection may have been
+        closed meanwhile. 429 responses are retried after Retry-After.
         """
         give_up, is_new = time.monotonic() + BUSY_SECONDS, False
         while True:
@@ -377,9 +391,10 @@ class Client:
     def lines(
         self, path: str, query: Mapping[str, str], silence: float | None, *, accept: str = JSON
     ) -> Iterator[bytes]:
-        """A streamed answer, line by line; `silence` is the most seconds without one. Raises as `call`.
+        """Yields a streamed response line by line; `silence` is the largest number of seconds without data. Raises like
+        `call`.
 
-        What is refused is refused at once; a connection that breaks later is raised by the iterator, as is Silent.
+        A refusal is raised at once. A connection that breaks later, and Silent, are raised by the iterator.
         """
         response = self._request("GET", path, None, query, JSON, silence, accept)
         if response.status >= 400:
@@ -402,7 +417,7 @@ class Client:
         finally:
             response.close()
         if rest and not response.has_marked_end:
-            # Nothing marks the end of such an answer: a connection that was cut ends it as well, in mid-line.
+            # Such a response has no marked end: if its connection is cut, it just stops in the middle of a line.
             raise Broken(f"{self.server} sent half a line, and no more", "it may be restarting")
         if rest:
             yield rest
@@ -432,7 +447,7 @@ class Client:
 
     @contextlib.contextmanager
     def _transport(self) -> Iterator[None]:
-        """The only place where errors of the network, of TLS and of HTTP are mapped to ours. Raises Unreachable."""
+        """Converts errors of network, TLS and HTTP to Unreachable; no other place does this."""
         hint = f"is it the right cluster? {self.kubectl} cluster-info"
         try:
             yield
@@ -442,14 +457,18 @@ class Client:
             raise Broken(f"{self.server} does not answer: {words_of(error)}", hint) from error
 
     def _foreign(self, wanted: str) -> Unreachable:
-        """What was answered is not what an API server answers: a proxy's page, or half of an answer."""
+        """Returns the error for a response that is not from an API server, such as an HTML page of a proxy, or
+        incomplete.
+        """
         return Broken(
             f"{self.server} answered something that is not {wanted} of Kubernetes",
             f"is a proxy in front of it? {self.kubectl} get --raw /version",
         )
 
     def _headers(self) -> dict[str, str]:
-        """Who we are; a login that has run out is renewed first. Raises NotLoggedIn."""
+        """Returns the headers with the credentials of the user; an expired login is renewed first. Raises
+        NotLoggedIn.
+        """
         try:
             return self._login.headers()
         except LoginError as error:
@@ -459,7 +478,9 @@ class Client:
 
 
 def _ahead(date: str, now: float) -> float:
-    """Seconds from `now` to the date of a response; 0 where they agree, or it has none."""
+    """Returns the seconds by which the date of a response is ahead of `now`; 0 if they agree or the response has no
+    date.
+    """
     try:
         found = parsedate_to_datetime(date).timestamp() - now
     except (ValueError, OverflowError):
@@ -468,7 +489,7 @@ def _ahead(date: str, now: float) -> float:
 
 
 def _parsed(data: bytes) -> Any:
-    """The JSON in an answer; None where it is none."""
+    """Returns the parsed JSON of a response, or None if it is no JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

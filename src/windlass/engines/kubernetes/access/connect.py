@@ -1,4 +1,4 @@
-"""Connects to the cluster of a target by the kubeconfig of the user."""
+"""Connects to the cluster of a target with the user's kubeconfig."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def find_kubeconfig(target: ClusterAddress | KubernetesTarget, environ: Mapping[str, str]) -> str:
-    """The kubeconfig that a target names, else those of this user, as kubectl finds them: paths as in `$KUBECONFIG`."""
+    """Returns the kubeconfig files that the target sets, or else the user's as kubectl finds them, in the format of
+    `$KUBECONFIG`.
+    """
     home = environ.get("HOME", "/")
     if target.kubeconfig is not None:
         return home + target.kubeconfig[1:] if target.kubeconfig.startswith("~/") else target.kubeconfig
@@ -24,5 +26,7 @@ def find_kubeconfig(target: ClusterAddress | KubernetesTarget, environ: Mapping[
 
 
 def connect(target: ClusterAddress | KubernetesTarget, environ: Mapping[str, str]) -> contextlib.closing[Client]:
-    """A client for the target's context and namespace, closed after its block. Raises UsageError."""
+    """Returns a client for the target's context and namespace, which is closed at the end of its `with` block. Raises
+    UsageError.
+    """
     return contextlib.closing(Client(target.context, target.namespace, find_kubeconfig(target, environ)))

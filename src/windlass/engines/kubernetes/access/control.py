@@ -1,4 +1,4 @@
-"""Pod control: how a supervisor makes requests of pods, by exec or over the connections of their order clients."""
+"""Sends a supervisor's requests to pods, through exec or over the connections of their order clients."""
 
 from __future__ import annotations
 
@@ -22,77 +22,80 @@ from windlass.worker import order_protocol, pod_reuse
 _FIRST_ENDED: Final = "import sys; open(sys.argv[1], 'w').close()"
 _PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/pod_reuse.py"
 _SENDERS: Final = 32
-"""Commands in pods that run at once."""
+"""Most exec commands that run at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is requested of a pod: the words of `pod_reuse.carry_out`."""
+    """A request to a pod: the arguments of `pod_reuse.carry_out`."""
 
     words: tuple[str, ...]
 
     @classmethod
     def signal(cls, attempt: int, number: signal.Signals) -> Request:
-        """Signal the first process, which runs the attempt or an earlier one, as its supervisor."""
+        """Sends a signal to the pod's first process, which runs this attempt or an earlier one, on behalf of its
+        supervisor.
+        """
         return cls(("signal", str(attempt), str(int(number))))
 
     @classmethod
     def first_ended(cls, attempt: int) -> Request:
-        """The first pod of the attempt has succeeded: its name will not resolve any more."""
+        """Reports that the first pod of the attempt has succeeded, so that its name will no longer resolve."""
         return cls(("first-ended", str(attempt)))
 
     @classmethod
     def order(cls, attempt: int, spec: bytes) -> Request:
-        """Run the next attempt, whose node is in `spec` (`protocol.pack`)."""
+        """Starts the next attempt; `spec` is the node spec, as `protocol.pack` encodes it."""
         return cls(("order", base64.b64encode(spec).decode(), str(attempt)))
 
     @classmethod
     def leave(cls) -> Request:
-        """End, since no attempt follows."""
+        """Ends the pod, since no attempt follows."""
         return cls(("leave",))
 
     @classmethod
     def hold(cls) -> Request:
-        """Be kept alive, until the outputs are collected."""
+        """Keeps the pod alive until its outputs are collected."""
         return cls(("hold",))
 
     @classmethod
     def push_outputs(cls, pod: str, attempt: int, folder: str) -> Request:
-        """Send the files of a folder to the supervisor, which is in the cluster."""
+        """Sends the files of a folder to the supervisor, which must run in the cluster."""
         return cls(("push-outputs", pod, str(attempt), folder))
 
     @property
     def num_bytes(self) -> int:
-        """How much is sent."""
+        """Size of the request in bytes."""
         return sum(map(len, self.words))
 
 
 class PodControl(Protocol):
-    """Makes requests of the pods of a run."""
+    """Interface for sending requests to the pods of a run."""
 
     @property
     def max_bytes(self) -> int:
-        """The most that a request may have."""
+        """Largest size of a request, in bytes."""
 
     @property
     def events(self) -> OrderServer | None:
-        """What the pods send their events to; None where their logs have to be followed."""
+        """Server to which the pods send their events; None if the supervisor must follow their logs instead."""
 
     def call_all(
         self, requests: Sequence[tuple[Pod, Request]], seconds: float
     ) -> Iterator[tuple[int, int | EngineError]]:
-        """Make requests of pods; gives the number of each with its exit code, or why there is none, as it is answered.
+        """Sends requests to pods; yields the number of each request with its exit code, or with an error, as answers
+        arrive.
 
-        Each may take so long.
+        `seconds` is the time limit of each request.
         """
 
 
 class ExecControl:
-    """By a command in the pod: for a supervisor outside the cluster."""
+    """Pod control through exec, for a supervisor outside the cluster."""
 
     events = None
     max_bytes = 16 << 10
-    """A request is sent in a command line, and servers limit the length of a URL."""
+    """The request is part of a command line in the URL, and servers limit the length of URLs."""
 
     def __init__(self, client: Client, python: str) -> None:
         """`python` is the interpreter in the pods."""
@@ -116,7 +119,7 @@ class ExecControl:
                 yield numbers[future], future.result()
 
     def command(self, request: Request) -> list[str]:
-        """The command line that carries out a request."""
+        """Returns the command line that carries out a request."""
         what, *of = request.words
         if what == "signal":
             return [self._python, "-c", signalling(), layout.WORK, *of]
@@ -126,7 +129,7 @@ class ExecControl:
 
 
 class ConnectionControl:
-    """Over the connections of an order server: for a supervisor in the cluster."""
+    """Pod control over the connections of an order server, for a supervisor in the cluster."""
 
     max_bytes = order_protocol.MAX_ORDER_BYTES
 
@@ -142,7 +145,7 @@ class ConnectionControl:
 
 @cache
 def signalling() -> str:
-    """A program that does as `pod_reuse.signal_first`, which may not have been unpacked in the pod yet."""
+    """Returns a program that is equivalent to `pod_reuse.signal_first`, which may not be unpacked in the pod yet."""
     function = inspect.getsource(pod_reuse.signal_first)
     wanted = ("NEXT", "SIGNALLED", "STILL_ENDING_SECONDS", "PAUSE_SECONDS")
     names = "\n".join(f"{name} = {getattr(pod_reuse, name)!r}" for name in wanted)

@@ -1,4 +1,4 @@
-"""Opens connections to one server: TCP or TLS, directly or by an HTTP, HTTPS or SOCKS5 proxy."""
+"""Opens connections to one server: TCP or TLS, directly or through an HTTP, HTTPS or SOCKS5 proxy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 CONNECT_SECONDS: Final = 5.0
-"""For each step of making a connection, and for sending a request."""
+"""Timeout in seconds for each step of connecting, and for sending a request."""
 PORTS: Final = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 
 
 class DialError(OSError):
-    """No TCP connection could be made to the server, or to its proxy."""
+    """No TCP connection could be made to the server or its proxy."""
 
 
 class Address(NamedTuple):
-    """A server or a proxy, from its URL."""
+    """Address of a server or a proxy, parsed from its URL."""
 
     scheme: str
     host: str
@@ -30,9 +30,10 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Without a scheme, http is meant, as in `HTTPS_PROXY=proxy:3128`. Raises ValueError."""
+        """Parses a URL; the default scheme is http, as in `HTTPS_PROXY=proxy:3128`. Raises ValueError."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in PORTS or not parts.hostname:  # the URL itself may have a password
+        # The error does not include the URL, which may contain a password.
+        if parts.scheme not in PORTS or not parts.hostname:
             raise ValueError(f"no address of scheme {', '.join(PORTS)}: {parts.scheme}://{parts.hostname or ''}")
         return cls(
             parts.scheme,
@@ -45,38 +46,39 @@ class Address(NamedTuple):
 
     @property
     def netloc(self) -> str:
-        """Host and port, as in URLs."""
+        """Host and port, in the format of URLs."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def authority(self) -> str:
-        """The same without the default port, as in the header `Host`."""
+        """Host, and port unless it is the default one, in the format of the header `Host`."""
         return self.netloc.removesuffix(f":{PORTS[self.scheme]}")
 
     @property
     def login(self) -> dict[str, str]:
-        """The header by which a proxy knows its user."""
+        """Header with the user's credentials for a proxy."""
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return {"Proxy-Authorization": f"Basic {pair}"} if self.user else {}
 
 
 class Route(NamedTuple):
-    """How a server is reached."""
+    """Route to a server: its address, its proxy, and its TLS settings."""
 
     server: Address
     proxy: Address | None = None
     tls: ssl.SSLContext | None = None
-    """For an https server."""
+    """TLS settings of an https server; None for http."""
     tls_name: str = ""
-    """The name in the server's certificate, where it is not the host."""
+    """Host name in the server's certificate, if it differs from the host."""
 
     @property
     def is_forwarded(self) -> bool:
-        """Whether requests are sent to the proxy, which passes each on, rather than through a tunnel."""
+        """Whether requests are sent to a proxy that forwards each of them, rather than through a tunnel."""
         return self.proxy is not None and self.proxy.scheme in ("http", "https") and self.tls is None
 
     def dial(self, *, is_tunnel: bool) -> Any:
-        """A connection (`socket.socket`) to the server; without `is_tunnel`, to the proxy where it `is_forwarded`.
+        """Returns a connection (`socket.socket`) to the server; without `is_tunnel`, to the proxy if requests are
+        forwarded.
 
         Raises OSError (TimeoutError, DialError, ssl.SSLError), http.client.HTTPException.
         """
@@ -106,7 +108,7 @@ def _connect(to: Address) -> socket.socket:
 
 
 def _secured(connection: Any, tls: ssl.SSLContext, name: str) -> Any:
-    if isinstance(connection, ssl.SSLSocket):  # `ssl` cannot do this by itself
+    if isinstance(connection, ssl.SSLSocket):  # `ssl` does not support TLS over TLS.
         from windlass.engines.kubernetes.access.nested_tls import NestedTls
 
         return NestedTls(connection, tls, name)
@@ -114,12 +116,12 @@ def _secured(connection: Any, tls: ssl.SSLContext, name: str) -> Any:
 
 
 def _encoded(name: str) -> str | bytes:
-    """A `str` is encoded by a codec that takes 5 ms to import."""
+    """Encodes ASCII host names, since the codec that sockets use for `str` takes 5 ms to import."""
     return name.encode() if name.isascii() else name
 
 
 def _by_tunnel(connection: Any, proxy: Address, server: Address) -> None:
-    """Ask an HTTP proxy for a tunnel. `http.client` does not put IPv6 addresses into brackets (before Python 3.12)."""
+    """Requests a tunnel from an HTTP proxy. `http.client` puts no brackets around IPv6 addresses before Python 3.12."""
     headers = {"Host": server.netloc, **proxy.login}
     lines = [f"CONNECT {server.netloc} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     connection.sendall("\r\n".join(lines).encode())
@@ -133,7 +135,7 @@ def _by_tunnel(connection: Any, proxy: Address, server: Address) -> None:
 
 
 def _by_socks(connection: socket.socket, proxy: Address, server: Address) -> None:
-    """Ask a SOCKS5 proxy for a connection (RFC 1928, 1929). As in kubectl, it is the proxy that resolves names."""
+    """Requests a connection from a SOCKS5 proxy (RFC 1928, 1929). As with kubectl, the proxy resolves host names."""
     methods = b"\x00\x02" if proxy.user else b"\x00"
     connection.sendall(bytes([5, len(methods)]) + methods)
     method = _received(connection, 2)[1]

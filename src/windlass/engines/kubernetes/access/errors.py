@@ -1,4 +1,4 @@
-"""Errors of requests to the API server: what it refuses, and that it does not answer."""
+"""Errors of requests to the API server: refused requests, and a server that does not respond."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from windlass.errors import EngineError, LoginFailed
 Json = Mapping[str, Any]
 
 _OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
-"""A 403 of a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security: no right is missing."""
+"""Messages of a 403 from a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security, which are unrelated
+to RBAC."""
 _SOURCE_OF_SSL: Final = re.compile(r"_ssl\.c:\d+: | ?\(_ssl\.c:\d+\)")
-"""Where an error of TLS was raised in Python's own sources, which is part of its words."""
+"""Position in the sources of Python's ssl module, which its error messages include."""
 
 
 class Refused(EngineError):
-    """The API server refused the request; `status` and `reason` are from its answer."""
+    """The API server refused a request; `status` and `reason` are from its response."""
 
     def __init__(self, message: str, hint: str, *, status: int, reason: str = "", details: Json | None = None) -> None:
         super().__init__(message, hint)
@@ -29,15 +30,15 @@ class Refused(EngineError):
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds after which a server that was too busy for the request asks to have it again; None for any other."""
+        """Seconds after which the server asks for a retry because it was too busy; None for other refusals."""
         seconds = self.details.get("retryAfterSeconds")
         return float(seconds) if self.status == 429 and isinstance(seconds, int) and seconds > 0 else None
 
     def is_absent(self, name: str, kind: str) -> bool:
-        """Whether the API server itself reports that this object of a kind in PLURALS does not exist.
+        """Whether the API server itself reports that this object does not exist; `kind` must be in PLURALS.
 
-        A 404 alone does not: a proxy or a load balancer in front of the server answers 404 too, and so does the server
-        for a resource type that it does not serve.
+        A 404 status alone is not sufficient: a proxy or load balancer in front of the server returns 404 as well, and
+        so does the server for a resource type that it does not serve.
         """
         reported = (self.details.get("name"), str(self.details.get("kind", "")).lower())
         is_it = reported in ((name, PLURALS[kind]), (name, kind.lower()))
@@ -45,23 +46,25 @@ class Refused(EngineError):
 
 
 class Unreachable(EngineError):
-    """The API server did not answer: it may by the next time."""
+    """The API server did not respond; it may respond next time."""
 
 
 class Silent(Unreachable):
-    """Nothing came for as long as the caller would wait, on a connection that was made: a log may have nothing new."""
+    """No data arrived within the caller's time limit on an open connection; a followed log may just have
+    nothing new.
+    """
 
 
 class Broken(Unreachable):
-    """The connection was cut, or what came is no answer: another try may succeed at once."""
+    """The connection was cut, or the response is invalid; a retry may succeed at once."""
 
 
 class NotLoggedIn(Unreachable, LoginFailed):
-    """There is no login now: its plugin fails, or the server no longer takes it. It may by the next time."""
+    """No login is available now: its plugin fails, or the server rejects the credentials. A retry may succeed."""
 
 
 def refused(status: int, answer: Json, kubectl: str, namespace: str) -> Refused:
-    """The API server's own sentence, and what to try."""
+    """Returns the error for a refused request, with the API server's message and a hint."""
     hints = {
         401: f"the login has run out or was never valid: {kubectl} get pods",
         403: f"ask for the right: windlass check --on TARGET lists what is needed in namespace {namespace}",
@@ -81,7 +84,7 @@ def refused(status: int, answer: Json, kubectl: str, namespace: str) -> Refused:
 
 
 def words_of(error: BaseException) -> str:
-    """The reason of an error of the network, in a line."""
+    """Returns the reason of a network error, in one line."""
     if isinstance(error, http.client.IncompleteRead):
         return "the connection was cut in the middle of an answer"
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):

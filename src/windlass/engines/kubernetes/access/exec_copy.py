@@ -1,6 +1,6 @@
 """Runs commands in the pods of a run, and copies files from and to them.
 
-Files are read from a running pod; after the pods are deleted, from a helper pod that mounts the run's claim.
+Files are read from a running pod, or, once the pods are deleted, from a helper pod that mounts the run's claim.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from windlass.runs.record import Status
 from windlass.worker import checkpoint_list, file_list, tarpipe
 
 HELPER_SECONDS: Final = 3600
-"""Lifetime limit of a pod that was created to copy."""
+"""Largest lifetime of a helper pod, in seconds."""
 START_SECONDS: Final = 300.0
 RELATIVE: Final = "paths that do not begin with / are relative to the results: RUN:output/model.pt"
 PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/exec_command.py"
 
 
 class RunPods:
-    """The pods of one run."""
+    """Pods of one run, for commands and file transfers."""
 
     def __init__(self, client: Client, plan: Plan, status: Status) -> None:
         self._client = client
@@ -60,7 +60,9 @@ class RunPods:
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> int:
-        """Run a command in the pod of a node, as one of its ranks or as none; returns its exit code."""
+        """Runs a command in the pod of a node, with the environment of a rank unless `rank` is None; returns its exit
+        code.
+        """
         pod = self._pods().get(node)
         if pod is None or container_state(pod)[0] != "running":
             how = "does not exist yet" if pod is None else f"is {container_state(pod)[0]}"
@@ -70,14 +72,15 @@ class RunPods:
         return exec_stream.attach(self._client, pod, self._python, words, stdin, stdout, stderr)
 
     def list_checkpoints(self, folder: str) -> Mapping[str, Any]:
-        """What a folder of checkpoints holds, as `worker/checkpoint_list.py` prints it."""
+        """Returns the contents of a folder of checkpoints, as `worker/checkpoint_list.py` prints them."""
         with self._pod(self._first_node(), folder) as pod:
             return self._listed(pod, checkpoint_list, folder)
 
     def list_results(self, checkpoints: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """What the folder of outputs holds, as `worker/file_list.py` prints it, and that of `checkpoints`.
+        """Returns the contents of the folder of outputs, as `worker/file_list.py` prints them, and of the folder
+        `checkpoints`.
 
-        Both are read by one pod; checkpoints that are no folder are not read.
+        One pod reads both. If `checkpoints` is not a folder, only outputs are read.
         """
         with self._pod(self._first_node(), layout.OUTPUT) as pod:
             found = self._listed(pod, file_list, layout.OUTPUT)
@@ -87,7 +90,7 @@ class RunPods:
         return next(iter(self._status.attempts[-1].members), 0) if self._status.attempts else 0
 
     def _listed(self, pod: Pod, program: ModuleType, folder: str) -> Mapping[str, Any]:
-        """What a program prints of a folder in a pod. Raises EngineError."""
+        """Returns the JSON that a program prints about a folder in a pod. Raises EngineError."""
         words = [*self._python, "-c", Path(str(program.__file__)).read_text(encoding="utf-8"), folder]
         code, answer, stderr = exec_stream.call(self._client, pod, words, SILENCE_SECONDS)
         found = parsed(answer)
@@ -100,13 +103,15 @@ class RunPods:
         return found
 
     def fetch(self, node: int, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy `path` of a node, relative to the results or absolute, to this machine. Raises OSError too."""
+        """Copies `path` of a node, relative to the results or absolute, to this machine. Raises EngineError,
+        OSError.
+        """
         path = _absolute(path)
         with self._pod(node, path) as pod:
             return self._files.fetch(pod, path, local, on_progress)
 
     def put(self, node: int, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy `local` of this machine to `path` of a node. Raises OSError too."""
+        """Copies the local path `local` to `path` of a node. Raises EngineError, OSError."""
         path = _absolute(path)
         with self._pod(node, path) as pod:
             return self._files.put(pod, local, path, on_progress)
@@ -114,9 +119,9 @@ class RunPods:
     # -- which pod ----------------------------------------------------------------------------------------------------
 
     def _pods(self) -> dict[int, Pod]:
-        """The newest pods by node number; pods may serve several attempts.
+        """Returns the newest pod of each node, by node number; a pod may run several attempts.
 
-        By the run's objects: the record on this machine may be older than the newest attempt.
+        The pods are found by the run's objects, since the local record may be older than the newest attempt.
         """
         which = layout.of_attempts(self._status.id)
         pods = by_id(self._client.find("v1", "Pod", which)["items"])
@@ -126,9 +131,12 @@ class RunPods:
 
     @contextlib.contextmanager
     def _pod(self, node: int, path: str) -> Iterator[Pod]:
-        """A running pod that has `path`; created where none is left and the path is in the run's claim."""
+        """Yields a running pod that contains `path`; creates a helper pod if no pod runs and the path is in the run's
+        claim.
+        """
         run_id = self._status.id
-        pods = {} if self._status.phase.is_terminal else self._pods()  # the API reports their end late
+        # The API server may still report pods of an ended run as running.
+        pods = {} if self._status.phase.is_terminal else self._pods()
         pods = {number: pod for number, pod in pods.items() if container_state(pod)[0] == "running"}
         spec = pod_spec(attempt_objects(self._plan))
         is_result = path == layout.RESULTS or path.startswith(f"{layout.RESULTS}/")
@@ -153,9 +161,9 @@ class RunPods:
             yield pod
 
     def _helper(self, name: str, spec: Pod, claim: Pod) -> probe_pods.Manifest:
-        """A pod that mounts the claim, and sleeps."""
+        """Returns the Job of a helper pod that mounts the claim, and sleeps."""
         wait = [*self._python, "-c", f"import time; time.sleep({HELPER_SECONDS})"]
-        # A training runtime's own image and user are in no manifest of this run.
+        # The image and user of a training runtime are in no manifest of this run.
         cluster = self._plan.only(ClusterStep)
         image = spec["containers"][0].get("image") or cluster.image
         user = spec.get("securityContext", {}).get("runAsUser") or cluster.user
@@ -176,12 +184,12 @@ class RunPods:
 
 
 def _absolute(path: str) -> str:
-    slash = "/" if path.endswith("/") else ""  # as a destination: a folder
+    slash = "/" if path.endswith("/") else ""  # A destination that ends in a slash is a folder.
     return path if path.startswith("/") else f"{PurePosixPath(layout.RESULTS, path)}{slash}"
 
 
 def results_claim(spec: Pod) -> Mapping[str, Any] | None:
-    """The volume of the results and its mount, if it is a claim."""
+    """Returns the volume mount of the results in a pod spec if they are in a claim, else None."""
     [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == layout.RESULTS]
     [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
     return {"volume": volume, "mount": mount} if "persistentVolumeClaim" in volume else None

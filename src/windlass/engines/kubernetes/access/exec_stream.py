@@ -1,8 +1,8 @@
-"""Exec stream: a command in a container, its input and output over a web socket of the API server.
+"""Runs a command in a container, with its input and output over a web socket of the API server.
 
-The channels (0 input, 1 and 2 output, 3 how it ended, 4 the size of a terminal) are those of `v4.channel.k8s.io`. Only
-v5 can end the input, and there the API server reports success where it has lost the kubelet. So a command that gets
-input is run by a program that reports its exit code at the end of standard error: without that report, a success is
+The channels are those of `v4.channel.k8s.io`: 0 input, 1 and 2 output, 3 exit status, 4 terminal size. Only v5 can end
+the input, but with v5 the API server reports success after it has lost the kubelet. Therefore, a command with input
+runs in a wrapper that reports its exit code at the end of standard error; without that report, a success counts as
 unknown.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 STDIN, STDOUT, STDERR, ENDED, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK_BYTES: Final = 32 << 10
-"""The longest message that API servers accept."""
+"""Largest message that API servers accept, in bytes."""
 KEPT_BYTES: Final = 8 << 10
-"""Of standard error, kept for error messages."""
+"""Bytes of standard error that are kept for error messages."""
 REPORTS: Final = """import subprocess, sys
 try:
     code = subprocess.call(sys.argv[2:])
@@ -47,7 +47,7 @@ Pod = Mapping[str, Any]
 
 
 class Stream:
-    """One command that runs in a pod. Raises Refused, Unreachable, EngineError where the connection breaks."""
+    """One command that runs in a pod. Raises Refused, Unreachable, and EngineError if the connection breaks."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Stream:
         with_tty: bool = False,
         silence_seconds: float | None = None,
     ) -> None:
-        """`silence_seconds`: how long the connection may be silent until it counts as broken."""
+        """`silence_seconds`: seconds without data after which the connection counts as broken."""
         query = [("command", word) for word in command]
         query += [("container", layout.container_of(pod)), ("stdout", "true")]
-        query += [("tty", "true")] if with_tty else [("stderr", "true")]  # a terminal has one output
+        query += [("tty", "true")] if with_tty else [("stderr", "true")]  # A terminal has a single output stream.
         query += [("stdin", "true")] if stdin else []
         name = pod["metadata"]["name"]
         self._what = f"the command in pod {name}"
         channels = ENDS_INPUT if stdin and not with_tty else CHANNELS
         self._socket = client.websocket(f"{client.path('v1', 'Pod', name)}/exec", query, channels=channels)
-        import websocket  # which `client.websocket` reports where it is not installed
+        import websocket  # `client.websocket` raises MissingExtra if this package is not installed.
 
         self._broken = (websocket.WebSocketException, OSError)
         self._socket.settimeout(silence_seconds)
@@ -76,7 +76,7 @@ class Stream:
         """How it ended; None while it runs."""
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """Its output, with the channel of each piece, until it ends."""
+        """Yields the command's output as pairs of channel and data, until the command ends."""
         import websocket
 
         while self.exit_code is None:
@@ -99,39 +99,40 @@ class Stream:
                 yield channel, bytes(data)
 
     def code(self) -> int:
-        """How it ended. Raises Unreachable where that is not known."""
+        """Returns the exit code of the command. Raises Unreachable if it is unknown."""
         if self.exit_code is None:
             raise Unreachable(f"{self._what} has not reported how it ended", "is its node well?")
         return self.exit_code
 
     def write(self, data: bytes) -> None:
-        """Send at most `CHUNK_BYTES` to its input."""
+        """Sends at most `CHUNK_BYTES` to the command's input."""
         try:
             self._socket.send_binary(bytes([STDIN]) + data)
         except self._broken as error:
             raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
 
     def resize(self, columns: int, rows: int) -> None:
-        """Send the size of the terminal; a connection that is broken is noticed by its reader."""
+        """Sends the size of the terminal; errors of a broken connection are left to the thread that reads."""
         size = json.dumps({"Width": columns, "Height": rows}).encode()
         with contextlib.suppress(*self._broken):
             self._socket.send_binary(bytes([RESIZE]) + size)
 
     def end_input(self) -> None:
-        """Send the end of the input, where the protocol can."""
+        """Sends the end of the input, if the protocol supports it."""
         with contextlib.suppress(*self._broken):
-            # Of the protocols that were offered as a plain header, the socket itself does not know which was chosen.
+            # The protocols were offered in a plain header, so that the socket object itself does not parse which one
+            # was chosen.
             if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
                 self._socket.send_binary(bytes([CLOSE, STDIN]))
 
     def close(self) -> None:
-        """Close the connection; this ends a command that waits for input."""
+        """Closes the connection, which ends a command that waits for input."""
         with contextlib.suppress(*self._broken):
             self._socket.close(timeout=1)
 
 
 class Output:
-    """Standard output as a file to read from, and the end of standard error."""
+    """Standard output of a command as a readable file; keeps the end of standard error for error messages."""
 
     def __init__(self, stream: Stream) -> None:
         self._frames = stream.frames()
@@ -139,7 +140,7 @@ class Output:
         self.complaint = b""
 
     def read(self, size: int = -1) -> bytes:
-        """At most so many bytes; none at the end. Raises Unreachable."""
+        """Returns at most `size` bytes, or no bytes at the end of the output. Raises Unreachable."""
         while not self._rest:
             channel, data = next(self._frames, (STDOUT, b""))
             if channel == STDERR:
@@ -162,11 +163,12 @@ def attach(
     stdout: IO[bytes],
     stderr: IO[bytes],
 ) -> int:
-    """Run a command with these as its input and output; returns its exit code. `python` is an interpreter of the pod.
+    """Runs a command connected to these files; returns its exit code. `python` is the interpreter in the pod.
 
     Raises Unreachable, EngineError.
     """
-    from windlass.engines.base import Terminal  # the pod of a supervisor has no terminal, and lacks this module
+    # The pod of a supervisor does not contain this module, and needs no terminal.
+    from windlass.engines.base import Terminal
 
     with contextlib.ExitStack() as stack:
         with_tty = isinstance(stdin, Terminal)
@@ -182,7 +184,7 @@ def attach(
 
 
 class Report:
-    """Standard error of a command that reports its exit code at the end of it; passes on the rest."""
+    """Filter for standard error of a command, which removes the report of the exit code from its end."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
@@ -194,11 +196,13 @@ class Report:
         """The exit code in the report; empty before it has come."""
 
     def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
-        """The command line that runs a command, and reports how it ended."""
+        """Returns the command line that runs `command` and reports its exit code."""
         return [*python, "-c", REPORTS, self._token, *command]
 
     def write(self, data: bytes) -> int:
-        """Pass it on, except for the report. What the command has left in the background may write after that."""
+        """Passes on the data without the report. Background processes of the command may write data after the
+        report.
+        """
         passed, mark, rest = (self._held + data).partition(self._mark)
         code, end, after = rest.partition(b"\n")
         if end:
@@ -213,11 +217,13 @@ class Report:
         return len(data)
 
     def flush(self) -> None:
-        """Does nothing: bytes are sent at once."""
+        """Flushes the underlying file."""
         self._out.flush()
 
     def confirmed(self, code: int) -> int:
-        """The exit code that the API server has reported, and for success also the command. Raises Unreachable."""
+        """Returns the exit code reported by the API server; a success must also be reported by the command. Raises
+        Unreachable.
+        """
         self._out.write(b"" if self._held.startswith(self._mark) else self._held)
         if code == 0 and self._exit_code.isdigit():
             return int(self._exit_code)
@@ -228,8 +234,9 @@ class Report:
 
 @contextlib.contextmanager
 def raw(terminal: Terminal, resize: Callable[[int, int], None]) -> Iterator[None]:
-    """Send each key as it is pressed, Ctrl-C too, and call `resize` with the columns and rows now and when they change;
-    afterwards the terminal is as before.
+    """Puts the terminal into raw mode, in which each key, including Ctrl-C, is sent at once; restores it afterwards.
+
+    Calls `resize` with the number of columns and rows now and after each change.
     """
     fd = terminal.fileno()
 
@@ -247,7 +254,7 @@ def raw(terminal: Terminal, resize: Callable[[int, int], None]) -> Iterator[None
 
 
 def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[bytes] | Report) -> int:
-    """Copy input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
+    """Copies input and output until the command ends; returns its exit code. Raises Unreachable, EngineError."""
     if stdin is not None:
         threading.Thread(target=_feed, args=(stream, stdin), name="input", daemon=True).start()
     for channel, data in stream.frames():
@@ -258,7 +265,7 @@ def copy(stream: Stream, stdin: IO[bytes] | None, stdout: IO[bytes], stderr: IO[
 
 
 def call(client: Client, pod: Pod, command: Sequence[str], seconds: float) -> tuple[int, bytes, bytes]:
-    """Run a command to its end; returns exit code, output and standard error. Raises EngineError."""
+    """Runs a command to its end; returns exit code, output and standard error. Raises EngineError."""
     with contextlib.closing(Stream(client, pod, command, silence_seconds=seconds)) as stream:
         output = Output(stream)
         data = b"".join(iter(output.read, b""))
@@ -274,7 +281,7 @@ def _feed(stream: Stream, source: IO[bytes]) -> None:
 
 
 def _exit_code(data: bytes, what: str) -> int:
-    """The code in the status that ends a command. Raises EngineError where it never ran."""
+    """Returns the exit code in the final status of a command. Raises EngineError if the command did not run."""
     try:
         status = json.loads(data)
         if status.get("status") == "Success":

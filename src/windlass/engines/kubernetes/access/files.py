@@ -1,4 +1,4 @@
-"""Copies files from a pod and to it, by a program that is passed to an interpreter there as text."""
+"""Copies files from and to a pod, with a program whose source is passed to the pod's interpreter."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from windlass.worker import tarpipe
 OnProgress = Callable[[int], None]
 
 SILENCE_SECONDS: Final = 120.0
-"""How long no byte may arrive or leave while files are copied."""
+"""Most seconds without any data while files are copied."""
 
 
 class PodFiles:
-    """The files of pods, by their absolute paths."""
+    """Files of pods, addressed by absolute paths."""
 
     def __init__(self, client: Client, python: Sequence[str], hint: str) -> None:
-        """`python` is the interpreter in the pods with its options; `hint` is what to try where a path fails."""
+        """`python` is the command of the interpreter in the pods; `hint` is added to errors about paths."""
         self._client = client
         self._python = python
         self._hint = hint
 
     def fetch(self, pod: Pod, path: str, local: Path, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy a path of a pod to this machine. Raises EngineError, OSError."""
+        """Copies a path of a pod to this machine. Raises EngineError, OSError."""
         with self._stream(pod, "send", path) as stream:
             output = Output(stream)
             try:
@@ -40,13 +40,13 @@ class PodFiles:
             except tarfile.TarError as error:
                 _rest(output)
                 raise self._failed(output, path, str(error)) from error
-            _rest(output)  # the archive is complete: a connection that breaks now takes nothing away
+            _rest(output)  # The archive is complete: a connection that breaks now does no harm.
             if stream.exit_code:
                 raise self._failed(output, path, f"exit code {stream.exit_code}")
             return found
 
     def put(self, pod: Pod, local: Path, path: str, on_progress: OnProgress) -> tarpipe.Received:
-        """Copy `local` of this machine to a path of a pod. Raises EngineError, OSError."""
+        """Copies the local path `local` to a path of a pod. Raises EngineError, OSError."""
         program = ("receive", path, local.resolve().name)
         with self._stream(pod, *program, stdin=True) as stream:
             output = Output(stream)
@@ -62,7 +62,7 @@ class PodFiles:
                     broken.append(error)
                     stream.close()
 
-            # In a thread: a receiver that stops reading has written the reason, which must be read meanwhile.
+            # The data is sent in a thread, since a receiver that fails writes the reason, which must be read meanwhile.
             threading.Thread(target=send, name="sender", daemon=True).start()
             answer, error = _rest(output)
             if stream.exit_code:
@@ -76,7 +76,7 @@ class PodFiles:
             return received
 
     def _stream(self, pod: Pod, *words: str, stdin: bool = False) -> contextlib.closing[Stream]:
-        """The program that sends or receives, passed as text: not every image has the Windlass package."""
+        """Starts the program that sends or receives, passed as source text: not every image contains Windlass."""
         command = [*self._python, "-c", Path(tarpipe.__file__).read_text(encoding="utf-8"), *words]
         return contextlib.closing(Stream(self._client, pod, command, stdin=stdin, silence_seconds=SILENCE_SECONDS))
 
@@ -85,7 +85,7 @@ class PodFiles:
 
 
 def require_claim(client: Client, name: str, of: str = "") -> None:
-    """Raise UsageError where a claim is not there: a pod that mounts it would wait forever."""
+    """Raises UsageError if a claim does not exist: a pod that mounts it would wait forever."""
     if client.get_if_exists("v1", "PersistentVolumeClaim", name) is None:
         what = f"claim {name}{of} is gone, and its results with it" if of else f"there is no claim {name}"
         more = "" if of else "; the target names one of data sets in data:, and --claim another"
@@ -93,9 +93,9 @@ def require_claim(client: Client, name: str, of: str = "") -> None:
 
 
 def _rest(output: Output) -> tuple[bytes, EngineError | None]:
-    """The remaining output, and the error of the connection, if it broke.
+    """Returns the remaining output, and the error of the connection if it broke.
 
-    The exit code arrives last, and a connection may be closed before it.
+    The exit code arrives last, and the connection may be closed before it.
     """
     pieces: list[bytes] = []
     try:
@@ -106,7 +106,7 @@ def _rest(output: Output) -> tuple[bytes, EngineError | None]:
 
 
 def parsed(answer: bytes) -> Mapping[str, Any] | None:
-    """The JSON object that a program has printed at its end; None where it is not complete."""
+    """Returns the JSON object that a program printed at its end, or None if it is incomplete."""
     try:
         found = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):
@@ -115,11 +115,13 @@ def parsed(answer: bytes) -> Mapping[str, Any] | None:
 
 
 class _Rejected(Exception):
-    """The receiver has written an error."""
+    """The receiver has reported an error."""
 
 
 class _Counted:
-    """The input of a command as a file: reports how much was sent, and stops where the receiver has failed."""
+    """Input of a command as a writable file, which reports the number of bytes sent, and stops if the receiver has
+    failed.
+    """
 
     def __init__(self, stream: Stream, answer: Output, on_progress: OnProgress) -> None:
         self._stream = stream
@@ -128,7 +130,7 @@ class _Counted:
         self._bytes = 0
 
     def write(self, data: bytes) -> int:
-        """Send all of it. Raises Unreachable, _Rejected."""
+        """Sends all data. Raises Unreachable, _Rejected."""
         for at in range(0, len(data), exec_stream.CHUNK_BYTES):
             if self._answer.complaint:
                 raise _Rejected
@@ -139,6 +141,6 @@ class _Counted:
 
 
 def last_line(stderr: bytes, otherwise: str) -> str:
-    """The last line of an output; `otherwise` where it has none."""
+    """Returns the last line of an output, or `otherwise` if it is empty."""
     lines = stderr.decode("utf-8", "replace").strip().splitlines()
     return lines[-1] if lines else otherwise

@@ -1,4 +1,4 @@
-"""Writes the kubeconfig of a pod's service account: requests from inside of a cluster."""
+"""Writes the kubeconfig of a pod's service account, for requests from inside the cluster."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from windlass.errors import UsageError
 
 CONTEXT: Final = "in-cluster"
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where the kubelet mounts the token and the authority of the API server."""
+"""Folder in which the kubelet mounts the service account's token and the API server's CA certificate."""
 
 
 def write_kubeconfig(folder: Path, environ: Mapping[str, str], account: Path = ACCOUNT) -> Path:
-    """Write a kubeconfig with the context `in-cluster` into `folder`; returns its path. Raises UsageError, OSError.
+    """Writes a kubeconfig with the context `in-cluster` into `folder`; returns its path. Raises UsageError, OSError.
 
-    It is JSON, which needs no package to be read. The token is named by its file: the kubelet replaces it before it
-    expires.
+    The file is JSON, which needs no package to be read. It refers to the token's file, since the kubelet replaces the
+    token before it expires.
     """
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (account / "token").is_file():

@@ -1,4 +1,4 @@
-"""Reads one context of the user's kubeconfig files: the API server, how to verify it, and how the user logs in."""
+"""Reads one context of the user's kubeconfig files: the API server, its CA certificate, and the user's credentials."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ SECTIONS: Final = ("contexts", "clusters", "users")
 
 
 class Section(NamedTuple):
-    """The settings of one cluster or user, with the folder of the file that has them: paths are relative to it."""
+    """Settings of one cluster or user, and the folder of the file that contains them: paths are relative to it."""
 
     settings: Mapping[str, Any]
     folder: Path
 
     def data(self, name: str) -> bytes | None:
-        """What `NAME-data` holds in base64, or the file `NAME` itself. Raises OSError, ValueError."""
+        """Returns the decoded field `NAME-data`, or the contents of the file in the field `NAME`. Raises OSError,
+        ValueError.
+        """
         if encoded := self.settings.get(f"{name}-data"):
             return base64.b64decode(encoded)
         path = self.settings.get(name)
@@ -33,23 +35,24 @@ class Section(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A context of a kubeconfig."""
+    """A context of a kubeconfig with its cluster and user."""
 
     name: str
     cluster: Section
     user: Section
     files: str
-    """The kubeconfig files, as in `$KUBECONFIG`."""
+    """Kubeconfig files, in the format of `$KUBECONFIG`."""
 
     @property
     def server(self) -> str:
-        """The address of the API server."""
+        """Address of the API server."""
         return str(self.cluster.settings.get("server") or "http://localhost:8080").rstrip("/")
 
     def tls(self) -> ssl.SSLContext:
-        """Verifies the server by the cluster's settings; without a certificate of the user.
+        """Returns a TLS context that verifies the server as the cluster's settings require, without a client
+        certificate.
 
-        Raises OSError, ValueError for a certificate that cannot be read.
+        Raises OSError, ValueError for an invalid certificate.
         """
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.cluster.settings.get("insecure-skip-tls-verify"):
@@ -62,7 +65,7 @@ class Context(NamedTuple):
         return made
 
     def proxy(self) -> str | None:
-        """The proxy before the server: of the kubeconfig, else of the environment."""
+        """Returns the proxy for the server, from the kubeconfig or else from the environment."""
         if chosen := self.cluster.settings.get("proxy-url"):
             return str(chosen)
         if not any(name.lower().endswith("_proxy") for name in os.environ):
@@ -78,8 +81,9 @@ class Context(NamedTuple):
 
 
 def _is_direct(host: str, no_proxy: str) -> bool:
-    """Whether a server is reached without a proxy of the environment: as by kubectl, any on this machine, and what
-    `NO_PROXY` has, by its name, its address or a network in CIDR notation."""
+    """Whether a server is accessed without the environment's proxy. As with kubectl, this includes loopback addresses,
+    and entries of `NO_PROXY`: host names, addresses and networks in CIDR notation.
+    """
     import ipaddress
     from urllib.request import proxy_bypass
 
@@ -87,21 +91,22 @@ def _is_direct(host: str, no_proxy: str) -> bool:
         return True
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a name
+    except ValueError:  # The host is a name and no address.
         return False
     if address.is_loopback:
         return True
     for one in no_proxy.split(","):
-        with contextlib.suppress(ValueError):  # a name
+        with contextlib.suppress(ValueError):  # The entry is a name and no network.
             if address in ipaddress.ip_network(one.strip(), strict=False):
                 return True
     return False
 
 
 def read_context(name: str, files: str) -> Context:
-    """The context called `name`; `files` is as `$KUBECONFIG`. Of sections with one name, the first counts.
+    """Returns the context `name` from the kubeconfig files, in the format of `$KUBECONFIG`. The first entry of a name
+    takes precedence.
 
-    Raises UsageError for a context that is not there, or a file that cannot be read.
+    Raises UsageError if the context does not exist or a file cannot be read.
     """
     found: dict[str, dict[str, Section]] = {section: {} for section in SECTIONS}
     paths = [path for one in files.split(os.pathsep) if one and (path := Path(os.path.expanduser(one))).is_file()]
@@ -130,7 +135,7 @@ def read_context(name: str, files: str) -> Context:
 
 @functools.lru_cache(maxsize=16)
 def _sections(path: Path, _mtime_ns: int, _size: int) -> dict[str, dict[str, Section]]:
-    """The sections of one file, each entry by its name; read again when the file has changed."""
+    """Returns the sections of one file, with their entries by name; the file is read again when it has changed."""
     read = _read(path)
     found: dict[str, dict[str, Section]] = {section: {} for section in SECTIONS}
     for section in SECTIONS:
@@ -143,7 +148,7 @@ def _sections(path: Path, _mtime_ns: int, _size: int) -> dict[str, dict[str, Sec
 
 
 def _read(path: Path) -> Any:
-    """A kubeconfig as JSON, which needs no package, or as YAML. Raises UsageError."""
+    """Parses a kubeconfig as JSON, which needs no package, or else as YAML. Raises UsageError."""
     try:
         data = path.read_bytes()
         try:
@@ -161,7 +166,9 @@ def _read(path: Path) -> Any:
 
 
 def kubectl(context: str, kubeconfig: str) -> str:
-    """The beginning of a command line of kubectl for a context; it reads several files only by `$KUBECONFIG`."""
+    """Returns the start of a kubectl command line for a context; several kubeconfig files are passed as
+    `$KUBECONFIG`.
+    """
     is_usual = os.pathsep in kubeconfig or kubeconfig == os.path.expanduser("~/.kube/config")
     file = "" if is_usual else f"--kubeconfig {shlex.quote(kubeconfig)} "
     return f"kubectl {file}--context {context}"

@@ -1,8 +1,9 @@
-"""The Lease of a run: of several supervisors, on different machines or homes, only its holder acts.
+"""Lease of a run: of several supervisors on different machines or with different homes, only its holder acts.
 
-As client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1), and another one acquires it once it
-has seen no renewal for the whole duration by its own clock, since clocks of machines differ. A supervisor of the same
-home on the same machine acquires it at once: the lock of the run already proves that the holder has ended.
+It works like client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1), and another supervisor
+acquires it after it has seen no renewal for the whole duration by its own clock, since clocks of machines differ. A
+supervisor with the same home on the same machine acquires the Lease at once: the lock of the run already proves that
+the holder has ended.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ KIND: Final = "Lease"
 DURATION_SECONDS: Final = 40.0
 RENEW_SECONDS: Final = 10.0
 SKEW_SECONDS: Final = 20.0
-"""How far the clocks of two machines may differ for a command that reads the Lease only once."""
+"""Seconds by which the clocks of two machines may differ, for a command that reads the Lease only once."""
 
 
 def holder_of(home: Path) -> str:
-    """The identity of this process as a holder; its prefix is common to the supervisors of one home on one machine."""
+    """Returns the identity of this process as a holder; supervisors with the same home on the same machine share its
+    prefix.
+    """
     machine = this_machine(os.environ)
     digest = hashlib.sha256(f"{machine.id} {home.resolve()}".encode()).hexdigest()[:12]
     return f"{machine.host}_{digest}_{os.getpid()}-{process.boot_id()[:8]}"
 
 
 class Lease:
-    """The Lease of one run, as one supervisor sees it."""
+    """Lease of one run, from the view of one supervisor."""
 
     def __init__(
         self,
@@ -55,8 +58,8 @@ class Lease:
         clock: Clock | None = None,
         has_ended: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`has_ended` returns whether the cluster reports that the holder on a host has ended: its Lease is taken
-        before it expires. It may raise Refused and Unreachable.
+        """`has_ended` returns whether the cluster reports that the holder on a host has ended; its Lease is then
+        acquired before it expires. The function may raise Refused and Unreachable.
         """
         self._client = client
         self.name = run_id
@@ -78,9 +81,9 @@ class Lease:
         """The supervisor that has taken it over or holds it; empty for none."""
 
     def ensure(self) -> bool:
-        """Hold the Lease; False while it is not known whether its holder is alive.
+        """Acquires the Lease if necessary; returns False while it is unknown whether the current holder is alive.
 
-        Raises HeldElsewhere, and Refused or Unreachable where the holder cannot be read.
+        Raises HeldElsewhere, and Refused or Unreachable if the Lease cannot be read.
         """
         with self._lock:
             if self.lost_to:
@@ -91,17 +94,20 @@ class Lease:
                 return self._take()
             except Refused as error:
                 if error.is_absent(self.name, "ConfigMap") or self._is_denied(error):
-                    # The Lease is requested again later: the right to it may be given, or was missing once.
+                    # The Lease is requested again later: the user may be granted the right, or the refusal may be
+                    # temporary.
                     self._unfenced_at = self._clock.boottime()
                     return True
                 if error.status == 403 and not self._is_known():
-                    return False  # asked again at once: authorizers refuse for a moment while they are restarted
-                if error.status == 409:  # another supervisor was quicker, or it was renewed meanwhile: read it again
+                    # The request is repeated at once: authorizers refuse requests for a moment while they restart.
+                    return False
+                # Another supervisor acquired the Lease, or the holder renewed it meanwhile: read it again.
+                if error.status == 409:
                     return False
                 raise
 
     def keep(self, changed: Callable[[], None]) -> None:
-        """Renew it from now on, in a thread; `changed` is called when it is lost."""
+        """Renews the Lease in a thread from now on; calls `changed` when the Lease is lost."""
 
         def turn() -> bool:
             if self._done.wait(RENEW_SECONDS):
@@ -112,18 +118,18 @@ class Lease:
                 changed()
                 return True
             except EngineError:
-                pass  # while the server does not answer, no other supervisor can take it
+                pass  # While the server does not respond, no other supervisor can acquire the Lease.
             return False
 
         background.start(f"lease of {self.name}", turn, self._done, self._client.health)
 
     def renew(self) -> None:
-        """Renew it now. Raises HeldElsewhere, Refused, Unreachable."""
+        """Renews the Lease now. Raises HeldElsewhere, Refused, Unreachable."""
         with self._lock:
             self._take()
 
     def release(self) -> None:
-        """Give it back, if the cluster answers."""
+        """Releases the Lease if the cluster responds."""
         self._done.set()
         if self._renewed_at is None:
             return
@@ -134,20 +140,24 @@ class Lease:
             self._renewed_at = None
 
     def _is_fresh(self) -> bool:
-        """Whether no other supervisor can have taken it: it was renewed less than its duration ago."""
+        """Whether no other supervisor can have acquired the Lease: it was renewed less than its duration ago."""
         lasts = DURATION_SECONDS - RENEW_SECONDS
         return self._renewed_at is not None and self._clock.boottime() - self._renewed_at < lasts
 
     def _is_unfenced(self) -> bool:
-        """Whether there was nothing to hold when it was last looked, not long ago."""
+        """Whether the last check, not long ago, found that no Lease can be held: the user has no right to it, or the
+        run was removed.
+        """
         return self._unfenced_at is not None and self._clock.boottime() - self._unfenced_at < RENEW_SECONDS
 
     def _is_known(self) -> bool:
-        """Whether this login has read the Lease before: then a refusal is no want of the right."""
+        """Whether this supervisor has read the Lease before, so that a refusal does not mean a missing right."""
         return self._renewed_at is not None or self._seen is not None
 
     def _is_denied(self, error: Refused) -> bool:
-        """Whether the login has no right on leases: it was refused for some seconds, and never had it."""
+        """Whether the user has no right to leases: requests were refused for some seconds, and none succeeded
+        before.
+        """
         return self._denial.is_confirmed(is_absent=error.status == 403 and not self._is_known())
 
     def _take(self) -> bool:
@@ -171,7 +181,7 @@ class Lease:
         return True
 
     def _is_expired(self, holder: str, spec: Mapping[str, Any]) -> bool:
-        """Whether another holder was not seen to renew it for its whole duration. Raises HeldElsewhere if it was."""
+        """Whether another holder did not renew the Lease for its whole duration. Raises HeldElsewhere if it did."""
         seen = (holder, str(spec.get("renewTime")))
         if self._seen is None:
             self._seen, self._seen_at = seen, self._clock.boottime()
@@ -184,7 +194,7 @@ class Lease:
         raise HeldElsewhere(f"the run is supervised by {self.lost_to}")
 
     def _put(self, lease: Mapping[str, Any]) -> None:
-        """Write it, unless it has changed since it was read. Raises Refused (409)."""
+        """Writes the Lease, unless it has changed since it was read. Raises Refused (409)."""
         self._client.call("PUT", self._client.path(API, KIND, self.name), lease)
 
     def _manifest(self, owner_config_map: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,7 +208,7 @@ class Lease:
         }
 
     def _spec(self, transitions: int) -> dict[str, Any]:
-        now = self._clock.time() + self._client.ahead  # commands compare it with the clock of the cluster
+        now = self._clock.time() + self._client.ahead  # Commands compare this time with the cluster's clock.
         stamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "holderIdentity": self._holder,
@@ -209,38 +219,41 @@ class Lease:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two holders are supervisors of the same home on the same machine."""
+    """Whether two holders are supervisors with the same home on the same machine."""
     return one.rpartition("_")[0] == other.rpartition("_")[0]
 
 
 def host_of(holder: str) -> str:
-    """The host of a holder; that of a pod has the name of the pod."""
+    """Returns the host of a holder; for a pod, this is the name of the pod."""
     place = holder.rpartition("_")[0]
     return place.rpartition("_")[0] or place
 
 
 def described(holder: str) -> str:
-    """A holder for messages: its pid and host."""
+    """Formats a holder for messages: its pid and host."""
     return f"process {holder.rpartition('_')[2].partition('-')[0]} on {host_of(holder)}"
 
 
 def held_elsewhere(client: Client, run_id: str, home: Path, now: float) -> str:
-    """The supervisor of another machine or home that has recently renewed the Lease of a run; empty for none.
+    """Returns the supervisor on another machine or with another home that recently renewed the Lease of a run; empty if
+    none did.
 
-    Raises as `fresh_holder`.
+    Raises like `fresh_holder`.
     """
     holder = fresh_holder(client, run_id, now)
     return described(holder) if holder and not is_same_place(holder, holder_of(home)) else ""
 
 
 def renewed_at(client: Client, run_id: str) -> float:
-    """When the Lease of a run was last renewed, in Unix seconds; 0 for none. Raises Refused, Unreachable."""
+    """Returns when the Lease of a run was last renewed, in Unix seconds; 0 if there is no Lease. Raises Refused,
+    Unreachable.
+    """
     found = client.get_if_exists(API, KIND, run_id) or {}
     return seconds_of((found.get("spec") or {}).get("renewTime"), 0.0)
 
 
 def fresh_holder(client: Client, run_id: str, now: float) -> str:
-    """The supervisor that has recently renewed the Lease of a run; empty for none. `now` is this machine's time.
+    """Returns the supervisor that recently renewed the Lease of a run; empty if none did. `now` is this machine's time.
 
     Compares the clocks of the cluster and of the holder's machine. Raises Refused, Unreachable.
     """

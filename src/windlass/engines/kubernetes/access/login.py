@@ -1,6 +1,7 @@
-"""The login of one kubeconfig context: the credentials of requests, and when a login plugin is run again. A login
-plugin that fails is an error until the plugin succeeds: logins expire overnight, while pods keep training. Its
-protocol: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
+"""Provides the credentials of one kubeconfig context, and runs its login plugin again when they expire.
+
+A failing login plugin is an error only until the plugin succeeds: logins expire overnight, while pods keep training.
+The plugin protocol: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from windlass.engines.kubernetes.access.kubeconfig import Context, Section
 from windlass.runs.clock import Clock
 
 AGAIN_SECONDS: Final = 5.0
-"""Between two tries to log in: each may start a plugin."""
+"""Seconds between two tries to log in, each of which may start a plugin."""
 AHEAD_SECONDS: Final = 30.0
-"""Before its expiry a login is renewed while requests go on with it, so that a slow plugin delays none."""
+"""Seconds before its expiry at which a login is renewed. Requests still use the old one, so that a slow plugin delays
+none."""
 WAIT_SECONDS: Final = 15.0
-"""How long requests wait for a login, from its beginning. A user at a terminal may take any time."""
+"""Seconds for which requests wait for a login that has started. If a user is at the terminal, they wait without
+limit."""
 PLUGIN_SECONDS: Final = 60.0
-"""How long a login plugin that cannot ask the user may take."""
+"""Time limit, in seconds, of a login plugin that cannot ask the user."""
 FILE_SECONDS: Final = 60.0
-"""Until a `tokenFile` is read again: the kubelet replaces that of a service account before it expires."""
+"""Seconds after which a `tokenFile` is read again: the kubelet replaces the token of a service account before it
+expires."""
 EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 
@@ -38,24 +42,24 @@ class LoginError(Exception):
 
 
 class Credentials(NamedTuple):
-    """Token and client certificate of the requests."""
+    """Token and client certificate for requests."""
 
     authorization: str = ""
     certificate: bytes = b""
     key: bytes = b""
     expires_at: float | None = None
-    """Unix seconds."""
+    """Expiry of the credentials, in Unix seconds."""
 
 
 class Login:
-    """Gives the headers of requests and the TLS context of connections, with a login that it renews."""
+    """Provides headers for requests and the TLS context for connections, and renews the login."""
 
     def __init__(
         self,
         load: Callable[[], Context],
         clock: Clock | None = None,
     ) -> None:
-        """`load` reads the kubeconfig; its errors pass through. A login that fails is raised by `headers`."""
+        """`load` reads the kubeconfig and may raise its errors. `headers` raises the error of a failed login."""
         self._load = load
         self._clock = clock or Clock()
         self._changed = threading.Condition()
@@ -70,7 +74,7 @@ class Login:
         self._is_stale = bool(self._failed)
 
     def headers(self) -> dict[str, str]:
-        """The headers of a request; an expired login is renewed first. Raises LoginError."""
+        """Returns the headers of a request; an expired login is renewed first. Raises LoginError."""
         with self._changed:
             if not self._is_renewing and self._is_due():
                 self._tried_at = self._clock.monotonic()
@@ -87,7 +91,7 @@ class Login:
         return {"authorization": found} if found else {}
 
     def expire(self) -> None:
-        """The server has rejected the login: the next request renews it."""
+        """Marks the login as rejected by the server, so that the next request renews it."""
         with self._changed:
             self._is_stale = True
 
@@ -105,13 +109,15 @@ class Login:
         return bool(is_wanted) and self._clock.monotonic() - self._tried_at >= AGAIN_SECONDS
 
     def tls(self) -> ssl.SSLContext:
-        """For connections to the server. Raises OSError, ValueError for an invalid certificate."""
+        """Returns the TLS context for connections to the server. Raises OSError, ValueError for an invalid
+        certificate.
+        """
         made = self.context.tls()
         found = self._credentials
         if found.certificate:
-            import tempfile  # loads three compression libraries, which no other login needs
+            import tempfile  # This import loads three compression libraries, which other logins do not need.
 
-            with tempfile.TemporaryDirectory() as folder:  # `ssl` reads a certificate from files alone
+            with tempfile.TemporaryDirectory() as folder:  # `ssl` reads certificates only from files.
                 certificate, key = Path(folder, "certificate"), Path(folder, "key")
                 certificate.write_bytes(found.certificate)
                 key.write_bytes(found.key)
@@ -119,19 +125,19 @@ class Login:
         return made
 
     def _log_in(self, context: Context) -> Credentials:
-        """The credentials of a kubeconfig's user. Raises errors of many types."""
+        """Returns the credentials of a kubeconfig's user. Raises errors of many types."""
         return credentials_of(context, self._clock.time())
 
     def _renew(self) -> None:
-        """Log in; by the kubeconfig as it is now, where it did not work: `aws eks update-kubeconfig` may have written
-        another user.
+        """Logs in again. After a failure, it reads the kubeconfig anew, since `aws eks update-kubeconfig` may have
+        changed the user.
         """
         context, found, failed = self.context, None, ""
         try:
             if self._failed or self._is_stale:
                 context = self._load()
             found = self._log_in(context)
-        except Exception as error:  # reading files and running a plugin raise many types
+        except Exception as error:  # Reading files and running a plugin raise errors of many types.
             failed = " ".join(str(error).split()) or type(error).__name__
         with self._changed:
             if context != self.context:
@@ -151,7 +157,9 @@ def _is_at_terminal() -> bool:
 
 
 def credentials_of(context: Context, now: float, plugin_seconds: float = PLUGIN_SECONDS) -> Credentials:
-    """The credentials of the context's user; `now` is in Unix seconds. Raises LoginError, OSError, ValueError."""
+    """Returns the credentials of the context's user; `now` is in Unix seconds. Raises LoginError, OSError,
+    ValueError.
+    """
     user, settings = context.user, context.user.settings
     certificate, key = user.data("client-certificate") or b"", user.data("client-key") or b""
     if "auth-provider" in settings:
@@ -170,7 +178,7 @@ def credentials_of(context: Context, now: float, plugin_seconds: float = PLUGIN_
 
 
 def _by_plugin(plugin: Section, context: Context, seconds: float) -> Credentials:
-    """Run an exec plugin, for at most so long where it asks no user. Raises LoginError, OSError, ValueError."""
+    """Runs an exec plugin, with a time limit unless it can ask the user. Raises LoginError, OSError, ValueError."""
     import subprocess
 
     settings = plugin.settings
@@ -195,7 +203,7 @@ def _by_plugin(plugin: Section, context: Context, seconds: float) -> Credentials
             try:
                 output, said = running.communicate(timeout=None if is_interactive else seconds)
             except BaseException:
-                # With what it has started: a shell script would leave its programs behind.
+                # Child processes are killed too: a shell script would otherwise leave the programs that it started.
                 running.kill() if is_interactive else os.killpg(running.pid, signal.SIGKILL)
                 raise
     except FileNotFoundError:
@@ -218,7 +226,7 @@ def _by_plugin(plugin: Section, context: Context, seconds: float) -> Credentials
 
 
 def _cluster_info(cluster: Section) -> Mapping[str, Any]:
-    """What a plugin with `provideClusterInfo` receives."""
+    """Returns the cluster information for a plugin with `provideClusterInfo`."""
     authority = cluster.data("certificate-authority")
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     found = {name: cluster.settings[name] for name in names if name in cluster.settings}
@@ -231,7 +239,9 @@ def _cluster_info(cluster: Section) -> Mapping[str, Any]:
 
 
 def _by_package(context: Context) -> str:
-    """The token of an `auth-provider`, of which kubectl has kept OIDC's: by the kubernetes package."""
+    """Returns the token of an `auth-provider` with the help of the kubernetes package; kubectl has kept only the OIDC
+    provider.
+    """
     try:
         from kubernetes.client.configuration import Configuration
         from kubernetes.config import kube_config

@@ -1,4 +1,4 @@
-"""TLS inside of another TLS connection, which `ssl` cannot do by itself: to an https server by an https proxy."""
+"""TLS inside another TLS connection, for an https server behind an https proxy; `ssl` does not support this."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 PIECE_BYTES: Final = 1 << 14
-"""The most that a TLS record holds."""
+"""Largest payload of a TLS record, in bytes."""
 
 
 class NestedTls:
-    """Has what `http.client` and `websocket` use of a socket. One thread may read while another writes."""
+    """Socket-like object with the methods that `http.client` and `websocket` use. One thread may read while another
+    writes.
+    """
 
     def __init__(self, outer: ssl.SSLSocket, tls: ssl.SSLContext, name: str) -> None:
-        """Raises OSError (ssl.SSLError, TimeoutError)."""
+        """Makes the inner TLS handshake. Raises OSError (ssl.SSLError, TimeoutError)."""
         self._outer = outer
         self._lock = threading.Lock()
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -29,47 +31,47 @@ class NestedTls:
         self.setsockopt, self.shutdown = outer.setsockopt, outer.shutdown
 
     def sendall(self, data: Any) -> None:
-        """As of a socket."""
+        """Sends all data, like `socket.sendall`."""
         view = memoryview(data)
         while len(view):
             view = view[self.send(view) :]
 
     def send(self, data: Any) -> int:
-        """As of a socket."""
+        """Sends data, like `socket.send`."""
         return int(self._done(lambda: self._tls.write(data)))
 
     def recv(self, size: int) -> bytes:
-        """As of a socket."""
+        """Receives data, like `socket.recv`."""
         data = bytearray(size)
         return bytes(data[: self.recv_into(data)])
 
     def recv_into(self, buffer: Any, size: int = 0) -> int:
-        """As of a socket."""
+        """Receives data into a buffer, like `socket.recv_into`."""
         try:
             return int(self._done(lambda: self._tls.read(size or len(buffer), buffer)))
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return 0
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """For reading; as with a socket, the connection is closed once all of its files are."""
+        """Returns a readable file; as with a socket, the connection is closed once all of its files are closed."""
         file: Any = socket.SocketIO
         self._io_refs += 1
         return io.BufferedReader(file(self, "r"))
 
     def close(self) -> None:
-        """As of a socket."""
+        """Closes the connection, like `socket.close`."""
         self._is_closed = True
         if self._io_refs <= 0:
             self._outer.close()
 
     def _decref_socketios(self) -> None:
-        """Called by `socket.SocketIO` when it is closed."""
+        """Decrements the count of open files; `socket.SocketIO` calls it when it is closed."""
         self._io_refs -= 1
         if self._is_closed:
             self.close()
 
     def _done(self, step: Callable[[], Any]) -> Any:
-        """The result of a step of the inner connection, for which bytes are moved as it needs them."""
+        """Runs a step of the inner connection, moves encrypted bytes until it completes, and returns its result."""
         while True:
             is_done, result = True, None
             with self._lock:

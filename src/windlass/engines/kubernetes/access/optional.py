@@ -1,4 +1,4 @@
-"""Reads what may not be installed, not be readable, or not be answered in time."""
+"""Requests whose resource may not be installed, not be readable, or not be returned in time."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ V = TypeVar("V")
 
 Json = Mapping[str, Any]
 ANSWER_SECONDS: Final = 3.0
-"""How long a cluster may take to answer: a user waits."""
+"""Seconds that a cluster may take to respond while a user waits."""
 VERSIONS: Final = {
     "karpenter.sh": ("v1", "v1beta1"),
     "kueue.x-k8s.io": ("v1", "v1beta2", "v1beta1"),
 }
-"""By group, the versions that are read, the newest first; the fields that are used are the same in all."""
+"""Supported versions of each API group, newest first; the fields that Windlass uses are the same in all of them."""
 
 
 def groups_of(apis: Json) -> frozenset[str]:
-    """The API groups and versions, as `batch/v1`, in what `/apis` answers."""
+    """Returns the API groups with versions, such as `batch/v1`, in a response of `/apis`."""
     return frozenset(one["groupVersion"] for group in apis["groups"] for one in group["versions"])
 
 
 def version_of(group: str, served: Collection[str]) -> str:
-    """The newest known version among those that a cluster serves: `karpenter.sh/v1`; empty where there is none."""
+    """Returns the newest supported version that a cluster serves, such as `karpenter.sh/v1`; empty if it serves
+    none.
+    """
     return next((name for one in VERSIONS[group] if (name := f"{group}/{one}") in served), "")
 
 
 def served(client: Client, group: str) -> str:
-    """The version of an API group to use; empty where it is not installed. Raises EngineError."""
+    """Returns the version of an API group to use; empty if the group is not installed. Raises EngineError."""
     found = unless_absent(lambda: client.call("GET", f"/apis/{group}"))
     return version_of(group, {one["groupVersion"] for one in (found or {}).get("versions", ())})
 
 
 def items(question: Callable[[], Json]) -> list[Any] | None:
-    """The objects of a list; None where they may not be listed. Raises EngineError."""
+    """Returns the objects of a list, or None if the user may not list them. Raises EngineError."""
     found = unless_absent(question)
     return None if found is None else list(found["items"])
 
 
 def unless_absent(question: Callable[[], Json]) -> Json | None:
-    """The answer; None where what is asked for is not there, or may not be read. Raises EngineError."""
+    """Returns the response, or None if the object does not exist or the user may not read it. Raises EngineError."""
     try:
         return question()
     except Refused as error:
@@ -58,8 +60,10 @@ def unless_absent(question: Callable[[], Json]) -> Json | None:
 
 
 def at_once(questions: Mapping[K, Callable[[], V]]) -> dict[K, V | WindlassError]:
-    """Ask all at the same time: answers and errors. A question without an answer within `ANSWER_SECONDS` is absent, and
-    its thread is left behind."""
+    """Calls all functions in parallel; returns their results or errors by key.
+
+    A call without a result within `ANSWER_SECONDS` is missing in the result, and its thread is abandoned.
+    """
     came: queue.SimpleQueue[tuple[K, V | WindlassError]] = queue.SimpleQueue()
 
     def ask(name: K, question: Callable[[], V]) -> None:

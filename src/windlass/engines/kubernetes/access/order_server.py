@@ -1,6 +1,6 @@
-"""Order server: sends requests to pods and receives their events, over the connections that their order clients keep.
+"""Sends requests to pods and receives their events, over the connections that their order clients keep open.
 
-One thread serves all of them, in the pod of a supervisor. The messages are in `worker/order_protocol.py`.
+One thread in the supervisor's pod serves all connections. `worker/order_protocol.py` defines the messages.
 """
 
 from __future__ import annotations
@@ -23,64 +23,71 @@ from windlass.worker import order_protocol as protocol
 from windlass.worker.order_client import keep_alive
 
 MAX_UNAUTHENTICATED: Final = 64
-"""Connections that may be unauthenticated at once; then one of the busiest address is closed, or accepting waits."""
+"""Most unauthenticated connections. At the limit, one of the busiest address is closed, or no connection is
+accepted."""
 MAX_OF_AN_ADDRESS: Final = 8
-"""Unauthenticated connections of one address that are not closed for others. A proxy may share one among pods."""
+"""Unauthenticated connections of one address that are not closed to admit others: several pods may share a proxy's
+address."""
 BACKLOG: Final = 1024
 RESERVED_FILES: Final = 64
-"""Descriptors that are not for connections of pods; the logs of pods without one are read now and then."""
+"""File descriptors that are not used for connections of pods. The logs of pods without a connection are read from time
+to time."""
 RECEIVE_BYTES: Final = 64 << 10
 ACCEPT_PAUSE_SECONDS: Final = 1.0
-"""After an error of `accept`, such as too many open files."""
+"""Pause in seconds after an error of `accept`, such as too many open files."""
 
 
 MAX_PRINTED: Final = 1 << 53
-"""Bytes that a rank may have printed."""
+"""Largest valid number of bytes printed by a rank."""
 
 
 Answers = SimpleQueue[tuple[int, int | None]]
 
 
 class EventSink(Protocol):
-    """Takes the events of one attempt of a pod. Its methods are called in the server's thread, and must not wait."""
+    """Receiver of the events of one attempt of a pod. Its methods are called in the server's thread, and must not
+    block.
+    """
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt."""
+        """Number of the attempt."""
 
     @property
     def offset(self) -> int:
-        """Bytes of events that it has taken."""
+        """Number of bytes of events received so far."""
 
     @property
     def printed_seconds(self) -> float:
-        """Between two reports of how much ranks have printed."""
+        """Seconds between two reports on how much ranks have printed."""
 
     def take(self, token: str, events: bytes) -> None:
-        """Take what follows at `offset`; it may be empty. Raises OSError, ProtocolError: it is then sent again."""
+        """Receives events that start at `offset`; `events` may be empty. After an OSError or ProtocolError, they are
+        sent again.
+        """
 
     def take_printed(self, sizes: Mapping[int, int]) -> None:
-        """Take how many bytes ranks have printed. Raises OSError."""
+        """Receives the number of bytes that each rank has printed. Raises OSError."""
 
     def disconnected(self) -> None:
-        """The connection was lost."""
+        """Reports that the connection was lost."""
 
 
 class Call:
-    """A request, until it is answered or the server is closed. If its connection is lost, it is sent again."""
+    """A pending request to a pod. If its connection is lost, the request is sent again."""
 
     def __init__(self, number: int, pod: str, words: Sequence[str], answers: Answers) -> None:
-        """`answers` gets `number` with the exit code, or with None where there will be no answer."""
+        """`answers` receives `number` with the exit code, or with None if no answer will arrive."""
         self.number, self.pod, self.words = number, pod, words
         self._answers = answers
 
     def end(self, code: int | None) -> None:
-        """It was answered, or will not be."""
+        """Completes the request with an exit code, or with None if no answer will arrive."""
         self._answers.put((self.number, code))
 
 
 class _Peer:
-    """One connection, which is a pod's once that is authenticated."""
+    """One connection, which belongs to a pod once it is authenticated."""
 
     def __init__(self, connection: socket.socket, address: str, deadline: float) -> None:
         self.socket = connection
@@ -101,7 +108,7 @@ class _Peer:
 
 
 class OrderServer:
-    """Sends requests to pods. All connections belong to one thread; its methods may be called in any other."""
+    """Server for requests to pods. One thread owns all connections; the public methods may be called in any thread."""
 
     def __init__(
         self,
@@ -110,7 +117,7 @@ class OrderServer:
         handshake_seconds: float = protocol.HANDSHAKE_SECONDS,
         crashed: Callable[[str, Exception], None] = lambda what, error: None,
     ) -> None:
-        """Listen at `address`, for pods that know `key`; `crashed` records an internal error. Raises OSError."""
+        """Listens at `address` for pods that have `key`; `crashed` records an internal error. Raises OSError."""
         self._key = key
         self._handshake_seconds = handshake_seconds
         self._crashed = crashed
@@ -145,20 +152,22 @@ class OrderServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which the server listens."""
         return int(self._listener.getsockname()[1])
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """Names of the pods that are connected."""
+        """Names of the connected pods."""
         return tuple(self._peers)
 
     def call_all(
         self, requests: Sequence[tuple[str, Sequence[str]]], seconds: float
     ) -> Iterator[tuple[int, int | Unreachable]]:
-        """Make requests of pods; gives the number of each with its exit code as it is answered.
+        """Sends requests to pods; yields the number of each request with its exit code, or with an error, as answers
+        arrive.
 
-        Each has so long, in which its pod may also connect. It may be carried out more than once, and after its time.
+        `seconds` is the time limit of each request, and includes the time until its pod connects. A pod may carry out a
+        request more than once, and also after the limit.
         """
         answers: Answers = SimpleQueue()
         calls = {at: Call(at, pod, words, answers) for at, (pod, words) in enumerate(requests)}
@@ -182,26 +191,26 @@ class OrderServer:
         return Unreachable(f"{problem} within {seconds:g} s", "is its node well?")
 
     def subscribe(self, pod: str, sink: EventSink) -> None:
-        """Have a pod send the events of the sink's attempt, whenever it is connected, in place of those before."""
+        """Requests the events of the sink's attempt from a pod whenever it is connected; replaces the previous sink."""
         self._submit(lambda: self._subscribe(pod, sink))
 
     def unsubscribe(self, pod: str, sink: EventSink) -> None:
-        """Give the sink nothing more, unless another has taken its place."""
+        """Stops passing events to the sink, unless another one has replaced it."""
         self._submit(lambda: self._sinks.pop(pod) if self._sinks.get(pod) is sink else None)
 
     def expect_outputs(self, pod: str, take: Callable[[socket.socket], None]) -> None:
-        """Have the next connection over which this pod sends its outputs given to `take`, which must not wait.
+        """Passes the next connection over which this pod sends its outputs to `take`, which must not block.
 
-        The connection then is the caller's, to be closed by it; any other is refused.
+        `take` owns the connection and must close it. Further connections for outputs are refused.
         """
         self._submit(lambda: self._outputs.__setitem__(pod, take))
 
     def refuse_outputs(self, pod: str) -> None:
-        """Take no more outputs of this pod."""
+        """Refuses further outputs of this pod."""
         self._submit(lambda: self._outputs.pop(pod, None))
 
     def close(self) -> None:
-        """Close all connections; requests that are under way fail."""
+        """Closes all connections; pending requests fail."""
         if self._is_open:
             self._is_open = False
             self._wake()
@@ -214,7 +223,8 @@ class OrderServer:
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is awake; closed: there is nothing to do
+        # If the socket is full, the thread will wake up anyway; if it is closed, the thread has ended.
+        with contextlib.suppress(OSError):
             self._wake_target.send(b"\0")
 
     def _run(self) -> None:
@@ -257,7 +267,7 @@ class OrderServer:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _pause_or_accept(self) -> None:
-        """Accept connections unless many are unauthenticated, or accepting has just failed."""
+        """Accepts connections, unless many are unauthenticated or accepting has just failed."""
         self._make_room()
         if not self._has_room():
             if self._accept_at is None:
@@ -267,14 +277,16 @@ class OrderServer:
             self._selector.register(self._listener, selectors.EVENT_READ, "accept")
 
     def _make_room(self) -> None:
-        """Close the oldest unauthenticated connection of the address that has most of them, where no more may be."""
+        """Closes the oldest unauthenticated connection of the address with the most of them, if the limit is
+        reached.
+        """
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             [(address, num)] = Counter(peer.address for peer in self._unauthenticated).most_common(1)
             if num > MAX_OF_AN_ADDRESS:
                 self._drop(next(peer for peer in self._unauthenticated if peer.address == address))
 
     def _has_room(self) -> bool:
-        """Whether one more connection leaves this process the descriptors that it needs."""
+        """Whether one more connection leaves enough file descriptors for the rest of this process."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         num_open = len(self._peers) + len(self._unauthenticated)
         is_within = soft == resource.RLIM_INFINITY or num_open < soft - RESERVED_FILES
@@ -300,9 +312,11 @@ class OrderServer:
         self._selector.register(connection, selectors.EVENT_READ, peer)
 
     def _transfer(self, peer: _Peer, events: int) -> None:
-        """Receive and send what is ready. A peer that breaks the protocol is dropped: the thread serves the others."""
+        """Receives and sends pending data. A peer that violates the protocol is dropped; the thread keeps serving the
+        others.
+        """
         if peer.socket.fileno() < 0:
-            return  # dropped in this same turn
+            return  # The peer was dropped earlier in this iteration.
         try:
             if events & selectors.EVENT_READ:
                 data = peer.socket.recv(RECEIVE_BYTES)
@@ -322,7 +336,7 @@ class OrderServer:
             self._drop(peer)
 
     def _process(self, peer: _Peer, message: dict[str, object]) -> None:
-        """Process one message. Raises ProtocolError."""
+        """Processes one message. Raises ProtocolError."""
         if peer.is_authenticated and "attempt" in message:
             self._take(peer, message)
         elif peer.is_authenticated:
@@ -337,7 +351,9 @@ class OrderServer:
             raise protocol.ProtocolError("the peer does not know the run's key")
 
     def _challenge(self, peer: _Peer, message: dict[str, object]) -> None:
-        """Prove to a peer that this is the supervisor, and request the same of it. Raises ProtocolError."""
+        """Proves to a peer that this server is the supervisor's, and requests a proof from the peer. Raises
+        ProtocolError.
+        """
         if protocol.number(message, "version") != protocol.VERSION:
             raise protocol.ProtocolError("another version")
         peer.pod, attempt = protocol.text(message, "pod"), protocol.number(message, "attempt")
@@ -350,7 +366,9 @@ class OrderServer:
         peer.out += protocol.written(nonce=nonces[1], proof=own)
 
     def _authenticated(self, peer: _Peer) -> None:
-        """A pod is connected: the requests that wait for it are sent. A connection that it had before has ended."""
+        """Registers the connection of a pod, drops its previous connection, and sends the requests that wait for the
+        pod.
+        """
         peer.is_authenticated = True
         peer.lines.limit = protocol.EVENTS_BYTES
         del self._unauthenticated[peer]
@@ -364,12 +382,15 @@ class OrderServer:
             self._send(peer, call)
 
     def _hand_over(self, peer: _Peer) -> None:
-        """Give a connection away over which a pod sends its outputs. Raises ProtocolError where they are not wanted."""
+        """Hands over a connection for a pod's outputs to its receiver. Raises ProtocolError if no outputs are
+        expected.
+        """
         if (take := self._outputs.pop(peer.pod, None)) is None:
             raise protocol.ProtocolError("no outputs of this pod are expected")
         self._selector.unregister(peer.socket)
         del self._unauthenticated[peer]
-        taken = socket.socket(fileno=peer.socket.detach())  # from here on `_drop` has nothing to close
+        # The connection no longer belongs to the peer, so that `_drop` does not close it.
+        taken = socket.socket(fileno=peer.socket.detach())
         taken.setblocking(True)
         try:
             take(taken)
@@ -397,10 +418,10 @@ class OrderServer:
             self._transfer(peer, 0)
 
     def _take(self, peer: _Peer, message: dict[str, object]) -> None:
-        """Pass on what a pod reports of the attempt it was asked for. Raises OSError, ProtocolError."""
+        """Passes a pod's report on the subscribed attempt to its sink. Raises OSError, ProtocolError."""
         sink = self._sinks.get(peer.pod)
         if sink is None or sink.attempt != protocol.number(message, "attempt"):
-            return  # sent before it was asked for another
+            return  # The pod sent it before it received the new subscription.
         if "printed" in message:
             sink.take_printed(_sizes(message["printed"]))
             return
@@ -424,7 +445,7 @@ class OrderServer:
                 self._transfer(peer, 0)
 
     def _abandon(self, *calls: Call) -> None:
-        """Their caller does not wait for the answers any more."""
+        """Discards requests whose caller no longer waits for their answers."""
         for call in calls:
             if call in (waiting := self._waiting.get(call.pod, [])):
                 waiting.remove(call)
@@ -439,7 +460,7 @@ class OrderServer:
         peer.out += protocol.written(id=number, request=list(call.words))
 
     def _flush(self, peer: _Peer) -> None:
-        """Send as much as the connection takes now. Raises OSError."""
+        """Sends as much data as the connection accepts now. Raises OSError."""
         try:
             while peer.out:
                 del peer.out[: peer.socket.send(peer.out)]
@@ -455,7 +476,7 @@ def _subscription(sink: EventSink) -> bytes:
 
 
 def _sizes(found: object) -> dict[int, int]:
-    """How much each rank has printed. Raises ProtocolError."""
+    """Parses the number of bytes that each rank has printed. Raises ProtocolError."""
     if not isinstance(found, dict):
         raise protocol.ProtocolError("printed: expected an object")
     sizes = {number: protocol.number(found, rank) for rank in found if (number := layout.number_in(rank)) is not None}

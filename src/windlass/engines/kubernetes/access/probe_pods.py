@@ -1,6 +1,7 @@
-"""Temporary objects of a command in a cluster, such as the pods of the network check. Each has the process that created
-it, and its expiry, so that the next command finds and removes what a killed command has left. The cluster itself ends
-them at their expiry, even without another command.
+"""Temporary objects of a command in a cluster, such as the pods of the network check.
+
+An annotation of each object contains the process that created it and its expiry, so that the next command finds and
+removes the objects of a killed command. Without a further command, the cluster ends the pods at their expiry.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ Manifest = dict[str, Any]
 CONTAINER: Final = "node"
 MADE_BY: Final = "windlass.dev/made-by"
 KINDS: Final = (("batch/v1", "Job"), ("v1", "ConfigMap"))
-"""Kinds of the objects of a probe that no other object owns."""
+"""Kinds of objects of a probe that have no owner."""
 PAUSE_SECONDS: Final = 0.3
 
 
 def made_by(seconds: float) -> dict[str, str]:
-    """The annotation of objects that this process creates, to be used for so many seconds."""
+    """Returns the annotation of objects that this process creates and uses for at most `seconds`."""
     found = process.stat(os.getpid())
     me = {
         "boot": process.boot_id(),
@@ -45,7 +46,7 @@ def made_by(seconds: float) -> dict[str, str]:
 
 
 def is_left(annotation: str, boot: str, now: float) -> bool:
-    """Whether the process that created an object has ended, if it ran on this machine, or its time is over."""
+    """Whether an object is a leftover: the process that created it on this machine has ended, or its time is over."""
     try:
         maker = json.loads(annotation)
         if maker["boot"] == boot and not process.is_same(maker["pid"], maker["ticks"], boot):
@@ -56,7 +57,7 @@ def is_left(annotation: str, boot: str, now: float) -> bool:
 
 
 def sweep(client: Client) -> list[str]:
-    """Delete the objects of killed commands in the namespace; returns the names. Raises EngineError."""
+    """Deletes the objects of killed commands in the namespace; returns their names. Raises EngineError."""
     removed = []
     boot, now = process.boot_id(), time.time()
     for api, kind in KINDS:
@@ -80,7 +81,7 @@ def job(
     pull_secrets: Iterable[str],
     queue: str | None,
 ) -> Manifest:
-    """A Job whose pods the cluster itself ends, and removes, after so many seconds. `spec` is that of its pods.
+    """Returns a Job whose pods the cluster ends after `seconds`, and then removes. `spec` is the pod spec.
 
     A Kueue that manages all Jobs starts none without a `queue`.
     """
@@ -104,19 +105,21 @@ def job(
 
 
 def secrets_of(spec: Mapping[str, Any]) -> list[str]:
-    """Names of the secrets by which a pod pulls its image."""
+    """Returns the names of the image pull secrets of a pod spec."""
     return [str(one["name"]) for one in spec.get("imagePullSecrets", ())]
 
 
 def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
-    """A pod under the restricted security profile that runs a program and ends at once when deleted."""
+    """Returns the spec of a pod that runs a program under the `restricted` Pod Security Standard, and ends at once when
+    deleted.
+    """
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_template.restricted(user),
-        "tolerations": [pod_template.GPU_TOLERATION],  # there may be no other nodes
+        "tolerations": [pod_template.GPU_TOLERATION],  # The cluster may have only GPU nodes.
         "affinity": manifests.RATHER_WITHOUT_GPUS,
         "containers": [
             {
@@ -137,7 +140,9 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
 
 @contextlib.contextmanager
 def made(client: Client, *objects: Manifest) -> Iterator[None]:
-    """Creates the objects for the block and deletes them after it; the first owns the others. Raises EngineError."""
+    """Creates the objects for the `with` block and deletes them after it; the first object owns the others. Raises
+    EngineError.
+    """
     sweep(client)
     first, *others = objects
     api, kind, name = first["apiVersion"], first["kind"], first["metadata"]["name"]
@@ -148,13 +153,15 @@ def made(client: Client, *objects: Manifest) -> Iterator[None]:
         yield
     finally:
         client.delete(api, kind, name)
-        for one in others:  # at once, and not when the garbage collector runs
+        for one in others:  # They are deleted at once, without waiting for the garbage collector.
             if one["kind"] == "Job":
                 client.delete(one["apiVersion"], "Job", one["metadata"]["name"])
 
 
 def running(client: Client, name: str, num_pods: int, seconds: float, on_line: Callable[[str], None]) -> list[Pod]:
-    """The pods of a probe, in order, once all run. Raises EngineError with the reason where they do not in time."""
+    """Returns the pods of a probe, in order, once all of them run. Raises EngineError with the reason if they do not in
+    time.
+    """
     give_up = time.monotonic() + seconds
     said = ""
     while True:
@@ -175,7 +182,7 @@ def running(client: Client, name: str, num_pods: int, seconds: float, on_line: C
 
 
 def _state(pod: Pod) -> str:
-    """`running`, or why not."""
+    """Returns `running`, or the reason why the pod does not run."""
     seen = pod_status(0, pod)
     if seen.state == "running":
         return seen.state
@@ -187,7 +194,7 @@ def _state(pod: Pod) -> str:
 
 
 def _refusal(client: Client, name: str) -> str:
-    """Why the Job creates no pods, from its events."""
+    """Returns the reason why the Job creates no pods, from its events."""
     with contextlib.suppress(Refused):
         for event in client.find("v1", "Event", fieldSelector=f"involvedObject.name={name},type=Warning")["items"]:
             return f": {event.get('message', '')}"

@@ -1,4 +1,4 @@
-"""Sends HTTP requests to one server over kept-open connections, by the standard library alone."""
+"""Sends HTTP requests to one server over persistent connections, using only the standard library."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Final
 from windlass.engines.kubernetes.access.dial import CONNECT_SECONDS, Route
 
 MAX_IDLE: Final = 16
-"""Idle connections that are kept open; more are made where more is requested at once."""
+"""Most idle connections that are kept open; more are opened for parallel requests."""
 PIECE_BYTES: Final = 1 << 16
 
 
 class Response:
-    """The answer to a request. Its body is read once, by `read` or `pieces`; otherwise it is closed."""
+    """Response to a request. Its body is read once, with `read` or `pieces`; otherwise the response must be closed."""
 
     def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, pool: Pool) -> None:
         self._answer = answer
@@ -30,9 +30,9 @@ class Response:
         """Whether a body that was cut is detected; else it ends where its connection does."""
 
     def pieces(self) -> Iterator[bytes]:
-        """The body, as it is received. Raises OSError (TimeoutError), http.client.HTTPException."""
-        # An API server marks the end of each body: without a mark the connection was cut in mid-header, which
-        # `http.client` does not report.
+        """Yields the body as it is received. Raises OSError (TimeoutError), http.client.HTTPException."""
+        # An API server marks the end of each body. Without such a mark, the connection was cut within the headers,
+        # which `http.client` does not report.
         is_cut = not self.has_marked_end and self._answer.version == 11
         try:
             while piece := self._answer.read1(PIECE_BYTES):
@@ -48,18 +48,20 @@ class Response:
             self.close()
 
     def read(self) -> bytes:
-        """The complete body. Raises as `pieces`."""
+        """Returns the complete body. Raises like `pieces`."""
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Close the connection, unless the body was read to its end: the next answer would begin with the rest."""
+        """Closes the connection, unless the body was read to its end: its rest would otherwise be read as the next
+        response.
+        """
         if self._connection is not None:
             self._connection.close()
         self._answer.close()
 
 
 class Pool:
-    """Connections to one server. Used by several threads."""
+    """Connections to one server. Thread-safe."""
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -83,15 +85,16 @@ class Pool:
         *,
         is_new: bool = False,
     ) -> Response:
-        """Send a request, once; `is_new` over a new connection. Redirects are not followed.
+        """Sends a request once, over a new connection if `is_new`. Redirects are not followed.
 
-        `read_seconds` is the longest silence, of the response and of its body; None is without limit.
+        `read_seconds` is the most seconds without data, for the response and for its body; None is without limit.
         Raises OSError (TimeoutError, DialError), http.client.HTTPException, ValueError.
         """
         connection = (None if is_new else self._idle_connection()) or self._new_connection()
         try:
             connection.sock.settimeout(CONNECT_SECONDS)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it closed
+            # The server may have responded before it closed the connection.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, {**self._headers, **headers})
             connection.sock.settimeout(read_seconds)
             answer = connection.getresponse()
@@ -106,7 +109,7 @@ class Pool:
         return Response(answer, connection, self)
 
     def keep(self, connection: http.client.HTTPConnection) -> None:
-        """Keep an idle connection for the next request, unless the server closes it or there are enough."""
+        """Keeps an idle connection for a later request, unless the server closes it or enough connections are idle."""
         with self._lock:
             if connection.sock is not None and len(self._idle) < MAX_IDLE and not self._is_closed:
                 self._idle.append(connection)
@@ -114,13 +117,13 @@ class Pool:
         connection.close()
 
     def close(self) -> None:
-        """Close the idle connections now, and each other at the end of its response."""
+        """Closes idle connections now, and every other connection after its response."""
         with self._lock:
             self._is_closed = True
             _close_all(self._idle)
 
     def _idle_connection(self) -> http.client.HTTPConnection | None:
-        """The connection that was used last and that the server has not closed."""
+        """Returns the most recently used idle connection that the server has not closed, or None."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -138,7 +141,7 @@ class Pool:
 
 
 def _is_readable(connection: http.client.HTTPConnection) -> bool:
-    """Whether an idle connection has something to read: its end, or what no request has asked for."""
+    """Whether an idle connection has data to read, which means that the server closed it or sent unrequested data."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
