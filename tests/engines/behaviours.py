@@ -1,6 +1,6 @@
-"""What the ranks of the contract's runs do, written once: run as a script by real engines, called by the fake one.
+"""Functions that ranks run in the contract tests: as a script under real engines, as a function under the fake engine.
 
-`behaviours.py NAME ARGS…` calls the function NAME with a `Rank` and the arguments; its result is the exit code.
+`behaviours.py NAME ARGS…` calls the function NAME with a `Rank` and the arguments. The function returns the exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Protocol
 
 
 class Rank(Protocol):
-    """What a behaviour may do; `windlass.engines.fake.FakeRank` is one, `RealRank` below the other."""
+    """Interface of a rank for these functions, implemented by `windlass.engines.fake.FakeRank` and by
+    `RealRank` below.
+    """
 
     rank: int
     attempt: int
@@ -34,7 +36,7 @@ class Rank(Protocol):
 
 
 class RealRank:
-    """A process that an engine has started."""
+    """The rank of a process that a real engine has started."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ["WINDLASS_RANK"] if "WINDLASS_RANK" in os.environ else os.environ["RANK"])
@@ -75,7 +77,9 @@ def arguments(rank: Rank, *words: str) -> None:
 
 
 def save_and_fail(rank: Rank, *words: str) -> int:
-    """Leaves a zip file, as torch.save does, and half of a newer one; told what to go on from, prints its arguments."""
+    """Leaves a complete zip file, as torch.save does, and a truncated newer one, then fails; with arguments, which a
+    resume adds, prints them.
+    """
     if words:
         rank.print(json.dumps(words))
         return 0
@@ -106,13 +110,15 @@ def die(rank: Rank, number: str) -> None:
 
 
 def _all_are_here(rank: Rank) -> None:
-    """Wait for the others: a launcher may start them some time apart, and one that was never started is no victim."""
+    """Waits for all ranks. A launcher may start them at different times, and a rank that was not started cannot be
+    ended.
+    """
     _say_in_a_file(rank, "here")
     _wait_for_files(rank, "here", int(rank.env["WINDLASS_WORLD_SIZE"]))
 
 
 def _shared(rank: Rank) -> Path:
-    """A folder that all ranks of the run see, and no other run."""
+    """Returns a folder that all ranks of this run share, and no other run uses."""
     folder = Path(rank.env.get("CASE_FOLDER") or rank.env["WINDLASS_OUTPUT_DIR"], rank.env["WINDLASS_RUN_ID"])
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -123,14 +129,14 @@ def _say_in_a_file(rank: Rank, word: str) -> None:
 
 
 def _wait_for_files(rank: Rank, word: str, count: int) -> None:
-    """Wait until so many ranks of this attempt have said it."""
+    """Waits until `count` ranks of this attempt have written the file of this word."""
     folder, give_up = _shared(rank), time.monotonic() + 240
     while len(list(folder.glob(f"{word}-{rank.attempt}-*"))) < count and time.monotonic() < give_up:
         rank.sleep(0.01)
 
 
 def one_leaves(rank: Rank, which: str, code: str) -> int:
-    """One rank fails, with nothing said; the others would work for ten minutes."""
+    """One rank exits without output; the others would run for ten minutes."""
     _all_are_here(rank)
     if rank.rank == int(which):
         return int(code)
@@ -147,13 +153,13 @@ def one_dies(rank: Rank, which: str, number: str) -> None:
 
 
 def killed_once(rank: Rank, which: str) -> None:
-    """In the first attempt one rank is killed; the next ends well."""
+    """Kills one rank in the first attempt; the next attempt succeeds."""
     if rank.attempt == 1:
         one_dies(rank, which, "9")
 
 
 def one_raises(rank: Rank, which: str) -> None:
-    """One rank raises at step 3; the others find their peer gone and say so, loudly, once they are told to end."""
+    """One rank raises at step 3; on SIGTERM, the others raise an error about their closed connection."""
     _all_are_here(rank)
     for step in range(1, 4):
         if rank.rank == int(which) and step == 3:
@@ -172,7 +178,7 @@ def sleep(rank: Rank, seconds: str) -> None:
 
 
 def last_words(rank: Rank, seconds: str) -> int:
-    """Saves for some seconds when it is told to end, and ends well."""
+    """Saves for some seconds after SIGTERM, and exits with 0."""
     told: list[bool] = []
 
     def save() -> None:
@@ -190,7 +196,7 @@ def last_words(rank: Rank, seconds: str) -> int:
 
 
 def last_words_or_fail(rank: Rank, which: str, seconds: str) -> int:
-    """One rank fails, once the others are ready; they save."""
+    """One rank fails once the others are ready; the others save."""
     if rank.rank == int(which):
         _wait_for_files(rank, "ready", int(rank.env["WINDLASS_WORLD_SIZE"]) - 1)
         return 4
@@ -204,7 +210,7 @@ def deaf(rank: Rank) -> None:
 
 
 def lines(rank: Rank, count: str, per_write: str) -> None:
-    """`count` numbered lines, so many in each write."""
+    """Writes `count` numbered lines, `per_write` in each write."""
     step = int(per_write)
     for start in range(0, int(count), step):
         numbers = range(start, start + step)
@@ -231,7 +237,7 @@ def fail_until(rank: Rank, attempt: str) -> int:
 
 
 def fail_at_start(rank: Rank) -> None:
-    """Fails in the same way in every attempt, before any step."""
+    """Fails with the same error in every attempt, before any step."""
     raise ValueError("no shard 11 of 10")
 
 
@@ -243,7 +249,7 @@ def fail_at_step(rank: Rank, step: str) -> None:
 
 
 def work_and_wait(rank: Rank, step: str) -> None:
-    """In the first attempt waits after a step for a signal, and saves when it comes; the next begins there."""
+    """Waits for SIGTERM after a step of the first attempt and then saves; the next attempt continues from there."""
     path = Path(rank.env["WINDLASS_CHECKPOINT_DIR"], f"rank-{rank.rank}")
     saved = int(path.read_text()) if path.exists() else 0
     rank.print(f"from {saved}")
@@ -261,7 +267,7 @@ def work_and_wait(rank: Rank, step: str) -> None:
 
 
 def fail_then_tell(rank: Rank, *attempts: str) -> int:
-    """Fails in these attempts; in others it tells its environment."""
+    """Fails in the given attempts; in others, prints its environment."""
     if str(rank.attempt) in attempts:
         return 3
     rank.print(json.dumps(rank.env))
@@ -269,14 +275,14 @@ def fail_then_tell(rank: Rank, *attempts: str) -> int:
 
 
 def hang_once(rank: Rank) -> None:
-    """Says nothing for ten minutes in the first attempt."""
+    """Writes nothing for ten minutes in the first attempt."""
     rank.print("ready")
     if rank.attempt == 1:
         rank.sleep(600)
 
 
 def pause(rank: Rank, seconds: str) -> None:
-    """Is silent for some seconds, then goes on."""
+    """Writes nothing for some seconds, then continues."""
     rank.print("ready")
     rank.sleep(float(seconds))
     rank.print("on I go")
@@ -284,14 +290,14 @@ def pause(rank: Rank, seconds: str) -> None:
 
 
 def wait_for(rank: Rank, name: str) -> None:
-    """Works until there is such a file in the folder of results."""
+    """Runs until a file of this name exists in the folder of results."""
     rank.print("ready")
     while not Path(rank.env["WINDLASS_OUTPUT_DIR"], name).exists():
         rank.sleep(0.02)
 
 
 def work_until(rank: Rank, name: str) -> None:
-    """Works until there is such a file in the folder that all ranks share."""
+    """Runs until a file of this name exists in the folder that all ranks share."""
     rank.print("ready")
     while not (_shared(rank) / name).exists():
         rank.sleep(0.02)
@@ -299,7 +305,7 @@ def work_until(rank: Rank, name: str) -> None:
 
 
 def interrupted_once(rank: Rank, name: str) -> None:
-    """Works until its machine is taken away, and is done at its second start."""
+    """Runs until its machine is taken away; the second start succeeds."""
     first = _shared(rank) / name
     if not first.exists():
         first.touch()
@@ -316,7 +322,7 @@ def report(rank: Rank, steps: str) -> None:
 
 
 def bar(rank: Rank, total: str) -> None:
-    """What tqdm writes: one line that is drawn over and over."""
+    """Writes a progress bar like tqdm: one line that is redrawn."""
     for step in range(1, int(total) + 1):
         share = step / int(total)
         mark = "#" * int(10 * share)
@@ -337,13 +343,13 @@ def phases(rank: Rank, seconds: str) -> None:
 
 
 def keep_result(rank: Rank) -> None:
-    """Writes into the folders that it was given, which are there."""
+    """Writes to the folders in its environment, which exist already."""
     for name in ("WINDLASS_OUTPUT_DIR", "WINDLASS_CHECKPOINT_DIR"):
         Path(rank.env[name], f"rank-{rank.rank}.txt").write_text(rank.env["WINDLASS_RUN_ID"])
 
 
 def play(rank: Rank) -> int | None:
-    """The behaviour that the rank's arguments name."""
+    """Runs the function that the rank's arguments name."""
     code = globals()[rank.argv[1]](rank, *rank.argv[2:])
     return code if isinstance(code, int) else None
 

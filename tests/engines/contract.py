@@ -1,13 +1,12 @@
-"""What every engine promises, in every way of running a job: written once, passed by all.
+"""The contract of engines: test cases that every engine must pass, in every way of running jobs.
 
-A new way is a class in the engine's test file:
+A new way is a class in the tests of its engine:
 
     class TestWarm(Contract):
         way = Way("local warm", connect, plan, can)
 
-What the ranks of these runs do stands in `behaviours.py`, a script to real engines and a function to the fake one;
-what only files can do, in `scripts/`. A case that makes no sense for a way is marked by what it `needs`, and shown as
-such in the table at the end of the tests.
+The ranks of these runs execute functions of `behaviours.py`, which is a script for real engines. Behaviour that needs a
+file is in `scripts/`. `needs` marks cases that do not apply to every way; the table after the tests shows them as such.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ways in which a job can be run, and a laboratory that runs behaviours in one of them."""
+"""Ways of running jobs, and a harness that runs functions of `behaviours.py` in one of them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from windlass.supervise.recorder import BEGINNING
 BEHAVIOURS = Path(__file__).with_name("behaviours.py")
 SCRIPTS = Path(__file__).with_name("scripts")
 PATIENCE_SECONDS = 240.0
-"""Within which a run ends that can end; far more than it takes, for machines that are busy."""
+"""Time limit of a run in seconds, far more than a run needs on a busy machine."""
 OF_OPEN_MPI = ("OMPI_", "PMIX_", "OPAL_", "ORTE_", "IPATH_", "HFI_", "PSM")
-"""How the names begin of what Open MPI adds to the environment of a rank."""
+"""Prefixes of the environment variables that Open MPI sets for a rank."""
 
 
 class Can(enum.Enum):
-    """What a way has that another may lack; the value ends the sentence `this way has no …`.
+    """Abilities that some ways lack; the value completes the sentence `this way has no …`.
 
-    A case that needs what a way lacks is not collected for it: there is nothing to run, so there is nothing to skip.
+    A case that needs a missing ability is not collected: it would have nothing to run.
     """
 
     PROCESSES = "processes of its own"
@@ -57,7 +57,9 @@ class Can(enum.Enum):
 
 
 class Aspect(enum.Enum):
-    """What is a variant's own; the others of its engine's cases run in another way of the engine."""
+    """Aspects in which a variant differs from another way of its engine. Cases of all other aspects run in that way
+    only.
+    """
 
     START = "how ranks are started: numbers, environment, arguments"
     MEETING = "where ranks meet"
@@ -70,46 +72,46 @@ class Aspect(enum.Enum):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run a job: an engine, and the job fields that choose this way of it."""
+    """One way of running jobs: an engine, and the job fields that select the way."""
 
     name: str
     connect: Callable[[Store], Engine]
     plan: Callable[[Job, Path, Path, str], Plan]
-    """From a job, the folder that its paths are relative to, the home of the records and a run id."""
+    """Returns the plan of a job, from the folder of its relative paths, the home of the records and a run id."""
     can: frozenset[Can]
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Job fields that all runs of this way have."""
+    """Job fields of all runs."""
     torch_fields: Mapping[str, Any] = field(default_factory=dict)
     """Job fields of runs whose ranks import torch."""
     adds: tuple[str, ...] = ()
-    """How the names begin of variables that its launcher gives to the ranks."""
+    """Prefixes of the variables that the launcher sets for ranks."""
     patience_seconds: float = PATIENCE_SECONDS
-    """How long a run of some seconds may take on a busy machine."""
+    """Time limit in seconds for a run that takes seconds on an idle machine."""
     clean_up: Callable[[Path], object] = lambda home: None
-    """Ends what the way keeps under its home for the next run, such as processes that have imported ahead."""
+    """Ends processes that outlive a run under the home, such as warm processes."""
     differs_in: frozenset[Aspect] = frozenset(Aspect)
-    """Of a variant, which has its supervisor, logs and record in common with another way: what is its own."""
+    """Aspects in which this variant differs from the way with which it shares supervisor, logs and record."""
     has_every_value: bool = False
-    """Whether CI runs cases that have parameters with all their values, not with the first alone."""
+    """Whether CI runs parametrized cases with all values, and not just with the first."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is no variant of another one: all cases are run this way, but for those of its worker."""
+        """Whether this way is not a variant, so that it runs all cases except those of the worker."""
         return self.differs_in >= frozenset(Aspect) - {Aspect.PROGRAM}
 
 
 def needs(*abilities: Can) -> pytest.MarkDecorator:
-    """Marks a case that makes sense only where a way can do this."""
+    """Marks a case that applies only to ways with these abilities."""
     return pytest.mark.needs(*abilities)
 
 
 def differs(*aspects: Aspect) -> pytest.MarkDecorator:
-    """Marks a case for the variants that differ in one of these; a case without the mark is for whole ways alone."""
+    """Marks a case that also runs for variants that differ in one of these aspects."""
     return pytest.mark.differs(*aspects)
 
 
 class Run:
-    """A run that was started, and what can be seen of it."""
+    """A run that was started, with accessors for its status, events and logs."""
 
     def __init__(self, harness: Harness, run_id: str) -> None:
         self.harness = harness
@@ -128,31 +130,31 @@ class Run:
         return self.harness.store.run_dir(self.id)
 
     def wait(self) -> Status:
-        """The status at the end. A run that does not end is a failed test, and is stopped."""
+        """Waits for the end of the run and returns its status. Fails the test if the run does not end in time."""
         patience = self.harness.way.patience_seconds
         status = self.harness.engine.wait(self.id, patience)
         assert status.phase.is_terminal, f"{self.id} is {status.phase} after {patience:g} s\n{self.text()}"
         return status
 
     def succeeded(self) -> Run:
-        """Itself, once it has ended. A run that ends otherwise is a failed test."""
+        """Waits for the end of the run, asserts that it succeeded, and returns the run."""
         status = self.wait()
         assert status.phase is Phase.SUCCEEDED, f"{status}\n{self.text()}"
         return self
 
     @property
     def verdict(self) -> Verdict:
-        """What `why` says of it."""
+        """Verdict that `why` reports."""
         return diagnose(self.harness.engine.observe(self.id)).verdict
 
     def until(self, happened: Callable[[Run], object], seconds: float | None = None) -> Run:
-        """Wait until something can be seen; without `seconds`, for as long as the way is waited for."""
+        """Waits until `happened` is true, for at most `seconds`; default: the time limit of the way."""
         seconds = seconds or self.harness.way.patience_seconds
         until(lambda: happened(self), lambda: f"it did not happen; {self.status}\n{self.text()}", seconds)
         return self
 
     def until_ready(self, num_ranks: int = 1) -> Run:
-        """Wait until so many ranks have printed `ready` and the record knows that they work."""
+        """Waits until `num_ranks` ranks have printed `ready` and the record shows that the run has started."""
         self.until(lambda run: run.text().count("ready\n") >= num_ranks)
         return self.until(lambda run: run.status.phase not in BEGINNING)
 
@@ -161,7 +163,7 @@ class Run:
         return list(RunLogs(self.dir).read(**chosen))
 
     def bring_logs(self) -> None:
-        """Fill the folder of the run where its supervisor, which else does, is not on this machine."""
+        """Reads the logs into the folder of the run, for runs whose supervisor is not on this machine."""
         with contextlib.suppress(EngineError), self.harness.engine.logs(self.id):
             pass
 
@@ -173,7 +175,7 @@ class Run:
         return (self.dir / f"attempt-{attempt}" / f"rank-{rank}.log").read_bytes()
 
     def json_of_ranks(self, attempt: int = 1) -> dict[int, Any]:
-        """What each rank printed as its one line of JSON."""
+        """Returns the line of JSON that each rank printed, by rank."""
         return {line.rank: json.loads(line.text) for line in self.lines(attempt=attempt) if line.text[:1] in "{["}
 
     def exit_codes(self) -> list[int | None]:
@@ -181,7 +183,7 @@ class Run:
 
 
 class Harness:
-    """Runs jobs in one way, with records of its own."""
+    """Runs jobs in one way, with separate records."""
 
     def __init__(self, way: Way, home: Path) -> None:
         self.way = way
@@ -190,11 +192,13 @@ class Harness:
         self.engine = way.connect(self.store)
         self.runs: list[Run] = []
         self._num_planned = 0
-        """An id is never used twice: in a cluster, what a removed run has made goes some time later."""
+        """Number in the last run id. Ids are not reused: a cluster deletes objects of a removed run with a delay."""
         self._finished: dict[str, Run] = {}
 
     def plan(self, *words: str, base: Path = BEHAVIOURS.parent, **fields: Any) -> Plan:
-        """The plan of a run of these words, a behaviour with its arguments unless the first is a script."""
+        """Plans a run of these words: a script with its arguments, or a function of `behaviours.py` with its
+        arguments.
+        """
         if not fields.get("command") and not words[0].endswith(".py") and words[0] != "-m":
             words = (BEHAVIOURS.name, *words)
         fields = {"name": "case", **({"run": shlex.join(words)} if words else {}), **self.way.fields, **fields}
@@ -209,7 +213,7 @@ class Harness:
         return run
 
     def finish(self, *words: str, **fields: Any) -> Run:
-        """A run that has ended. Asked for the same again, the same run: cases share what they look at."""
+        """Returns a run that has ended. The same arguments return the same run, so that cases share it."""
         key = repr((words, fields))
         if key not in self._finished:
             run = self.start(*words, **fields)
@@ -218,11 +222,11 @@ class Harness:
         return self._finished[key]
 
     def prepare(self) -> None:
-        """Have done what a way does once, such as to import ahead: what follows is about time."""
+        """Runs a job once, so that one-time work such as imports in advance does not affect a later measurement."""
         self.start("leave", "0").wait()
 
     def close(self) -> None:
-        """End what still goes on."""
+        """Ends all runs that are still active."""
         for run in self.runs:
             self.engine.stop(run.id, now=True)
         for run in self.runs:
@@ -232,13 +236,15 @@ class Harness:
 
 
 def files_of_mpi(run: Run) -> list[Path]:
-    """The folder of the mpirun of `scripts/mpi.py` and the memory that its ranks share, as rank 1 told them."""
+    """Returns the folder of mpirun and the shared memory files of its ranks, as rank 1 of `scripts/mpi.py` printed
+    them.
+    """
     lines = [line for line in run.text(ranks=[1]).splitlines() if line.startswith("files ")]
     return [Path(name) for name in lines[0].split()[1:]] if lines else []
 
 
 class Case:
-    """What all cases share. A way is tested by a class `Test…(Contract)` with `way` set."""
+    """Base class of the cases. A way is tested by a class `Test…(Contract)` with `way` set."""
 
     way: Way
 

@@ -1,7 +1,7 @@
-"""The matrix of the contract: each case in each way passed, failed, or makes no sense there, and why.
+"""Table of the contract: whether each case passed, failed or does not apply in each way, with the reason.
 
-Every run of pytest prints what it knows and adds it to `.cache/contract.json`. `python -m tests.engines.matrix` makes
-`docs/reference/contract-matrix.md` of that, once all ways have been run.
+Every run of pytest prints its results and adds them to `.cache/contract.json`. After all ways have been run, `python -m
+tests.engines.matrix` writes `docs/reference/contract-matrix.md`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COLUMNS = (
     "sagemaker-local",
     "sagemaker, emulated",
 )
-"""Ways of the page."""
+"""Ways that are columns of the page."""
 MARKS = {"passed": "✓", "failed": "✗", "error": "✗"}
 LEFT_OUT = "–"
 Row = dict[str, str]
 Cells = dict[str, Row]
-"""By way and case: a mark, or why the case was left out."""
+"""Results by way and case: a mark, or the reason why the case does not apply."""
 HEAD = """<!-- Made by `python -m tests.engines.matrix` from the results of the tests. -->
 
 # The contract of the engines
@@ -50,7 +50,7 @@ the first. `make nightly` runs everything.
 
 
 def results(reports: Iterable[Any], outcome: str) -> Iterator[tuple[str, str, str]]:
-    """Way, case and mark of the reports on cases of the contract."""
+    """Yields way, case and mark for each report of a contract case."""
     for report in reports:
         path, _, rest = report.nodeid.partition("::")
         owner, _, case = rest.partition("::")
@@ -59,7 +59,7 @@ def results(reports: Iterable[Any], outcome: str) -> Iterator[tuple[str, str, st
 
 
 def left_out(nodeids: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Way, case and reason of the cases that make no sense for the ways of these tests."""
+    """Yields way, case and reason for each case that does not apply to the ways of these tests."""
     owners = {tuple(nodeid.split("::")[:2]) for nodeid in nodeids if nodeid.count("::") == 2}
     for path, owner in sorted(owners):
         found = _class(path, owner)
@@ -71,7 +71,7 @@ def left_out(nodeids: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _class(path: str, owner: str) -> Any:
-    """The class of a way, if this is one."""
+    """Returns the class of a way, or None if the name is not one."""
     if not path.startswith(("tests/engines/", "tests/cluster/test_contract")) or not owner.startswith("Test"):
         return None
     found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), owner, None)
@@ -79,14 +79,16 @@ def _class(path: str, owner: str) -> Any:
 
 
 def contract() -> type:
-    """All cases; imported late, since pytest looks into the modules with cases before they are imported."""
+    """Returns all cases. Imported late, because pytest must rewrite the assertions of the modules before their
+    import.
+    """
     from tests.engines.contract import Contract
 
     return Contract
 
 
 def gathered(found: Iterable[tuple[str, str, str]]) -> Cells:
-    """By way and case."""
+    """Groups results by way and case."""
     cells: Cells = {}
     for way, case, mark in found:
         cells.setdefault(way, {})[case] = mark
@@ -94,7 +96,7 @@ def gathered(found: Iterable[tuple[str, str, str]]) -> Cells:
 
 
 def table(cells: Cells) -> Iterator[str]:
-    """What is printed: cases × ways."""
+    """Yields the lines of the printed table: cases × ways."""
     ways, cases = sorted(cells), sorted({case for row in cells.values() for case in row})
     width = max(map(len, cases))
     yield f"{'':{width}}  {'  '.join(ways)}"
@@ -105,7 +107,7 @@ def table(cells: Cells) -> Iterator[str]:
 
 
 def keep(cells: Cells) -> None:
-    """Add these results to those that are known."""
+    """Adds these results to the stored ones."""
     known = read()
     for way, row in cells.items():
         known[way] = {**known.get(way, {}), **row}
@@ -114,7 +116,7 @@ def keep(cells: Cells) -> None:
 
 
 def read() -> Cells:
-    """What is known."""
+    """Reads the stored results."""
     try:
         found: Cells = json.loads(KNOWN.read_text())
     except (OSError, ValueError):
@@ -126,7 +128,7 @@ def read() -> Cells:
 
 
 def page(cells: Mapping[str, Row]) -> str:
-    """The page of the documentation. Cases with several parameters are one row, which passes if all do."""
+    """Returns the page of the documentation. Parametrized cases are one row, which passes if all values do."""
     merged = {way: _merged(cells.get(way, {})) for way in COLUMNS}
     cases = sorted({case for row in merged.values() for case in row})
     whys = sorted({mark for row in merged.values() for mark in row.values() if mark not in MARKS.values()})
@@ -148,7 +150,7 @@ def _merged(row: Mapping[str, str]) -> Row:
 
 
 def main() -> int:
-    """Make the page; 1 where a way has not been run."""
+    """Writes the page; returns 1 if a way has not been run."""
     known = read()
     missing = [way for way in COLUMNS if way not in known]
     if missing:

@@ -1,4 +1,4 @@
-"""A command that plans a run sends the code as it was packed for the plan; one that reads the plan packs it again."""
+"""The command that makes a plan sends the code that was packed for it; a command that reads the plan packs it again."""
 
 from __future__ import annotations
 

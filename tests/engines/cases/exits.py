@@ -1,4 +1,4 @@
-"""How ranks end, and what the run makes of it: exit codes, signals, the first cause, restarts."""
+"""Ends of ranks and their effect on the run: exit codes, signals, root cause, restarts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Exits(Case):
     def test_the_first_failure_ends_the_others(self, harness: Harness) -> None:
         run = harness.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 5)
-        assert run.exit_codes() == [-signal.SIGTERM, -signal.SIGTERM, 5, -signal.SIGTERM]  # else they end well
+        # without SIGTERM, the other ranks would exit with 0
+        assert run.exit_codes() == [-signal.SIGTERM, -signal.SIGTERM, 5, -signal.SIGTERM]
 
     def test_a_rank_that_left_silently_is_the_first_cause(self, harness: Harness) -> None:
         cause = harness.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2).status.cause
@@ -95,7 +96,7 @@ class Exits(Case):
         assert [attempt.phase for attempt in run.status.attempts] == [Phase.FAILED, Phase.FAILED, Phase.SUCCEEDED]
         for number in (1, 2, 3):
             ranks = run.json_of_ranks(attempt=number)
-            assert ranks  # one of the two may have been ended before it said anything
+            assert ranks  # one of the two ranks may have been ended before it printed anything
             for env in ranks.values():
                 assert env["WINDLASS_ATTEMPT"] == str(number)
                 assert env["TORCHELASTIC_RESTART_COUNT"] == str(number - 1)

@@ -1,4 +1,4 @@
-"""A script cannot tell from `python script.py`, and nothing that it starts outlives the run."""
+"""A script behaves as under `python script.py`, and no process that it starts outlives the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.worker.protocol import FileSize
 
 
 def other_pythons() -> dict[str, str]:
-    """One interpreter of each other version, from 3.9 on, that is on the PATH or kept by pyenv."""
+    """Returns one interpreter of each other version from 3.9 that is on the PATH or installed by pyenv."""
     folders = [*os.environ.get("PATH", "").split(os.pathsep), *map(str, Path.home().glob(".pyenv/versions/*/bin"))]
     found: dict[str, str] = {}
     for folder, minor in itertools.product(folders, range(9, 20)):
@@ -36,13 +36,13 @@ NO_OTHER = pytest.param("", marks=pytest.mark.skip(reason="no other Python from 
 
 
 def bare(*words: str, base: Path = SCRIPTS) -> subprocess.CompletedProcess[str]:
-    """What `python WORDS…` does in a folder."""
+    """Runs `python WORDS…` in a folder."""
     command = [sys.executable, *words]
     return subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=240, check=False)
 
 
 def alive(mark: str) -> list[int]:
-    """Pids of processes whose command line ends with `mark`."""
+    """Returns the pids of processes whose command line ends with `mark`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,4 +1,4 @@
-"""How runs are stopped, watched, shared and removed."""
+"""Runs are stopped, watched, shared and deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ with Store(Path(sys.argv[1])) as store:
 
 
 def seconds_to_stop(run: Run, *, now: bool = False) -> float:
-    """How long a stop takes: at least what a rank was given. That it did not take too long shows in the exit codes."""
+    """Returns the seconds that a stop takes. Only lower bounds are tested; exit codes show that ranks were not killed
+    late.
+    """
     start = time.monotonic()
     run.harness.engine.stop(run.id, now=now)
     run.wait()
@@ -141,7 +143,7 @@ class Life(Case):
                 seen.append(line.text)
                 if seen.count("ready") == 2 and "saving" not in seen:
                     harness.engine.stop(run.id)
-        own = [text for text in seen if text in ("ready", "saved", "saving")]  # and no stacks
+        own = [text for text in seen if text in ("ready", "saved", "saving")]  # without stacks
         assert sorted(own) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
 
     @needs(Can.FILES)

@@ -1,4 +1,4 @@
-"""What ranks write is kept, byte for byte and in order, and what it says of progress is seen."""
+"""Output of ranks is stored byte for byte and in order, and progress in it is recognized."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Logs(Case):
         for rank in range(NUM_RANKS):
             expected = b"".join(b"%d line %d of this rank\n" % (rank, number) for number in range(LINES_PER_RANK))
             got = run.raw(rank)
-            if got != expected:  # pytest compares what stands in an assertion, which takes minutes here
+            if got != expected:  # pytest's comparison of long lists in an assertion takes minutes
                 assert Can.FILES not in harness.way.can, difference(got.splitlines(), expected.splitlines())
                 assert_missing_lines_are_told(got.splitlines(), expected.splitlines())
 
@@ -34,7 +34,7 @@ class Logs(Case):
     @needs(Can.EVERY_LINE)
     def test_the_merged_stream_has_every_line_of_every_rank(self, harness: Harness) -> None:
         per_write = "1" if Can.PROCESSES in harness.way.can else "125"
-        # With all the lines, the run of the case above is this one too.
+        # With all lines, this case shares the run of the case above.
         num_lines = LINES_PER_RANK if IS_NIGHTLY else LINES_PER_RANK // 50
         run = harness.finish("lines", str(num_lines), per_write, nodes=2, procs_per_node=NUM_RANKS // 2)
         run.bring_logs()
@@ -95,11 +95,13 @@ class Logs(Case):
             assert status.times.phases[phase] > 0.3, (
                 phase,
                 status.times.phases,
-            )  # a line is seen some time after it was written
+            )  # a line is read some time after it was written
 
 
 def assert_missing_lines_are_told(got: list[bytes], expected: list[bytes]) -> None:
-    """A log that a kubelet rotates may lack lines where the node is very busy: how many is said (decision 0009)."""
+    """Asserts that missing lines are reported with their number: logs that a kubelet rotates may lose some (decision
+    0009).
+    """
     kept = [line for line in got if not GAP.match(line)]
     num_missing = sum(int(found[1].replace(b",", b"")) for line in got if (found := GAP.match(line)))
     assert len(kept) + num_missing == len(expected), difference(got, expected)
@@ -109,6 +111,8 @@ def assert_missing_lines_are_told(got: list[bytes], expected: list[bytes]) -> No
 
 
 def difference(got: list[bytes], expected: list[bytes]) -> str:
-    """Where two logs part: how many lines are missing or too many, and the lines about the place."""
+    """Describes where two logs differ: the number of missing or additional lines, and the lines around the
+    first one.
+    """
     at = next((at for at, (one, other) in enumerate(zip(got, expected, strict=False)) if one != other), len(got))
     return f"{len(got)} lines of {len(expected)}; at {at}: {got[at - 1 : at + 3]}, not {expected[at - 1 : at + 3]}"

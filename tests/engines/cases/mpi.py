@@ -1,4 +1,4 @@
-"""What holds for ranks of mpirun wherever their nodes are: on the host, or each in a network of its own."""
+"""Properties of mpirun's ranks that hold with nodes on the host, and with a separate network for each node."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def a_killed_node_leaves_neither_processes_nor_files(harness: Harness, **fields:
     assert all(path.exists() for path in files_of_mpi(run))
     os.kill(node, 9)
     assert run.wait().phase is Phase.FAILED
-    until(lambda: not process.of_session(node), "processes are left")  # a killed one may take a moment to end
+    until(lambda: not process.of_session(node), "processes are left")  # a killed process may take a moment to end
     assert [path for path in files_of_mpi(run) if path.exists()] == []

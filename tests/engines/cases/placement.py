@@ -1,4 +1,4 @@
-"""Ranks know where they are: numbers, environment, arguments, folders."""
+"""Ranks get their numbers, environment, arguments and folders."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.statuses import cause_of
 
 SHAPES = [(3, 2), (2, 2), (1, 1)]
 NUMBERS = ("$WINDLASS_RANK", "--local_rank=$WINDLASS_LOCAL_RANK", "${WINDLASS_NODE_RANK}", "$LOCAL_RANK")
-"""Arguments that differ by rank, and one that no rank gets filled in."""
+"""Arguments with variables that differ by rank, and one variable that is not replaced."""
 
 OF_TORCHRUN_ALONE = {
-    "TORCHELASTIC_ERROR_FILE",  # a file for its agent to read; our worker reads the traceback in the log
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",  # an option of its agent
+    "TORCHELASTIC_ERROR_FILE",  # a file for torchrun's agent; Windlass's worker reads the traceback in the log
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",  # an option of torchrun's agent
 }
 OF_WINDLASS_ALONE = {
-    "NODE_RANK",  # the name that other launchers give to GROUP_RANK
+    "NODE_RANK",  # the name of GROUP_RANK in other launchers
     "PYTHONUNBUFFERED",
     "PYTHONFAULTHANDLER",
     "GLOO_SOCKET_IFNAME",
@@ -37,18 +37,18 @@ DIFFERENT = {
     "MASTER_ADDR": r"localhost|127\.0\.0\.1|10\.77\.0\.1|algo-1",
     "MASTER_PORT": r"\d{4,5}",
     "TORCHELASTIC_RUN_ID": r".+",
-    "TORCHELASTIC_USE_AGENT_STORE": r"True|False",  # it keeps the store of rank 0 in its agent; ours is rank 0's own
-    "OMP_NUM_THREADS": r"\d+",  # it gives 1; we share the cores out
+    "TORCHELASTIC_USE_AGENT_STORE": r"True|False",  # torchrun runs the store of rank 0 in its agent, Windlass in rank 0
+    "OMP_NUM_THREADS": r"\d+",  # torchrun sets 1; Windlass divides the cores among ranks
 }
 
 
 def ask_torchrun() -> dict[str, dict[str, str]]:
-    """By rank, what real torchrun adds to, or changes in, the environment of two ranks."""
+    """Returns the variables that real torchrun sets or changes for two ranks, by rank."""
     environ = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", *OF_WINDLASS_ALONE)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(BEHAVIOURS), "environment"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=True)
-    # Two ranks share its output: one may come between the line of the other and its end.
+    # Both ranks write to the same output: one line may end after the other has begun.
     found = [json.loads(line) for line in done.stdout.replace("}{", "}\n{").splitlines() if line.startswith("{")]
     return {env["RANK"]: {n: v for n, v in env.items() if environ.get(n) != v} for env in found}
 
@@ -56,18 +56,18 @@ def ask_torchrun() -> dict[str, dict[str, str]]:
 class Placement(Case):
     @property
     def of_torch(self) -> dict[str, str]:
-        """Fields by which one rank has the variables of torchrun too."""
+        """Job fields with which a single rank also gets torchrun's variables."""
         return {"launcher": "torchrun"} if Can.ANY_LAUNCHER in self.way.can else {}
 
     def numbered(self, harness: Harness, nodes: int, procs: int) -> dict[int, Any]:
-        """By rank, its variables and its arguments."""
+        """Returns the variables and arguments of each rank."""
         found = harness.finish("environment", *NUMBERS, nodes=nodes, procs_per_node=procs, **self.of_torch)
         return found.json_of_ranks()
 
     @pytest.fixture(scope="class")
     @classmethod
     def torchrun_environments(cls, tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, str]]:
-        """What `ask_torchrun` found, once for all engines."""
+        """Runs `ask_torchrun` once for all engines."""
         found = json.loads(once(tmp_path_factory, "torchrun-environments", lambda: json.dumps(ask_torchrun())))
         return {int(rank): added for rank, added in found.items()}
 
@@ -149,7 +149,7 @@ class Placement(Case):
                 for name in added - theirs.keys()
                 if not name.startswith(("WINDLASS_", "PYTEST_", *harness.way.adds))
             }
-            assert extra <= OF_WINDLASS_ALONE | {"LINES", "COLUMNS"}  # set by readline, which pytest loads
+            assert extra <= OF_WINDLASS_ALONE | {"LINES", "COLUMNS"}  # set by readline, which pytest imports
             assert not [name for name in os.environ if name not in ours[rank] and not name.startswith("PYTEST_")]
 
     @differs(Aspect.START)

@@ -1,4 +1,6 @@
-"""How a run that has ended goes on: the same record and folder, its restarts counted anew, on other nodes if wanted."""
+"""An ended run is resumed in the same record and folder, with a new count of restarts, and on other nodes if
+requested.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from windlass.spec.job import Job
 
 
 def plan_again(harness: Harness, run: Run, words: str, **fields: object) -> Plan:
-    """A plan for a run that is there already."""
+    """Returns a plan for an existing run."""
     job = Job.model_validate({"name": "case", "run": f"behaviours.py {words}", **harness.way.fields, **fields})
     return harness.way.plan(job, BEHAVIOURS.parent, harness.home, run.id)
 
@@ -65,7 +67,7 @@ class Resume(Case):
 
     @pytest.mark.slow
     def test_a_run_that_reached_its_time_limit_gets_as_much_again(self, harness: Harness) -> None:
-        """By the record: it reaches the limit anew, which would have been over when it was resumed."""
+        """The run reaches its limit again after the resume, although the limit since the first start has passed."""
         # Not over before the first attempt has begun; the supervisor itself may be a pod that has to start.
         share = 40 if Can.PROCESSES in harness.way.can else 20
         limit = 4.0 if Can.QUICK_START in harness.way.can else harness.way.patience_seconds / share

@@ -1,6 +1,7 @@
-"""What runs once on a machine before the ranks: `setup`.
+"""`setup` runs once on each machine before its ranks.
 
-No part of `Contract`, whose page has what every way passed. Pods that stay: `tests/worker/test_pod_reuse.py`.
+These cases are not part of `Contract`, whose page lists the cases that every way passes. Reused pods are tested in
+`tests/worker/test_pod_reuse.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SHOW = ["sh", "-c", 'test -e "$WINDLASS_OUTPUT_DIR/made" && echo rank "$WINDLASS
 
 
 class Setup(Case):
-    """For every way; the nodes of this machine share one set-up, and each pod or host has its own."""
+    """Cases for every way. Nodes on this machine share one setup; each pod or host has its own."""
 
     @needs(Can.PROGRAMS)
     @differs(Aspect.START)
@@ -37,7 +38,7 @@ class Setup(Case):
 
 
 class StoppedSetup(Setup):
-    """For ways whose nodes end as those of other ways do in a stop."""
+    """Cases for ways in which a stop ends nodes as in other ways."""
 
     @needs(Can.PROGRAMS)
     @differs(Aspect.SIGNALS)

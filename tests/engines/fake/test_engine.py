@@ -1,4 +1,4 @@
-"""The contract, played by threads: what a fake run shows is what a real one would show."""
+"""The contract with threads as ranks: a fake run reports what a real run would report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestFake(Contract):
 
 
 def vanish(home: Path) -> FakeEngine:
-    """An engine on the record of a process that is gone."""
+    """Returns an engine for the record of a process that has ended."""
     subprocess.run([sys.executable, "-c", VANISHES, str(home)], check=True, timeout=100)
     return FakeEngine(Store(home), lambda rank: None)
 
@@ -164,7 +164,7 @@ def test_a_rank_writes_text_as_it_writes_bytes(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
-    """A thread cannot be killed, so one that never calls us lives on; it is dead to the run."""
+    """A thread that never calls a method of its rank cannot be ended; its later output is dropped."""
     go_on, ended = threading.Event(), threading.Event()
 
     def play(rank: FakeRank) -> None:

@@ -1,4 +1,4 @@
-"""Plans jobs for the local engine, and says how their nodes were started."""
+"""Plans jobs for the local engine, and reads how their nodes were started."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from windlass.spec.targets import LocalTarget
 
 
 def plan_local(job: Job, base: Path, home: Path, run_id: str) -> Plan:
-    # Without the names of an active environment, the script's interpreter is the one that runs the tests.
+    # Without an active environment, the script's interpreter is the one that runs the tests.
     environ = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     return plan(job, LocalTarget(name="local"), read_facts(job, base=base, home=home, environ=environ), run_id)
 
 
 def starts(harness: Harness) -> set[str]:
-    """How the nodes of a run were started."""
+    """Returns how the nodes of a run were started."""
     return {event.data["start"] for event in harness.finish("environment", nodes=2).events if event.kind == "node"}

@@ -1,4 +1,4 @@
-"""What the checks finds on machines that are not well, and that it leaves nothing behind."""
+"""Checks find problems of a machine, and leave no files behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one(found: checks.Result) -> Check:
 
 
 def python_that(tmp_path: Path, script: str) -> Context:
-    """An context whose active environment has this shell script for a Python."""
+    """Returns a context whose active environment has this shell script as its Python."""
     program = tmp_path / "env" / "bin" / "python"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\n{script}\n")

@@ -1,4 +1,4 @@
-"""Results that a script leaves in its own folder are copied to the run, whatever ends meanwhile."""
+"""Results that a script writes to its code folder are copied to the run, whichever process is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract, on this machine. A way is a class."""
+"""The contract on this machine. A way is a class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks import whose interpreter does not have Windlass: its parts, and what the user has in PYTHONPATH."""
+"""Ranks whose interpreter lacks Windlass import its parts, and the user's modules in PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ except ImportError:
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter without Windlass."""
+    """Returns an interpreter without Windlass."""
     folder = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=240)
     return folder / "bin" / "python"
 
 
 def run(folder: Path, python: Path, *words: str, package: Path = PACKAGE, env: Mapping[str, str] | None = None) -> str:
-    """What a run of the script prints, started by the installation in `package`."""
+    """Returns the output of a run of the script, started by the installation in `package`."""
     (folder / "train.py").write_text(SCRIPT)
     program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.cli.entry import main; sys.exit(main())"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -1,4 +1,4 @@
-"""What ranks print of the job's secrets is masked in all that is kept and shown of their run."""
+"""Secrets of a job that ranks print are masked in all stored and displayed output of the run."""
 
 from __future__ import annotations
 

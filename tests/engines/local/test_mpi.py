@@ -1,4 +1,4 @@
-"""The contract under Open MPI's mpirun, and what only MPI has: ranks that meet by it, its end and its aborts."""
+"""The contract under Open MPI's mpirun, and cases of MPI only: rendezvous, finalize and abort."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestMpi(Contract):
     def test_a_rank_that_aborts_is_the_first_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "abort", base=SCRIPTS, procs_per_node=3)
         assert (cause_of(run.status).rank, run.status.exit_code) == (1, 7)
-        # Of what mpirun says to it, Open MPI 4.1.4 now and then loses the text and keeps an error of its own.
+        # Of mpirun's messages, Open MPI 4.1.4 sometimes loses the text and writes only its own error.
         assert (run.dir / "attempt-1" / "node-0.out").stat().st_size > 0
         assert "MPI_ABORT" not in run.text()
 
@@ -91,7 +91,7 @@ class TestMpi(Contract):
         assert "mpirun ended" in verdict.summary
 
     def test_a_rank_may_save_while_the_others_are_gone(self, harness: Harness) -> None:
-        """mpirun would have ended it within a second of the failure."""
+        """mpirun itself would end the rank within a second of the failure."""
         run = harness.finish("mpi.py", "save", base=SCRIPTS, procs_per_node=2, grace=20)
         assert (cause_of(run.status).rank, run.status.exit_code) == (1, 4)
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")

@@ -1,4 +1,6 @@
-"""Nodes with networks of their own: apart from other runs and from the host, shaped, and never left behind."""
+"""Nodes with separate networks are isolated from other runs and the host, have a limited rate, and are always
+removed.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ from windlass.spec.targets import LocalTarget
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 PATIENCE_SECONDS = 240.0
 OWN = f"net-{uuid.uuid4().hex[:6]}"
-"""How the ids of our runs begin: networks are found by them, and these tests may run in several processes at once."""
+"""Prefix of the run ids of this process: networks are found by the id, and several processes may run these tests."""
 MAY = os.geteuid() == 0 and shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is not None
 needs_root = pytest.mark.skipif(not MAY, reason="networks are made by root, with iproute2")
 
@@ -57,19 +59,19 @@ def plan_of(home: Path, run_id: str, run: str, *, local: dict[str, Any] | None =
 
 
 def names(run_id: str) -> list[str]:
-    """The namespaces that a run has now."""
+    """Returns the namespaces that a run has now."""
     return sorted(path.name for path in netns.FOLDER.glob(f"wl-{run_id}-??????-*"))
 
 
 def host_network() -> list[str]:
-    """What the host has, but for the namespaces of other tests: devices, queues, addresses, routes, mounts."""
+    """Returns devices, queues, addresses, routes and mounts of the host, without the namespaces of other tests."""
     commands = ("ip -brief link", "tc qdisc show", "ip -brief address", "ip route")
     path = netns.search_path(os.environ.get("PATH"))
     shown = [
         subprocess.run(command.split(), env={"PATH": path}, capture_output=True, text=True, check=True).stdout
         for command in commands
     ]
-    beside = ("tmpfs /", "failing /")  # small and failing disks of tests beside this one
+    beside = ("tmpfs /", "failing /")  # small and failing disks of tests that run in parallel
     mounts = [
         line
         for line in Path("/proc/self/mounts").read_text().splitlines()
@@ -79,7 +81,7 @@ def host_network() -> list[str]:
 
 
 class House:
-    """Records of their own, and what was run with them."""
+    """Separate records, and the runs that were started with them."""
 
     def __init__(self, home: Path, prefix: str) -> None:
         self.home = home
@@ -107,7 +109,7 @@ class House:
         return "".join(line.text + "\n" for line in RunLogs(self.store.run_dir(run_id)).read())
 
     def sleeper(self, **fields: Any) -> str:
-        """A run of two nodes that sleep."""
+        """Starts a run of two nodes that sleep, and returns its id."""
         run_id = self.start("behaviours.py sleep 120", code="..", **fields)
         until(lambda: self.text(run_id).count("ready\n") == 2)
         return run_id
@@ -215,7 +217,9 @@ def test_nothing_is_looked_up_for_jobs_without_networks(tmp_path: Path) -> None:
 
 
 def without_rights() -> None:
-    """Runs in a child, before its program: what root keeps in a container that was given no capabilities."""
+    """Drops capabilities in a child before its program starts, leaving those of root in a container without
+    added ones.
+    """
     pr_capbset_drop = 24
     libc = ctypes.CDLL(None)
     for bit in (12, 21):
@@ -361,13 +365,13 @@ def seconds_of_link(house: House, folder: Path, **local: str) -> float:
 
 @needs_root
 def test_a_rate_slows_the_link_down(house: House, tmp_path: Path) -> None:
-    """12 Mbit through 10 Mbit/s take 1.2 s, whatever else the machine does; unshaped they may take milliseconds."""
+    """12 Mbit at 10 Mbit/s take at least 1.2 s on any machine; without a limit, they take milliseconds."""
     assert seconds_of_link(house, tmp_path, rate="10mbit") > 1.0
-    until(lambda: seconds_of_link(house, tmp_path) < 0.5)  # more, where this machine had no time for it
+    until(lambda: seconds_of_link(house, tmp_path) < 0.5)  # repeated because a busy machine may take longer
 
 
 def can_reach(run_id: str, node: int, address: str) -> bool:
-    """Whether a node hears of another: a port on which nothing listens is refused by the node that is there."""
+    """Whether a node can reach another: the kernel of a reachable node refuses connections to an unused port."""
     (inside,) = [name for name in names(run_id) if name.endswith(f"-node-{node}")]
     program = f"import socket; socket.create_connection(('{address}', 9), timeout=0.5)"
     done = subprocess.run(
@@ -389,7 +393,7 @@ def test_a_node_can_be_cut_off_and_restored(house: House) -> None:
     assert not can_reach(run_id, 1, "10.77.0.1")
     netns.restore(run_id, 1)
     until(lambda: can_reach(run_id, 0, "10.77.0.2"))
-    assert not can_reach(run_id, 0, "192.0.2.1")  # no way leads out
+    assert not can_reach(run_id, 0, "192.0.2.1")  # there is no route out
     with pytest.raises(EngineError):
         netns.cut(run_id, 7)
     house.engine.stop(run_id, now=True)
@@ -422,7 +426,7 @@ def test_nothing_is_left_after_success_failure_restart_and_stop(house: House) ->
 def test_a_killed_supervisors_network_goes_on_and_is_removed_at_the_end(house: House) -> None:
     run_id = house.sleeper()
     os.kill(house.supervisor(run_id), signal.SIGKILL)
-    until(lambda: house.engine.status(run_id).phase is Phase.TRAINING)  # it may have known less than the ranks
+    until(lambda: house.engine.status(run_id).phase is Phase.TRAINING)  # the record may lag behind the ranks
     assert len(names(run_id)) == 3
     until(lambda: can_reach(run_id, 0, "10.77.0.2"))
     house.engine.stop(run_id)

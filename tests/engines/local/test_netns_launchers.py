@@ -1,4 +1,4 @@
-"""The contract where each node has a network of its own: nothing that is promised depends on sharing the host's."""
+"""The contract with a separate network for each node: no case depends on sharing the host's network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestNetnsWarm(Contract):
         plan_local,
         frozenset(Can),
         {"warm": ["torch"], "local": {"netns": True}},
-        adds=("NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),  # torch sets the second where it is imported
+        adds=("NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),  # torch sets TORCHINDUCTOR_CACHE_DIR on import
         differs_in=frozenset({Aspect.MEETING}),
     )
 
@@ -66,7 +66,7 @@ class TestNetnsMpi(Contract):
         frozenset(Can) - {Can.ANY_LAUNCHER},
         {"launcher": "mpi", "start": "cold", "local": {"netns": True}},
         adds=(*OF_OPEN_MPI, "NCCL_SOCKET_IFNAME"),
-        differs_in=frozenset({Aspect.MEETING}),  # how ranks end, on another node too, is of the tests below
+        differs_in=frozenset({Aspect.MEETING}),  # the tests below test how ranks end, including on another node
     )
 
     def test_ranks_of_mpi_are_those_of_the_job_and_each_is_in_the_network_of_its_node(self, harness: Harness) -> None:

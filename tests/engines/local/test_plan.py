@@ -1,4 +1,4 @@
-"""What the local plan says of a job before anything starts."""
+"""The local plan contains the notes and settings of a job before anything starts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_auto_is_a_rank_for_each_gpu_that_the_ranks_see(
 
 
 def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
-    """With an NVIDIA GPU they get most; which names torch calls deprecated changes with its releases."""
+    """With an NVIDIA GPU, ranks get the most variables. Which of them torch calls deprecated depends on its release."""
     made = plan_of(tmp_path, known={"gpus": ("T4",)})
     group = "import torch.distributed as d\nd.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)"
     done = subprocess.run(
@@ -276,7 +276,7 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str
 def test_a_script_that_is_no_file_is_refused_and_not_read(tmp_path: Path, kind: str) -> None:
     script = tmp_path / "odd.py"
     if kind == "pipe":
-        os.mkfifo(script)  # whose reader waits for a writer
+        os.mkfifo(script)  # reading a FIFO blocks until a writer opens it
     else:
         script.symlink_to("/dev/zero" if kind == "device" else "odd.py")
     assert "odd.py is not in" in notes(plan_of(tmp_path, run="odd.py"))["script-missing"]

@@ -1,4 +1,4 @@
-"""Runs that wait for slots and for other runs, with real processes: kills, stops, resumes, and what is shown."""
+"""Runs wait for slots and for other runs, with real processes: kills, stops, resumes, and output of commands."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def queue(machine: Machine) -> Machine:
 
 
 def start(machine: Machine, name: str, *options: str, code: int = 0) -> str:
-    """A detached run that ends with `code` once there is a file of its name; its id."""
+    """Starts a detached run that ends with `code` once a file of its name exists; returns its id."""
     done = machine.windlass("run", "waits.py", "--detach", "-q", "--name", name, *options, "--", name, str(code))
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def waiting(machine: Machine, name: str) -> list[str]:
-    """The ids of the runs of a job that wait."""
+    """Returns the ids of a job's waiting runs."""
     listed: list[dict[str, Any]] = json.loads(machine.windlass("ps", "-o", "json").stdout)
     return [one["id"] for one in listed if one["name"] == name and one["waits_for"]]
 
@@ -51,13 +51,13 @@ def phase(machine: Machine, run: str) -> str:
 
 
 def holders(machine: Machine) -> dict[str, tuple[int, ...]]:
-    """Which runs hold slots, as another run would see it."""
+    """Returns the slots of each run, as another run would read them."""
     others = SlotQueue(queue_folder(machine.home, "local"), "probe").others(2)
     return {one.run_id: one.slots for one in others if one.slots}
 
 
 def end_processes(machine: Machine, run: str, *, supervisor: bool = True, nodes: bool = True) -> None:
-    """SIGKILL those of one run."""
+    """Kills the supervisor and the node workers of one run."""
     for process in machine.processes():
         is_of_run = f" {run} " in process.command or f"/{run}/" in process.command
         of_rank = process.environ.get("WINDLASS_RUN_ID") == run and process.rank is not None
@@ -96,7 +96,7 @@ def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_kille
     left = until(lambda: waiting(queue, "e"), queue.supervisors)
     follower.send_signal(signal.SIGINT)
     assert (follower.communicate()[0], follower.returncode) == ("", 130)
-    assert phase(queue, left[0]) == "queued"  # Ctrl-C without a terminal detaches
+    assert phase(queue, left[0]) == "queued"  # without a terminal, Ctrl-C detaches
     assert queue.windlass("stop", stopped, left[0]).returncode == 0
     assert phase(queue, stopped) == "stopped"
     end_processes(queue, killed)

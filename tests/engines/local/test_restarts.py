@@ -1,4 +1,6 @@
-"""What ends attempts of real processes, each mechanism once; the policies are in tests/supervise/test_restarts.py."""
+"""Each mechanism that ends attempts of real processes is tested once; policies are in
+tests/supervise/test_restarts.py.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def supervisor(run: Run) -> int:
 
 
 def kill(run: Run, *pids: int) -> None:
-    """Kill at one moment, so that none sees another die."""
+    """Kills the processes at the same time, so that none observes the end of another."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     for pid in pids:
@@ -60,7 +62,7 @@ def kill(run: Run, *pids: int) -> None:
 
 
 def ends(run: Run) -> list[tuple[str, str | None]]:
-    """How each attempt ended, and why."""
+    """Returns phase and reason of each attempt."""
     return [(attempt.phase.value, attempt.reason) for attempt in run.status.attempts]
 
 
@@ -73,7 +75,7 @@ def kinds(run: Run, *wanted: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_hung_job_is_started_again_once_its_stacks_are_saved(harness: Harness) -> None:
-    # Long enough for a start; and hung ranks do not get the grace period, which is longer than the test waits.
+    # The limit is long enough for a start. Hung ranks get no grace period, which is longer here than the test waits.
     run = harness.finish("hang_once", nodes=2, procs_per_node=2, hang=5, restarts=1, grace=600)
     assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "hang"), ("succeeded", None)])
     told = kinds(run, "hang", "cause", "attempt-end")
@@ -90,7 +92,7 @@ def test_a_hung_job_is_started_again_once_its_stacks_are_saved(harness: Harness)
 
 def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(harness: Harness, tmp_path: Path) -> None:
     python = tmp_path / "python"
-    # The worker of node 1 gets as far as its interpreter, and no farther.
+    # The worker of node 1 starts its interpreter and gets no further.
     python.write_text(
         f'#!/bin/sh\ncase "$*" in *node-1.json*) exec sleep 600;; esac\nexec {shlex.quote(sys.executable)} "$@"\n'
     )
@@ -125,13 +127,13 @@ def test_a_supervisor_that_is_terminated_leaves_the_run_to_the_next_command(harn
     run.until(lambda run: process.stat(pid) is None or not harness.store.is_held(run.id))
     left = harness.store.status(run.id)
     assert (left.phase, [attempt.phase for attempt in left.attempts]) == (Phase.RESTARTING, [Phase.PREEMPTED])
-    run.wait()  # as a command does
+    run.wait()  # settles the record, as a command does
     assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("preempted", "preemption"), ("succeeded", None)])
     assert kinds(run, "notice", "adopted") == ["notice", "adopted"]
 
 
 def noticed(harness: Harness, monkeypatch: pytest.MonkeyPatch, service: Service, *words: str, **fields: Any) -> Run:
-    """A run on a machine whose metadata `service` has, asked often."""
+    """Starts a run on a machine whose metadata come from `service` and are polled often."""
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.endpoint)
     plan = harness.plan(*words, **fields)
     assert plan.nodes.notices is not None
@@ -180,7 +182,7 @@ def test_after_a_power_cut_the_next_command_starts_the_run_again(harness: Harnes
 
 
 def test_after_a_reboot_the_run_is_started_again(harness: Harness) -> None:
-    """The pids of the record may belong to other processes now: only the boot id shows that."""
+    """After a reboot, recorded pids may belong to other processes: only the boot id shows that."""
     run = harness.start("killed_once", "9", restarts=1)
     run.until(lambda run: len(run.status.ranks) == 1 and all(state.pid for state in run.status.ranks))
     kill(run, supervisor(run), node_pid(run))
@@ -194,10 +196,10 @@ def test_after_a_reboot_the_run_is_started_again(harness: Harness) -> None:
 
 
 def test_a_run_that_was_resumed_and_lost_its_command_at_once_is_adopted(harness: Harness) -> None:
-    """The command that resumed it has written so, and was killed before it started a supervisor."""
+    """The command that resumed the run was killed after it had recorded that, before it started a supervisor."""
     run = harness.start("fail_then_tell", "1", restarts=0)
     run.wait()
-    writer = until(lambda: harness.store.writer(run.id))  # its supervisor releases the record after the end
+    writer = until(lambda: harness.store.writer(run.id))  # the supervisor releases the record after the end
     assert writer is not None
     writer.append(entry_of("resume", {"reason": "asked"}))
     writer.close()
@@ -219,12 +221,12 @@ def test_a_command_in_a_copy_of_a_home_ends_no_process_of_the_original(
         assert status.supervision.condition.message.startswith(f"supervised by the original in {run.dir}")
         (tmp_path / "go").touch()
         assert run.wait().phase is Phase.SUCCEEDED
-        # The original records its end and then releases its lock: until that, the copy leaves the run to it.
+        # The original records its end before it releases its lock; until then, the copy does not take over the run.
         until(lambda: LocalEngine(store).status(run.id).phase.is_terminal)
 
 
 def copied(home: Path, to: Path) -> Path:
-    """A copy of a home in which a run goes on."""
+    """Copies a home in which a run is active."""
     shutil.copytree(home, to, ignore=shutil.ignore_patterns("record.*"))
     with closing(sqlite3.connect(home / "record.db")) as old, closing(sqlite3.connect(to / "record.db")) as new:
         old.backup(new)

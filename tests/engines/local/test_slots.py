@@ -1,4 +1,4 @@
-"""Slots of a target of this machine: whose turn it is, what the kernel gives back, and what a run records of it."""
+"""Slots of a target on this machine: order of runs, release by the kernel, and the record of a run."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_slots_come_back_when_all_processes_of_their_run_have_ended(folder: Path
     holder, waiting = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     assert take(holder, "a", 1) == (0,)
     assert take(waiting, "b", 2) == ()
-    worker = os.dup(holder.lock or -1)  # as a node worker inherits it
+    worker = os.dup(holder.lock or -1)  # inherited like the descriptor of a node worker
     holder.close()
     assert take(waiting, "b", 2) == ()
     os.close(worker)
@@ -88,7 +88,7 @@ def test_a_waiting_run_whose_processes_have_ended_keeps_no_other_waiting(folder:
     holder.leave()
     assert take(second, "c", 3) == (0,)
     assert sorted(path.name for path in folder.iterdir()) == [LOCK, "c"]
-    assert take(first, "b", 2) == ()  # it is back
+    assert take(first, "b", 2) == ()  # the slot is taken again
 
 
 def test_the_next_supervisor_keeps_what_nodes_hold(folder: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: st
     (folder / "a").write_text(text)
     slots, why, _ = other.take(Ticket("b", 1, since=2), 4)
     assert (slots, "none is free: a holds an unknown number, since its file is damaged" in why) == ((), True)
-    assert take(holder, "a", 1, total=4) == (0,)  # it writes it again
+    assert take(holder, "a", 1, total=4) == (0,)  # the holder writes its ticket again
     assert take(other, "b", 2, total=4) == (1,)
 
 
@@ -149,7 +149,7 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
 
 
 def no_look(_store: Store, _run_id: str) -> None:
-    """The record of the other run is as it is."""
+    """Leaves the record of the other run unchanged."""
 
 
 def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeClock]:

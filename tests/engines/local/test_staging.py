@@ -1,4 +1,4 @@
-"""Data sets are staged by a process of their own before the first attempt, whatever is killed meanwhile."""
+"""A separate process stages data sets before the first attempt, whichever process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def job(tmp_path: Path, source: Path) -> dict[str, Any]:
 
 
 def locked(harness: Harness, source: Path) -> AbstractContextManager[None]:
-    """Meanwhile no process can fetch the set."""
+    """Keeps other processes from fetching the data set in the meantime."""
     return held(staging_lock(harness.home / "data", Address("folder", "", str(source))))
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Meanwhile no process can lock the file."""
+    """Keeps other processes from locking the file in the meantime."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A script that posts its progress, as libraries do by themselves, is seen to make it."""
+"""Progress that a script posts, as some libraries do on their own, is recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ if os.environ["RANK"] == "1":
 
 
 def finish(folder: Path, script: str, job: str, **environ: str) -> dict[str, Any]:
-    """The progress of a run of `script` with the lines of `job`; the record is in `folder/home`."""
+    """Returns the progress of a run of `script` with additional lines in its `job` file; the record is in
+    `folder/home`.
+    """
     (folder / "train.py").write_text(script)
     (folder / "job.yaml").write_text(f"name: posts\nrun: train.py\n{job}")
     windlass = [sys.executable, "-m", "windlass"]
@@ -68,7 +70,7 @@ def test_what_a_rank_posts_is_the_runs_progress(tmp_path: Path, way: str) -> Non
 
 
 def hold_to_secrecy(tmp_path: Path) -> None:
-    """The token is in no plan, log or record, and ends with the run."""
+    """Asserts that the token is in no plan, log or record, and is invalid after the run."""
     files = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
     (written,) = [path for path in files if path.parent.name == "output"]
     token = written.read_bytes()

@@ -1,4 +1,4 @@
-"""How the end of a process that moves files is told."""
+"""The end of a process that transfers files is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs are uploaded by a process of their own after the last attempt, whatever is killed meanwhile."""
+"""A separate process uploads outputs after the last attempt, whichever process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ for step in (1, 2):
         time.sleep(0.01)
 (out / "last.txt").write_text("x")
 """
-"""Goes on only once the outputs of each checkpoint are in the store."""
+"""Script that continues only after the outputs of each checkpoint are in the store."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ KINDS = ("ending", "adopted", "outputs", "end")
 
 
 def uploaded(store: Path, run_id: str) -> Manifest:
-    """What a run has uploaded; each file is there as the manifest says."""
+    """Returns the manifest of a run's uploaded files, after comparing each file with it."""
     folder = store / "runs" / run_id
     found = Manifest.from_bytes((folder / IN_FOLDER).read_bytes())
     assert {name: (folder / name).stat().st_size for name in found.files} == {"model.pt": 100_000, "plots/loss.csv": 6}
@@ -133,7 +133,7 @@ class TestUpload(Case):
         folder = store / "runs" / run.id
         assert sorted(Manifest.from_bytes((folder / IN_FOLDER).read_bytes()).files) == ["1.txt", "2.txt", "last.txt"]
         kinds = [event.kind for event in run.events if event.kind in KINDS]
-        # The second upload may be ended by that of the end before it has reported; the first was over when it began.
+        # The last upload may end the second one before it reports; the first was over before the second began.
         assert (kinds[0], kinds[-3:]) == ("outputs", ["ending", "outputs", "end"])
         assert [event for event in run.events if event.kind == "warning"] == []
 

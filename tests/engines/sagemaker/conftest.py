@@ -1,4 +1,4 @@
-"""Runs through an emulated control plane, one for the tests of a module."""
+"""Fixtures for runs against an emulated control plane, which the tests of a module share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A harness whose runs reach an emulated control plane, and a real S3 server. Not AWS."""
+"""Harness for runs against an emulated control plane and a real S3 server. Not AWS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.servers.s3 import s3_server
 
 @contextmanager
 def emulated(folder: Path, way: Way = EMULATED) -> Iterator[tuple[Harness, ControlPlane]]:
-    """Runs of a way, with their records below a folder, and the control plane of their training jobs."""
+    """Yields a harness with records below a folder, and the control plane of its training jobs."""
     with s3_server(folder / "s3") as server, pytest.MonkeyPatch.context() as patch:
         server.client().create_bucket(Bucket=BUCKET)
         plane = ControlPlane(folder, {**os.environ, **server.environ()})

@@ -1,4 +1,4 @@
-"""SageMaker in memory, whose answers get lost, and supervisors that are killed while they wait for one."""
+"""SageMaker in memory, which can drop responses, and supervisors that are killed while they wait for one."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ LIMIT_SECONDS = 100_000.0
 
 
 class Killed(BaseException):
-    """SIGKILL to the process that waits for an answer."""
+    """SIGKILL of the process that waits for a response."""
 
 
 class World:
-    """The jobs of an account. Its time passes where supervisors wait."""
+    """The training jobs of an account. Time advances only while supervisors wait."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.calls: Counter[str] = Counter()
         self.trains_for = 8
-        """Descriptions of a job until it has completed."""
+        """Number of descriptions of a job until it has completed."""
         self.seconds = time.time()
         self.fault: Callable[[Connection, str, int], str] = lambda connection, operation, number: ""
-        """For the n-th call of an operation, `lost`: carried out without an answer; `unsent`: not carried out, without
-        an answer; `denied`; else it is answered."""
+        """Fault of the n-th call of an operation: `lost` (carried out, no response), `unsent` (not carried out, no
+        response), `denied`, or empty for a normal response."""
         self.lock = threading.RLock()
 
     def live(self) -> list[str]:
-        """Jobs that bill."""
+        """Returns the jobs that have not ended."""
         return [name for name, job in self.jobs.items() if job["TrainingJobStatus"] not in ENDED]
 
     def going(self) -> list[str]:
-        """Jobs that nothing has asked to stop."""
+        """Returns the jobs for which no stop was requested."""
         return [name for name, job in self.jobs.items() if job["TrainingJobStatus"] == IN_PROGRESS]
 
     def create(self, request: Request) -> None:
@@ -97,7 +97,7 @@ class World:
 
 
 class Connection:
-    """The service, as one process reaches it."""
+    """The service as one process calls it."""
 
     poll_seconds = 0.001
     logs_are_prompt = True
@@ -150,7 +150,7 @@ class Connection:
 
 
 class FastClock(Clock):
-    """Seconds that pass as fast as threads of an attempt can ask the service, until the process is killed."""
+    """A clock that advances as fast as an attempt's thread can poll the service, until the process is killed."""
 
     def __init__(self, connection: Connection, until: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class FastClock(Clock):
 
 
 class Lab(SageMakerLocalEngine):
-    """Commands that reach the world, and supervisors in this process."""
+    """An engine whose commands call the service in memory, and whose supervisors run in this process."""
 
     def __init__(self, store: Store, world: World) -> None:
         super().__init__(store)
@@ -186,24 +186,24 @@ class Lab(SageMakerLocalEngine):
         return SageMakerBackend(plan, run_dir, Connection(self.world))
 
     def _start_supervisor(self, writer: RunWriter) -> None:
-        """`supervise` and `finish` are what it does."""
+        """Counts the start; tests call `supervise` and `finish` instead."""
         self.num_started += 1
 
     def finish(self, run_id: str) -> None:
-        """What a supervisor does for a run that has ended."""
+        """Cleans up an ended run as its supervisor does."""
         writer = self.store.writer(run_id)
         assert writer is not None
         with contextlib.closing(writer):
             self._backend_of(run_id).clean_up(Recorder(writer))
 
     def begin(self, base: Path, run_id: str, timeout: float | None = None) -> str:
-        """Submit a run; gives its id."""
+        """Submits a run and returns its id."""
         (base / "train.py").touch()
         job = Job(name="digits", run="train.py", timeout=timeout)
         return self.submit(plan_here(job, base, self.store.home, run_id)).id
 
     def supervise(self, run_id: str, until: Callable[[], bool] = lambda: False) -> Status:
-        """One supervisor, to its end or until it is killed; the status after it."""
+        """Runs one supervisor until it ends or is killed, and returns the status."""
         writer, run_dir = self.store.writer(run_id), self.store.run_dir(run_id)
         assert writer is not None
         connection = Connection(self.world)
@@ -222,24 +222,24 @@ class Lab(SageMakerLocalEngine):
         return self.store.status(run_id)
 
     def to_the_end(self, run_id: str) -> Status:
-        """Supervisor after supervisor, each after one that was killed."""
+        """Runs supervisors until the run has ended, each after one that was killed."""
         for _ in range(20):
             if (status := self.supervise(run_id)).phase.is_terminal:
                 return status
         raise AssertionError(f"{run_id} is {status.phase}")
 
     def ask_to_stop(self, run_id: str) -> None:
-        """As `windlass stop` does while the run goes on."""
+        """Requests a stop as `windlass stop` does for an active run."""
         write_stop_request(self.store.run_dir(run_id), StopRequest())
 
     def resumed(self, run_id: str) -> Phase | None:
-        """How the run ends once it is resumed; None where it has succeeded already."""
+        """Resumes the run and returns its final phase; None if it has succeeded already."""
         from windlass.errors import EngineError
 
         if self.store.status(run_id).phase is Phase.SUCCEEDED:
             return None
         for _ in range(10):
-            with contextlib.suppress(EngineError):  # a job of before still stops
+            with contextlib.suppress(EngineError):  # an earlier job is still stopping
                 self.resume(run_id)
                 break
         return self.to_the_end(run_id).phase

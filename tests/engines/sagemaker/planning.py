@@ -1,4 +1,4 @@
-"""Plans jobs for SageMaker, and checks requests by botocore's own model of the service."""
+"""Plans jobs for SageMaker, and validates requests with botocore's model of the service."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ FIELDS: Mapping[str, Any] = {
 
 
 def planned(facts: Facts = FACTS, target: Mapping[str, Any] | None = None, **fields: Any) -> Plan:
-    """The plan of a job on SageMaker, with fields of the target beside `FIELDS`."""
+    """Returns the plan of a job on SageMaker; `target` adds to the target's `FIELDS`."""
     job = Job(**{"name": "digits", "run": "train.py --epochs 5", **fields})
     return plan(job, SageMakerTarget(**{**FIELDS, **(target or {})}), facts, "digits-7f3k2")
 
 
 def plan_here(job: Job, base: Path, home: Path, run_id: str) -> Plan:
-    """The plan of a job in hosts on this machine."""
+    """Returns the plan of a job in hosts on this machine."""
     environ = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX")}
     target, job = SageMakerLocalTarget(name="here"), _sharing(job, home)
     return plan(job, target, read_facts(job, target, base=base, home=home, environ=environ), run_id)
 
 
 def plan_emulated(job: Job, base: Path, home: Path, run_id: str) -> Plan:
-    """The plan of a job for the emulated control plane, whose containers have the interpreter of the tests."""
+    """Returns the plan of a job for the emulated control plane, whose containers use the interpreter of the tests."""
     fields = {
         **FIELDS,
         "storage": f"s3://{BUCKET}/{zlib.crc32(bytes(home))}",
@@ -65,7 +65,9 @@ def plan_emulated(job: Job, base: Path, home: Path, run_id: str) -> Plan:
 
 
 def _sharing(job: Job, home: Path) -> Job:
-    """The job with a folder for its ranks to meet in: hosts share none, but these are on this machine."""
+    """Adds a folder that the ranks share. Hosts of SageMaker share no folder, but emulated hosts are on this
+    machine.
+    """
     return job.model_copy(update={"env": {**job.env, "CASE_FOLDER": str(home / "cases")}})
 
 
@@ -84,5 +86,5 @@ def _shape() -> Any:
 
 
 def problems(body: Mapping[str, Any]) -> str:
-    """What botocore's model of CreateTrainingJob refuses in a request; empty for none."""
+    """Returns the errors that botocore's model of CreateTrainingJob reports for a request, or ""."""
     return str(ParamValidator().validate(dict(body), _shape()).generate_report())

@@ -1,4 +1,4 @@
-"""Faults of an account, through an emulated control plane and a real S3 server: each is caused, and `why` names it."""
+"""Faults of an account are caused through an emulated control plane and a real S3 server, and `why` names each."""
 
 from __future__ import annotations
 

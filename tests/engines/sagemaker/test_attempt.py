@@ -1,4 +1,4 @@
-"""When the log of a training job that has ended is complete, by a service whose logs lag, in memory."""
+"""Logs of an ended training job are read completely, although they lag. The service is in memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from windlass.worker.protocol import (
 
 
 class LaggingService:
-    """A job of which all is told by the test; its logs may arrive late."""
+    """A job whose state and logs the test sets; logs may arrive late."""
 
     poll_seconds = 0.005
     logs_are_prompt = False
@@ -46,11 +46,11 @@ class LaggingService:
     def __init__(self) -> None:
         self.job: Description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": "Training"}
         self.lines: dict[str, list[str]] = {}
-        """By host, or by host and start."""
+        """Log lines by host, or by host and start."""
         self.num_turns = self.num_stops = 0
 
     def fail(self, reason: str) -> None:
-        """End the job."""
+        """Ends the job as failed."""
         self.num_turns = 0
         self.job = {
             "TrainingJobStatus": "Failed",
@@ -82,14 +82,14 @@ class LaggingService:
 
 
 class SparseService(LaggingService):
-    """CloudWatch may answer with a page without events before the first that has some."""
+    """A service that, like CloudWatch, may return a page without events before the first page with events."""
 
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
         return LogPage([], "0") if token is None else super().read_log(stream, since=since, token=token)
 
 
 def last(event: NodeEvent) -> str:
-    """A line of a host's log with an event."""
+    """Returns a line of a host's log with an event."""
     return f"[n] {json.dumps(event.to_json())}"
 
 
@@ -100,7 +100,7 @@ def service() -> LaggingService:
 
 @pytest.fixture
 def attempt(service: LaggingService, tmp_path: Path) -> Iterator[JobAttempt]:
-    """Of two hosts."""
+    """Returns an attempt with two hosts."""
     ranks = [RankSpec(rank, 0, ("python3", "train.py"), {}) for rank in range(2)]
     specs = [NodeSpec(rank.rank, "train.py", "python3", "/", {}, (rank,), 5.0) for rank in ranks]
     made = JobAttempt(service, "digits-1", 1, specs, tmp_path, threading.Event().set)
@@ -181,7 +181,7 @@ def test_a_job_that_fails_once_all_hosts_have_succeeded_has_lost_their_model(
 
 def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {
-        "algo-1": ["[w] this host cannot start: no archive"],  # by Windlass 0.1
+        "algo-1": ["[w] this host cannot start: no archive"],  # an error message of Windlass 0.1
         "algo-2": [last(NodeEnded(time.time(), ()))],
     }
     service.fail("AlgorithmError: no archive, exit code: 1")
@@ -209,7 +209,7 @@ def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
     service.lines = {f"algo-{place + 1}-1": [began[place]] for place in range(2)}
     until(lambda: list(first.updates()))
     until(lambda: list(second.updates()))
-    # Lines of the time of the last one are those that were read.
+    # A line with the time of the last one counts as read.
     service.lines["algo-1-2"] = [began[0], last(RankFailing(2.0, 0))]
     service.lines["algo-2-2"] = [began[1], began[1]]
     until(lambda: all(len(attempt_starts(node.path("starts"))) == 2 for node in attempt.nodes))
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_ranks_save_before_another_ends_the_job_is_reported(
 
 
 def attempt_starts(path: Path) -> list[object]:
-    """The starts of a host that are known."""
+    """Returns the recorded starts of a host."""
     return list(json.loads(path.read_bytes())) if path.exists() else []
 
 
@@ -295,7 +295,7 @@ def test_a_supervisor_that_stops_a_job_at_each_turn_does_not_hurry_the_service(t
 
 
 def of_one_host(folder: Path) -> list[NodeSpec]:
-    """The attempt of one host, whose log may be late, in its folder."""
+    """Writes the attempt of one host, with logs that may be incomplete, to its folder."""
     (folder / LATE).touch()
     return [NodeSpec(0, "train.py", "python3", "/", {}, (RankSpec(0, 0, ("python3", "train.py"), {}),), 5.0)]
 
@@ -307,7 +307,7 @@ def test_lines_of_a_host_that_was_started_again_are_read_though_its_first_start_
     write_description(tmp_path, {"SecondaryStatusTransitions": [{"Status": "Interrupted"}]})
     service.lines = {"algo-1-1": ["[0] step 1", last(NodeEnded(time.time(), ()))]}
     read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
-    # Lines of the time of the last one are those that were read.
+    # A line with the time of the last one counts as read.
     service.lines["algo-1-2"] = ["[0] before"] * 2 + ["[0] step 2", last(NodeEnded(time.time(), ()))]
     read_late_logs(lambda: service, "digits-1", 1, specs, tmp_path)
     assert (tmp_path / "rank-0.log").read_bytes() == b"step 1\nstep 2\n"

@@ -1,4 +1,4 @@
-"""What stands before AWS lies to boto3: a lost, late or foreign answer is never taken for one of SageMaker."""
+"""Lost, late and foreign responses between AWS and boto3 are never taken for responses of SageMaker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.engines.sagemaker.service import Absent, NotLoggedIn, Refused, Una
 from windlass.errors import LoginFailed, WindlassError
 
 QUICK = Config(retries={"mode": "standard", "max_attempts": 1}, connect_timeout=5, read_timeout=0.5)
-"""Two tries, each of which is over long before an answer that is 90 s late."""
+"""Two tries, both of which end long before a response that is 90 s late."""
 LATE = Fault(delay_seconds=90.0)
 LIES = {"lost": Fault(loses_answer=True), "late": LATE, "html": HTML, "forbidden": FORBIDDEN, "busy": BUSY}
 KNOWN = "known-1"
@@ -34,7 +34,7 @@ CALLS: dict[str, tuple[str, Callable[[Aws, str], Any]]] = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, FaultProxy]]:
-    """An account with a job whose instances are still awaited, behind a proxy."""
+    """Yields an account with a job that still waits for instances, and the proxy before it."""
     plane = ControlPlane(tmp_path_factory.mktemp("aws"), {})
     plane.waits_with = ("Starting", "Preparing the instances for training")
     plane.start()
@@ -79,7 +79,8 @@ def only(operation: str, fault: Fault) -> Callable[[Request], Fault]:
 def test_no_lie_is_an_answer_of_sagemaker(proxy: FaultProxy, aws: Aws, call: str, lie: str) -> None:
     operation, ask = CALLS[call]
     proxy.fault = only(operation, LIES[lie])
-    if (call, lie) == ("stop", "html"):  # its answer is empty, so that only the description of the job shows it
+    # the response is empty, so that only the description of the job shows the result
+    if (call, lie) == ("stop", "html"):
         ask(aws, "new-1")
         assert aws.describe(KNOWN)["TrainingJobStatus"] == "InProgress"
         return
@@ -106,8 +107,8 @@ def test_a_job_whose_creation_has_no_answer_is_there_and_not_made_twice(
 def test_a_refusal_after_a_lost_answer_says_that_the_request_was_repeated(
     proxy: FaultProxy, plane: ControlPlane
 ) -> None:
-    """The first request has used up the quota that the second one asks for."""
-    aws = Aws(REGION, ACCOUNT, config=QUICK)  # a client that has repeated much repeats less
+    """The first request has used up the quota that the second one needs."""
+    aws = Aws(REGION, ACCOUNT, config=QUICK)  # a new client: in adaptive mode, a client with many retries retries less
     lies = iter([Fault(loses_answer=True)])
     proxy.fault = lambda request: next(lies, PASS) if request.operation == "CreateTrainingJob" else PASS
     plane.on_answer = lambda operation: plane.refuse("CreateTrainingJob", "ResourceLimitExceeded", "quota", times=2)
@@ -115,7 +116,8 @@ def test_a_refusal_after_a_lost_answer_says_that_the_request_was_repeated(
         CALLS["create"][1](aws, "new-1")
     assert (caught.value.code, caught.value.is_repeated) == ("ResourceLimitExceeded", True)
     plane.on_answer = lambda operation: None
-    fresh = Aws(REGION, ACCOUNT, config=QUICK)  # no connection that the proxy has closed, which would be a repetition
+    # a new client: a connection that the proxy has closed would cause a retry
+    fresh = Aws(REGION, ACCOUNT, config=QUICK)
     with pytest.raises(Refused) as caught:
         CALLS["create"][1](fresh, "new-1")
     assert not caught.value.is_repeated

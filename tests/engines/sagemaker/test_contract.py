@@ -1,4 +1,6 @@
-"""The contract, on SageMaker: in its hosts on this machine, and through an emulated control plane. A way is a class."""
+"""The contract on SageMaker, in emulated hosts on this machine and through an emulated control plane. A way is
+a class.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class TestHere(Contract):
         SageMakerLocalEngine,
         plan_here,
         CAN,
-        # How ranks end is said of the same hosts by `TestEmulated`; that they meet, by `test_folders.py` and training.
+        # `TestEmulated` tests how ranks of the same hosts end; `test_folders.py` and the training tests test their
+        # rendezvous.
         differs_in=frozenset({Aspect.START, Aspect.SIGNALS, Aspect.OUTPUT}),
     )
 
@@ -62,6 +65,6 @@ class TestEmulated(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def harness(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-        """Runs whose supervisors reach an emulated control plane, and a real S3 server."""
+        """Yields a harness whose supervisors use an emulated control plane and a real S3 server."""
         with emulated(tmp_path_factory.mktemp("aws"), cls.way) as (harness, _):
             yield harness

@@ -1,6 +1,7 @@
-"""A plan becomes a request that another program sends, and an object of ACK: the same job, without a supervisor.
+"""A plan is exported as a request for other programs to send, and as an object of ACK: the same job, without a
+supervisor.
 
-ACK's own CRD is no part of these tests: `ack_training_job.schema.json` was written from the fields that it publishes.
+ACK's own CRD is not part of these tests: `ack_training_job.schema.json` was written from the fields that it publishes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of runs on SageMaker, through an emulated control plane: what the run becomes, and what `why` says of it."""
+"""Faults of runs on SageMaker, through an emulated control plane, have the expected phase and verdict."""
 
 from __future__ import annotations
 
@@ -45,13 +45,15 @@ def plane(world: tuple[Harness, ControlPlane]) -> Iterator[ControlPlane]:
 
 
 def assert_time_was_over(run: Run) -> None:
-    """Its ranks may not have come so far on a busy machine, which is another verdict on the same end."""
+    """Asserts that the run reached its time limit. On a busy machine, ranks may not have started, which changes the
+    verdict.
+    """
     expected = ("timeout",) if "ready" in run.text() else ("never-started", "never-printed")
     assert run.verdict.code in expected, (run.verdict, run.text())
 
 
 def assert_known_at_once(run: Run, plane: ControlPlane) -> None:
-    """The logs of its hosts have their ends, which are not waited for half a minute."""
+    """Asserts that the run ended without waiting for more logs, because the logs of all hosts have their ends."""
     ended = plane.twin.describe(layout.job_name(run.id, 1))["TrainingEndTime"]
     assert run.status.times.ended_at is not None
     assert run.status.times.ended_at - ended < LOG_SECONDS - 5
@@ -62,7 +64,7 @@ def warnings(run: Run) -> list[str]:
 
 
 def mark(run: Run, name: str) -> None:
-    """Make a file in the folder that the ranks of a run share with the test."""
+    """Creates a file in the folder that the ranks of a run share with the test."""
     (run.harness.home / "cases" / run.id / name).touch()
 
 
@@ -146,11 +148,11 @@ def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: Contr
     run = harness.start("length.py", base=tmp_path, secrets=["tokens"])
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert run.text().splitlines() == ["14 ***"]
-    # By another process: one that closes a file of the record's database gives up its locks on it.
+    # In another process: closing a file of the record's database here would release this process's locks on it.
     command, environ = ["grep", "-rlF", "of-no-log-4711", str(harness.home.parent)], {**os.environ, "LC_ALL": "C"}
     found = subprocess.run(command, capture_output=True, text=True, env=environ)
     assert found.returncode != 0, found
-    # Files may go while they are listed: the folders of hosts are removed when the job has ended.
+    # Files may disappear during the search: the folders of hosts are removed when the job has ended.
     unread = [line for line in found.stderr.splitlines() if not line.endswith(": No such file or directory")]
     assert (found.stdout, unread) == ("", []), found
 
@@ -165,7 +167,7 @@ def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> No
 
 
 def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
-    (tmp_path / "alone.py").write_text("print('of this test alone')")  # and so is the archive
+    (tmp_path / "alone.py").write_text("print('of this test alone')")  # makes the archive of this test unique
     known = set((harness.home.parent / "s3").rglob("code.tar.gz"))
 
     def damage(operation: str) -> None:
@@ -214,7 +216,7 @@ def test_the_time_limit_while_no_supervisor_is_there(harness: Harness, plane: Co
 def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane, host: str) -> None:
     run = harness.start(*UNTIL_TERM, nodes=2, launcher="plain").until_ready(2)
     for pid in _containers(run, host):
-        machine.kill(pid)  # one of them ends the others: it is the first of their namespace
+        machine.kill(pid)  # the first process of the namespace, whose end kills the others
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
     assert run.verdict.code == "host-killed", run.verdict
     assert_known_at_once(run, plane)
@@ -340,7 +342,7 @@ def test_a_supervisor_that_is_killed_while_it_creates_the_job(
 
 
 def _containers(run: Run, host: str) -> list[int]:
-    """Processes of a host of the run, by the environment of its ranks."""
+    """Returns the pids of a host's processes, found by the environment of its ranks."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -1,4 +1,4 @@
-"""Runs on a machine that allows no namespaces: hosts are folders, and SAGEMAKER_BASE_DIR stands for /opt/ml."""
+"""Runs on a machine that does not allow namespaces: hosts are folders, and SAGEMAKER_BASE_DIR replaces /opt/ml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.machine import WINDLASS, Machine
 
 FORBID = "echo 0 > /proc/sys/user/max_uts_namespaces"
-"""In a user namespace of the test's own, so that it is forbidden there alone."""
+"""Forbids namespaces, in a user namespace of the test so that other processes are not affected."""
 SCRIPT = """
 import json, os
 import torch, torch.distributed as dist
@@ -25,7 +25,7 @@ dist.destroy_process_group()
 
 
 def may() -> bool:
-    """Whether this machine lets a user make a namespace in which others are forbidden."""
+    """Whether this machine lets a user create a namespace in which others are forbidden."""
     return subprocess.run(["unshare", "-Ur", "sh", "-c", FORBID], capture_output=True, check=False).returncode == 0
 
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 
 def windlass(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of a user who may make no namespaces."""
+    """Runs a command of a user who may not create namespaces."""
     command = ["unshare", "-Ur", "sh", "-c", f'{FORBID}; exec "$@"', "sh", str(WINDLASS), *words]
     return subprocess.run(
         command, cwd=machine.folder, env=machine.environ, capture_output=True, text=True, timeout=300, check=False

@@ -1,4 +1,4 @@
-"""Runs whose control plane and store are behind proxies that lie: no job is left behind, and no model."""
+"""Runs behind proxies that falsify responses of the control plane and the store leave no job and lose no model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def status_of(plane: ControlPlane, name: str) -> str:
 
 
 def lies(**faults: Fault) -> Callable[[Request], Fault]:
-    """What each operation is answered with."""
+    """Returns a function that chooses the fault by operation."""
     return lambda request: faults.get(request.operation, PASS)
 
 
@@ -93,7 +93,7 @@ def test_a_job_whose_creation_was_never_answered_is_stopped_once_aws_answers(wor
 def test_a_run_that_is_stopped_leaves_no_job_whatever_its_answers_were(
     world: World, operation: str, lie: Fault
 ) -> None:
-    """Twelve answers: more than the tries of boto3, twice."""
+    """Twelve false responses are more than twice the tries of boto3."""
     harness, plane, control, _ = world
     left = iter(range(12))
 
@@ -141,7 +141,7 @@ def test_a_model_that_was_left_in_the_store_is_named_and_fetched_by_a_later_comm
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     for command in ("status", "artifacts", "why"):
         said = windlass(harness, tmp_path, command, run.id)
-        text = "".join(said.stdout.split())  # lines are broken anywhere
+        text = "".join(said.stdout.split())  # the output may be wrapped anywhere
         assert f"output/{job_of(run)}/output" in text, said
         assert f"windlasscp{run.id}:output." in text, said
     failed = windlass(harness, tmp_path, "cp", f"{run.id}:output", "never")
@@ -160,7 +160,7 @@ def test_a_model_that_was_left_in_the_store_is_named_and_fetched_by_a_later_comm
 
 
 def _expired(request: Request) -> Fault:
-    """What S3 answers where the token has expired, for the model alone: hosts have another login than this machine."""
+    """Answers like S3 with an expired token, only for the model: hosts have another login than this machine."""
     if not request.path.endswith("model.tar.gz") or request.method == "PUT":
         return PASS
     return BARE_400 if request.method == "HEAD" else EXPIRED

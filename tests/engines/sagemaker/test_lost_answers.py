@@ -1,4 +1,6 @@
-"""Answers of SageMaker get lost at every point of a run: never two jobs at once, never one that nothing ends."""
+"""Responses of SageMaker get lost at every point of a run: there are never two jobs at once, nor one that is not
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from windlass.supervise.recorder import Recorder
 from windlass.views.run import summary_of
 
 POINTS = [("create", 1), *(("describe", number) for number in range(1, 8)), ("stop", 1)]
-"""Calls of a run that goes well, or is stopped."""
+"""Calls of a run that succeeds or is stopped."""
 FAULTS = ("lost", "unsent", "denied", "")
-"""The last one answers, and the supervisor is killed."""
+"""Faults of a call; with the last one, the call is answered and the supervisor is killed."""
 EVENTS = ("", "stop", "limit")
-"""What happens meanwhile."""
+"""Events at the same time."""
 EVERY = [
     (point, fault, away, kills, event, life)
     for point, fault, away, kills, event, life in product(
@@ -41,7 +43,8 @@ EVERY = [
 OF_CI = [
     one
     for place, one in enumerate(EVERY)
-    if place % 53 == 0 or (one[:3] == (("create", 1), "lost", 5) and one[4] != "")  # a job that nothing ended
+    # cases in which the job was never stopped in an earlier version
+    if place % 53 == 0 or (one[:3] == (("create", 1), "lost", 5) and one[4] != "")
 ]
 
 
@@ -59,7 +62,9 @@ def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
 def at(
     point: tuple[str, int], fault: str, away: int, kills: bool, happens: Callable[[], object], has_happened: list[bool]
 ) -> Callable[[Connection, str, int], str]:
-    """The fault of one call, and of so many calls after it; with the first, something happens, or the caller dies."""
+    """Returns a function that faults one call and `away` calls after it. At the first one, `happens` is called, and the
+    caller is killed if `kills`.
+    """
     left = [1 + away]
 
     def decide(connection: Connection, operation: str, number: int) -> str:
@@ -105,7 +110,7 @@ def test_an_answer_that_is_lost_makes_no_second_job_and_leaves_none_behind(
         lab.ask_to_stop(run_id)
         assert lab.to_the_end(run_id).phase is Phase.STOPPED
         lab.resume(run_id)
-    if point[0] == "stop":  # which a run that goes well never asks for
+    if point[0] == "stop":  # a run that succeeds never requests a stop
         lab.supervise(run_id, lambda: bool(world.live()))
         lab.ask_to_stop(run_id)
     world.calls.clear()
@@ -116,7 +121,7 @@ def test_an_answer_that_is_lost_makes_no_second_job_and_leaves_none_behind(
     world.trains_for = usual
     assert ended.phase in (Phase.SUCCEEDED, Phase.STOPPED, Phase.FAILED)
     assert world.going() == [], "the run has ended, and its job goes on"
-    if ended.phase is not Phase.SUCCEEDED:  # `World.create` refuses a job beside another
+    if ended.phase is not Phase.SUCCEEDED:  # `World.create` refuses a second job while one is live
         lab.resumed(run_id)
         assert world.going() == []
     lab.delete(run_id)
@@ -152,7 +157,7 @@ def test_a_run_whose_job_is_unknown_stays_in_stopping_until_describe_answers(
 
 
 def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
-    """A run that has ended, and whose job goes on; the record knows of the attempt alone."""
+    """Returns a run that has ended while its job continues. The record has only the attempt."""
     run_id = lab.begin(tmp_path, "digits-1")
     world.fault = lambda connection, operation, number: "unsent" if operation == "create" else ""
     lab.supervise(run_id, lambda: world.calls["create"] > 0)
@@ -183,7 +188,7 @@ def test_no_command_forgets_a_job_of_an_ended_run_that_is_not_known_to_have_ende
             commands[command](run_id)
     assert (lab.store.status(run_id).phase, world.going()) == (Phase.STOPPED, ["digits-1-1"])
     world.fault = lambda connection, operation, number: ""
-    commands[command](run_id)  # `World.create` refuses a job beside another
+    commands[command](run_id)  # `World.create` refuses a second job while one is live
     assert world.going() == []
 
 
@@ -275,7 +280,9 @@ def test_an_absent_job_is_not_believed_while_its_creation_may_still_be_carried_o
 def test_a_refusal_of_a_repeated_request_is_the_time_until_when_the_first_may_be_carried_out(
     lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first was sent when the name was written, and its answer was waited for longer than a request may take."""
+    """The first request was sent when the name was written, and waited for a response longer than a request may
+    take.
+    """
     run_id = lab.begin(tmp_path, "digits-1")
     folder = lab.store.run_dir(run_id) / "attempt-1"
 

@@ -1,4 +1,4 @@
-"""What a run has in a store that is a folder of this machine."""
+"""Objects of a run in a store that is a folder of this machine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
 
 def test_a_model_for_which_there_is_no_space_leaves_no_half_of_a_file(tmp_path: Path) -> None:
     model, store = tmp_path / "model.pt", tmp_path / "store"
-    model.write_bytes(bytes(300_000))  # hardly any of it in the archive
+    model.write_bytes(bytes(300_000))  # compresses to almost nothing in the archive
     store.mkdir()
     with tarfile.open(store / layout.MODEL_ARCHIVE, "w:gz") as tar:
         tar.add(model, "a.pt")

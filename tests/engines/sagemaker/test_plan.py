@@ -1,4 +1,4 @@
-"""The plan for SageMaker is pure: its request stands in it whole, and what cannot be is refused in it."""
+"""The plan for SageMaker is pure: it contains the complete request, and blockers for unsupported settings."""
 
 from __future__ import annotations
 

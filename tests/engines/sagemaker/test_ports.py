@@ -1,4 +1,4 @@
-"""Hosts on this machine share its ports: where ranks will meet is kept for them until they bind it."""
+"""Hosts on this machine share its ports: the rendezvous port stays reserved until the ranks bind it."""
 
 from __future__ import annotations
 

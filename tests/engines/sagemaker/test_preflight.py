@@ -1,4 +1,4 @@
-"""Checks of an account before a run, by boto3 against an emulated account and a real S3 server. Not AWS."""
+"""Checks of an account before a run, with boto3 against an emulated account and a real S3 server. Not AWS."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def plane(listening: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def grant(plane: ControlPlane, one: SageMakerTarget) -> None:
-    """An account in which all is well for a target."""
+    """Grants everything that a target needs in the account."""
     account = plane.account
     account.roles["training"] = policies.trust_policy()
     account.policies[ROLE] = policies.role_policy(one, ACCOUNT)
@@ -106,7 +106,7 @@ def test_policies_name_what_can_be_named() -> None:
     for policy in (policies.role_policy(one, ACCOUNT), policies.user_policy(one, ACCOUNT, ROLE)):
         open_ended = [statement for statement in policy["Statement"] if statement["Resource"] == ["*"]]
         actions = {action for statement in open_ended for action in statement["Action"]}
-        # None of these can be given for a single resource; metrics have a condition instead.
+        # These actions do not support resource names; metrics have a condition instead.
         assert actions <= {
             "sagemaker:Search",
             "ecr:GetAuthorizationToken",

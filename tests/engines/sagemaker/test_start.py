@@ -1,4 +1,4 @@
-"""The start program of a host: which node it becomes, and which variables scripts for SageMaker find."""
+"""The start program of a host chooses its node, and sets the variables that scripts for SageMaker expect."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ BOTH = {
         "OUTPUT_DIR", "OUTPUT_DATA_DIR", "RESOURCE_CONFIG", "TRAINING_ENV",
     )
 }  # fmt: skip
-"""What the toolkit and the drivers of the SDK both set."""
+"""Variables that both the toolkit and the drivers of the SDK set."""
 TOO_OLD = next((str(one) for one in Path.home().glob(".pyenv/versions/3.[678].*/bin/python3")), None)
 HOSTS = ["algo-1", "algo-2", "algo-10"]
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program as it lies in its channel of a host without mounts of its own."""
+    """Returns the start program as a module, from the channel of a host without mounts."""
     channel = tmp_path / "algo-1" / "ml" / "input" / "data" / "windlass"
     channel.mkdir(parents=True)
     for name in ("sagemaker_start.py", "boot.py"):
@@ -155,7 +155,7 @@ def test_specs_get_the_folders_and_names_of_the_host(start: ModuleType, tmp_path
 
 
 def failed_start(channel: Path, python: str, **env: str) -> tuple[str, str]:
-    """The message of the last event of a host that cannot start, and what SageMaker shows."""
+    """Returns the message of the last event of a host that cannot start, and the text that SageMaker shows."""
     ml = channel.parents[2]
     (ml / "output").mkdir()
     begun = time.time()

@@ -1,6 +1,4 @@
-"""The command is killed at ten points of a submit, through an emulated control plane: one training job, or none and no
-run that waits for one.
-"""
+"""A submit that is killed at any of ten points leaves one training job, or none and no run that waits for one."""
 
 from __future__ import annotations
 
@@ -71,19 +69,19 @@ def test_a_command_that_is_killed_at_any_moment_makes_one_job_or_none(
         jobs = set(plane.jobs())
         command = submit(harness, folder)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # Where the command is by then differs from run to run; what must hold does not.
+            # The point that the command has reached varies from run to run; the assertions hold at every point.
             command.wait(seconds * (point + chosen.random()) / POINTS)
         command.send_signal(signal.SIGKILL)
         command.communicate()
         new = [one.id for one in harness.store.statuses() if one.id not in known]
         assert len(new) <= 1
-        for run_id in new:  # the next command goes on with what the record has
+        for run_id in new:  # the next command continues from the record
             phase = harness.engine.wait(run_id, 120).phase
             assert phase.is_terminal, (point, phase)
             created = sorted(set(plane.jobs()) - jobs)
             if phase is Phase.SUCCEEDED:
                 assert created == [f"{run_id}-1"], point
-            else:  # it was killed before its supervisor was there, and the record says so
+            else:  # the command was killed before its supervisor started, and the record shows that
                 assert (phase, created) == (Phase.LOST, []), (point, harness.store.events(run_id))
         if not new:
             assert set(plane.jobs()) == jobs, point

@@ -1,4 +1,6 @@
-"""Runs of other machines, by the tags of their training jobs: the list is pure, the rest on an emulated service."""
+"""Runs of other machines are found by the tags of their training jobs. The list is pure, the rest uses an emulated
+service.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
 
 
 class Account:
-    """Training jobs, of which the index has some, one of them deleted since."""
+    """Training jobs of an account: the index has some of them, and one that has been deleted since."""
 
     def __init__(self) -> None:
         running = {"TrainingJobStatus": "InProgress", "Environment": {layout.RUN_VARIABLE: "a"}}
@@ -164,7 +166,7 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
     harness, plane = world
     login = plane.account.arn("user/ada")
     plane.account.policies[login] = policies.user_policy(SageMakerTarget(**FIELDS), ACCOUNT, ROLE)
-    plane.account.caller = login  # what it prints is enough for all of this
+    plane.account.caller = login  # the permissions in the printed policy are sufficient for all commands of this test
     run = harness.start("sleep", "600", nodes=2, launcher="plain").until_ready(2)
     with Store(tmp_path / "other") as store:
         other = AccountRuns.connect(store, SageMakerTarget(**FIELDS), here())
@@ -187,6 +189,6 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
         assert engine.wait(run_id, 120).phase is Phase.STOPPED
         assert run.wait().phase.is_terminal
         model = harness.store.plan(run_id).only(ModelStep)
-        objects.remove(model.source.removesuffix("/output"), harness.home)  # as rm does
+        objects.remove(model.source.removesuffix("/output"), harness.home)  # as `windlass rm` does
         with pytest.raises(EngineError, match=f"the files of {run_id} were removed"), other.logs(run_id):
             pass

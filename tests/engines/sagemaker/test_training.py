@@ -1,4 +1,6 @@
-"""Real training in SageMaker's hosts on this machine: the weights of a run here, also through a stop in mid-run."""
+"""Real training in emulated hosts of SageMaker gives the same weights as a local run, also after a stop and a
+resume.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def digest(run: Run, name: str) -> str:
-    """SHA-256 of a file that the run has fetched."""
+    """Returns the SHA-256 of a file that the run has fetched."""
     return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What `why` says of a run on SageMaker, from the words of the service. Pure."""
+"""Verdicts of `why` on runs on SageMaker, from messages of the service. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Five all-reduces by gloo; `raise` or `kill`: rank 1 fails at step 3, while the others wait for it."""
+"""Runs five all-reduces with gloo; with `raise` or `kill`, rank 1 fails at step 3 while the others wait for it."""
 
 import os
 import signal
@@ -17,5 +17,5 @@ for step in range(1, 6):
     total = torch.tensor([start + dist.get_rank()])
     dist.all_reduce(total)
     print(f"step {step} sum {total.item():g}", flush=True)
-    dist.barrier()  # all have printed it: a rank that fails next ends the others at once
+    dist.barrier()  # all ranks have printed the step: the next failure ends the others at once
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Writes so many numbered lines, some of them a second."""
+"""Writes a number of lines at a given rate per second."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Leaves to the interpreter what an interpreter does at the end."""
+"""Leaves work for the shutdown of the interpreter: exit functions, threads and unflushed output."""
 
 import atexit
 import os

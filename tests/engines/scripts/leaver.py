@@ -1,4 +1,6 @@
-"""Starts processes and leaves them: one in its group, one in a group, one in a session of its own, one as a daemon."""
+"""Starts processes that outlive it: one in its process group, one in a new group, one in a new session, one as a
+daemon.
+"""
 
 import os
 import subprocess

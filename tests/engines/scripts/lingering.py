@@ -1,4 +1,4 @@
-"""Rank 1 raises and lingers on its way out, as Horovod does; rank 0 then fails of it, and is gone first."""
+"""Rank 1 raises but exits late, as with Horovod; rank 0 fails because of that and exits first."""
 
 import atexit
 import os

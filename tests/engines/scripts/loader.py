@@ -1,4 +1,4 @@
-"""A DataLoader whose workers are processes, one way and the other."""
+"""Iterates over a DataLoader whose workers are forked processes."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,4 @@
-"""Ranks that meet by MPI; rank 1 then does what the first argument says, while the others wait for it."""
+"""Ranks meet by MPI; rank 1 then does what the first argument names while the others wait for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def save(*_: object) -> None:
 
 if what == "save":
     signal.signal(signal.SIGTERM, save)
-    world.Barrier()  # all are ready to save
+    world.Barrier()  # all ranks are ready to save
     if world.rank == 1:
         os._exit(4)
     time.sleep(600)

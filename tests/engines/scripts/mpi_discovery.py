@@ -1,6 +1,6 @@
 """Finds its rank and its peers as DeepSpeed's `init_distributed(auto_mpi_discovery=True)` does, and trains by DDP.
 
-That asks MPI where torchrun's variables are missing, so they are taken away first.
+DeepSpeed asks MPI only if torchrun's variables are missing, so the script removes them first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def discover() -> None:
             address = subprocess.check_output(["hostname", "-I"], text=True).split()[0]
         except (OSError, subprocess.CalledProcessError, IndexError):
             address = socket.gethostbyname(socket.gethostname())
-        with socket.create_server(("", 0)) as server:  # DeepSpeed's own is 29500: no two of its jobs on a machine
+        with socket.create_server(("", 0)) as server:  # DeepSpeed always uses 29500, which allows one job per machine
             port = server.getsockname()[1]
     address, port = world.bcast((address, port), root=0)
     names = world.allgather(MPI.Get_processor_name())

@@ -1,4 +1,4 @@
-"""A rank whose spawned MPI process leaves with exit code 1; mpirun then ends the rank."""
+"""Spawns an MPI process that exits with code 1; mpirun then ends the rank."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Imports what scripts may import of Windlass, under an interpreter that does not have it."""
+"""Imports Windlass's modules for scripts, under an interpreter in which Windlass is not installed."""
 
 import sys
 

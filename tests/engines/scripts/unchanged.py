@@ -1,4 +1,4 @@
-"""Knows nothing of Windlass: its results go to the folder in which it was started."""
+"""A script without Windlass, which writes its results to its working directory."""
 
 from pathlib import Path
 

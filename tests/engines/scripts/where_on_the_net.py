@@ -1,4 +1,4 @@
-"""One line of JSON: which host this rank takes itself for, and what it sees of its network."""
+"""Prints one line of JSON: the host name of this rank, and its network."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""An engine of another package, found by its entry point, passes the contract."""
+"""An engine of another package is found by its entry point, and passes the contract."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from windlass.runs.store import Store
 from windlass.spec.job import Job
 
 SITE = Path(__file__).with_name("site")
-"""As a package manager leaves it: the module, and metadata with the entry point."""
+"""Folder as a package manager installs it: the module, and metadata with the entry point."""
 SOURCE = SITE / "windlass_toy.py"
 sys.path.append(str(SITE))
 CAN = frozenset(Can) - {Can.INTERPRETERS, Can.QUICK_START, Can.TORCH}
-"""Collectives are proved with the local engine: the search for a cause is the same, and each rank imports torch."""
+"""Collectives are tested with the local engine, which finds root causes with the same code: importing torch
+takes long."""
 DIFFERS = frozenset({Aspect.START, Aspect.ENDS, Aspect.SIGNALS, Aspect.OUTPUT})
-"""What its own code does; the supervisor and the record are those of every engine."""
+"""Aspects that the engine's code affects; supervisor and record are shared by all engines."""
 
 
 def plan_toy(job: Job, base: Path, home: Path, run_id: str) -> Plan:
@@ -47,7 +48,7 @@ class TestToy(Contract):
 
 
 def test_it_has_fewer_than_150_lines_of_code() -> None:
-    """Neither blank lines nor docstrings count."""
+    """Blank lines and docstrings do not count."""
     code = [line.strip() for line in SOURCE.read_text().splitlines() if line.strip()]
     assert len([line for line in code if not line.startswith('"""')]) < 150
 

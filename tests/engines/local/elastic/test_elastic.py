@@ -1,4 +1,4 @@
-"""Nodes in networks of their own are killed, cut off and let in again: every sample is trained once in each epoch."""
+"""Nodes with separate networks are killed, cut off and readmitted: every sample is trained once in each epoch."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HERE = Path(__file__).parent
 NUM_SAMPLES = 101
 PATIENCE_SECONDS = 200.0
 BACK_SECONDS = 10
-"""How long a lost node stays away: longer than a busy machine takes to end the others and to start them without it."""
+"""Seconds that a lost node stays away, longer than a busy machine takes to restart the other nodes."""
 
 if os.geteuid() != 0 or shutil.which("ip", path=netns.search_path(os.environ.get("PATH"))) is None:
     pytest.skip("networks are made by root, with iproute2", allow_module_level=True)
 
 
 class Run:
-    """One elastic run of three nodes with a network each."""
+    """An elastic run of three nodes with separate networks."""
 
     def __init__(self, home: Path, **fields: Any) -> None:
         self.store = Store(home)
@@ -62,11 +62,11 @@ class Run:
             }
         )
         facts = read_facts(job, base=HERE, home=home, environ=os.environ)
-        # No other test's: networks are found by the id of their run, wherever it is recorded.
+        # A unique id: networks are found by the id of their run, whichever home has its record.
         made = plan(job, LocalTarget(name="local"), facts, f"elastic-{uuid.uuid4().hex[:8]}")
         self.id = made.run_id
         self.looked_at = 0
-        """The attempt that was last seen to train."""
+        """Number of the last attempt that was observed training."""
         self.engine.submit(made)
 
     @property
@@ -99,9 +99,9 @@ class Run:
         until(happened_or_over, said, PATIENCE_SECONDS)
 
     def until_trained(self, nodes: list[int], steps: int = 12) -> None:
-        """Wait until a further attempt, of these nodes, has made some steps and left a checkpoint.
+        """Waits until a new attempt of these nodes has completed some steps and saved a checkpoint.
 
-        It may be over by then: once it has left one, a node that was away is let in.
+        The attempt may be over by then: after a checkpoint, a node that was away is readmitted.
         """
 
         def trained() -> bool:
@@ -121,7 +121,7 @@ class Run:
         self.until(trained, f"nodes {nodes} train")
 
     def kill_node(self, node: int) -> None:
-        """SIGKILL to a node's worker and all that it has started, as if its machine had lost power."""
+        """Kills a node's worker and all of its processes, as if its machine had lost power."""
         told = [event for event in self.events("node") if event.data["node"] == node][-1]
         process.kill_session(told.data["pid"])
 
@@ -132,11 +132,11 @@ class Run:
         return status
 
     def seen(self, attempt: int) -> list[dict[str, Any]]:
-        """What the ranks of an attempt noted of their steps."""
+        """Returns the steps that the ranks of an attempt recorded."""
         return notes_in(self.output.glob(f"seen-{attempt}-*.jsonl"))
 
     def counted(self) -> dict[int, collections.Counter[int]]:
-        """How often each sample was trained in each epoch."""
+        """Returns how many times each sample was trained, by epoch."""
         return counted(note for attempt in self.status.attempts for note in self.seen(attempt.number))
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def assert_exact(run: Run) -> None:
-    """In every epoch each sample counts once; and steps follow each other without a gap."""
+    """Asserts that each sample counts once in every epoch, and that steps have no gaps."""
     epochs = run.counted()
     assert len(epochs) > 0
     for epoch, counter in epochs.items():

@@ -1,4 +1,6 @@
-"""Trains in small steps, notes the samples of each step, and ends with the epoch in which `enough` appears."""
+"""Trains in small steps, records the samples of each step, and ends with the epoch in which the file `enough`
+appears.
+"""
 
 import json
 import os
@@ -7,14 +9,14 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # imported later, by DDP, it would keep the process group alive to the end
+import torch.distributed.nn  # imported here: a later import by DDP would keep the process group alive until the exit
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from windlass.train.checkpoint import Checkpoint
 from windlass.train.sampler import BatchSampler
 
-NUM_SAMPLES = 101  # a multiple of no world size here
+NUM_SAMPLES = 101  # not a multiple of any world size in the test
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

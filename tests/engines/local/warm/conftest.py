@@ -1,4 +1,4 @@
-"""Labs that run the same script cold and warm, and a pool of warm processes that is ended with its test."""
+"""Harnesses that run the same script cold and warm, and a pool of warm processes that ends with its test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks a pool of warm processes for forks, without a run around them."""
+"""Requests forks from a pool of warm processes, without a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def harness_in(home: Path, start: str) -> Harness:
 
 
 def trust(home: Path, *modules: str) -> None:
-    """Let modules count as tried, and safe, for the interpreter of the tests."""
+    """Records modules as tried and safe for the interpreter of the tests."""
     path = WarmPool(home).tried(sys.executable, modules)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
@@ -39,7 +39,7 @@ def trust(home: Path, *modules: str) -> None:
 
 
 class Forks:
-    """A pool in a folder, with scripts and modules beside it."""
+    """A pool in a folder, with scripts and modules next to it."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -50,9 +50,9 @@ class Forks:
         self.bounded()
         self.count = 0
         self.trusts = True
-        """Whether modules count as tried, and safe."""
+        """Whether modules are recorded as tried and safe."""
         self.keep: list[int] = []
-        """Descriptors that the next forks hold; the first is woken."""
+        """Descriptors that the next forks inherit; each event writes a byte to the first."""
         self.script("done.py", "print('done')")
 
     def bounded(self, **bounds: Any) -> None:
@@ -63,12 +63,12 @@ class Forks:
         return name
 
     def module(self, name: str, text: str) -> str:
-        """A module that can be imported by way of PYTHONPATH."""
+        """Writes a module that can be imported through PYTHONPATH."""
         (self.modules / f"{name}.py").write_text(text)
         return name
 
     def trust(self, *modules: str) -> None:
-        """Let modules count as tried, and safe."""
+        """Records modules as tried and safe."""
         trust(self.home, *modules)
 
     @property
@@ -77,7 +77,7 @@ class Forks:
         return {**kept, "PYTHONPATH": str(self.modules)}
 
     def fork(self, script: str = "done.py", *modules: str, **env: str) -> int | Refused:
-        """Fork a node with one rank."""
+        """Forks a node with one rank."""
         self.count += 1
         place = self.folder / f"attempt-{self.count}"
         place.mkdir()
@@ -102,19 +102,19 @@ class Forks:
             os.close(output)
 
     def works(self, script: str = "done.py", *modules: str, **env: str) -> str:
-        """Fork a node, which must be possible; gives what its rank printed."""
+        """Forks a node, asserts that this was possible, and returns the output of its rank."""
         answer = self.fork(script, *modules, **env)
         assert isinstance(answer, int), answer
         return self.text()
 
     def refused(self, script: str = "done.py", *modules: str, **env: str) -> str:
-        """Ask for a node, which must be refused; gives why."""
+        """Requests a node, asserts that the request is refused, and returns the reason."""
         answer = self.fork(script, *modules, **env)
         assert isinstance(answer, Refused), self.text()
         return answer.why
 
     def text(self) -> str:
-        """What the newest fork's rank printed, once it has ended."""
+        """Waits for the end of the newest fork and returns the output of its rank."""
         place = self.folder / f"attempt-{self.count}"
         until(lambda: "end" in [event["kind"] for event in self.events(place)], lambda: (place / "out").read_text())
         return (place / "rank-0.log").read_text()
@@ -125,7 +125,7 @@ class Forks:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def one(self) -> dict[str, Any]:
-        """The only warm process."""
+        """Returns the facts of the only warm process."""
         (found,) = self.pool.show()
         return found
 

@@ -1,4 +1,4 @@
-"""What ranks that were started cold, and ranks that were forked, leave of their collectives when these hang or fail."""
+"""Flight recorder entries of hanging and failing collectives are the same for cold and forked ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ dist.set_timeout(datetime.timedelta(seconds=int(os.environ.get("PATIENCE", "200"
 print("ready", flush=True)
 """
 AWAKE = 'time.sleep(1.5)\nprint("awake", flush=True)\n'
-"""A sign of life in any case: what is printed just while stacks are written, for a start that is slow, is none."""
+"""Output that ends a hang in any case: a line that is printed while stacks are written does not count after a slow
+start."""
 SCRIPTS = {
     "skips": BEGIN + AWAKE + "if rank == 1:\n    time.sleep(500)\ndist.all_reduce(x)\n",
     "differs": BEGIN + AWAKE + "dist.all_reduce(x) if rank == 0 else dist.broadcast(x, 1)\ndist.barrier()\n",
@@ -55,7 +56,9 @@ def start(harness: Harness, folder: Path, name: str, **fields: Any) -> Run:
 
 
 def flights(run: Run) -> list[Any]:
-    """Of the newest hang, what the ranks told of their collectives. A start that is silent for long is none."""
+    """Returns the entries of collectives that ranks reported for the newest hang. A slow start does not count as a
+    hang.
+    """
     awake = [line.time_ns / 1e9 for line in run.lines() if line.text == "awake"]
     if len(awake) < 2:
         return []

@@ -1,4 +1,4 @@
-"""A rank cannot tell whether it was forked: everything that a script can find out is compared, rank by rank."""
+"""A rank cannot observe whether it was forked: everything that a script can observe is compared, rank by rank."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ RUN_VARIABLES = (
     "KUBEFLOW_TRAINER_SERVER_URL",
     "KUBEFLOW_TRAINER_SERVER_TOKEN",
 )
-"""Variables in which any two runs differ."""
+"""Variables that differ between any two runs."""
 OF_THE_LAUNCHER = {"environ", "faulthandler", "flags", "streams", "torch_threads", "blas", "descriptors", "handlers",
                    "leads_group", "leads_session", "session_is_parents", "cgroup", "executable", "orig_argv",
                    "cmdline"}  # fmt: skip
-"""In which a rank differs from a script started by hand, as it does under torchrun."""
+"""Properties in which a rank differs from a script that is started by hand, as it does under torchrun."""
 
 
 def seen(harness: Harness, words: tuple[str, ...] = WORDS, **fields: Any) -> dict[int, Any]:
@@ -59,7 +59,7 @@ def both(cold: Harness, warm: Harness, **fields: Any) -> list[tuple[Any, Any]]:
 
 
 def differences(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
-    """Where two ranks differ, down to the entry."""
+    """Returns the entries in which two ranks differ."""
     found: dict[str, Any] = {}
     for name in sorted({*one, *other}):
         a, b = one.get(name), other.get(name)
@@ -82,7 +82,7 @@ def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Harness, warm: Har
 
 @pytest.mark.slow
 def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness, warm: Harness) -> None:
-    """As in another shell, whose process is the same: what the imports have not read is set in the fork."""
+    """Another shell uses the same process: variables that the imports have not read are set in the fork."""
     seen(warm)
     before = {found["pid"] for found in WarmPool(warm.home).show()}
     env = {
@@ -104,7 +104,7 @@ def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness,
 
 @pytest.mark.slow
 def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
-    """Buffered output, a fixed hash seed, the locale of C, another time zone, more threads, warnings as errors."""
+    """Buffered output, a fixed hash seed, the locale C, another time zone, more threads, warnings as errors."""
     env = {
         "PYTHONUNBUFFERED": "",
         "PYTHONHASHSEED": "7",
@@ -144,7 +144,7 @@ def test_no_two_ranks_draw_the_same_numbers(warm: Harness) -> None:
 
 @pytest.mark.slow
 def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness) -> None:
-    """What a rank could tell, and the page on warm starts says."""
+    """A rank can observe these modules, as the documentation of warm starts says."""
     for started, forked in both(cold, warm):
         assert set(started["modules"]) - set(forked["modules"]) <= {"_signal"}
         assert not [name for name in forked["modules"] if name.startswith("windlass")]
@@ -220,7 +220,7 @@ def test_no_module_beside_the_script_is_imported_at_its_end(cold: Harness, tmp_p
 
 @pytest.mark.slow
 def test_it_ends_alike(cold: Harness, warm: Harness, tmp_path: Path) -> None:
-    """Each rank ends in its own way."""
+    """Each rank ends in another way."""
     for rank, text in enumerate(ENDINGS.values()):
         (tmp_path / f"{rank}.py").write_text(text)
     (tmp_path / "ends.py").write_text(
@@ -293,7 +293,7 @@ def test_the_weights_are_the_same_on_a_gpu(cold: Harness, warm: Harness) -> None
 
 
 def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Harness, tmp_path: Path) -> None:
-    """As under nohup, and as after `ulimit -n`; a warm process that is there already is not asked for its own."""
+    """Tested under nohup and after `ulimit -n`, with a warm process that was started before with other settings."""
     script = (
         "import os, resource, signal\n"
         "print(signal.getsignal(signal.SIGHUP).name, resource.getrlimit(resource.RLIMIT_NOFILE)[0], oct(os.umask(0)))\n"
@@ -312,7 +312,7 @@ def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Harness, tm
             check=False,
             timeout=120,
             stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # these tests may run under nohup too
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests themselves may run under nohup
         )
         assert done.returncode == 0, done.stderr
         assert newest_log(warm) == f"{expected} 500 0o27\n"

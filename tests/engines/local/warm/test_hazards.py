@@ -1,4 +1,4 @@
-"""Everything that makes a fork unsafe is provoked: it is refused with its reason, and the ranks start cold."""
+"""Every condition that makes a fork unsafe leads to a refusal with its reason, and a cold start of the ranks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_an_import_leaves_behind_is_noticed(forks: Forks, what: str) -> Non
 
 @pytest.mark.parametrize("what", ["a thread", "a process", "a variable of the rank", "an import that fails", "a crash"])
 def test_what_is_not_known_to_be_safe_is_tried_beside_a_cold_start(forks: Forks, what: str) -> None:
-    """Nothing waits for the imports, and the answer holds in every environment."""
+    """No run waits for the imports of a trial, and its result holds in every environment."""
     text, reason = UNSAFE[what]
     forks.trusts = False
     forks.module("culprit", f"{text}")
@@ -70,7 +70,7 @@ def test_what_is_not_known_to_be_safe_is_tried_beside_a_cold_start(forks: Forks,
 
 
 def test_the_part_of_the_list_that_is_safe_is_imported(forks: Forks) -> None:
-    """By a process that begins again, under the same pid."""
+    """The process executes itself again, so that its pid stays the same."""
     forks.trusts = False
     forks.module("culprit", UNSAFE["a thread"][0])
     forks.module("harmless", "import os\nPID = os.getpid()")
@@ -106,7 +106,7 @@ def test_a_trial_that_hangs_is_ended(forks: Forks) -> None:
 
 
 def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
-    """Or every start would pay for the imports twice."""
+    """Otherwise every start would wait for the imports twice."""
     forks.module("culprit", UNSAFE["a thread"][0] + "\nprint('imported')")
     assert forks.refused("done.py", "culprit") == forks.refused("done.py", "culprit")
     (entry,) = forks.pool.show()
@@ -118,7 +118,7 @@ def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
 
 
 def test_what_is_harmless_is_allowed(forks: Forks) -> None:
-    """A thread and a process that end, a file that is closed, a variable that is set, a module that is not there."""
+    """A thread and a process that end, a closed file, a variable that is set, a missing module."""
     forks.module(
         "harmless",
         "import os, subprocess, threading\nthreading.Thread(target=print, args=('x',)).start()\n"
@@ -141,14 +141,14 @@ def test_handlers_and_atexit_functions_of_imports_are_the_ranks(forks: Forks) ->
 
 
 def test_an_import_that_keeps_main_keeps_the_scripts(forks: Forks) -> None:
-    """As dill does, which pickles what a script defines."""
+    """dill does this to pickle objects that a script defines."""
     forks.module("keeps", "import __main__\ndef ask(): return __main__.answer, __main__.__file__")
     forks.script("look.py", "import keeps\nanswer = 42\nprint(keeps.ask()[0], keeps.ask()[1] == __file__)")
     assert forks.works("look.py", "keeps") == "42 True\n"
 
 
 def test_what_imports_print_is_printed_once(forks: Forks) -> None:
-    """Not again by each rank, out of a buffer that was copied."""
+    """Ranks must not print it again from a copied buffer."""
     forks.module("prints", "import ctypes\nprint('imported', end='')\nctypes.CDLL(None).printf(b'from C')")
     assert forks.works("done.py", "prints", PYTHONUNBUFFERED="") == "done\n"
     assert next(forks.home.glob("warm/*.log")).read_text() in ("importedfrom C", "from Cimported")
@@ -175,7 +175,7 @@ def test_an_operation_ahead_leaves_threads_and_is_refused(forks: Forks) -> None:
 
 @pytest.mark.slow
 def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> None:
-    """Autograd may refuse to work in a fork; whether it does is tried, not assumed."""
+    """Autograd may refuse to work in a fork; the trial shows whether it does."""
     forks.module("computes", COMPUTES_AHEAD.format(threads=1))
     forks.script("step.py", STEP)
     answer = forks.fork("step.py", "computes", OMP_NUM_THREADS="1")
@@ -184,7 +184,7 @@ def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> 
 
 @pytest.mark.slow
 def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
-    """Though OPENBLAS_NUM_THREADS is not set; the rank then has the threads that it would have had."""
+    """OPENBLAS_NUM_THREADS is not set; the rank has as many threads as with a cold start."""
     forks.script(
         "look.py",
         "import numpy, os, threadpoolctl\n"
@@ -205,7 +205,7 @@ def test_torch_computes_with_several_threads_after_the_fork(forks: Forks) -> Non
 
 
 def test_cuda_that_is_initialised_is_refused_emulated(forks: Forks) -> None:
-    """By a stand-in for torch that says so, where there is no GPU."""
+    """Without a GPU, a replacement for torch reports that CUDA is initialised."""
     forks.module("torch", "class cuda:\n    is_initialized = staticmethod(lambda: True)")
     assert forks.refused("done.py", "torch") == "the imports initialised CUDA, which does not survive a fork"
 
@@ -259,7 +259,7 @@ def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
 
 @pytest.mark.slow
 def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path: Path) -> None:
-    """An upgrade replaces folders in site-packages, even where no imported file changes."""
+    """An upgrade replaces folders in site-packages, even if no imported file changes."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=240)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env").glob("lib/python3*/site-packages")
@@ -269,7 +269,7 @@ def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path:
     for number in range(2):
         (site / f"other-{number}.dist-info").mkdir()
         starts = []
-        for _ in range(2):  # the first is cold: packages that were not tried before are tried beside it
+        for _ in range(2):  # the first start is cold: untried packages are tried in parallel with it
             run = harness.start("done.py", base=forks.folder, python=str(python), warm=["package"])
             run.wait()
             starts += [event.data["start"] for event in run.events if event.kind == "node"]
@@ -298,7 +298,7 @@ def test_a_file_in_pythonpath_that_hides_an_import_is_noticed(forks: Forks) -> N
 
 @pytest.mark.parametrize("name", ["time.py", "os.py", "torch.txt", "data/train.py"])
 def test_a_file_that_hides_nothing_is_allowed(forks: Forks, name: str) -> None:
-    """What is built in, or frozen, is found before any folder is looked into."""
+    """Built-in and frozen modules are found before any folder is searched."""
     (forks.folder / name).parent.mkdir(exist_ok=True)
     (forks.folder / name).write_text("")
     assert forks.works() == "done\n"

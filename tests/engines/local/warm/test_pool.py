@@ -1,4 +1,4 @@
-"""The pool of warm processes: private, bounded, never waited for in vain, never started twice, gone when not wanted."""
+"""Warm processes are private and limited, are started once, never delay a run without need, and end when not wanted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_process_serves_all_starts_of_its_kind(forks: Forks) -> None:
 
 
 def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
-    for number in range(10):  # the helper counts, and is not made for threads
+    for number in range(10):  # the counting helper is not thread-safe
         (forks.folder / f"attempt-{number + 1}").mkdir()
         (forks.folder / f"attempt-{number + 1}").rmdir()
     lock = threading.Lock()
@@ -83,7 +83,7 @@ def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
 
 
 def test_one_process_serves_environments_that_differ_in_what_no_import_reads(forks: Forks) -> None:
-    """As four shells in turn do, and runs of a sweep. Each rank has the variables of its own."""
+    """Four shells in turn, or runs of a sweep, use the same process. Each rank gets its own variables."""
     forks.script("look.py", "import os\nprint(os.environ.get('WANDB_NAME'), os.environ['PATH'], os.getenv('TERM'))")
     for number in range(4):
         env = {"WANDB_NAME": f"sweep-{number}", "PATH": f"/shell-{number}/bin", "TERM": f"vt10{number}"}
@@ -105,7 +105,7 @@ def test_a_variable_that_an_import_or_a_native_library_reads_means_a_new_process
 
 
 def test_another_number_of_threads_means_another_process_beside_it(forks: Forks) -> None:
-    """Windlass sets it by the number of ranks, between which a user changes to and fro."""
+    """Windlass derives it from the number of ranks, which users change back and forth."""
     for threads in ("1", "2", "1"):
         forks.works(OMP_NUM_THREADS=threads)
     assert sorted(found["forks"] for found in forks.pool.show()) == [1, 2]
@@ -156,7 +156,7 @@ def test_a_caller_of_another_kind_means_another_process(forks: Forks, changed: s
 
 
 def test_a_node_holds_as_many_descriptors_as_it_has_ports(forks: Forks, tmp_path: Path) -> None:
-    """Each TensorFlow rank has one. The lock comes last, and a node that does not hold it counts as lost."""
+    """Each TensorFlow rank has a port. The lock is the last descriptor; a node without it would count as lost."""
     go, lock = tmp_path / "go", tmp_path / "lock"
     forks.script("wait.py", f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)")
     with open(os.devnull, "w") as wake, open(lock, "w") as held, open(lock) as other:
@@ -175,14 +175,14 @@ def test_a_node_holds_as_many_descriptors_as_it_has_ports(forks: Forks, tmp_path
 
 def test_a_node_of_more_descriptors_than_one_message_takes_starts_cold(forks: Forks) -> None:
     with open(os.devnull, "w") as wake:
-        forks.keep = [wake.fileno()] * MAX_DESCRIPTORS  # and the output
+        forks.keep = [wake.fileno()] * MAX_DESCRIPTORS  # one more than allowed, with the output
         assert forks.refused() == "the warm process could not be used (Invalid argument)"
         forks.keep = forks.keep[1:]
         assert forks.works() == "done\n"
 
 
 def test_a_request_whose_descriptors_did_not_all_arrive_is_refused(forks: Forks) -> None:
-    """As where the process may open no more files."""
+    """This happens if the process may open no more files."""
     forks.works()
     (pid,) = forks.pids()
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -201,7 +201,7 @@ def test_a_request_whose_descriptors_did_not_all_arrive_is_refused(forks: Forks)
 
 @pytest.mark.parametrize("written", ["", '{"pid": 1, "start_t', "{}"])
 def test_a_process_whose_starter_is_writing_of_it_is_not_taken_for_dead(forks: Forks, written: str) -> None:
-    """Else a command that lists the processes would remove the socket that the starter is about to connect to."""
+    """Otherwise a command that lists the processes would remove the socket to which the starter is about to connect."""
     (forks.home / "warm").mkdir()
     files = [forks.home / "warm" / f"name.{kind}" for kind in ("json", "sock")]
     for file in files:
@@ -227,7 +227,7 @@ def test_what_a_killed_process_has_forked_goes_on(warm: Harness) -> None:
 
 
 def asked_for_slow(forks: Forks) -> tuple[threading.Thread, list[Any]]:
-    """A thread that waits for a process that imports for long, and where the answer will be."""
+    """Starts a thread that waits for a process with slow imports; returns it with a list for the response."""
     forks.module("slow", SLOW)
     answers: list[Any] = []
     asking = threading.Thread(target=lambda: answers.append(forks.fork("done.py", "slow")))
@@ -300,12 +300,12 @@ def test_a_run_that_is_stopped_while_imports_last_ends_at_once(forks: Forks) -> 
     run = harness.start("done.py", base=forks.folder, warm=["slow"], env={"PYTHONPATH": str(forks.modules)})
     until(lambda: forks.pids())
     harness.engine.stop(run.id)
-    assert run.wait().phase == "stopped"  # within less than the imports last
+    assert run.wait().phase == "stopped"  # in less time than the imports take
     harness.close()
 
 
 def test_a_worker_whose_caller_gave_up_does_nothing(forks: Forks) -> None:
-    """A caller that heard no answer starts cold; were the fork to go on, the node would be there twice."""
+    """A caller without a response starts the node cold; a fork that continued would start it twice."""
     forks.works()
     spec = forks.folder / "attempt-1" / "node-0.json"
     (forks.folder / "attempt-1" / "node-0.events").unlink()
@@ -389,7 +389,9 @@ def test_a_socket_that_cannot_be_replaced_means_a_cold_start(forks: Forks) -> No
 
 
 def test_an_answer_without_a_pid_is_no_fork(forks: Forks) -> None:
-    """Whether it is refused or replaced depends on how fast the squatter closes."""
+    """Whether the fork is refused or the process replaced depends on how fast the other program closes the
+    connection.
+    """
     forks.works()
     listener = squat(sock(forks), "no pid")
     answer = forks.fork()
@@ -460,7 +462,7 @@ def as_another_user(code: str) -> subprocess.CompletedProcess[str]:
 
 @as_root
 def test_another_user_is_not_answered(forks: Forks) -> None:
-    """Not even where the rights of the folder have been spoilt."""
+    """This holds even if the permissions of the folder were changed."""
     forks.works()
     path = forks.home / "warm"
     for folder in (path, *path.parents):
@@ -468,7 +470,8 @@ def test_another_user_is_not_answered(forks: Forks) -> None:
             folder.chmod(0o755)
     sock(forks).chmod(0o666)
     told = f"s = socket.socket(socket.AF_UNIX)\ns.connect({str(sock(forks))!r})\n"
-    request = json.dumps({"spec": "/x", "script": "/x.py"}).encode() + b"\n"  # the user would be given a pid
+    # a request that would be answered with a pid
+    request = json.dumps({"spec": "/x", "script": "/x.py"}).encode() + b"\n"
     told += f"try:\n    s.sendall({request!r})\n    print(s.recv(99))\nexcept OSError:\n    print(b'')"
     assert as_another_user(told).stdout == "b''\n"
     assert forks.works() == "done\n"
@@ -484,7 +487,8 @@ def test_another_users_socket_is_not_trusted(forks: Forks) -> None:
         if str(folder).startswith("/tmp/"):
             folder.chmod(0o755 if folder != path.parent else 0o777)
     told = f"s = socket.socket(socket.AF_UNIX)\ns.bind({str(path)!r} + '.new')\ns.listen()\n"
-    told += f"os.rename({str(path)!r} + '.new', {str(path)!r})\n"  # who finds it there can connect
+    # renamed, so that the socket accepts connections as soon as it is visible
+    told += f"os.rename({str(path)!r} + '.new', {str(path)!r})\n"
     told += "s.settimeout(100)\nc, _ = s.accept()\nprint(c.recv(99))"
     with ThreadPoolExecutor(1) as executor:
         heard = executor.submit(as_another_user, told)
@@ -494,7 +498,7 @@ def test_another_users_socket_is_not_trusted(forks: Forks) -> None:
 
 
 def test_a_home_with_a_long_path_works(tmp_path: Path) -> None:
-    """The address of a Unix socket has 107 bytes."""
+    """The address of a Unix socket has at most 107 bytes."""
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     made = Forks(deep)
@@ -506,7 +510,7 @@ def test_a_home_with_a_long_path_works(tmp_path: Path) -> None:
 
 
 def test_an_idle_process_ends(forks: Forks) -> None:
-    forks.bounded(idle_seconds=4)  # more than passes between the end of its imports and the request
+    forks.bounded(idle_seconds=4)  # longer than the time between the end of the imports and the request
     forks.works()
     (pid,) = forks.pids()
     until(lambda: not lives(pid))
@@ -549,12 +553,12 @@ def test_all_together_hold_no_more_than_their_share_of_memory(forks: Forks) -> N
 
 def open_files(pid: int) -> Iterator[str]:
     for path in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it may be closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the descriptor may be closed meanwhile
             yield str(path.readlink())
 
 
 def traces(pid: int) -> dict[str, Any]:
-    """What starts could leave behind."""
+    """Returns the resources that a start could leave behind."""
     return {
         "descriptors": sorted(open_files(pid)),
         "children": Path(f"/proc/{pid}/task/{pid}/children").read_text(),
@@ -563,7 +567,9 @@ def traces(pid: int) -> dict[str, Any]:
 
 
 def left(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What is there after and was not before. `before` may have more: an answered connection that was closing."""
+    """Returns the resources that exist only after. Those that exist only before, such as a closing connection, are
+    ignored.
+    """
     new = {
         "descriptors": Counter(after["descriptors"]) - Counter(before["descriptors"]),
         "children": set(after["children"].split()) - set(before["children"].split()),
@@ -585,20 +591,22 @@ def of_this_home(home: Path) -> list[int]:
 
 
 NUM_STARTS = 60 if IS_NIGHTLY else 15
-"""What each start leaves shows after some; what one in twenty leaves is found 95 times in 100 nights."""
+"""A leak of every start shows after a few; one of every twentieth start is found in 95 of 100 nightly runs."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_many_starts_in_a_row_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process, descriptor, shared memory or file but the record; none hangs. Two ranks meet and compute."""
+    """No process, descriptor, shared memory or file is left but the record, and none hangs. Two ranks meet and
+    compute.
+    """
     home = tmp_path / "home"
     monkeypatch.setenv("WINDLASS_HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     harness = harness_in(home, "warm")
     harness.start("meet.py", base=SCRIPTS, procs_per_node=2).wait()
     (warm,) = WarmPool(home).show()
-    until(lambda: len(of_this_home(home)) == 0)  # the warm process itself is given no home
+    until(lambda: len(of_this_home(home)) == 0)  # the warm process does not have the home in its environment
     shared, loose, before = set(Path("/dev/shm").iterdir()), set(tmp_path.iterdir()), traces(warm["pid"])
     for _ in range(NUM_STARTS):
         run = harness.start("meet.py", base=SCRIPTS, procs_per_node=2)
@@ -607,10 +615,11 @@ def test_many_starts_in_a_row_leave_nothing(tmp_path: Path, monkeypatch: pytest.
         assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm"]
     until(lambda: len(of_this_home(home)) == 0, lambda: of_this_home(home))
     until(lambda: left(before, traces(warm["pid"])) == {}, lambda: left(before, traces(warm["pid"])))
-    new = set(Path("/dev/shm").iterdir()) - shared  # other tests have some too, and remove it
+    new = set(Path("/dev/shm").iterdir()) - shared  # other tests create and remove shared memory too
     until(lambda: not any(path.exists() for path in new), lambda: [path for path in new if path.exists()])
     assert set(tmp_path.iterdir()) - loose <= {tmp_path / "torchinductor_root"}
-    until(lambda: [found["forks"] for found in WarmPool(home).show()] == [NUM_STARTS + 1])  # written after a fork
+    # the count is written after a fork
+    until(lambda: [found["forks"] for found in WarmPool(home).show()] == [NUM_STARTS + 1])
     harness.close()
     WarmPool(home).stop()
 

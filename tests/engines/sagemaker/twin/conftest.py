@@ -1,4 +1,4 @@
-"""Twins whose jobs leave nothing running after a test."""
+"""Fixtures for the emulation that stop remaining jobs after a test."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from windlass.engines.sagemaker.twin.service import FOLDER, Twin
 
 MAY_ISOLATE = os.geteuid() == 0
 GRACE_SECONDS = 60.0
-"""So long that a container which ends at SIGTERM is never killed, on a busy machine either."""
+"""Grace period in seconds, so long that a container that handles SIGTERM is never killed, even on a busy machine."""
 
 
 @pytest.fixture(
     params=[
         pytest.param(NAMESPACES, marks=pytest.mark.skipif(not MAY_ISOLATE, reason="needs root")),
-        # Where the first is left out, it is the one that shows how jobs go.
+        # Without root, this is the only isolation that is tested, so it is not marked slow.
         pytest.param(FOLDERS, marks=[pytest.mark.slow] if MAY_ISOLATE else []),
     ]
 )
@@ -31,7 +31,7 @@ def isolation(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A folder of records; what runs in it at the end of the test is stopped without patience."""
+    """Yields a folder of records; jobs that still run at the end of the test are stopped with a short grace period."""
     yield tmp_path
     twin = Twin(tmp_path, os.environ)
     for job in (tmp_path / FOLDER).glob("[!.]*"):

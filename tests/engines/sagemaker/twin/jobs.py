@@ -1,4 +1,4 @@
-"""Requests to the twin, and waiting for what its jobs do."""
+"""Creates requests for the emulation, and waits for events of its jobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from windlass.worker import process
 ROLE = "arn:aws:iam::000000000000:role/training"
 NO_LIMIT = {"MaxRuntimeInSeconds": 3600}
 ML = "${SAGEMAKER_BASE_DIR:-/opt/ml}"
-"""In a script: /opt/ml, wherever it is."""
+"""/opt/ml or its replacement, in a shell script."""
 
 
 def request(home: Path, name: str, script: str, *, count: int = 1, **fields: Any) -> dict[str, Any]:
-    """A job whose containers run a script of bash, with outputs in `home/store`."""
-    path = home / f"{name}.sh"  # an argument of a container has at most 256 characters
+    """Returns the request of a job whose containers run a bash script, with outputs in `home/store`."""
+    path = home / f"{name}.sh"  # a file, because arguments of a container have at most 256 characters
     if home.is_dir():
         path.write_text(script)
     return {
@@ -42,7 +42,7 @@ def request(home: Path, name: str, script: str, *, count: int = 1, **fields: Any
 
 
 def ended(twin: Twin, name: str, seconds: float = BOUND_SECONDS) -> Mapping[str, Any]:
-    """The description of a job that has ended; AssertionError after `seconds`."""
+    """Waits until a job has ended and returns its description; AssertionError after `seconds`."""
     return (
         until(
             lambda: found if (found := twin.describe(name))["TrainingJobStatus"] in ENDED else None,
@@ -54,23 +54,23 @@ def ended(twin: Twin, name: str, seconds: float = BOUND_SECONDS) -> Mapping[str,
 
 
 def output(twin: Twin, name: str, host: str = "algo-") -> list[str]:
-    """All lines that a job's containers have written so far, by the order of their streams."""
+    """Returns all lines that a job's containers have written so far, in the order of their streams."""
     streams = [one for one in twin.log_streams(name) if one.startswith(f"{name}/{host}")]
     return [line for stream in streams for _, line in twin.read_log(stream).lines]
 
 
 def says(twin: Twin, name: str, line: str, times: int = 1) -> None:
-    """Wait until the containers have written a line so many times."""
+    """Waits until the containers have written a line `times` times."""
     until(lambda: output(twin, name).count(line) >= times, lambda: (twin.describe(name), output(twin, name)))
 
 
 def steps(found: Mapping[str, Any]) -> list[str]:
-    """The states through which a job has gone."""
+    """Returns the secondary statuses of a job in order."""
     return [one["Status"] for one in found["SecondaryStatusTransitions"]]
 
 
 def manager_pid(home: Path, name: str) -> int:
-    """The manager of a job."""
+    """Returns the pid of a job's manager."""
     folder = str(home / "sagemaker-local" / name).encode()
 
     def found() -> int:
@@ -87,5 +87,5 @@ def manager_pid(home: Path, name: str) -> int:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL."""
+    """Sends SIGKILL to a process."""
     os.kill(pid, signal.SIGKILL)

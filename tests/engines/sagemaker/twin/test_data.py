@@ -1,4 +1,4 @@
-"""Channels, checkpoints and artifacts of the twin: what gets into containers, and what is uploaded of them."""
+"""The emulation copies channels and checkpoints to containers, and uploads checkpoints and artifacts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def channel(name: str, uri: str) -> dict[str, Any]:
 
 
 def write(folder: Path, *names: str) -> str:
-    """Files whose content is their name; returns the URI of their folder."""
+    """Writes files whose content is their name; returns the URI of their folder."""
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)

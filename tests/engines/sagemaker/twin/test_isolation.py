@@ -1,4 +1,4 @@
-"""What this machine allows is found out once, and again where it may be otherwise."""
+"""Whether this machine allows namespaces is tested once, and again if the answer may have changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not MAY_ISOLATE, reason="needs root")
 
 
 def isolation(home: Path, name: str) -> str:
-    """How the hosts of a job were isolated, by a twin that finds it out."""
+    """Returns the isolation of a job's hosts, chosen by the emulation."""
     twin = Twin(home, os.environ)
     twin.create(request(home, name, "true"))
     return str(ended(twin, name)["WindlassHosts"]["isolation"])
@@ -26,7 +26,7 @@ def test_what_was_seen_is_kept_for_this_boot_and_this_place(home: Path) -> None:
     known = home / FOLDER / ALLOWED
     seen, inode = known.read_text(), known.stat().st_ino
     assert isolation(home, "second") == "namespaces"
-    assert known.stat().st_ino == inode  # it was not found out again
+    assert known.stat().st_ino == inode  # the file was not written again
     known.write_text(seen.replace(str(Path("/proc/self/ns/mnt").readlink()), "mnt:[1]"))
     assert isolation(home, "third") == "namespaces"
     assert known.read_text() == seen

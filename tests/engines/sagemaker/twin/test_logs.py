@@ -1,4 +1,4 @@
-"""Log streams as files: what is written can be read at any moment, once, and in order."""
+"""Log streams are files that can be read at any time; every line is read once and in order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_time_stamps_never_go_backwards(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_cut_between_characters_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
-    line = "a" + "€" * MAX_LINE_BYTES  # three bytes each, so that no boundary is one of characters
+    line = "a" + "€" * MAX_LINE_BYTES  # characters of three bytes, so that no limit falls between characters
     log = writer(tmp_path / "log")
     log.feed(line.encode()[: MAX_LINE_BYTES + 1])
     log.feed(line.encode()[MAX_LINE_BYTES + 1 :] + b"\nnext\n")

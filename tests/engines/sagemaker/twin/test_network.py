@@ -1,4 +1,4 @@
-"""How hosts of the twin reach each other, and what else they reach."""
+"""Hosts of the emulation reach each other, and isolated hosts nothing else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_networks = pytest.mark.skipif(not MAY, reason="needs root and iproute2")
 
 
 def networks(home: Path) -> list[str]:
-    """The network namespaces of jobs below a folder."""
+    """Returns the network namespaces of jobs below a folder."""
     stems = [
         netns.describe(job.name, str(job.resolve()), 1, None).bridge for job in (home / "sagemaker-local").iterdir()
     ]

@@ -1,4 +1,4 @@
-"""Jobs of the twin from their creation to their end, with real processes."""
+"""Jobs of the emulation from their creation to their end, with real processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from windlass.engines.sagemaker.twin.job import STOP, JobFolder
 from windlass.engines.sagemaker.twin.service import Twin
 
 WAITS = 'trap "echo asked to end; exit 0" TERM; echo up; while :; do sleep 0.1; done'
-"""A container that ends at SIGTERM."""
+"""Script of a container that ends at SIGTERM."""
 
 
 def members(path: Path) -> dict[str, str]:
-    """The files of an archive with their content."""
+    """Returns the files of an archive with their content."""
     with tarfile.open(path) as tar:
         files = {one.name: tar.extractfile(one) for one in tar if one.isreg()}
         return {name: file.read().decode() for name, file in files.items() if file is not None}
@@ -136,7 +136,7 @@ def test_a_killed_manager_takes_its_hosts_with_it_and_fails_the_job(twin: Twin, 
 
 
 def _of(path: Path) -> bytes:
-    """What shows to which host a process belongs: its mounts and its environment."""
+    """Returns the mounts and the environment of a process, which show its host."""
     try:
         return (path / "mountinfo").read_bytes() + (path / "environ").read_bytes()
     except OSError:
@@ -194,7 +194,7 @@ def test_a_container_has_a_clean_environment(home: Path, isolation: str) -> None
     ended(twin, "clean")
     text = base64.b64decode(output(twin, "clean")[0]).decode().rstrip("\0")
     found = dict(line.split("=", 1) for line in text.split("\0"))
-    for name in ("PWD", "SHLVL", "_", "OLDPWD"):  # of bash itself
+    for name in ("PWD", "SHLVL", "_", "OLDPWD"):  # variables that bash sets
         found.pop(name, None)
     expected = {"PATH", "HOME", "LANG", "AWS_REGION", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "MODE"}
     assert set(found) == expected | ({"SAGEMAKER_BASE_DIR"} if isolation == "folders" else set())
@@ -214,7 +214,7 @@ def test_the_request_is_kept_from_other_users(home: Path) -> None:
     twin = Twin(home, os.environ, isolation="folders")
     twin.create(request(home, "private", "true", Environment={"TOKEN": "secret"}))
     ended(twin, "private")
-    until(lambda: not (home / "sagemaker-local/private/starts").exists())  # which the manager removes at last
+    until(lambda: not (home / "sagemaker-local/private/starts").exists())  # the manager removes the folder last
     assert (home / "sagemaker-local/private").stat().st_mode & 0o077 == 0
     holders = [
         one.name

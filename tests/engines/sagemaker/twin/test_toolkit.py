@@ -1,6 +1,8 @@
-"""What AWS runs in containers of SageMaker, unchanged, runs in hosts of the twin; a script made for it runs as our job.
+"""AWS's programs for SageMaker containers run unchanged in emulated hosts, and scripts for them run as jobs of
+Windlass.
 
-The toolkit, the drivers of the SDK's third version and our worker run the same script, and it finds the same in each.
+The toolkit, the drivers of the SDK's third version and Windlass's worker run the same script, which must observe the
+same variables in each.
 """
 
 from __future__ import annotations
@@ -29,29 +31,29 @@ ROOT = Path(__file__).parents[4]
 ENVIRONMENT = ROOT / ".cache/sagemaker-env"
 TOOLKIT, DRIVERS, WORKER = "toolkit", "drivers", "worker"
 PROCS = {TOOLKIT: 1, DRIVERS: 2, WORKER: 2}
-"""Ranks of a host. The toolkit starts one for each GPU, and one where there is none."""
+"""Ranks per host. The toolkit starts one for each GPU, and one without GPUs."""
 OWN = {
-    # Channels by which the SDKs send code and drivers; ours have other names, and scripts do not see them.
+    # Channels in which the SDKs send code and drivers; scripts do not see Windlass's channels.
     "SM_CHANNEL_CODE",
     "SM_CHANNEL_SM_DRIVERS",
-    # What the launchers of AWS are told by its SDKs.
+    # Settings of the SDKs for AWS's launchers.
     "SM_DISTRIBUTED_CONFIG",
     "SM_DISTRIBUTED_DRIVER_DIR",
     "SM_DISTRIBUTION_INSTANCE_GROUPS",
     "SM_FRAMEWORK_MODULE",
     "SM_FRAMEWORK_PARAMS",
-    # Of the images of AWS.
+    # Variables of AWS's images.
     "SM_DLC_TORCH_VERSION",
 }
-"""Variables that are not to be found under our worker."""
+"""Variables that Windlass's worker does not set."""
 PLACES = {"SM_MODULE_DIR", "SM_SOURCE_DIR"}
-"""Where the code is: ours is unpacked from an archive, and not in its channel."""
+"""Variables with the location of the code: Windlass unpacks it from an archive, outside its channel."""
 TRAINING_ENV = {
     "channel_input_dirs", "current_host", "current_instance_type", "hosts", "hyperparameters", "input_config_dir",
     "input_dir", "log_level", "model_dir", "network_interface_name", "num_cpus", "num_gpus", "output_data_dir",
     "resource_config", "job_name",
 }  # fmt: skip
-"""What the toolkit and the drivers both have in SM_TRAINING_ENV."""
+"""Fields of SM_TRAINING_ENV that both the toolkit and the drivers have."""
 Ran = Callable[[str, int], Ranks]
 
 pytestmark = [
@@ -69,7 +71,9 @@ def environment() -> Path:
 
 @pytest.fixture(scope="module")
 def ran(environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    """What the ranks of a script have found that was run in a way on so many hosts; once for each in all processes."""
+    """Returns a function that runs the script in one way on some hosts and returns what its ranks observed; each
+    combination runs once for all test processes.
+    """
 
     def found_by(way: str, hosts: int) -> Ranks:
         home = Home(tmp_path_factory.mktemp(f"{way}-{hosts}"))
@@ -139,7 +143,7 @@ def test_the_error_of_a_script_is_the_failure_reason_of_the_job(tmp_path: Path, 
     found, written = run_twin(home, environment, request)
     assert found["TrainingJobStatus"] == "Failed"
     assert found["FailureReason"].startswith("AlgorithmError: ")
-    # The drivers report the command; what the script has written is in the log alone.
+    # The drivers report only the command; the script's output is in the log.
     reason = "the script has failed: on request" if way == TOOLKIT else "CalledProcessError"
     assert reason in found["FailureReason"], found["FailureReason"]
     assert any("the script has failed: on request" in line for line in written)
@@ -157,7 +161,7 @@ def test_the_driver_of_plain_scripts_runs_on_every_host(tmp_path: Path, environm
 
 
 def _comparable(variables: dict[str, str], name: str) -> Any:
-    """The value of a variable without what each way has of its own."""
+    """Returns the value of a variable without the parts that differ by design."""
     try:
         value = json.loads(variables[name])
     except ValueError:
@@ -167,7 +171,7 @@ def _comparable(variables: dict[str, str], name: str) -> Any:
         return sorted(set(value) - channels)
     if name == "SM_INPUT_DATA_CONFIG":
         return _without(value, channels)
-    if name == "SM_USER_ARGS":  # the toolkit sorts them
+    if name == "SM_USER_ARGS":  # the toolkit sorts the arguments
         return sorted(zip(value[::2], value[1::2], strict=True))
     if name == "SM_TRAINING_ENV":
         found = {key: value[key] for key in TRAINING_ENV}

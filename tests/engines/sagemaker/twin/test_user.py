@@ -1,4 +1,4 @@
-"""Hosts of a user who is not root: their namespaces are in one for users, where the machine allows that."""
+"""Hosts of a non-root user have their namespaces in a user namespace, if the machine allows that."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_a_user_sees_the_hosts_own_folder_at_opt_ml() -> None:
 
 
 def _as_user(folder: Path) -> None:
-    """Runs in a child, and does not return."""
+    """Runs the test as another user, in a child process that does not return."""
     try:
         os.setgroups([])
         os.setresgid(USER, USER, USER)
         os.setresuid(USER, USER, USER)
-        # Else /proc/self stays root's, as of a program that the user may not read.
+        # Without this, /proc/self belongs to root, as for a program that the user may not read.
         call("prctl", ctypes.c_int(PR_SET_DUMPABLE), ctypes.c_ulong(1), what="own /proc/self")
         unshare()
         mount_ml(folder)
-        assert os.geteuid() == 0  # as in a container
+        assert os.geteuid() == 0  # root in the user namespace, as in a container
         assert Path("/opt/ml/model").read_text() == "of this host"
         Path("/opt/ml/output").write_text("")
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The ranks of a host are forks of its first process, which has imported what the script will."""
+"""The ranks of a host are forks of its first process, which has imported the script's modules in advance."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One script made for SageMaker, run by AWS's toolkit, by the drivers of the SDK's third version, and by our worker.
+"""Runs one script for SageMaker with AWS's toolkit, the drivers of the SDK's third version, and Windlass's worker.
 
-What AWS runs in containers is unchanged: it is installed by `tools/sagemaker-env.sh`, and started as the SDKs do.
+AWS's programs are unchanged: `tools/sagemaker-env.sh` installs them, and they are started as the SDKs do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from windlass.engines.sagemaker.twin.service import Twin
 
 GROUP = "homogeneousCluster"
 PATIENCE_SECONDS = 600.0
-"""Each host imports torch and the toolkit: 40 s of two busy cores."""
+"""Time limit in seconds. Each host imports torch and the toolkit, which takes 40 s on two busy cores."""
 INSTANCE = "ml.c5.xlarge"
 HYPERPARAMETERS: Mapping[str, Any] = {"lr": 0.1, "layers": [16, 8], "title": "a b", "batch-size": 32}
 SCRIPT = textwrap.dedent(
@@ -70,12 +70,12 @@ SCRIPT = textwrap.dedent(
     """
 )
 Ranks = list[dict[str, Any]]
-"""What the script has found, of each rank."""
+"""Observations of the script, by rank."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """A folder with the script, its data and what jobs have made of them."""
+    """A folder with the script, its data and the results of jobs."""
 
     path: Path
 
@@ -86,19 +86,21 @@ class Home:
         (self.path / "data/data.csv").write_text("1,2\n")
 
     def model(self, name: str) -> Ranks:
-        """Of a job of the twin, by rank."""
+        """Returns the observations in the model of an emulated job, by rank."""
         with tarfile.open(self.path / f"store/{name}/output/model.tar.gz") as tar:
             tar.extractall(self.path / f"models/{name}", filter="data")
         return ranks_in(self.path / f"models/{name}")
 
 
 def ranks_in(model: Path) -> Ranks:
-    """What ranks have written to the model, by rank."""
+    """Returns the observations that ranks have written to a model folder, by rank."""
     return sorted((json.loads(path.read_text()) for path in model.glob("*.json")), key=lambda one: one["rank"])
 
 
 def by_toolkit(home: Home, environment: Path, hosts: int, **hyperparameters: str) -> dict[str, Any]:
-    """The request of a job as the SDK's second version makes it for PyTorch: values of hyperparameters are JSON."""
+    """Returns the request of a job as the SDK's second version makes it for PyTorch: values of hyperparameters are
+    JSON.
+    """
     own = {
         "sagemaker_program": "train.py",
         "sagemaker_submit_directory": "/opt/ml/input/data/code",
@@ -118,8 +120,9 @@ def by_toolkit(home: Home, environment: Path, hosts: int, **hyperparameters: str
 def by_drivers(
     home: Home, environment: Path, hosts: int, *, distributed: Mapping[str, Any] | None = None, **hyperparameters: str
 ) -> dict[str, Any]:
-    """The request of a job as `ModelTrainer` of the SDK's third version makes it; its channel `sm_drivers` is as its
-    code lays it out, and the program in it is made from its own templates.
+    """Returns the request of a job as `ModelTrainer` of the SDK's third version makes it.
+
+    Its channel `sm_drivers` has the layout of the SDK's code, and the program in it is made from the SDK's templates.
     """
     package = next((environment / "lib").glob("python3*/site-packages/sagemaker/train"))
     templates = _module(package / "templates.py")
@@ -154,9 +157,9 @@ def by_drivers(
 
 
 def run_twin(home: Home, environment: Path, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
-    """The description of a job that has ended, and all that its hosts have written.
+    """Runs a job and returns its description and all output of its hosts.
 
-    One after the other: hosts of two jobs share the network of this machine, and what AWS runs has a fixed port.
+    Jobs run one after the other: their hosts share the network of this machine, and AWS's programs use a fixed port.
     """
     python = str(environment / "bin/python")
     twin = Twin(home.path, os.environ, grace_seconds=GRACE_SECONDS, python=python)
@@ -167,7 +170,7 @@ def run_twin(home: Home, environment: Path, request: Mapping[str, Any]) -> tuple
 
 
 def run_worker(home: Home, hosts: int, procs: int) -> Ranks:
-    """What the script finds as a job of ours, on the target `sagemaker-local`."""
+    """Runs the script as a job of Windlass on the target `sagemaker-local`, and returns its observations by rank."""
     way = replace(HERE, patience_seconds=PATIENCE_SECONDS)
     with closing(Harness(way, home.path / "worker")) as harness:
         words = [word for name, value in HYPERPARAMETERS.items() for word in (f"--{name}", _text(value))]
@@ -195,7 +198,7 @@ def _request(home: Home, name: str, hosts: int) -> dict[str, Any]:
 
 
 def _network() -> dict[str, str]:
-    """How ranks reach each other here; the port is that of torchrun on one host, and of none else on this machine."""
+    """Returns variables for the rendezvous on this machine; the port is free, and torchrun uses it on one host."""
     return {"GLOO_SOCKET_IFNAME": "lo", "PET_MASTER_PORT": str(quiet_port())}
 
 
@@ -205,7 +208,7 @@ def _channel(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _module(path: Path) -> ModuleType:
-    """A file of the SDK by itself: its package imports what training does not need."""
+    """Imports a file of the SDK on its own, because its package imports modules that training does not need."""
     spec = importlib.util.spec_from_file_location(f"sdk_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

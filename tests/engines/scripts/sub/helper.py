@@ -1,1 +1,1 @@
-"""Found only where sys.path begins with the folder of the script."""
+"""Importable only if sys.path begins with the folder of the script."""

@@ -1,4 +1,4 @@
-"""Says what a module started by -m can see."""
+"""Prints the facts that a module started by -m can observe."""
 
 import json
 import sys

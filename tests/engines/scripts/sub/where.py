@@ -1,4 +1,4 @@
-"""Says what a script can see of how it was started."""
+"""Prints how the script was started, as far as it can observe that."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""An engine outside of Windlass: each node of a run is a process of this machine."""
+"""An engine in a package of its own: each node of a run is a process on this machine."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ WORKER = Path(windlass.worker.__file__).parent
 
 
 class ToyTarget(Document):
-    """A line of targets.yaml: `toybox: {kind: toy}`."""
+    """A target in targets.yaml: `toybox: {kind: toy}`."""
 
     kind: Literal["toy"] = "toy"
     name: Name
 
 
 class ToyEngine(SupervisedEngine):
-    """What Windlass asks for: a plan, the supervisor's command, and the backend."""
+    """The methods that Windlass requires: the plan, the supervisor's command and the backend."""
 
     kind: ClassVar[str] = "toy"
     target_model: ClassVar[Any] = ToyTarget

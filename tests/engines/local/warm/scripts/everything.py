@@ -1,4 +1,4 @@
-"""Prints, as one line of JSON, all that a script can find out about its process without knowing how it was started."""
+"""Prints as one line of JSON everything that a script can observe about its process."""
 
 import atexit
 import faulthandler
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy
 import torch
-import torch._dynamo  # as the first DDP and the first optimizer do
+import torch._dynamo  # imported by the first DDP and the first optimizer anyway
 
 BEGAN = time.time()
 

@@ -1,4 +1,4 @@
-"""A server that forks, started by the rank, and a queue back."""
+"""Uses a multiprocessing fork server that the rank starts, and a queue for the results."""
 
 import multiprocessing
 

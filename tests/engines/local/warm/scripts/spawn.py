@@ -1,4 +1,4 @@
-"""Two processes that import this file anew."""
+"""Starts two processes that import this file anew."""
 
 import multiprocessing
 

@@ -1,4 +1,4 @@
-"""Trains a little and prints the digest of the weights, on rank 0."""
+"""Trains a few steps, and prints the digest of the weights on rank 0."""
 
 import hashlib
 import os

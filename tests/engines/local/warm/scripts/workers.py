@@ -1,4 +1,4 @@
-"""DataLoader workers, whose seeds follow from torch's."""
+"""Uses DataLoader workers, whose seeds follow from torch's seed."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset
