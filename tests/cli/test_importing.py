@@ -103,8 +103,8 @@ def test_import_prints_data_as_its_schema_says(windlass: Call, manifest: Path) -
     jsonschema.Draft202012Validator(schema_of("import")).validate(made)
     assert (made["written"], made["kind"], made["job"]["procs_per_node"]) == (["job.yaml"], "Job batch/v1", 2)
     assert made["text"] == Path("job.yaml").read_text()
-    [network] = [one for one in made["left"] if one["field"] == "spec.template.spec.hostNetwork"]
-    assert (network["line"], network["is_ours"]) == (8, False)
+    [network] = [one for one in made["unmapped"] if one["field"] == "spec.template.spec.hostNetwork"]
+    assert (network["line"], network["is_handled"]) == (8, False)
     assert windlass("import", "manifest.yaml", "--to", "-", "-o", "json").json["written"] == []
 
 

@@ -87,7 +87,7 @@ def test_a_task_of_this_shape_is_imported_right(name: str) -> None:
     assert (job.nodes.min, job.nodes.max) == (expected["nodes"], expected["nodes"])
     assert (job.resources.gpus, job.resources.gpu_type) == expected["gpus"]
     assert (job.setup is not None) == expected.get("setup", False)
-    assert {one.field for one in made.lost} == expected.get("left", set())
+    assert {one.field for one in made.actionable} == expected.get("left", set())
     assert parse_job(made.text) == job
 
 
@@ -105,12 +105,12 @@ def test_labels_of_the_machines_are_the_runs() -> None:
 
 
 def test_a_file_with_the_output_that_is_not_written_is_listed() -> None:
-    assert "tee out.log keeps the output of torchrun" in [one.meaning for one in imported("torch-launch").left]
+    assert "tee out.log keeps the output of torchrun" in [one.meaning for one in imported("torch-launch").unmapped]
 
 
 def test_variables_that_setup_keeps_for_the_shell_of_run_are_listed() -> None:
     task = "setup: echo 'export A=1' >> ~/.bashrc\nrun: python fit.py\n"
-    assert [one.meaning for one in import_text(task, "task.yaml", form="sky").lost] == [
+    assert [one.meaning for one in import_text(task, "task.yaml", form="sky").actionable] == [
         "~/.bashrc: no shell here reads it before run:"
     ]
 

@@ -56,7 +56,7 @@ def test_an_appdef_of_this_shape_is_imported_right(name: str) -> None:
         expected.get("gpus", 0),
     )
     assert (job.nodes.min, job.nodes.max) == expected["nodes"]
-    assert {one.field for one in made.lost} == expected.get("left", set())
+    assert {one.field for one in made.actionable} == expected.get("left", set())
     assert parse_job(made.text) == job
 
 
@@ -71,7 +71,7 @@ def test_a_machine_that_is_named_by_its_label_is_the_jobs_instance() -> None:
 def test_a_folder_of_the_machine_is_named_as_torchx_names_it() -> None:
     bind = "{src_path: /host, dst_path: /job, read_only: true}"
     made = import_text(f"roles: [{{entrypoint: a, mounts: [{bind}]}}]\n", "app.yaml", form="torchx")
-    assert [one.meaning for one in made.lost] == ["/host of the machine"]
+    assert [one.meaning for one in made.actionable] == ["/host of the machine"]
 
 
 @pytest.mark.parametrize(

@@ -40,4 +40,4 @@ def job_of(name: str) -> dict[str, Any]:
 def left_of(name: str) -> dict[str, str]:
     """What the user may have to do about the same manifest, by the field that has no equivalent."""
     [path] = FOLDER.glob(f"{name}*")
-    return {one.field: one.instead for one in imported(path).lost}
+    return {one.field: one.instead for one in imported(path).actionable}

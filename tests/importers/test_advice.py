@@ -24,7 +24,7 @@ def sky(text: str) -> Imported:
 
 
 def lost(made: Imported) -> dict[str, str]:
-    return {one.field: one.instead for one in made.lost}
+    return {one.field: one.instead for one in made.actionable}
 
 
 def test_what_changes_a_job_is_not_under_nothing_to_do() -> None:
@@ -42,8 +42,8 @@ def test_what_changes_a_job_is_not_under_nothing_to_do() -> None:
 
 def test_an_efa_provider_without_its_devices_is_named() -> None:
     made = job(", env: [{name: FI_PROVIDER, value: efa}]")
-    assert any("pods of a run get no EFA devices" in one.meaning for one in made.lost)
-    assert not job(", env: [{name: FI_PROVIDER, value: tcp}]").lost
+    assert any("pods of a run get no EFA devices" in one.meaning for one in made.actionable)
+    assert not job(", env: [{name: FI_PROVIDER, value: tcp}]").actionable
 
 
 def test_labels_that_a_job_may_have_are_its_labels_and_others_are_listed() -> None:
@@ -87,7 +87,7 @@ def test_restarts_of_a_launcher_that_differ_from_the_manifests_are_said() -> Non
     )
     made = import_text(text, "job.yaml")
     assert made.job.restarts.max == 4
-    assert any("the launcher restarts 0 times, the manifest 4" in one.meaning for one in made.lost)
+    assert any("the launcher restarts 0 times, the manifest 4" in one.meaning for one in made.actionable)
 
 
 def test_an_empty_mapping_that_chooses_a_gang_is_listed() -> None:
@@ -151,7 +151,7 @@ def test_options_of_mpirun_are_read_and_other_settings_of_the_toolkit_listed() -
     }
     made = training_job(given, {"InstanceCount": 2, "InstanceType": "ml.c5.large"})
     assert dict(made.job.env) == {"NCCL_DEBUG": "INFO"}
-    assert any("--brand-new" in one.meaning for one in made.lost)
+    assert any("--brand-new" in one.meaning for one in made.actionable)
     assert "HyperParameters.sagemaker_parameter_server_enabled" in lost(made)
     broken = training_job({**given, "sagemaker_mpi_custom_mpi_options": "-x 'A"}, {"InstanceCount": 2})
     assert "HyperParameters.sagemaker_mpi_custom_mpi_options" in lost(broken)

@@ -83,7 +83,7 @@ def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], 
     for step in leaf:
         value = value[step]
     named = re.compile(rf"(?<!\w){re.escape(value)}(?!\w)" if isinstance(value, str) and value else "(?!)")
-    if above & {one.field for one in made.left} or any(named.search(one.meaning) for one in made.left):
+    if above & {one.field for one in made.unmapped} or any(named.search(one.meaning) for one in made.unmapped):
         return "note"
     if len(str(value)) > 2 and named.search(re.sub(r"^#.*\n", "", made.text) + made.target):
         return "job"
@@ -112,7 +112,7 @@ def outcome(
         return "job"  # it is read, and this value is not legal
     if (fields(other), other.target) != (fields(made), made.target):
         return "job"
-    new = {one.field for one in {*other.left} - {*made.left}}
+    new = {one.field for one in {*other.unmapped} - {*made.unmapped}}
     return "default" if above & new or any(field.startswith(beside) for field in new) else ""
 
 
@@ -159,7 +159,7 @@ def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
 def test_each_option_of_a_command_is_a_field_an_argument_or_in_a_note(name: str) -> None:
     documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)
-    said = "\n".join([made.text, *(one.meaning for one in made.left)])
+    said = "\n".join([made.text, *(one.meaning for one in made.unmapped)])
     assert [one for one in options(documents) if not FIELDS.fullmatch(one) and one not in said] == []
 
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from windlass.importers.operator_variables import Given, with_variables
+from windlass.importers.operator_variables import OperatorVariables, with_variables
 
 HERE = {
     "PATH": "/usr/bin:/bin",
@@ -39,7 +39,7 @@ def test_torchrun_without_a_rendezvous_meets_the_other_nodes() -> None:
         ("python train.py", ("torchrun", "index")),
     ],
 )
-def test_a_command_that_uses_none_is_left_as_it_is(words: str, given: tuple[Given, ...]) -> None:
+def test_a_command_that_uses_none_is_left_as_it_is(words: str, given: tuple[OperatorVariables, ...]) -> None:
     command = ["bash", "-c", words]
     assert with_variables(command, given, 8) == (command, [], [])
 

@@ -156,10 +156,10 @@ def test_a_variable_of_a_secret_without_a_value_is_the_users_secret(value: str) 
     task = f"envs: {{WANDB_API_KEY: {value}, HF_TOKEN: null}}\nrun: python train.py\n"
     made = import_text(pod, "file.yaml")
     assert (made.job.secrets, dict(made.job.env)) == (("wandb-api-key",), {})
-    assert not [one for one in made.lost if "holds a value of a secret" in one.meaning]
+    assert not [one for one in made.actionable if "holds a value of a secret" in one.meaning]
     made = import_text(task, "task.yaml", form="sky")
     assert (set(made.job.secrets), dict(made.job.env)) == ({"wandb-api-key", "hf-token"}, {})
-    assert not [one for one in made.lost if "--env" in one.instead]
+    assert not [one for one in made.actionable if "--env" in one.instead]
 
 
 def test_the_words_of_a_container_hold_no_secret_either() -> None:
@@ -193,11 +193,11 @@ def test_a_number_of_nodes_or_a_command_of_another_type_is_refused(form: Format,
 
 def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
     text = JOB.replace("backoffLimit: 0", "backoffLimit: '3'")
-    assert [(one.field, one.meaning) for one in import_text(text, "file.yaml").left] == [
+    assert [(one.field, one.meaning) for one in import_text(text, "file.yaml").unmapped] == [
         ("spec.backoffLimit", "expected a whole number, found '3'")
     ]
     task = "run: python train.py\nsetup: [pip install x]\nsecrets: [A]\nresources: {memory: lots, cpus: 4GB}\n"
-    assert [(one.field, one.meaning) for one in import_text(task, "task.yaml", form="sky").left] == [
+    assert [(one.field, one.meaning) for one in import_text(task, "task.yaml", form="sky").unmapped] == [
         ("setup", "expected text, found a list"),
         ("secrets", "expected a mapping, found a list"),
         ("resources.memory", "expected a size such as 32, 32+ or 32GB, found 'lots'"),
@@ -208,7 +208,7 @@ def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
 def test_memory_for_each_cpu_is_not_taken_for_all_of_it() -> None:
     made = import_text("run: python train.py\nresources: {cpus: 16, memory: 4x}\n", "task.yaml", form="sky")
     assert made.job.resources.memory is None
-    assert [one.meaning for one in made.lost] == ["expected a size such as 32, 32+ or 32GB, found '4x'"]
+    assert [one.meaning for one in made.actionable] == ["expected a size such as 32, 32+ or 32GB, found '4x'"]
 
 
 @pytest.mark.parametrize(
@@ -218,24 +218,24 @@ def test_memory_for_each_cpu_is_not_taken_for_all_of_it() -> None:
 def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
     made = import_text(f"run: python train.py\nresources: {{memory: {memory}}}\n", "task.yaml", form="sky")
     assert made.job.resources.memory == mebibytes << 20
-    assert not made.lost
+    assert not made.actionable
 
 
 def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> None:
     task = import_text("secrets: {HF_TOKEN: null, own_key: null}\nrun: python train.py\n", "task.yaml", form="sky")
     assert task.job.secrets == ("hf-token",)  # on this machine no secret is the variable own_key
-    assert task.left[0].instead == (
+    assert task.unmapped[0].instead == (
         "secrets: [hf-token], and on this machine export HF_TOKEN=…, "
         "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"
     )
     started = '"AlgorithmSpecification": {"ContainerEntrypoint": ["python", "/a.py"]}'
     described = f'{{"TrainingJobName": "a", {started}, "Environment": {{"HF_TOKEN": "x1"}}}}'
-    _, left = [one for one in import_text(described, "saved.json").left if "HF_TOKEN" in one.field]
+    _, left = [one for one in import_text(described, "saved.json").unmapped if "HF_TOKEN" in one.field]
     assert left.instead.startswith("secrets: [hf-token], and aws secretsmanager create-secret --name hf-token ")
     assert left.instead.endswith("""--secret-string '{"HF_TOKEN": "…"}'""")
     login = "[sh, -c, wandb login neverinanyjobfile00000 && torchrun train.py]"
     made = import_text(JOB.replace("[/bin/true]", login), "file.yaml")
-    assert any("wandb-api-key --from-literal=WANDB_API_KEY=…" in one.instead for one in made.left)
+    assert any("wandb-api-key --from-literal=WANDB_API_KEY=…" in one.instead for one in made.unmapped)
 
 
 @pytest.mark.parametrize(
@@ -250,12 +250,12 @@ def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> No
 )
 def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: Format, text: str) -> None:
     made = import_text(text, "file.yaml", form=form)
-    assert [one.instead for one in made.lost if "holds a value of a secret" in one.meaning] == [
+    assert [one.instead for one in made.actionable if "holds a value of a secret" in one.meaning] == [
         "move it to another folder, or name it in .windlassignore"
     ]
-    assert "neverinanyjobfile" not in f"{made.text}{made.left}"
+    assert "neverinanyjobfile" not in f"{made.text}{made.unmapped}"
     without = import_text(text.replace(TOKEN, "''").replace("kind: Secret", "kind: Service"), "file.yaml", form=form)
-    assert not [one for one in without.lost if "holds a value of a secret" in one.meaning]
+    assert not [one for one in without.actionable if "holds a value of a secret" in one.meaning]
 
 
 @pytest.mark.parametrize(
@@ -271,21 +271,23 @@ def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: F
     ],
 )
 def test_nodes_of_a_task_that_train_alone_and_would_train_together_are_said_to(run: str, is_alone: bool) -> None:
-    left = import_text(f"num_nodes: 2\nrun: {run}\n", "task.yaml", form="sky").lost
+    left = import_text(f"num_nodes: 2\nrun: {run}\n", "task.yaml", form="sky").actionable
     assert any("trained alone" in one.meaning for one in left) == is_alone
-    assert not import_text("num_nodes: 1\nrun: torchrun --nproc_per_node 2 train.py\n", "task.yaml", form="sky").lost
+    assert not import_text(
+        "num_nodes: 1\nrun: torchrun --nproc_per_node 2 train.py\n", "task.yaml", form="sky"
+    ).actionable
 
 
 @pytest.mark.parametrize("run", ["torchrun train.py", "|\n  cd app\n  torchrun train.py --lr $((1+1))"])
 def test_a_torchrun_that_names_no_ranks_starts_one_where_no_operator_tells_it_of_more(run: str) -> None:
     task = import_text(f"resources: {{accelerators: A100:4}}\nrun: {run}\n", "task.yaml", form="sky")
-    assert (task.job.procs_per_node, task.lost) == (1, ())
+    assert (task.job.procs_per_node, task.actionable) == (1, ())
     role = "roles: [{entrypoint: torchrun, args: [train.py], resource: {gpu: 4}}]\n"
     assert import_text(role, "app.yaml", form="torchx").job.procs_per_node == 1
     started = '"AlgorithmSpecification": {"ContainerEntrypoint": ["torchrun", "/train.py"]}'
     made = import_text(f'{{"TrainingJobName": "a", {started}}}', "saved.json")
     assert made.job.procs_per_node == 1
-    assert not [one for one in made.left if "core" in one.meaning]
+    assert not [one for one in made.unmapped if "core" in one.meaning]
     all_gpus = "resources: {accelerators: A100:4}\nrun: accelerate launch train.py\n"
     assert import_text(all_gpus, "task.yaml", form="sky").job.procs_per_node == "auto"
 

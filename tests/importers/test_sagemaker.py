@@ -60,7 +60,7 @@ def test_subnets_that_are_no_list_are_listed_and_not_taken(subnets: Any) -> None
     body["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": ["sg-1"]}
     made = import_text(json.dumps(body), "saved.json")
     assert target_of(made.target).subnets == ()
-    assert "VpcConfig" in {one.field for one in made.lost}
+    assert "VpcConfig" in {one.field for one in made.actionable}
 
 
 def test_hyperparameters_of_the_toolkit_become_the_words_of_the_script() -> None:
@@ -100,9 +100,9 @@ def test_channels_without_an_input_mode_have_that_of_the_job() -> None:
     body["InputDataConfig"][1]["InputMode"] = "File"
     made = import_text(json.dumps(body), "saved.json")
     assert [(one.name, one.via) for one in made.job.data] == [("train", "mount"), ("validation", "copy")]
-    assert "AlgorithmSpecification.TrainingInputMode" not in {one.field for one in made.left}
+    assert "AlgorithmSpecification.TrainingInputMode" not in {one.field for one in made.unmapped}
     body["AlgorithmSpecification"]["TrainingInputMode"] = "Pipe"
-    lost = {one.field for one in import_text(json.dumps(body), "saved.json").lost}
+    lost = {one.field for one in import_text(json.dumps(body), "saved.json").actionable}
     assert "AlgorithmSpecification.TrainingInputMode" in lost
 
 

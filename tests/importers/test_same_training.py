@@ -18,7 +18,7 @@ def manifest(kind: str, version: str, spec: str) -> str:
 
 
 def meanings(made: Imported) -> str:
-    return "\n".join(one.meaning for one in made.lost)
+    return "\n".join(one.meaning for one in made.actionable)
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_a_set_of_a_master_and_workers_of_torchrun_is_one_job_of_all_their_pods(
     master = "torchrun --nnodes 3 --node-rank=0 --nproc-per-node 2 --master-addr=pair-master-0-0 /a/train.py --lr 1"
     made = import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
     assert (made.job.run, made.job.nodes.max, made.job.procs_per_node) == ("/a/train.py --lr 1", 3, 2)
-    assert made.lost == ()
+    assert made.actionable == ()
     other = import_text(SET.format(workers=WORKERS, master=master.replace("--lr 1", "--lr 2")), "set.yaml")
     assert (other.job.run, meanings(other)) == (
         "/a/train.py --lr 2",
@@ -229,7 +229,7 @@ TORCHRUN = '"#!/bin/bash\\ntorchrun --nproc_per_node=2 /a/train.py\\n"'
 def test_a_shell_script_of_a_configmap_is_read_as_if_it_were_in_the_command(command: str, file: str) -> None:
     made = import_text(CONFIG % (command, file, TORCHRUN), "job.yaml")
     assert (made.job.run, made.job.procs_per_node) == ("/a/train.py", 2)
-    assert "ConfigMap/scripts: data.train.py" in {one.field for one in made.lost}
+    assert "ConfigMap/scripts: data.train.py" in {one.field for one in made.actionable}
 
 
 def test_a_shell_script_with_arguments_keeps_them() -> None:
@@ -290,7 +290,7 @@ def test_a_variable_that_is_given_at_the_start_has_its_place_in_the_arguments(va
         f"envs: {{START: {value}}}\nrun: torchrun train.py --start ${{START}} --end 5\n", "t.yaml", form="sky"
     )
     assert trained(made, START="3") == ("train.py", "--start", "3", "--end", "5")
-    assert [one.instead for one in made.lost] == ["windlass run --env START=VALUE"]
+    assert [one.instead for one in made.actionable] == ["windlass run --env START=VALUE"]
 
 
 def test_a_variable_of_no_or_several_words_is_written_out_and_listed_or_left_to_a_shell() -> None:

@@ -56,7 +56,7 @@ spec:
 def test_aliases_and_merged_mappings_stand_for_their_values() -> None:
     made = import_text(ALIASED, "file.yaml")
     assert (made.job.nodes.max, made.job.resources.gpus, dict(made.job.env)) == (4, 2, {"LR": "0.1"})
-    assert not made.lost
+    assert not made.actionable
 
 
 # -- the shapes of the reference systems ------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_pods_that_differ_are_said_to_and_rank_0_is_taken() -> None:
     job = job_of("h12")
     assert (job["nodes"], job["run"], job["image"]) == (4, "/app/train.py --rank0", "example/torch:1")
     [path] = [path for path in FILES if path.stem.startswith("h12")]
-    said = [one.meaning for one in imported(path).lost]
+    said = [one.meaning for one in imported(path).actionable]
     assert [re.findall(r"another (\S+) than", one) for one in said] == [
         ["env.ONLY"],
         ["image"],
@@ -403,7 +403,7 @@ def test_a_plan_on_this_machine_is_made_or_says_what_is_missing(path: Path, tmp_
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_what_is_left_has_a_place_a_meaning_and_something_to_do(path: Path) -> None:
     lines = path.read_text().splitlines()
-    for one in imported(path).left:
+    for one in imported(path).unmapped:
         assert one.field
         assert one.meaning
         assert one.instead
@@ -421,7 +421,7 @@ def is_absent(path: Path, field: str) -> bool:
 def test_no_secret_value_is_in_the_job_file_or_the_list() -> None:
     for path in FILES:
         made = imported(path)
-        for text in (made.text, repr(made.left)):
+        for text in (made.text, repr(made.unmapped)):
             assert "neverinanylist" not in text
             assert "abcdefgh12345" not in text
 
@@ -464,7 +464,7 @@ def outcome(path: Path, documents: list[Any]) -> Any:
         made = import_text(text, path.name, form=form_of(path))
     except JobFileError as error:
         return str(error)
-    return fields(made), [(one.field, one.meaning, one.instead) for one in made.left], made.target
+    return fields(made), [(one.field, one.meaning, one.instead) for one in made.unmapped], made.target
 
 
 ODD: tuple[Any, ...] = (None, 3, -1, "x", "", True, [], {}, [[]], {"a": {"b": 1}}, ["x", 1, None], 1.5, "$(A) `b` \n|")
@@ -498,5 +498,5 @@ def test_an_unknown_field_is_listed_with_its_line(tmp_path: Path) -> None:
         "  template: {spec: {restartPolicy: Never, containers: [{name: a, image: b, command: [/bin/true]}]}}\n"
     )
     made: Imported = import_text(text, "job.yaml")
-    assert [one.field for one in made.left] == ["spec.brandNew.deep[0]", "spec.brandNew.deep[1].x"]
-    assert {one.line for one in made.left} == {5}
+    assert [one.field for one in made.unmapped] == ["spec.brandNew.deep[0]", "spec.brandNew.deep[1].x"]
+    assert {one.line for one in made.unmapped} == {5}

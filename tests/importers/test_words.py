@@ -68,19 +68,19 @@ def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -
     assert start_of(["python", "/a/t.py", "$(A)", "$$(A)"], {"A": "x"}).fields["run"] == """/a/t.py "${A}" '$(A)'"""
     kept = start_of(["sh", "-c", "login $(TOKEN) && python /a/t.py"], {}, unknown={"TOKEN"})
     assert kept.fields["command"][2] == "login ${TOKEN} && python /a/t.py"
-    assert any("$(B)" in meaning for meaning, _, _ in start_of(["python", "/a/t.py", "$(B)"], {}).left)
-    assert start_of(["sh", "-c", "N=$(nproc) /bin/x $N"], {}).left == []
+    assert any("$(B)" in meaning for meaning, _, _ in start_of(["python", "/a/t.py", "$(B)"], {}).hints)
+    assert start_of(["sh", "-c", "N=$(nproc) /bin/x $N"], {}).hints == []
 
 
 def test_options_that_would_be_lost_are_listed_by_name() -> None:
-    left = start_of(["torchrun", "--tee", "3", "--log-dir", "/logs", "/a/t.py"], {}).left
-    assert [meaning.split()[0] for meaning, _, is_ours in left if is_ours] == ["--tee", "--log-dir"]
+    left = start_of(["torchrun", "--tee", "3", "--log-dir", "/logs", "/a/t.py"], {}).hints
+    assert [meaning.split()[0] for meaning, _, is_handled in left if is_handled] == ["--tee", "--log-dir"]
 
 
 def test_lines_of_a_script_that_the_ranks_do_not_need_are_listed() -> None:
     script = "set -e\nHEAD=$(hostname -i)\necho 'to start'\nsleep 30\npython /a/t.py\necho done\n"
     listed = "`HEAD=$(hostname -i)`, `set -e`, `echo 'to start'`, `sleep 30`, `echo done` in the same script"
-    assert start_of(["sh", "-c", script], {}).left == [(listed, "left out: the ranks need none of it", True)]
+    assert start_of(["sh", "-c", script], {}).hints == [(listed, "left out: the ranks need none of it", True)]
 
 
 def test_env_before_the_program_that_trains_is_no_line_to_leave_out() -> None:

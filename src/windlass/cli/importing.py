@@ -15,7 +15,7 @@ from windlass.cli.render import emit, print_data
 
 if TYPE_CHECKING:
     from windlass.importers.convert import Format
-    from windlass.importers.source import Left
+    from windlass.importers.source import UnmappedField
 
 
 @click.command("import")
@@ -65,10 +65,10 @@ def import_job(
         emit(_file_lines(made.text, written, made.kind, job_argument, out))
         sys.stdout.flush()
         emit(_target_lines(made.target, err), sys.stderr)
-        emit(left_lines(made.left, STDIN if file == STREAM else file, err), sys.stderr)
+        emit(unmapped_lines(made.unmapped, STDIN if file == STREAM else file, err), sys.stderr)
         return 0
     job = made.job.model_dump(mode="json", exclude_defaults=True)
-    print_data(ImportedJob(written, made.kind, job, made.text, made.left, made.target), form, "")
+    print_data(ImportedJob(written, made.kind, job, made.text, made.unmapped, made.target), form, "")
     return 0
 
 
@@ -84,19 +84,20 @@ def _target_lines(target: str, paint: Paint) -> list[str]:
     return [paint("Paste this target into targets.yaml:", bold=True), *target.splitlines()] if target else []
 
 
-def left_lines(left: Iterable[Left], file: str, paint: Paint) -> Iterator[str]:
+def unmapped_lines(fields: Iterable[UnmappedField], file: str, paint: Paint) -> Iterator[str]:
     """Yields lines with the fields that have no equivalent: first those that need action, then the others."""
-    left = list(left)
-    lost = [one for one in left if not one.is_ours]
-    ours = list(dict.fromkeys(f"{one.field}: {one.meaning}" for one in left if one.is_ours))
-    if lost:
-        yield paint(f"{count(len(lost), 'field')} without equivalent in a job file:", "yellow", bold=True)
-    for one in lost:
+    fields = list(fields)
+    actionable = [one for one in fields if not one.is_handled]
+    handled = list(dict.fromkeys(f"{one.field}: {one.meaning}" for one in fields if one.is_handled))
+    if actionable:
+        yield paint(f"{count(len(actionable), 'field')} without equivalent in a job file:", "yellow", bold=True)
+    for one in actionable:
         yield f"  {file}:{one.line}  {paint(one.field, bold=True)}"
         yield f"      {one.meaning}"
         yield f"      {paint('→', dim=True)} {one.instead}"
-    if ours:
+    if handled:
         yield paint(
-            f"Nothing to do about {count(len(ours), 'field')} that Windlass does not need, or handles itself:", dim=True
+            f"Nothing to do about {count(len(handled), 'field')} that Windlass does not need, or handles itself:",
+            dim=True,
         )
-        yield from (paint(f"  {one}", dim=True) for one in ours)
+        yield from (paint(f"  {one}", dim=True) for one in handled)

@@ -1,7 +1,7 @@
 """Converts manifests of other systems into job files, and lists the fields that have no equivalent.
 
-    text ── documents ──▶ Source ── kubeflow, jobset, torchx, sagemaker, … ──▶ Draft ── convert ──▶ Imported
-                            └─ each value is read or reported; `Source.rest` finds those that are neither
+    text ── documents ──▶ ImportSource ── kubeflow, jobset, torchx, sagemaker, … ──▶ Draft ── convert ──▶ Imported
+                            └─ each value is read or reported; `ImportSource.rest` finds those that are neither
 
 `pods.py`, `node_affinity.py` and `storage.py` read the pod templates of all kinds; `container_command.py` and
 `shell.py` parse the commands of containers with the parsers of torchrun and mpirun in `windlass.spec`.

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from windlass.importers.container_command import Start
 from windlass.importers.draft import Draft
-from windlass.importers.operator_variables import RANKS_OF_A_NODE, Given, with_variables
+from windlass.importers.operator_variables import RANKS_OF_A_NODE, OperatorVariables, with_variables
 from windlass.importers.pods import Pods, labels
 from windlass.importers.source import View
 
@@ -43,13 +43,13 @@ def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
     """Reads the run policy of a Kubeflow kind, under `runPolicy` or, in old versions, in the spec itself."""
     draft.put_seconds("timeout", view.at("activeDeadlineSeconds"))
     if draft.get("restarts") is not None:
-        view.at("backoffLimit").leave("restarts of pods", "maxRestarts says how many", is_ours=True)
+        view.at("backoffLimit").report("restarts of pods", "maxRestarts says how many", is_handled=True)
     else:
         draft.put_restarts(view.at("backoffLimit"))
     draft.put_text("priority", view.at("schedulingPolicy", "priorityClass"))
     policy = view.at("schedulingPolicy")
     if policy.at("queue"):
-        policy.at("queue").leave(f"queue {policy.at('queue').value} of Volcano", "queue: names a LocalQueue of Kueue")
+        policy.at("queue").report(f"queue {policy.at('queue').value} of Volcano", "queue: names a LocalQueue of Kueue")
     if not of_mpi:  # for an MPIJob, this removes only the Launcher
         draft.put_seconds("kubernetes.ttl", view.at("ttlSecondsAfterFinished"))
     view.at("suspend").take_if(False)
@@ -61,9 +61,9 @@ def restart_policy(view: View, draft: Draft) -> None:
     if at.take_if("Never"):
         return
     if policy in ("OnFailure", "Always", "ExitCode") and draft.get("restarts") is not None:
-        at.leave("which pods are started again", "restarts: starts all ranks again, so many times", is_ours=True)
+        at.report("which pods are started again", "restarts: starts all ranks again, so many times", is_handled=True)
     elif policy in ("OnFailure", "Always", "ExitCode") and draft.put("restarts", {"max": RESTARTS}, at):
-        at.leave(
+        at.report(
             f"{policy}: pods are started again without end", f"restarts: {RESTARTS} is written; say how many you want"
         )
 
@@ -86,7 +86,7 @@ def put_start(
     named: int | str | None = None,
     *,
     has_group: bool = True,
-    given: Sequence[Given] = (),
+    given: Sequence[OperatorVariables] = (),
     elastic: Elastic | None = None,
 ) -> None:
     """Sets the command, `nodes` and `procs_per_node` of the draft, and reports findings on the command.
@@ -104,7 +104,7 @@ def put_start(
             f"started once in each of {_shown(nodes)} pods, which get neither RANK nor MASTER_ADDR",
             "launcher: plain does the same; without that line the nodes train together, as under torchrun",
         )
-    for hint in start.left:
+    for hint in start.hints:
         view.remark(*hint)
     fields = dict(start.fields)
     said_nodes, procs = fields.pop("nodes", None), fields.pop("procs_per_node", None)
@@ -175,12 +175,14 @@ def _begun(nodes: dict[str, int], elastic: Elastic) -> dict[str, int]:
 
 
 def _with_variables(
-    command: list[str], given: Sequence[Given], named: int | str | None, view: View
+    command: list[str], given: Sequence[OperatorVariables], named: int | str | None, view: View
 ) -> tuple[list[str], list[str]]:
     """Returns the command with the operator's variables that it uses set, and their names; reports unsupported ones."""
     command, names, missing = with_variables(command, given, named)
     if names:
-        view.remark(f"{', '.join(names)}: set by its operator", "the command sets them from Windlass's", is_ours=True)
+        view.remark(
+            f"{', '.join(names)}: set by its operator", "the command sets them from Windlass's", is_handled=True
+        )
     if missing:
         view.remark(
             f"{', '.join(missing)}: variables that its operator sets, and Windlass does not",
@@ -190,7 +192,7 @@ def _with_variables(
 
 
 def _ranks(
-    start: Start, view: View, draft: Draft, nodes: int, named: int | str | None, given: Sequence[Given]
+    start: Start, view: View, draft: Draft, nodes: int, named: int | str | None, given: Sequence[OperatorVariables]
 ) -> int | str:
     """Returns the ranks per node if the command sets none: the number in the manifest, else torchrun's default.
 
@@ -230,7 +232,7 @@ def ranks_named(view: View, draft: Draft) -> int | str | None:
         return automatic(view, draft)
     if said == "cpu" and draft.get("resources.cpus"):
         return max(1, int(draft.get("resources.cpus")))
-    view.leave(f"ranks of a node by {said}", "procs_per_node: N says how many")
+    view.report(f"ranks of a node by {said}", "procs_per_node: N says how many")
     return None
 
 
@@ -240,7 +242,9 @@ def automatic(view: View, draft: Draft) -> int | str:
         return "auto"
     cpus = draft.get("resources.cpus")
     if cpus and cpus >= 1:
-        view.remark(f"without GPUs, a rank for each of {int(cpus)} cores", f"procs_per_node: {int(cpus)}", is_ours=True)
+        view.remark(
+            f"without GPUs, a rank for each of {int(cpus)} cores", f"procs_per_node: {int(cpus)}", is_handled=True
+        )
         return int(cpus)
     view.remark(
         "without GPUs, a rank for each core of the machine", "procs_per_node: 1 is written; say how many you want"

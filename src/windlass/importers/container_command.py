@@ -53,7 +53,7 @@ class Start:
 
     fields: dict[str, Any] = field(default_factory=dict)
     """`run` or `command` and related fields; numbers of nodes and ranks only if the command sets them."""
-    left: list[Hint] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
     by: str = "program"
     """Program that starts the ranks: `torchrun`, `mpi`, `python` itself, or any other `program`."""
     ranks: int | None = None
@@ -61,9 +61,9 @@ class Start:
     text: str = ""
     """The original command line."""
 
-    def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
+    def report(self, meaning: str, instead: str, is_handled: bool = False) -> None:
         """Reports a part of the command that a job cannot express."""
-        self.left.append(Hint(meaning, instead, is_ours))
+        self.hints.append(Hint(meaning, instead, is_handled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Container:
     env: Mapping[str, str]
     keep: frozenset[str]
     """Names in `env` that stay variables in the arguments of the script."""
-    asked: Collection[str]
+    unset: Collection[str]
     """Names of variables that are empty until the user sets them."""
     folder: str | None
     code_travels: bool
@@ -86,18 +86,18 @@ def start_of(
     *,
     unknown: Collection[str] = (),
     fixed: Collection[str] = (),
-    asked: Collection[str] = (),
+    unset: Collection[str] = (),
     code_travels: bool = False,
 ) -> Start:
     """Parses the command of a container with these variables and this working directory.
 
     `unknown` are variables whose value only the cluster has; `fixed` are variables of `env` that the job will not have,
-    and `asked` are variables that are empty until the user sets them. All others stay variables in the arguments of the
+    and `unset` are variables that are empty until the user sets them. All others stay variables in the arguments of the
     script, so that another value in the job's `env` takes effect. `code_travels` is whether the script was uploaded
     with the original job, as Windlass does, and was not part of the image.
     """
     keep = frozenset(env).difference(fixed)
-    container = _Container(env, keep, asked, folder, code_travels)
+    container = _Container(env, keep, unset, folder, code_travels)
     kept = {name: f"${{{name}}}" for name in keep if _ONE_WORD.fullmatch(env[name])}
     is_shell = script_of(_unwrapped(list(words))) is not None
     known = {**env, **({name: f"${{{name}}}" for name in unknown} | kept if is_shell else {})}
@@ -113,12 +113,12 @@ def start_of(
     names = [name for name in dict.fromkeys(macros(words)) if name not in known]
     names = [f"$({name})" for name in names if any(f"$({name})" in str(value) for value in made.fields.values())]
     if names and not is_shell:
-        made.leave(
+        made.report(
             f"{', '.join(names)}, which the cluster fills in",
             "let the script read it from its environment; JOB_COMPLETION_INDEX is WINDLASS_NODE_RANK here",
         )
     elif names := [name for name in names if name.isupper()]:  # $(nproc) is a command substitution
-        made.leave(
+        made.report(
             f"{', '.join(names)}: no variable of the manifest, so that the shell runs a command of that name",
             "write it as a variable of the shell, such as $WINDLASS_NUM_NODES",
         )
@@ -143,27 +143,27 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
     if made is None or _OF_LAUNCHER in str(made.fields):
         return None
     for name in several.keys() & keep:
-        made.leave(
+        made.report(
             f"{name}, which is {'several words' if several[name] else 'empty, and no word'} in the command",
             f"another value in env: does not change the command: write ${name} in its place for one word",
         )
     if line.env:
         made.fields["env"] = {**line.env, **made.fields.get("env", {})}
     if line.dropped:
-        made.leave(
+        made.report(
             f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
             "left out: the ranks need none of it",
-            is_ours=True,
+            is_handled=True,
         )
     if made.by == "mpi":  # these commands run only in the launcher's pod
         for other in (*(other for other, _ in line.before), *line.after):
-            made.leave(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
+            made.report(f"`{_short(other)}` in the same line of the shell", "setup: runs it on each machine before")
     elif line.after or any(_is_of_the_shell(other) for other, _ in line.before):
         return None
     elif line.before:
         for login in (other for other, _ in line.before if _LOGIN.search(other)):
             named = [word.partition("=")[0] for word in login.split()[2:] if word.startswith("-")]
-            made.leave(
+            made.report(
                 f"`{' '.join([*login.split()[:2], *named])} …` with a token, which a job file does not hold",
                 secret_hint("WANDB_API_KEY" if "wandb" in login else "HF_TOKEN"),
             )
@@ -171,8 +171,8 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
     if line.before and made.by != "mpi":
         made.fields["setup"] = _setup(line.before, ends_at_errors=ends_at_errors or line.ends_at_errors)
         if "|| true" in made.fields["setup"]:
-            made.leave(
-                "a command before the ranks may fail", "they start all the same: || true in setup:", is_ours=True
+            made.report(
+                "a command before the ranks may fail", "they start all the same: || true in setup:", is_handled=True
             )
     return made
 
@@ -201,7 +201,7 @@ def _of_several_words(script: str, line: Line, container: _Container) -> dict[st
     unquoted = {match[1] or match[2] for match in VARIABLE.finditer(_QUOTED.sub("", script))}
     used = {match[1] or match[2] for word in line.words for match in VARIABLE.finditer(word)}
     known = {**container.env, **line.env}
-    one = {name for name in container.asked if not known.get(name) and not _ARGUMENTS.search(name)}
+    one = {name for name in container.unset if not known.get(name) and not _ARGUMENTS.search(name)}
     several = (used & unquoted & known.keys()) - one
     return {name: known[name] for name in several if not _ONE_WORD.fullmatch(known[name])}
 
@@ -251,18 +251,18 @@ def _direct(words: Sequence[str], written: Sequence[str], container: _Container)
     if launcher is not None:
         parsed = read_past_unknown(launcher.options, words[launcher.num_words :], launcher.program)
         parsed.has_unknown = False
-        made.left += map(_finding, parsed.problems)
-        made.left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
+        made.hints += map(_finding, parsed.problems)
+        made.hints += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
         parsed.problems.clear()
         if dropped := [*parsed.dropped, *(f"--{name}" for name in parsed.settings if name.endswith("_port"))]:
-            made.leave(f"{', '.join(dropped)} of the launcher", "Windlass starts the ranks itself", is_ours=True)
+            made.report(f"{', '.join(dropped)} of the launcher", "Windlass starts the ranks itself", is_handled=True)
         made.by = "torchrun"
         if launcher.options in _MPI:
             made.by, made.ranks = "mpi", parsed.fields.get("procs_per_node")
             parsed.fields.setdefault("procs_per_node", 1)
             for name in [name for name in parsed.exported if name not in container.env]:
-                made.leave(
-                    f"-x {name} exports a variable of the launcher", "each rank has those of its image", is_ours=True
+                made.report(
+                    f"-x {name} exports a variable of the launcher", "each rank has those of its image", is_handled=True
                 )
                 parsed.exported.remove(name)
     if any(VARIABLE.search(word) for word in parsed.rest):
@@ -311,13 +311,13 @@ def _place(made: Start, folder: str | None, code_travels: bool) -> None:
     kind = kind_of(tuple(words))
     name = words[1] if kind == "module" else words[0]
     if folder is not None:
-        made.leave(f"working directory {folder}", "ranks start in the folder of the code: use absolute paths for data")
+        made.report(f"working directory {folder}", "ranks start in the folder of the code: use absolute paths for data")
     if kind == "script" and folder is not None and not name.startswith("/"):
         words[0] = joined(folder, name.removeprefix("./"))
         made.fields["run"] = shlex.join(words)
     travels = kind != "program" or "/" in words[0]  # other programs are found by PATH
     if travels and not words[0].startswith("/") and not code_travels:
-        made.leave(f"{name} was found in the image; now it travels with the job file", _IN_IMAGE)
+        made.report(f"{name} was found in the image; now it travels with the job file", _IN_IMAGE)
 
 
 def _as_it_stands(words: Sequence[str], folder: str | None) -> Start:
@@ -329,7 +329,7 @@ def _as_it_stands(words: Sequence[str], folder: str | None) -> Start:
     text = " ".join(words)
     starter = _STARTERS.search(text)
     if starter is not None:
-        made.leave(
+        made.report(
             f"{starter[1]} stays inside the command, which is started once on each node and starts the ranks itself",
             "to have Windlass start and watch all ranks, write what it starts as run: train.py with procs_per_node:",
         )

@@ -20,7 +20,7 @@ from windlass.importers.sagemaker import is_training_job, sagemaker
 from windlass.importers.sagemaker_target import report_missing, target_text
 from windlass.importers.secret_words import refuse_secrets
 from windlass.importers.sky import sky
-from windlass.importers.source import STDIN, Left, Source, View, argument
+from windlass.importers.source import STDIN, ImportSource, UnmappedField, View, argument
 from windlass.importers.torchx import torchx
 from windlass.importers.trainer import trainjob
 from windlass.spec.dump import dump_job
@@ -61,7 +61,7 @@ class Imported:
     job: Job
     kind: str
     """Kind and API version of the original: `PyTorchJob kubeflow.org/v1`."""
-    left: tuple[Left, ...]
+    unmapped: tuple[UnmappedField, ...]
     """Fields without an equivalent in the job, in the order of the file."""
     text: str
     """YAML text of the job file."""
@@ -69,9 +69,9 @@ class Imported:
     """The target to paste into targets.yaml; empty if the original does not specify where it runs."""
 
     @property
-    def lost(self) -> tuple[Left, ...]:
-        """The fields in `left` that may need action by the user."""
-        return tuple(left for left in self.left if not left.is_ours)
+    def actionable(self) -> tuple[UnmappedField, ...]:
+        """The fields in `unmapped` that may need action by the user."""
+        return tuple(one for one in self.unmapped if not one.is_handled)
 
 
 def import_text(
@@ -111,10 +111,10 @@ def import_text(
     fields = {"name": "job", **draft.fields, **({} if name is None else {"name": name})}
     made = job_from_mapping(fields, where)
     refuse_secrets(made, text, where)
-    left = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
-    written = _head(where, shown, left) + dump_job(made)
+    unmapped = tuple(sorted((one for source in sources for one in source.rest()), key=lambda one: one.line))
+    written = _head(where, shown, unmapped) + dump_job(made)
     parse_job(written, "job.yaml")  # checks that the written file can be parsed
-    return Imported(made, shown, left, written, target_text(draft))
+    return Imported(made, shown, unmapped, written, target_text(draft))
 
 
 def _python(text: str, where: str) -> Problem:
@@ -129,13 +129,13 @@ def _python(text: str, where: str) -> Problem:
     return Problem(where, "", message, hint)
 
 
-def _beside(source: Source) -> None:
+def _beside(source: ImportSource) -> None:
     """Reports a document, other than the job, of which no value was read."""
     kind = source.view.at("kind").value if isinstance(source.value, dict) else None
     if not source.is_read:
-        source.view.leave(*hints("beside").get(str(kind), _OTHER))
+        source.view.report(*hints("beside").get(str(kind), _OTHER))
     elif kind == "ConfigMap":
-        source.view.at("metadata").leave("a ConfigMap whose values are in the job", "nothing to do", is_ours=True)
+        source.view.at("metadata").report("a ConfigMap whose values are in the job", "nothing to do", is_handled=True)
 
 
 def _pod_names(view: View, draft: Draft) -> None:
@@ -157,7 +157,7 @@ def _pod_names(view: View, draft: Draft) -> None:
         view.remark("a number in the name of a pod, cut out of it", "WINDLASS_NODE_RANK is the number of the node")
 
 
-def _only(sources: list[Source], where: str, form: Format, document: str | None) -> Source:
+def _only(sources: list[ImportSource], where: str, form: Format, document: str | None) -> ImportSource:
     """Returns the document of a file, by name if there are several. Raises JobFileError for no document or several."""
     filled = [source for source in sources if isinstance(source.value, dict)]
     if len(filled) == 2 and form == "sky" and set(filled[0].value) == {"name"}:
@@ -178,9 +178,9 @@ def _only(sources: list[Source], where: str, form: Format, document: str | None)
     raise JobFileError([Problem(where, "", f"{message}; expected one {_FORMS[form][0]}", hint)])
 
 
-def _head(where: str, kind: str, left: tuple[Left, ...]) -> str:
+def _head(where: str, kind: str, unmapped: tuple[UnmappedField, ...]) -> str:
     """Returns the comment at the start of the job file: its origin, and the number of fields without an equivalent."""
-    count = sum(not one.is_ours for one in left)
+    count = sum(not one.is_handled for one in unmapped)
     name = PurePath(where).name if where.isprintable() else ascii(where)
     lines = [f"# Imported from {name}: {kind}"]
     if count:

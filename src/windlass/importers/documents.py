@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.errors import JobFileError, Problem, near
 from windlass.importers.field_hints import hints
 from windlass.importers.placeholders import placeholders_of_text, refuse_placeholders
-from windlass.importers.source import Source, argument
+from windlass.importers.source import ImportSource, argument
 from windlass.spec.positions import Path
 from windlass.spec.yamltext import read_documents
 
@@ -33,10 +33,10 @@ RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 class Documents:
     """A job and the other documents of its file."""
 
-    job: Source
-    others: tuple[Source, ...] = ()
+    job: ImportSource
+    others: tuple[ImportSource, ...] = ()
 
-    def called(self, kind: str, name: object) -> Source | None:
+    def called(self, kind: str, name: object) -> ImportSource | None:
         """Returns the other document of this kind and name; None if the file has none."""
         for one in self.others:
             if one.view.at("kind").value == kind and one.view.at("metadata", "name").value == name:
@@ -44,7 +44,7 @@ class Documents:
         return None
 
 
-def split(text: str, where: str) -> list[Source]:
+def split(text: str, where: str) -> list[ImportSource]:
     """Returns all documents of a file, with the items of each `List`. Raises JobFileError for text that is not YAML."""
     try:
         found, lines = read_documents(text, where)
@@ -52,14 +52,14 @@ def split(text: str, where: str) -> list[Source]:
         if templated := placeholders_of_text(text, where):
             raise JobFileError(templated) from error
         raise
-    sources: list[Source] = []
+    sources: list[ImportSource] = []
     for at, value in enumerate(found):
         is_list = isinstance(value, dict) and str(value.get("kind", "")).endswith("List") and "items" in value
         entries: Sequence[Any] = value["items"] if is_list and isinstance(value["items"], list) else [value]
         for place, entry in enumerate(entries):
             base: Path = (at, "items", place) if is_list else (at,)
             if entry is not None:
-                sources.append(Source(entry, where, base, lines))
+                sources.append(ImportSource(entry, where, base, lines))
     return sources
 
 
@@ -91,17 +91,17 @@ def manifests(text: str, where: str, document: str | None = None) -> Documents:
     return Documents(job, others)
 
 
-def _kind(source: Source) -> str:
+def _kind(source: ImportSource) -> str:
     kind = source.value.get("kind") if isinstance(source.value, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
-def _label(source: Source) -> str:
+def _label(source: ImportSource) -> str:
     name = source.view.at("metadata", "name").value
     return f"{_kind(source) or 'document'}/{name}" if isinstance(name, str) else _kind(source) or "document"
 
 
-def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
+def _not_one(sources: list[ImportSource], jobs: list[ImportSource], where: str) -> Problem:
     if len(jobs) > 1:
         named = ", ".join(f"{_label(job)} (line {job.line(())})" for job in jobs)
         hint = f"windlass import --document {shlex.quote(_label(jobs[0]))} {argument(where)}, and so each of them"
@@ -121,7 +121,7 @@ def _not_one(sources: list[Source], jobs: list[Source], where: str) -> Problem:
     return Problem(where, "", f"holds no job that is known: {found}", f"known kinds are {known}; {others}")
 
 
-def chosen(sources: Sequence[Source], labels: Sequence[str], document: str, where: str) -> Source:
+def chosen(sources: Sequence[ImportSource], labels: Sequence[str], document: str, where: str) -> ImportSource:
     """Returns the document that the user names: `PyTorchJob/llama`, `llama`, or a number from 1. Raises
     JobFileError.
     """

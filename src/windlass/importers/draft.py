@@ -45,7 +45,7 @@ class Draft:
             self.fields = wanted
             view.take()
             return True
-        view.leave(f"{field}: {problem[0]}", problem[1] or "write it by hand")
+        view.report(f"{field}: {problem[0]}", problem[1] or "write it by hand")
         return False
 
     def put_text(self, field: str, view: View) -> None:
@@ -84,12 +84,12 @@ class Draft:
             return True
         message, hint = problem
         if message.startswith("set by Windlass"):
-            view.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
+            view.report(f"{name}, which Windlass sets for each rank", "nothing to do", is_handled=True)
         elif "looks like a secret" in message:
             self.secret = self.secret or view
-            view.leave(f"{name} {message}", secret_hint(name, of_sagemaker=self.is_of_sagemaker))
+            view.report(f"{name} {message}", secret_hint(name, of_sagemaker=self.is_of_sagemaker))
         else:
-            view.leave(f"variable {name}: {message}", hint or "write it by hand")
+            view.report(f"variable {name}: {message}", hint or "write it by hand")
         return False
 
     def put_secret(self, variable: str, view: View, meaning: str) -> None:
@@ -121,7 +121,7 @@ class Draft:
         self.fields["name"] = legal = legal_name(name)
         if legal != name.rstrip("-"):  # generateName ends with a dash
             view.remark(
-                f"the name {name[:60]}", f"it is {legal} here: 40 letters, digits and '-' at most", is_ours=True
+                f"the name {name[:60]}", f"it is {legal} here: 40 letters, digits and '-' at most", is_handled=True
             )
 
 

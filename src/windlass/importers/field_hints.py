@@ -31,7 +31,7 @@ class Hint(NamedTuple):
     """Purpose of the field."""
     instead: str
     """What to do instead."""
-    is_ours: bool = False
+    is_handled: bool = False
     """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 
 
@@ -46,7 +46,7 @@ def hints(table: Table) -> dict[str, Hint]:
         if line and not line.startswith("#"):
             named, names, verdict, meaning, instead = line.split(" | ")
             if named == table:
-                found |= dict.fromkeys(names.split(), Hint(meaning, instead, verdict == "ours"))
+                found |= dict.fromkeys(names.split(), Hint(meaning, instead, verdict == "handled"))
     return found
 
 

@@ -9,7 +9,7 @@ from windlass.importers.common import compare, put_start, run_policy, started
 from windlass.importers.container_command import Start, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
-from windlass.importers.operator_variables import Given
+from windlass.importers.operator_variables import OperatorVariables
 from windlass.importers.pods import Pods, fields_of, main_container
 from windlass.importers.source import View
 from windlass.spec.runline import split_run
@@ -41,14 +41,14 @@ def of_job(spec: View, draft: Draft, pods: Pods, *, is_alone: bool = True) -> in
         )
     again = spec.at("template", "spec", "restartPolicy")
     if again.value == "OnFailure" and draft.get("restarts") is None:
-        again.leave(
+        again.report(
             "failed containers are started again", "no restarts are written: restarts: N starts all ranks again"
         )
     pods.read(spec.at("template"), TRAINING)
     parallel, completions = spec.whole("parallelism"), spec.whole("completions")
     nodes = max(1, parallel if parallel is not None else 1)
     if completions is not None and completions != nodes:
-        spec.at("completions").leave(
+        spec.at("completions").report(
             f"{completions} pods one after the other, {nodes} at a time",
             "a job trains on all its nodes at once: run it once for each",
         )
@@ -65,7 +65,7 @@ def jobset(found: Documents, draft: Draft) -> None:
     chosen = training_job(spec)
     # otherwise indices start at 0 in each replica
     is_one = chosen is not None and chosen.at("replicas").value in (None, 1)
-    given: tuple[Given, ...] = ("index",) if is_one else ()
+    given: tuple[OperatorVariables, ...] = ("index",) if is_one else ()
     put_start(draft, started(pods, template), nodes, template, has_group=pods.has_group, given=given)
 
 
@@ -86,7 +86,7 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
         if _are_numbered(start, _start_of(other)):
             message = "starts other ranks of the same training than the rest of the set, by another command"
             raise other.refused(message, "give all pods that train one command, and import it again")
-        other.leave(
+        other.report(
             f"job {other.at('name').value} of the set, beside the one that trains",
             "run it on its own, or start it in the script",
         )

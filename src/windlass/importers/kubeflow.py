@@ -56,7 +56,7 @@ def tfjob(found: Documents, draft: Draft) -> None:
     for name in ("Chief", "Master"):
         if specs.at(name):
             specs.at(name).remark(
-                f"a {name.lower()} in TF_CONFIG", "it is worker 0, which takes its part", is_ours=True
+                f"a {name.lower()} in TF_CONFIG", "it is worker 0, which takes its part", is_handled=True
             )
     _of_framework(found, draft, specs, ("Chief", "Master", "Worker"), ("tensorflow",), "tensorflow")
 
@@ -122,7 +122,7 @@ def mpijob(found: Documents, draft: Draft) -> None:
         calls.read(launcher.at("template"), MPI)
         if machine.start is not None and calls.start is not None:
             for waiting in machine.words:
-                waiting.remark("the workers wait to be called", "Windlass starts the ranks there", is_ours=True)
+                waiting.remark("the workers wait to be called", "Windlass starts the ranks there", is_handled=True)
     start = started(calls if calls.start is not None else machine, launcher.at("template"))
     if start[0].by != "mpi":
         message = (
@@ -153,7 +153,7 @@ def _launchers_own(draft: Draft, launcher: Draft, at: View, template: View, *, h
         template.remark(
             f"the launcher's pod has another {', '.join(sorted(own))} than the workers'",
             "mpirun is started on node 0, in a pod like all others",
-            is_ours="image" not in own and not has_ranks,
+            is_handled="image" not in own and not has_ranks,
         )
 
 

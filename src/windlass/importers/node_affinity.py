@@ -41,7 +41,7 @@ def _label(draft: Draft, label: str, view: View) -> None:
         field = ""
     value = view.value
     if not isinstance(value, str):
-        view.leave(f"only machines with a label {label}", "kubernetes: {node_labels: {LABEL: VALUE}}")
+        view.report(f"only machines with a label {label}", "kubernetes: {node_labels: {LABEL: VALUE}}")
     elif field:
         draft.put(field, value, view)
     else:
@@ -51,12 +51,12 @@ def _label(draft: Draft, label: str, view: View) -> None:
 def _toleration(draft: Draft, view: View) -> None:
     key, seconds = view.at("key").value, view.at("tolerationSeconds").value
     if key == GPU and draft.get("resources.gpus"):
-        view.leave("pods may go to machines with GPUs", "they may, where gpus: are asked for", is_ours=True)
+        view.report("pods may go to machines with GPUs", "they may, where gpus: are asked for", is_handled=True)
     elif key in UNREACHABLE and isinstance(seconds, int) and not isinstance(seconds, bool):
         if draft.put("kubernetes.lost_after", float(seconds), view):
-            view.leave("how long pods stay on a machine that is silent", "lost_after: says it", is_ours=True)
+            view.report("how long pods stay on a machine that is silent", "lost_after: says it", is_handled=True)
     else:
-        view.leave(
+        view.report(
             f"pods may go to machines that keep others away by {key or 'any taint'}",
             "GPU machines are tolerated where gpus: are asked for; take the taint off for others",
         )

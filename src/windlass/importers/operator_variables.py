@@ -9,11 +9,11 @@ from typing import Final, Literal
 
 from windlass.importers.shell import script_of
 
-Given = Literal["torchrun", "index"]
+OperatorVariables = Literal["torchrun", "index"]
 """Variables that an operator sets in each pod: torchrun's options (PyTorchJob, TrainJob), or the index of a
 Job's pod."""
 RANKS_OF_A_NODE: Final = "PET_NPROC_PER_NODE"
-VALUES: Final[dict[Given, dict[str, str]]] = {
+VALUES: Final[dict[OperatorVariables, dict[str, str]]] = {
     "torchrun": {
         "PET_NNODES": '"$WINDLASS_NUM_NODES"',
         "PET_NODE_RANK": '"$WINDLASS_NODE_RANK"',
@@ -29,7 +29,7 @@ _MEETS: Final = re.compile(r"--(?:rdzv|master)[-_](?:endpoint|addr)|--standalone
 
 
 def with_variables(
-    command: Sequence[str], given: Sequence[Given], ranks: int | str | None
+    command: Sequence[str], given: Sequence[OperatorVariables], ranks: int | str | None
 ) -> tuple[list[str], list[str], list[str]]:
     """Returns the command with the operator's variables that it uses set, their names, and the names of those that
     cannot be set.

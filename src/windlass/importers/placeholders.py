@@ -9,7 +9,7 @@ from typing import Any, Final
 from windlass.errors import JobFileError, Problem
 from windlass.importers.secret_words import is_blank
 from windlass.importers.shell import SHELLS
-from windlass.importers.source import STDIN, Source, argument
+from windlass.importers.source import STDIN, ImportSource, argument
 from windlass.spec.names import looks_secret
 from windlass.spec.positions import Path
 
@@ -26,7 +26,7 @@ _OF_SHELLS: Final = frozenset(("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "HOME", 
 _MOST: Final = 8
 
 
-def refuse_placeholders(source: Source) -> None:
+def refuse_placeholders(source: ImportSource) -> None:
     """Raises JobFileError, with each placeholder and its first line, if a manifest is a template."""
     found: dict[str, tuple[str, Path]] = {}
     for path, name, kind in _placeholders(source.value, ()):

@@ -74,13 +74,13 @@ class Pods:
         if container is not None:
             for other in spec.at("containers").each():
                 if other.path != container.path:
-                    other.leave(
+                    other.report(
                         f"container {other.at('name').value} runs beside the ranks in each pod",
                         "a node is one container here: run it on its own, or start it in the script",
                     )
             self._container(container)
         for init in spec.at("initContainers").each():
-            init.leave(
+            init.report(
                 f"container {init.at('name').value} runs in each pod before the ranks",
                 "do it in the image or at the start of the script",
             )
@@ -128,7 +128,7 @@ class Pods:
         folder = view.text("workingDir")
         if not command and not args:
             if folder is not None:
-                view.at("workingDir").leave("the folder that the program starts in", "give paths from the root")
+                view.at("workingDir").report("the folder that the program starts in", "give paths from the root")
             return
         words, at = [*command, *args], view.at("command" if command else "args")
         is_torchrun = not command and assumed_torchrun(args)
@@ -142,12 +142,12 @@ class Pods:
         start = start_of(words, self.env, folder, unknown={*self.of_operator, *self.unknown} - self.env.keys())
         self.start = start, at
         if is_torchrun:
-            start.leave(
+            start.report(
                 "arguments of the image's own program, which is taken for torchrun",
                 "if it is another, write it as run: or command:",
             )
         elif not command:
-            start.leave(
+            start.report(
                 "the image's own entry point starts these words; it is not in the manifest",
                 "if it does more than start them, write what it does as command:",
             )
@@ -160,7 +160,7 @@ class Pods:
         for path, config, text in self._files_of_configs(view, " ".join(words)):
             is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
             if script[:1] == [path] and isinstance(text.value, str) and (is_shell or _SHEBANG.match(text.value)):
-                config.leave("a script, which is in the command", "nothing to do", is_ours=True)
+                config.report("a script, which is in the command", "nothing to do", is_handled=True)
                 start = [words[0] if is_shell else "bash", "-c", text.take()]
                 self._with_scripts(view, [*start, *script[1:]], at)
                 return [*start, *(script if script[1:] else ())]
@@ -195,9 +195,9 @@ class Pods:
                 if request.value == limit.value:
                     request.take()
                 else:
-                    request.leave(
+                    request.report(
                         f"asks for {request.value}, and may use {limit.value}",
-                        "what is asked for is granted and not more: the limit is taken",
+                        "a job has one value for both: the limit is taken",
                     )
 
     def _amount(self, name: str, view: View) -> None:
@@ -213,7 +213,7 @@ class Pods:
             )
             raise view.refused(message, "keep it where it is, or write the number of GPUs")
         if value is None:
-            view.leave(f"{name} for each pod", DEVICES.get(name, "a job file asks for gpus, cpus and memory"))
+            view.report(f"{name} for each pod", DEVICES.get(name, "a job file asks for gpus, cpus and memory"))
         else:
             self.draft.put(field_name, value, view)
 
@@ -229,7 +229,7 @@ class Pods:
                 continue
             self.has_group |= name in GROUP
             if entry.at("valueFrom") and name in GROUP:
-                entry.leave(f"{name}, which Windlass sets for each rank", "nothing to do", is_ours=True)
+                entry.report(f"{name}, which Windlass sets for each rank", "nothing to do", is_handled=True)
                 continue
             if entry.at("valueFrom"):
                 self.unknown.add(name)
@@ -258,7 +258,7 @@ class Pods:
             held, key = secret.text("name"), secret.text("key")
             _optional(secret.at("optional"))
             if held is not None and self.draft.add("secrets", held, secret.at("name")) and key != name:
-                view.leave(
+                view.report(
                     f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of its own name",
                     f"add a key {name} to the secret, or let the script read {key}",
                 )
@@ -266,17 +266,17 @@ class Pods:
             config.at("optional").take()
             self._variable(name, value.take(), view)
         elif config:
-            view.leave(
+            view.report(
                 f"{name} is a key of a ConfigMap that is not in this file", f"write its value: env: {{{name}: …}}"
             )
         elif view.at("fieldRef"):
             path = view.at("fieldRef", "fieldPath").value
-            view.leave(
+            view.report(
                 f"{name} is {path} of the pod",
                 "ranks have RANK, NODE_RANK, MASTER_ADDR; socket.gethostname() is the pod",
             )
         else:
-            view.leave(f"{name} is known only in the cluster", f"write its value: env: {{{name}: …}}")
+            view.report(f"{name} is known only in the cluster", f"write its value: env: {{{name}: …}}")
 
     def _env_from(self, view: View) -> None:
         prefix = view.at("prefix").value
@@ -284,7 +284,7 @@ class Pods:
         name = (secret or config).at("name").value
         values = self._config(config.at("name").value)
         if prefix:
-            view.leave(
+            view.report(
                 f"variables of {name}, with {prefix} before their names", "rename its keys, or write them in env:"
             )
         elif secret and isinstance(name, str) and self.draft.add("secrets", name, secret.at("name")):
@@ -296,7 +296,7 @@ class Pods:
                 if isinstance(value.value, str):
                     self._variable(key, value.value, value)
         else:
-            view.leave(f"all values of ConfigMap {name} as variables", "write them in env:")
+            view.report(f"all values of ConfigMap {name} as variables", "write them in env:")
 
     def _config(self, name: object) -> View:
         """Returns the values of a ConfigMap; an absent view if the file does not contain it."""
@@ -313,7 +313,7 @@ def fields_of(pods: Pods) -> dict[str, Any]:
 def _optional(view: View) -> None:
     """Reads whether a secret is optional, which secrets of a job cannot be."""
     if not view.take_if(False):
-        view.leave("the pods start without this secret too", "make the secret, or take it out of secrets:")
+        view.report("the pods start without this secret too", "make the secret, or take it out of secrets:")
 
 
 def labels(draft: Draft, view: View) -> None:
@@ -323,13 +323,13 @@ def labels(draft: Draft, view: View) -> None:
         if key == QUEUE_LABEL:
             draft.put_text("queue", value)
         elif key in hints("field") and ("/" in key or key in _OF_CONTROLLERS):
-            value.leave(*hints("field")[key])
+            value.report(*hints("field")[key])
         elif is_reserved(key):
-            value.leave(
+            value.report(
                 "a label of Kubernetes' own programs", "queue: and priority: say what Kueue reads; leave others out"
             )
         elif had != value.value:
-            value.leave(f"another value of this label than {had}", "a run has one: change it under labels:")
+            value.report(f"another value of this label than {had}", "a run has one: change it under labels:")
         else:
             draft.put("labels", {**(draft.get("labels") or {}), key: value.value}, value)
 

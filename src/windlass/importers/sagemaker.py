@@ -40,7 +40,7 @@ def sagemaker(found: Documents, draft: Draft) -> None:
             f"windlass rerun {run} runs it again; windlass cp {run}:code FOLDER has its code",
         )
     for name in hints("sagemaker"):
-        view.at(name).leave(*hints("sagemaker")[name])
+        view.at(name).report(*hints("sagemaker")[name])
     draft.put_name(view.at("TrainingJobName"))
     for variable, value in view.at("Environment").items():
         if isinstance(value.value, str):
@@ -51,11 +51,11 @@ def sagemaker(found: Documents, draft: Draft) -> None:
     _metrics(algorithm)
     mode = algorithm.at("TrainingInputMode")
     if not mode.take_if("File") and all(one.at("InputMode") for one in channels.values()):
-        mode.leave("the input mode of channels that name none", "each channel here names one", is_ours=True)
+        mode.report("the input mode of channels that name none", "each channel here names one", is_handled=True)
     _start(view, channels, draft)
     for name, one in channels.items():
         if name == DRIVERS:
-            one.leave("programs of the SDK that start the ranks", "Windlass starts them", is_ours=True)
+            one.report("programs of the SDK that start the ranks", "Windlass starts them", is_handled=True)
         elif not (name == CODE and DRIVERS in channels):
             _channel(name, one, mode, draft)
 
@@ -68,30 +68,30 @@ def _limits(view: View, draft: Draft) -> None:
     spot.take_if(False)
     stopping, resources = view.at("StoppingCondition"), view.at("ResourceConfig")
     draft.put_text("sagemaker.training_plan", resources.at("TrainingPlanArn"))
-    resources.at("InstancePlacementConfig").leave("which instances are near each other", "SageMaker places them")
-    stopping.at("MaxPendingTimeInSeconds").leave("how long it waits for capacity", "windlass stop ends a wait")
+    resources.at("InstancePlacementConfig").report("which instances are near each other", "SageMaker places them")
+    stopping.at("MaxPendingTimeInSeconds").report("how long it waits for capacity", "windlass stop ends a wait")
     draft.put_seconds("timeout", stopping.at("MaxRuntimeInSeconds"))
     draft.put_seconds("sagemaker.max_wait", stopping.at("MaxWaitTimeInSeconds"))
     if not resources.at("KeepAlivePeriodInSeconds").take_if(0):
         draft.put_seconds("sagemaker.warm_pool", resources.at("KeepAlivePeriodInSeconds"))
     checkpoints = view.at("CheckpointConfig")
     _usual(checkpoints.at("LocalPath"), LOCAL, "the folder of checkpoints in the container", f"it is {LOCAL} here")
-    checkpoints.at("S3Uri").leave(
+    checkpoints.at("S3Uri").report(
         "where checkpoints are kept", "they are below storage: of the target; copy those to go on from there"
     )
     instead = "restarts: N begins another training job after a failure"
-    view.at("RetryStrategy").leave("attempts after an internal error of SageMaker", instead)
+    view.at("RetryStrategy").report("attempts after an internal error of SageMaker", instead)
 
 
 def _usual(view: View, usual: str, meaning: str, instead: str) -> None:
     """Reports a value unless it equals the default of a job."""
     if not view.take_if(usual):
-        view.leave(meaning, instead)
+        view.report(meaning, instead)
 
 
 def _metrics(view: View) -> None:
-    view.at("EnableSageMakerMetricsTimeSeries").leave("metrics in the console", "CloudWatch has them", is_ours=True)
-    view.at("MetricDefinitions").leave(
+    view.at("EnableSageMakerMetricsTimeSeries").report("metrics in the console", "CloudWatch has them", is_handled=True)
+    view.at("MetricDefinitions").report(
         "metrics that CloudWatch takes from the log", "progress: one pattern with groups as (?P<step>…) and (?P<loss>…)"
     )
 
@@ -105,12 +105,12 @@ def _start(view: View, channels: dict[str, View], draft: Draft) -> None:
     words = [] if of_sdk else [*algorithm.texts("ContainerEntrypoint"), *algorithm.texts("ContainerArguments")]
     if of_sdk:
         for name in ("ContainerEntrypoint", "ContainerArguments"):
-            algorithm.at(name).leave("how the SDK starts its drivers", "Windlass starts the ranks", is_ours=True)
+            algorithm.at(name).report("how the SDK starts its drivers", "Windlass starts the ranks", is_handled=True)
         script = _of_drivers(given, channels, draft)
     elif words:
         put_start(draft, (start_of(words, env), at), nodes, at)
         for name, value in given.items():
-            value.leave(
+            value.report(
                 "a value that the program reads from SM_HPS or hyperparameters.json", f"write --{name} as words"
             )
         return
@@ -133,7 +133,7 @@ def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
     )
     if (code := channels.get(CODE)) is not None:
         source = code.at("DataSource", "S3DataSource", "S3Uri").value
-        code.leave("the folder of the script", f"aws s3 sync {source} . puts it beside the job file")
+        code.report("the folder of the script", f"aws s3 sync {source} . puts it beside the job file")
     script = Script("train.py", launcher="torchrun", procs="auto")
     script.read(given, draft)
     return script
@@ -145,7 +145,7 @@ def _channel(name: str, view: View, mode_of_job: View, draft: Draft) -> None:
     source = view.at("DataSource", "S3DataSource")
     mode = view.at("InputMode") or mode_of_job
     if mode.value not in (None, "File", "FastFile"):
-        mode.leave(f"a channel in mode {mode.value}", "data: [{…, via: stream}], which the script reads")
+        mode.report(f"a channel in mode {mode.value}", "data: [{…, via: stream}], which the script reads")
         mode.take()
     for field in ("CompressionType", "RecordWrapperType"):
         view.at(field).take_if("None")
@@ -156,7 +156,7 @@ def _channel(name: str, view: View, mode_of_job: View, draft: Draft) -> None:
         "each has all: the script divides them",
     )
     if view.at("DataSource", "FileSystemDataSource"):
-        view.leave("a file system of the account", "copy it to S3: data: [{name: …, source: s3://…}]")
+        view.report("a file system of the account", "copy it to S3: data: [{name: …, source: s3://…}]")
     _usual(source.at("S3DataType"), "S3Prefix", "the address is a list of files", "copy them below one address")
     address = source.at("S3Uri")
     legal = legal_name(name)

@@ -108,7 +108,7 @@ def _key(view: View, draft: Draft) -> None:
     if had is None or had == view.value:
         put(draft, "kms_key", view)
     else:
-        view.leave("another key than that of the disks", "kms_key: of the target is for both")
+        view.report("another key than that of the disks", "kms_key: of the target is for both")
 
 
 def _put_all(draft: Draft, fields: dict[str, Any], view: View) -> bool:
@@ -116,7 +116,7 @@ def _put_all(draft: Draft, fields: dict[str, Any], view: View) -> bool:
     try:
         SageMakerTarget.model_validate({**known, **draft.target, **fields})
     except JobFileError:
-        view.leave(f"{' and '.join(fields)} of the target: no legal value", "write it in targets.yaml by hand")
+        view.report(f"{' and '.join(fields)} of the target: no legal value", "write it in targets.yaml by hand")
         return False
     draft.target |= fields
     view.take()

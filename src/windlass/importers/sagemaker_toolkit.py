@@ -56,7 +56,7 @@ class Script:
         text = json.dumps(given) if isinstance(given, dict | list) else str(given)
         if draft.is_secret(name, text):
             draft.secret = draft.secret or view
-            view.leave(
+            view.report(
                 f"{name} looks like a secret, and its value is not carried", f"let the script read ${name.upper()}"
             )
             return
@@ -91,14 +91,14 @@ def _settings(view: View) -> None:
     folder = view.at(FOLDER)
     source = decoded(folder.value)
     if isinstance(source, str) and source.endswith(".tar.gz"):
-        folder.leave("the code, packed", f"aws s3 cp {source} - | tar xz puts it beside the job file")
+        folder.report("the code, packed", f"aws s3 cp {source} - | tar xz puts it beside the job file")
     else:
-        folder.leave("the folder of the code", "put the script beside the job file, or name its folder as code:")
+        folder.report("the folder of the code", "put the script beside the job file, or name its folder as code:")
     for name, value in view.items():
         if name.removeprefix(PREFIX) in NOTED:
-            value.leave("what the SDK notes for itself, and Windlass sets", "nothing to do", is_ours=True)
+            value.report("what the SDK notes for itself, and Windlass sets", "nothing to do", is_handled=True)
         elif name.startswith(PREFIX) and name not in (PROGRAM, FOLDER, TORCHRUN, MPI, MPI_PROCS, MPI_OPTIONS, SMDDP):
-            value.leave("a setting of the training toolkit, which is not used here", "let the script do what it does")
+            value.report("a setting of the training toolkit, which is not used here", "let the script do what it does")
 
 
 def _is_on(view: View) -> bool:
@@ -113,7 +113,7 @@ def _options(view: View) -> list[str]:
     try:
         options = shlex.split(str(decoded(view.value) or ""))
     except ValueError:
-        view.leave("options of mpirun, whose quotes are not closed", "write them as env:, such as OMPI_MCA_btl")
+        view.report("options of mpirun, whose quotes are not closed", "write them as env:, such as OMPI_MCA_btl")
         return []
     view.take()
     return options

@@ -63,7 +63,7 @@ def sky(found: Documents, draft: Draft) -> None:
             "has no run:, so nothing is started on the nodes", "a task that only sets up is no job"
         )
     for other, hint in hints("sky").items():
-        view.at(other).leave(*hint)
+        view.at(other).report(*hint)
     _start(view, script, nodes, draft)
 
 
@@ -90,13 +90,13 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
     gpus = draft.get("resources.gpus")
     known = {NUM_NODES: str(nodes), **({} if gpus is None else {NUM_GPUS: str(gpus)})}
     env = {**known, **draft.fields.get("env", {})}
-    asked = [name for name, value in env.items() if not value]
-    start = start_of(["bash", "-c", script.strip()], env, fixed=known, asked=asked, code_travels=True)
+    unset = [name for name, value in env.items() if not value]
+    start = start_of(["bash", "-c", script.strip()], env, fixed=known, unset=unset, code_travels=True)
     before = ""
-    if "run" not in start.fields or "setup" in start.fields or any(not hint.is_ours for hint in start.left):
+    if "run" not in start.fields or "setup" in start.fields or any(not hint.is_handled for hint in start.hints):
         start, before = start_of_script(script, nodes, gpus)
     elif "SKYPILOT_" in script:
-        at.remark("variables of SkyPilot", "nodes:, procs_per_node: and the rendezvous say the same", is_ours=True)
+        at.remark("variables of SkyPilot", "nodes:, procs_per_node: and the rendezvous say the same", is_handled=True)
     if setup.strip() or before:
         text = with_variables(setup_of(setup, before), gpus)
         draft.put("setup", text, view.at("setup") if setup else at)
@@ -105,7 +105,7 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
     for hint in findings(setup, gpus):
         view.at("setup").remark(*hint)
     if before:
-        at.remark("what run: does before torchrun", "setup: does it, once on each machine", is_ours=True)
+        at.remark("what run: does before torchrun", "setup: does it, once on each machine", is_handled=True)
     put_start(draft, (start, at), nodes, at, has_group=False)
 
 
@@ -134,24 +134,24 @@ def _resources(view: View, draft: Draft) -> None:
         if name == "memory":
             amount = round(amount * 1024 ** " KMGTP".index((match["unit"] or "G").upper()))
         if draft.put(f"resources.{name}", amount, given) and match["more"]:
-            asked = str(given.value).rstrip("+")
-            given.remark(f"{given.value}: at least as much", f"just as much is asked for: {asked}", is_ours=True)
+            unset = str(given.value).rstrip("+")
+            given.remark(f"{given.value}: at least as much", f"just as much is unset for: {unset}", is_handled=True)
     draft.put_text("resources.instance", view.at("instance_type"))
     image = view.at("image_id")
     if isinstance(image.value, str) and image.value.startswith("docker:"):
         draft.put("image", image.value.removeprefix("docker:"), image)
     elif image:
-        image.leave("an image of a virtual machine", "image: names a container image")
+        image.report("an image of a virtual machine", "image: names a container image")
     recovery = view.at("job_recovery")
     draft.put_restarts(recovery.at("max_restarts_on_errors"))
     if isinstance(recovery.value, str):
-        recovery.leave("what follows when a machine is lost", "restarts: {max: N, on: [preemption, node-loss]}")
+        recovery.report("what follows when a machine is lost", "restarts: {max: N, on: [preemption, node-loss]}")
     for label, value in view.at("labels").items():
         draft.put("labels", {**(draft.get("labels") or {}), label: value.value}, value)
     for name, hint in hints("sky resource").items():
         size = _AMOUNT.fullmatch(str(view.at("disk_size").value or "SIZE"))
         instead = hint.instead.replace("SIZE", f"{size['number']}{(size['unit'] or 'G').upper()}iB" if size else "SIZE")
-        view.at(name).leave(f"{name}: {_shown(view.at(name).value)}", instead)
+        view.at(name).report(f"{name}: {_shown(view.at(name).value)}", instead)
 
 
 def _accelerators(view: View, others: View, draft: Draft) -> None:
@@ -203,7 +203,7 @@ def _workdir(view: View, draft: Draft) -> None:
     if isinstance(view.value, str):
         draft.put("code", view.value.rstrip("/") or ".", view)
     else:
-        view.leave(
+        view.report(
             "the code comes from a git repository",
             "clone it, and put job.yaml into it: the folder travels with the job",
         )
@@ -222,19 +222,19 @@ def _mounts(view: View, draft: Draft) -> None:
         if isinstance(address, str) and (scheme := re.match(r"([a-z0-9]+)://", address)) is not None:
             _data(path, address, scheme[1], given, source, draft)
         elif is_mapping and not isinstance(address, str):
-            given.leave(
+            given.report(
                 f"the bucket {_shown(bucket.value)}, at {path}",
                 "data: [{name: NAME, source: s3://BUCKET, via: mount, write: true}], and its path is "
                 "$WINDLASS_DATA_NAME",
             )
         else:
-            given.leave(f"{_shown(address)} of this machine, at {path}", "put it below code:, it travels with the job")
+            given.report(f"{_shown(address)} of this machine, at {path}", "put it below code:, it travels with the job")
 
 
 def _data(path: str, address: str, scheme: str, given: View, source: View, draft: Draft) -> None:
     """Reads a bucket: copied with mode COPY or if only its address is given, else mounted with write access."""
     if scheme not in STORES:
-        given.leave(f"{address} at {path}: {scheme}:// is no store that is read", "copy it to s3://, gs:// or az://")
+        given.report(f"{address} at {path}: {scheme}:// is no store that is read", "copy it to s3://, gs:// or az://")
         return
     name = legal_name(path.rstrip("/").rpartition("/")[2] or "data")
     mode = str(given.at("mode").value or "MOUNT").upper() if source is not given else "COPY"

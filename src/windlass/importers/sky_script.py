@@ -58,7 +58,7 @@ class _Launched:
     parsed: Parsed
     command: str
     """Command that each rank runs instead of torchrun."""
-    left: list[Hint] = field(default_factory=list)
+    hints: list[Hint] = field(default_factory=list)
 
 
 def start_of_script(script: str, num_nodes: int, gpus: int | None) -> tuple[Start, str]:
@@ -76,16 +76,16 @@ def start_of_script(script: str, num_nodes: int, gpus: int | None) -> tuple[Star
         for name in ("nodes", "procs_per_node"):
             if name in launched.parsed.fields:
                 made.fields[name] = launched.parsed.fields[name]
-        made.left += launched.left
-        made.leave("torchrun", "each rank runs this script, with python in the place of torchrun", is_ours=True)
+        made.hints += launched.hints
+        made.report("torchrun", "each rank runs this script, with python in the place of torchrun", is_handled=True)
     else:
         made.fields = {"command": shell_command(script, gpus), "launcher": "plain"}
         if starter := _STARTERS.search(script):
-            made.leave(
+            made.report(
                 f"{starter[0]} stays inside the script, which runs once on each node: Windlass sees one rank a node",
                 "to have it start and watch all ranks: run: train.py, with nodes: and procs_per_node:",
             )
-    made.left += findings(script, gpus)
+    made.hints += findings(script, gpus)
     return made, before
 
 
@@ -122,18 +122,20 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
     if launcher is None or any(word[0] in "|&<>;()" for _, word in written):
         return None
     parsed = read(launcher.options, argv[launcher.num_words :], launcher.program)
-    left = []
+    hints = []
     if piped is not None and piped[1] is not None:
-        left.append(
+        hints.append(
             Hint(f"tee {piped[1]} keeps the output of torchrun", "windlass logs RUN has that of each rank", True)
         )
     for problem in parsed.problems:
         if "$" not in problem.message and not problem.hint.startswith("leave it out"):
             return None
-        left.append(Hint(f"{problem.field} of torchrun", problem.hint or "Windlass sets it", is_ours=True))
+        hints.append(Hint(f"{problem.field} of torchrun", problem.hint or "Windlass sets it", is_handled=True))
     if parsed.dropped:
-        left.append(Hint(f"{', '.join(parsed.dropped)} of torchrun", "Windlass starts the ranks itself", is_ours=True))
-    left += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
+        hints.append(
+            Hint(f"{', '.join(parsed.dropped)} of torchrun", "Windlass starts the ranks itself", is_handled=True)
+        )
+    hints += (Hint(remark.message, remark.fix or "nothing to do", not remark.fix) for remark in parsed.remarks)
     if not parsed.rest or parsed.settings or (parsed.fields.keys() - {"nodes", "procs_per_node", "local", "restarts"}):
         return None
     tail = text[written[begins + len(argv) - len(parsed.rest)][0] :]
@@ -141,9 +143,9 @@ def _read(line: Statement, known: Mapping[str, str]) -> _Launched | None:
     start = "" if "no-python" in parsed.flags else f"{program} -u {'-m ' if 'module' in parsed.flags else ''}"
     if launcher.options is LAUNCH and "use-env" not in parsed.flags:
         tail = re.sub(r"^(\S+)", r'\1 --local-rank="$LOCAL_RANK"', tail)
-        left.append(Hint("torch.distributed.launch passes --local-rank", "so does this line", is_ours=True))
+        hints.append(Hint("torch.distributed.launch passes --local-rank", "so does this line", is_handled=True))
     assigned = text[: written[begins][0]]
-    return _Launched(line, parsed, f"{assigned}exec {start}{tail}", left)
+    return _Launched(line, parsed, f"{assigned}exec {start}{tail}", hints)
 
 
 def _of_ranks(script: str, found: Sequence[Statement], launched: _Launched) -> tuple[str, str]:

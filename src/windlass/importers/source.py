@@ -18,7 +18,7 @@ GANGS: Final = frozenset(("coscheduling", "volcano", "gang", "gangScheduling"))
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnmappedField:
     """A field of the document that has no equivalent in the job file."""
 
     field: str
@@ -29,11 +29,11 @@ class Left:
     """Purpose of the field."""
     instead: str
     """What to do instead."""
-    is_ours: bool = False
+    is_handled: bool = False
     """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 
 
-class Source:
+class ImportSource:
     """One document, with a record of which of its values were read or reported."""
 
     def __init__(self, value: Any, where: str, base: Path, lines: Mapping[Path, int]) -> None:
@@ -46,11 +46,11 @@ class Source:
         self._lines = lines
         self.taken: set[Path] = set()
         """Paths whose whole value was read."""
-        self.reported: dict[Path, Left] = {}
+        self.reported: dict[Path, UnmappedField] = {}
         """Paths whose whole value has no equivalent."""
         self.mistyped: dict[Path, str] = {}
         """Paths with a value of the wrong type, and the expected type."""
-        self.remarks: list[Left] = []
+        self.remarks: list[UnmappedField] = []
         """Reports on paths that are read or absent."""
 
     @property
@@ -63,9 +63,9 @@ class Source:
         """Whether any value was read, other than `apiVersion` and `kind`."""
         return any(path not in (("apiVersion",), ("kind",)) for path in self.taken)
 
-    def left(self, path: Path, meaning: str, instead: str, is_ours: bool = False) -> Left:
+    def unmapped_field(self, path: Path, meaning: str, instead: str, is_handled: bool = False) -> UnmappedField:
         """Creates the report on a path."""
-        return Left(self.spelled(path), self.line(path), meaning, instead, is_ours)
+        return UnmappedField(self.spelled(path), self.line(path), meaning, instead, is_handled)
 
     def spelled(self, path: Path) -> str:
         """Returns the path as text, with the label of the document."""
@@ -79,30 +79,30 @@ class Source:
                 return line
         return 0
 
-    def rest(self) -> list[Left]:
+    def rest(self) -> list[UnmappedField]:
         """Returns all fields without an equivalent, reported or not read, in the order of the file."""
         touched = {path[:length] for path in (*self.taken, *self.reported) for length in range(len(path) + 1)}
         rest = [*self.remarks, *self._rest((), self.value, touched)]
-        return sorted(dict.fromkeys(rest), key=lambda left: left.line)
+        return sorted(dict.fromkeys(rest), key=lambda one: one.line)
 
-    def _rest(self, path: Path, value: Any, touched: set[Path]) -> Iterator[Left]:
+    def _rest(self, path: Path, value: Any, touched: set[Path]) -> Iterator[UnmappedField]:
         if path in self.reported:
             yield self.reported[path]
         elif path in self.taken or is_empty(value):
             return
         elif path in self.mistyped and path not in touched:
-            yield self.left(path, self.mistyped[path], "write it by hand")
+            yield self.unmapped_field(path, self.mistyped[path], "write it by hand")
         elif isinstance(value, dict | list) and (path in touched or not is_one_thing(path)):
             for step, below in value.items() if isinstance(value, dict) else enumerate(value):
                 yield from self._rest((*path, step), below, touched)
         else:
-            yield self.left(path, *hint_of(path))
+            yield self.unmapped_field(path, *hint_of(path))
 
 
 class View:
     """A value at a path of a document; the value of an absent path is None."""
 
-    def __init__(self, source: Source, path: Path, value: Any) -> None:
+    def __init__(self, source: ImportSource, path: Path, value: Any) -> None:
         self.source = source
         self.path = path
         self.value = value
@@ -198,14 +198,16 @@ class View:
             self.take()
         return is_usual
 
-    def leave(self, meaning: str, instead: str, is_ours: bool = False) -> None:
+    def report(self, meaning: str, instead: str, is_handled: bool = False) -> None:
         """Reports the value, if present, as without an equivalent; the first report of a path is kept."""
         if self:
-            self.source.reported.setdefault(self.path, self.source.left(self.path, meaning, instead, is_ours))
+            self.source.reported.setdefault(
+                self.path, self.source.unmapped_field(self.path, meaning, instead, is_handled)
+            )
 
-    def remark(self, meaning: str, instead: str, is_ours: bool = False) -> None:
+    def remark(self, meaning: str, instead: str, is_handled: bool = False) -> None:
         """Reports a remark on the path, even if it has no value."""
-        self.source.remarks.append(self.source.left(self.path, meaning, instead, is_ours))
+        self.source.remarks.append(self.source.unmapped_field(self.path, meaning, instead, is_handled))
 
     def refused(self, message: str, hint: str = "") -> JobFileError:
         """Returns the error for a file that cannot be imported, at the line of the value."""

@@ -46,7 +46,7 @@ def torchx(found: Documents, draft: Draft) -> None:
     role = max(roles, key=lambda one: (max(0, one.whole("resource", "gpu") or 0), one.count("num_replicas")))
     for other in roles:
         if other.path != role.path:
-            other.leave(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
+            other.report(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
     _role(role, draft)
 
 
@@ -57,7 +57,7 @@ def _role(view: View, draft: Draft) -> None:
     elif (image := view.text("image")) is not None and not image.startswith(("/", ".", "file:")):
         draft.put("image", image, view.at("image"))
     elif image is not None:
-        view.at("image").leave(f"a folder of this machine, {image}", "code: names the folder that travels")
+        view.at("image").report(f"a folder of this machine, {image}", "code: names the folder that travels")
     for variable, value in view.at("env").items():
         if isinstance(value.value, str | int | float):
             draft.put_env(variable, str(value.value), value)
@@ -114,7 +114,7 @@ def _resource(view: View, draft: Draft) -> None:
         if label in INSTANCE_LABELS:
             draft.put_text("resources.instance", value)
         else:
-            value.leave(*hints("torchx resource")["capabilities"])
+            value.report(*hints("torchx resource")["capabilities"])
     _leave(view, {name: hint for name, hint in hints("torchx resource").items() if name != "capabilities"})
 
 
@@ -129,16 +129,16 @@ def _mount(view: View, draft: Draft) -> None:
         for name in ("type", "src"):
             view.at(name).take()
         if view.at("read_only").value:
-            view.at("read_only").leave("mounted only to read", "ranks may write to it here")
+            view.at("read_only").report("mounted only to read", "ranks may write to it here")
         view.at("read_only").take()
     else:
-        view.leave(f"{source} of the machine", "volumes: [{claim: NAME, path: /data}] mounts a claim")
+        view.report(f"{source} of the machine", "volumes: [{claim: NAME, path: /data}] mounts a claim")
 
 
 def _leave(view: View, words: Mapping[str, Hint]) -> None:
     for name, hint in words.items():
         value = view.at(name).value
         if value not in (None, {}, [], ""):
-            view.at(name).leave(*hint)
+            view.at(name).report(*hint)
         elif value is not None:
             view.at(name).take()

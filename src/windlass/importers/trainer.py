@@ -33,18 +33,18 @@ def trainjob(found: Documents, draft: Draft) -> None:
     for patch in _patches(spec):
         pods.read(patch, NODE, is_patch=True)
     if (container := pods.container) is not None and (names := [*_overridden(draft.fields, base.fields)]):
-        container.remark(f"{', '.join(names)} of the runtime", "the job has its own, which is taken", is_ours=True)
+        container.remark(f"{', '.join(names)} of the runtime", "the job has its own, which is taken", is_handled=True)
     draft.absorb(base)
     if own.start is None and trainer.at("args"):
         _args_alone(trainer, pods, own)
     for words in pods.words if own.start is not None else ():
-        words.remark("the command of the runtime", "the job has its own, which is taken", is_ours=True)
+        words.remark("the command of the runtime", "the job has its own, which is taken", is_handled=True)
     start = started(own if own.start is not None else pods, trainer or spec)
     _of_policy(policy, start, draft)
     own_nodes, runtime_nodes = trainer.whole("numNodes"), policy.whole("numNodes")
     nodes = own_nodes or runtime_nodes or of_runtime
     if own_nodes is not None:
-        policy.at("numNodes").leave("how many nodes there are", "the job itself says it", is_ours=True)
+        policy.at("numNodes").report("how many nodes there are", "the job itself says it", is_handled=True)
     per_node = trainer.at("numProcPerNode")
     of_torch, of_mpi = policy.at("torch", "numProcPerNode"), policy.at("mpi", "numProcPerNode")
     said = [ranks_named(view, draft) for view in (per_node, of_torch, of_mpi)]
@@ -118,9 +118,9 @@ def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[Vie
             _, _, nodes = of_set(template, pods.draft, found, pods)
             return spec.at("mlPolicy"), nodes
     if name in PLAIN_RUNTIMES:
-        ref.remark(f"runtime {name} tells torchrun of the nodes", "Windlass does that itself", is_ours=True)
+        ref.remark(f"runtime {name} tells torchrun of the nodes", "Windlass does that itself", is_handled=True)
     elif name is not None:
-        ref.leave(
+        ref.report(
             f"runtime {name} is not in this file, so what it adds to the job is not known",
             f"append it and import again: kubectl get {kind or RUNTIMES[1]} {name} -o yaml",
         )
@@ -146,11 +146,11 @@ def _patches(spec: View) -> Iterator[View]:
                 one.text("name")
                 yield one.at("template", "spec", "template")
             else:
-                one.leave(f"a patch of job {one.at('name').value}", "only the pods that train are carried over")
+                one.report(f"a patch of job {one.at('name').value}", "only the pods that train are carried over")
     for patch in spec.at("podTemplateOverrides").each():
         names = [one.at("name").value for one in patch.at("targetJobs").each()]
         if not names or any(name in NODE for name in names):
             patch.at("targetJobs").take()
             yield patch
         else:
-            patch.leave(f"a patch of job {', '.join(map(str, names))}", "only the pods that train are carried over")
+            patch.report(f"a patch of job {', '.join(map(str, names))}", "only the pods that train are carried over")

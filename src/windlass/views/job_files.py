@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from windlass.importers.source import Left
+from windlass.importers.source import UnmappedField
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ImportedJob:
     job: Mapping[str, Any]
     text: str
     """Text of the job file."""
-    left: tuple[Left, ...]
+    unmapped: tuple[UnmappedField, ...]
     """Fields of the manifest that have no equivalent in the job file."""
     target: str
     """Target definition to paste into targets.yaml; empty if the manifest describes no target."""
