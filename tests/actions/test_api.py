@@ -1,4 +1,4 @@
-"""The Python API does with runs what the command line does: run, follow, await, stop, remove."""
+"""The Python API offers the operations of the command line: run, follow, await, stop, remove."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_has_its_warnings(context: Context) -> None:
     assert "sleep 60 (process " in warning.message
 
 
-def test_awaiting_a_run_lets_other_tasks_go_on(context: Context) -> None:
+def test_awaiting_a_run_does_not_block_other_tasks(context: Context) -> None:
     async def both() -> tuple[windlass.Status, windlass.Status]:
         first = await asyncio.to_thread(windlass.run, job("sleep", "0.2"), context=context)
         second = windlass.run(job("sleep", "0.2"), context=context)
@@ -69,14 +69,14 @@ def test_awaiting_a_run_lets_other_tasks_go_on(context: Context) -> None:
     assert {status.phase for status in asyncio.run(both())} == {Phase.SUCCEEDED}
 
 
-def test_a_failed_run_raises_its_first_cause_unless_told_not_to(context: Context) -> None:
+def test_failed_run_raises_its_root_cause_unless_unchecked(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo no luck; exit 3", nodes=2), context=context)
     with pytest.raises(windlass.RunFailed, match=r"rank [01]: exit code 3"):
         run.wait()
     assert run.wait(check=False).exit_code == 3
 
 
-def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(context: Context) -> None:
+def test_active_run_is_not_finished_and_can_be_stopped_and_removed(context: Context) -> None:
     run = windlass.run(job("sleep", "60"), context=context)
     with pytest.raises(windlass.RunNotFinished):
         run.wait(timeout=0.2)
@@ -91,7 +91,7 @@ def test_a_run_that_goes_on_is_not_finished_and_can_be_stopped_and_removed(conte
             question()
 
 
-def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
+def test_run_is_found_by_prefix_and_listed(context: Context) -> None:
     run = windlass.run({"name": "words", "command": ["true"]}, context=context)
     run.wait()
     assert windlass.get(run.id[:7], context=context) == run
@@ -99,9 +99,7 @@ def test_a_run_is_got_again_by_a_prefix_and_listed(context: Context) -> None:
     assert [status.id for status in windlass.list_runs(context=context)] == [run.id]
 
 
-def test_a_start_that_is_interrupted_names_the_run_that_goes_on(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_start_names_the_active_run(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -113,7 +111,7 @@ def test_a_start_that_is_interrupted_names_the_run_that_goes_on(
     windlass.get(status.id, context=context).wait()
 
 
-def test_runs_are_listed_by_what_they_have(context: Context) -> None:
+def test_runs_are_filtered(context: Context) -> None:
     good = windlass.run(job("true", labels={"team": "a"}), context=context)
     good.wait()
     bad = windlass.run({"name": "other", "command": ["false"]}, context=context)
@@ -135,7 +133,7 @@ def test_runs_are_listed_by_what_they_have(context: Context) -> None:
             listed(**wrong)
 
 
-def test_a_run_that_failed_is_in_its_error_with_the_diagnosis(context: Context) -> None:
+def test_error_of_a_failed_run_has_the_run_and_its_diagnosis(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo no luck; exit 3"), context=context)
     with pytest.raises(windlass.RunFailed) as failed:
         run.wait()
@@ -144,7 +142,7 @@ def test_a_run_that_failed_is_in_its_error_with_the_diagnosis(context: Context) 
     assert windlass.RunFailed("of another program").diagnosis is None
 
 
-def test_a_run_is_started_again_with_changes_and_after_another(context: Context) -> None:
+def test_run_is_rerun_with_changes_and_after_another(context: Context) -> None:
     first = windlass.run(job("true"), context=context)
     again = first.rerun(changes={"env": {"WORD": "again"}, "command": ["bash", "-c", "echo $WORD"]}, after=[first])
     assert again.wait().phase is Phase.SUCCEEDED
@@ -155,7 +153,7 @@ def test_a_run_is_started_again_with_changes_and_after_another(context: Context)
         windlass.run(job("true"), FakeEngine(context.store(), lambda rank: None), after=[first], context=context)
 
 
-def test_a_run_behind_one_that_failed_is_stopped_with_the_reason(context: Context) -> None:
+def test_run_after_a_failed_one_is_stopped_with_the_reason(context: Context) -> None:
     first = windlass.run(job("false"), context=context)
     with pytest.raises(windlass.RunStopped, match=f"was stopped: {first.id}, after which .*, ended as failed"):
         windlass.run(job("true"), after=first.id, context=context).wait()
@@ -172,7 +170,7 @@ def test_a_note_is_read_and_written(context: Context) -> None:
     assert run.note == ""
 
 
-def test_what_a_notebook_shows_is_one_line_or_a_table(context: Context) -> None:
+def test_notebook_shows_one_line_or_a_table(context: Context) -> None:
     run = windlass.run(job("echo", "<b>"), context=context)
     status = run.wait()
     assert repr(run) == f"<windlass.Run {run.id} succeeded>"
@@ -196,7 +194,7 @@ def test_what_a_notebook_shows_is_one_line_or_a_table(context: Context) -> None:
 
 
 def test_a_job_has_a_signature_and_a_docstring_with_all_its_fields() -> None:
-    for _ in range(2):  # pydantic makes one of its own with the first job
+    for _ in range(2):  # the first job makes pydantic create a signature of its own
         parameters = inspect.signature(windlass.Job).parameters
         assert list(parameters) == list(windlass.Job.model_fields)
         assert parameters["name"].default is inspect.Parameter.empty
@@ -215,17 +213,17 @@ def test_a_job_file_is_run_by_its_path(context: Context) -> None:
     assert [line.text for line in run.logs()] == [str(context.cwd)]
 
 
-def test_what_is_no_job_is_refused_by_its_type(context: Context) -> None:
+def test_invalid_job_type_is_refused(context: Context) -> None:
     with pytest.raises(windlass.UsageError, match="expected a job, found a function"):
         windlass.run(job, context=context)  # type: ignore[arg-type]
 
 
-def test_what_is_no_number_of_runs_is_refused_by_its_type(context: Context) -> None:
+def test_invalid_number_of_runs_is_refused(context: Context) -> None:
     with pytest.raises(windlass.UsageError, match="expected a number of runs, found 'words'"):
         windlass.list_runs("words", context=context)  # type: ignore[arg-type]
 
 
-def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -> None:
+def test_invalid_target_and_run_types_are_refused(context: Context) -> None:
     for call in (windlass.run, windlass.make_plan):
         with pytest.raises(windlass.UsageError, match="expected the name of a target, found nothing"):
             call(job("true"), None, context=context)  # type: ignore[arg-type]
@@ -256,7 +254,7 @@ def test_what_is_no_target_and_no_run_is_refused_by_its_type(context: Context) -
         ("resume", {"changes": ["restarts=3"]}, "expected a mapping of job fields, found a list"),
     ],
 )
-def test_a_wrong_argument_is_refused_by_its_type_with_what_to_write(
+def test_wrong_argument_type_is_refused_with_a_hint(
     context: Context, method: str, given: dict[str, object], says: str
 ) -> None:
     with Store(context.home) as store:
@@ -266,23 +264,23 @@ def test_a_wrong_argument_is_refused_by_its_type_with_what_to_write(
             getattr(run, method)(**given)
 
 
-def test_what_is_no_context_is_refused_by_its_type() -> None:
+def test_invalid_context_type_is_refused() -> None:
     with pytest.raises(windlass.UsageError, match=r"expected a windlass\.Context, found '/tmp'"):
         windlass.get(context="/tmp")  # type: ignore[arg-type]
 
 
-def test_a_plan_touches_nothing(context: Context) -> None:
+def test_plan_changes_nothing(context: Context) -> None:
     plan = windlass.make_plan(job("true", nodes=2), context=context)
     assert plan.world_size == 2
     assert list(context.cwd.iterdir()) == []
 
 
-def test_following_the_logs_gives_lines_as_they_come(context: Context) -> None:
+def test_followed_logs_yield_lines_as_they_arrive(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo one; sleep 0.3; echo two"), context=context)
     assert [line.text for line in run.logs(follow=True)] == ["one", "two"]
 
 
-def test_logs_and_events_arrive_beside_other_tasks(context: Context) -> None:
+def test_logs_and_events_do_not_block_other_tasks(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo one; until [ -e go ]; do sleep 0.02; done; echo two"), context=context)
 
     async def lines() -> list[str]:
@@ -303,7 +301,7 @@ def test_logs_and_events_arrive_beside_other_tasks(context: Context) -> None:
     assert (happened[0], happened[-1]) == ("created", "end")
 
 
-def test_a_feed_that_is_left_ends_its_thread_and_an_error_in_it_is_raised(context: Context) -> None:
+def test_abandoned_feed_ends_its_thread_and_errors_are_raised(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo one; sleep 60"), context=context)
 
     async def first() -> str:
@@ -324,7 +322,7 @@ def test_a_feed_that_is_left_ends_its_thread_and_an_error_in_it_is_raised(contex
         asyncio.run(gone())
 
 
-def test_a_run_is_used_in_another_thread_than_the_one_that_started_it(context: Context) -> None:
+def test_run_can_be_used_in_another_thread(context: Context) -> None:
     run = windlass.run(job("bash", "-c", "echo one; sleep 60"), context=context)
     with ThreadPoolExecutor(1) as others:
         assert others.submit(next, run.logs(follow=True)).result().text == "one"
@@ -339,7 +337,7 @@ def test_a_run_is_used_in_another_thread_than_the_one_that_started_it(context: C
         others.submit(run.delete, force=True).result()
 
 
-def test_threads_take_turns_in_reading_one_iterator(context: Context) -> None:
+def test_threads_can_share_one_iterator(context: Context) -> None:
     run = windlass.run(job("true"), context=context)
     run.wait()
     events = run.events()
@@ -349,7 +347,7 @@ def test_threads_take_turns_in_reading_one_iterator(context: Context) -> None:
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_run_is_used_in_a_process_of_multiprocessing(context: Context, method: str) -> None:
+def test_run_can_be_used_in_a_multiprocessing_process(context: Context, method: str) -> None:
     run = windlass.run(job("true"), context=context)
     run.wait()
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as others:
@@ -369,7 +367,7 @@ def test_a_run_keeps_no_file_open(context: Context) -> None:
     assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
-def test_supervisors_that_have_ended_are_collected(context: Context) -> None:
+def test_exited_supervisors_are_reaped(context: Context) -> None:
     def children() -> set[int]:
         return {one.pid for one in process.all_processes() if one.parent == os.getpid()}
 
@@ -393,9 +391,7 @@ def test_ranks_receive_the_stop_of_a_program_that_blocks_signals(context: Contex
     assert run.wait(check=False).exit_code == 7
 
 
-def test_a_run_that_a_rank_starts_has_none_of_the_variables_of_that_rank(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_started_by_a_rank_inherits_no_rank_variables(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_RUN_ID", "outer-7f3k2")
     monkeypatch.setenv("RANK", "1")
     run = windlass.run(job("bash", "-c", "echo ${RANK-none} $WINDLASS_RUN_ID"), context=context)
@@ -403,22 +399,22 @@ def test_a_run_that_a_rank_starts_has_none_of_the_variables_of_that_rank(
     assert [line.text for line in run.logs()] == [f"none {run.id}"]
 
 
-def test_a_task_that_gives_up_waiting_leaves_the_run_and_no_thread(context: Context) -> None:
+def test_cancelled_wait_leaves_the_run_active_and_no_thread(context: Context) -> None:
     before = set(threading.enumerate())
     run = windlass.run(job("sleep", "600"), context=context)
 
     async def impatient() -> None:
         await asyncio.wait_for(run, 0.1)
 
-    with pytest.raises(TimeoutError) as kept:  # whose traceback has the frames that waited
-        asyncio.run(impatient())  # which would wait for a thread of its executor
+    with pytest.raises(TimeoutError) as kept:  # the traceback keeps the frames that waited
+        asyncio.run(impatient())  # asyncio.run would wait for a thread of its executor
     assert not run.status.phase.is_terminal
     until(lambda: set(threading.enumerate()) <= before)
     assert kept.value.__traceback__ is not None
     run.stop(now=True).wait(check=False)
 
 
-def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, tmp_path: Path) -> None:
+def test_exec_runs_next_to_a_rank_and_files_are_copied_both_ways(context: Context, tmp_path: Path) -> None:
     waits = 'until [ -e "$WINDLASS_OUTPUT_DIR/go" ]; do sleep 0.02; done'
     run = windlass.run(job("bash", "-c", waits, nodes=2), context=context)
     until(lambda: all(rank.pid is not None for rank in run.status.ranks) and run.status.ranks)
@@ -450,12 +446,12 @@ def test_a_command_runs_beside_a_rank_and_files_go_in_and_out(context: Context, 
         run.exec(["true"])
 
 
-def test_a_program_whose_working_folder_was_removed_works_in_no_other(
+def test_program_with_a_removed_working_folder_uses_no_other(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = windlass.run(job("true"), context=context)
     run.wait()
-    monkeypatch.setenv("PWD", str(tmp_path))  # of the shell that started the program
+    monkeypatch.setenv("PWD", str(tmp_path))  # PWD as set by the shell that started the program
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
@@ -467,7 +463,7 @@ def test_a_program_whose_working_folder_was_removed_works_in_no_other(
         run.fetch("output", "here")
 
 
-def test_a_program_that_is_interrupted_in_exec_ends_the_command(context: Context) -> None:
+def test_interrupt_during_exec_ends_the_command(context: Context) -> None:
     run = windlass.run(job("sleep", "60"), context=context)
     until(lambda: any(rank.pid is not None for rank in run.status.ranks))
     signals = ["kill -INT $PPID; exec sleep 60", "trap 'exit 5' INT; kill -INT $PPID; while :; do sleep 0.02; done"]
@@ -477,7 +473,7 @@ def test_a_program_that_is_interrupted_in_exec_ends_the_command(context: Context
     run.stop(now=True)
 
 
-def test_a_signal_handler_that_raises_in_exec_leaves_no_command(context: Context, tmp_path: Path) -> None:
+def test_exception_in_a_signal_handler_during_exec_ends_the_command(context: Context, tmp_path: Path) -> None:
     def give_up(*_: object) -> None:
         raise TimeoutError
 
@@ -493,7 +489,7 @@ def test_a_signal_handler_that_raises_in_exec_leaves_no_command(context: Context
     run.stop(now=True)
 
 
-def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context: Context) -> None:
+def test_fake_engine_supports_the_same_calls(context: Context) -> None:
     def play(rank: FakeRank) -> int:
         rank.print(f"rank {rank.rank}")
         return 0
@@ -507,7 +503,7 @@ def test_a_program_is_tested_with_the_fake_engine_through_the_same_call(context:
     assert windlass.get(context=context).status.phase is Phase.SUCCEEDED
 
 
-def test_what_is_public_is_pinned() -> None:
+def test_public_names_are_pinned() -> None:
     assert sorted(windlass.__all__) == [
         "Attempt", "CheckpointView", "Context", "CopiedFiles", "Cost", "Diagnosis", "EngineError", "Event", "Job",
         "JobFileError", "Ledger", "LogLine", "NoSuchRun", "Note", "Phase", "Plan", "PlanError", "Problem", "RankState",
@@ -521,7 +517,7 @@ def test_what_is_public_is_pinned() -> None:
         _ = windlass.nonsense
 
 
-def test_importing_windlass_loads_nothing_of_it() -> None:
+def test_importing_windlass_loads_no_submodules() -> None:
     code = "import sys, windlass; print([name for name in sys.modules if name.startswith('windlass.')])"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Artifacts of runs on clusters, as the record has them: no cluster is asked."""
+"""Artifacts of runs on clusters are listed from the record, without querying the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAVED = ("checkpoint", {"action": "saved", "step": 120, "name": "step-00000120-a
 
 
 class Recorded(KubernetesEngine):
-    """Its runs are as they were recorded."""
+    """An engine whose runs keep their recorded state."""
 
     def status(self, run_id: str) -> Any:
         return self.store.status(run_id)
@@ -31,7 +31,7 @@ Look = Callable[..., dict[str, Artifact]]
 
 @pytest.fixture
 def looked(tmp_path: Path) -> Look:
-    """Gives the artifacts of a run that has saved a checkpoint, by kind."""
+    """Returns a function that lists the artifacts, by kind, of a run with a saved checkpoint."""
 
     def look_at(*, ended: bool = False, copied: bool = False, **fields: Any) -> dict[str, Artifact]:
         made = planned(**fields)
@@ -60,7 +60,7 @@ def looked(tmp_path: Path) -> Look:
     return look_at
 
 
-def test_results_in_a_claim_are_named_and_not_read(looked: Look) -> None:
+def test_results_in_a_claim_are_listed_without_reading_them(looked: Look) -> None:
     found = looked(ended=True, kubernetes={"results": {"size": "1GiB"}})
     outputs, checkpoints = found["outputs"], found["checkpoints"]
     assert (outputs.place, outputs.claim, outputs.files) == ("claim", "digits-7f3k2", None)
@@ -71,18 +71,18 @@ def test_results_in_a_claim_are_named_and_not_read(looked: Look) -> None:
     assert outputs.note == checkpoints.note == ""
 
 
-def test_results_without_a_claim_go_with_the_pods(looked: Look) -> None:
+def test_results_without_a_claim_are_deleted_with_the_pods(looked: Look) -> None:
     live = looked()["outputs"]
     assert (live.place, live.note) == ("pods", "deleted with the pods when the run ends")
     assert live.copy == "windlass cp digits-7f3k2:output ."
 
 
-def test_results_that_went_with_the_pods_have_no_command(looked: Look) -> None:
+def test_results_deleted_with_the_pods_have_no_copy_command(looked: Look) -> None:
     found = looked(ended=True)
     assert {(one.copy, one.note) for one in found.values()} == {("", "deleted with the pods")}
 
 
-def test_outputs_that_were_copied_to_this_machine_are_there(looked: Look) -> None:
+def test_outputs_fetched_to_this_machine_are_listed(looked: Look) -> None:
     found = looked(ended=True, copied=True)
     outputs = found["outputs"]
     assert (outputs.place, outputs.files, outputs.bytes, outputs.note) == ("folder", 1, 7, "")
@@ -90,7 +90,7 @@ def test_outputs_that_were_copied_to_this_machine_are_there(looked: Look) -> Non
     assert found["checkpoints"].copy == "", "they were not copied"
 
 
-def test_outputs_and_checkpoints_in_a_store_have_its_address(looked: Look) -> None:
+def test_outputs_and_checkpoints_in_a_store_have_addresses(looked: Look) -> None:
     found = looked(
         outputs="s3://bucket/runs",
         checkpoint={"folder": "s3://bucket/checkpoints"},

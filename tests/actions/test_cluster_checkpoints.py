@@ -1,4 +1,4 @@
-"""Checkpoints of a run on a cluster, from what a program in one of its pods lists; here it runs on this machine."""
+"""Checkpoints on a cluster are listed by a program in a pod; in these tests it runs on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE, TWO, HALF = "step-00000010-a1aaaa", "step-00000020-a1aaaa", "step-00000030-
 
 
 def saved(folder: Path, name: str, step: int) -> None:
-    """A checkpoint of one rank, as `train/checkpoint` writes it."""
+    """Writes a checkpoint of one rank in the format of `train/checkpoint`."""
     place = folder / name
     place.mkdir(parents=True)
     (place / "rank-0.safetensors").write_bytes(b"x" * 1000)
@@ -44,7 +44,7 @@ def saved(folder: Path, name: str, step: int) -> None:
 
 
 def listing(folder: Path) -> Any:
-    """What the program prints, given to an interpreter as text, as to that of a pod."""
+    """Returns the output of the listing program, which is passed to an interpreter as text, as in a pod."""
     text = Path(checkpoint_list.__file__).read_text()
     done = subprocess.run([sys.executable, "-I", "-S", "-c", text, str(folder)], capture_output=True, check=True)
     return json.loads(done.stdout)
@@ -72,7 +72,7 @@ def test_checkpoints_in_a_claim_are_listed_with_step_size_and_state(seen: action
     assert (seen.found[1].path, seen.others, seen.in_cluster) == (f"{THERE}/{TWO}", 2, True)
 
 
-def test_a_manifest_that_was_changed_is_not_complete(tmp_path: Path) -> None:
+def test_checkpoint_with_a_changed_manifest_is_not_complete(tmp_path: Path) -> None:
     saved(tmp_path, ONE, 10)
     manifest = tmp_path / ONE / files.MANIFEST
     manifest.write_bytes(manifest.read_bytes().replace(b'"epoch": 0', b'"epoch": 1'))
@@ -80,11 +80,11 @@ def test_a_manifest_that_was_changed_is_not_complete(tmp_path: Path) -> None:
     assert (one.complete, "manifest is damaged" in one.problem) == (False, True)
 
 
-def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
+def test_missing_checkpoint_folder_is_empty(tmp_path: Path) -> None:
     assert actions.listed(STATUS, str(THERE), listing(tmp_path / "nowhere")).found == ()
 
 
-def test_what_needs_their_bytes_is_refused_with_the_command_that_copies_them(seen: actions.Checkpoints) -> None:
+def test_operations_on_file_contents_are_refused_with_a_copy_command(seen: actions.Checkpoints) -> None:
     for act in (
         lambda: actions.verify(seen),
         lambda: actions.prune(seen, 1, None, NO_PLAN),
@@ -95,7 +95,7 @@ def test_what_needs_their_bytes_is_refused_with_the_command_that_copies_them(see
         assert refused.value.hint == "windlass cp digits-7f3k2:checkpoints . copies them to this machine"
 
 
-def test_a_resume_names_one_that_is_there(seen: actions.Checkpoints) -> None:
+def test_resume_requires_an_existing_checkpoint(seen: actions.Checkpoints) -> None:
     assert actions.to_resume_from(seen, "20") == TWO
     assert actions.to_resume_from(seen, "/windlass/results/output/mine") == "/windlass/results/output/mine"
     with pytest.raises(UsageError, match="no checkpoint called '50'"):
@@ -111,12 +111,12 @@ def test_a_resume_names_one_that_is_there(seen: actions.Checkpoints) -> None:
         {"checkpoints": {ONE: {"files": {}, "manifest": None, "changed_at": "now"}}, "others": 0},
     ],
 )
-def test_a_list_that_makes_no_sense_is_said_so(told: Any) -> None:
+def test_malformed_listing_is_an_error(told: Any) -> None:
     with pytest.raises(WindlassError, match="cannot be read"):
         actions.listed(STATUS, str(THERE), told)
 
 
-def test_names_of_a_list_lead_nowhere_else(tmp_path: Path) -> None:
+def test_listing_with_path_traversal_writes_nothing_outside(tmp_path: Path) -> None:
     one = {"files": {"../../x": 1}, "manifest": None, "changed_at": 0.0}
     assert (
         actions.listed(STATUS, str(THERE), {"checkpoints": {"../x": one, ONE: one}, "others": 0}).found[0].name == ONE

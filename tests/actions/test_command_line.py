@@ -14,14 +14,14 @@ from windlass.spec.wrappers import PythonEnvironment
 
 
 def made(folder: Path) -> str:
-    """An interpreter in an environment of this folder."""
+    """Creates an interpreter in an environment in this folder."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("")
     return str(python)
 
 
-def test_the_environment_of_a_project_is_found_from_the_folders_below_it(tmp_path: Path) -> None:
+def test_project_environment_is_found_from_subfolders(tmp_path: Path) -> None:
     made(tmp_path / ".venv")
     (tmp_path / "src").mkdir()
     uv = PythonEnvironment("uv run")
@@ -32,7 +32,7 @@ def test_the_environment_of_a_project_is_found_from_the_folders_below_it(tmp_pat
     assert find_python(PythonEnvironment("uv run", path=".."), Context({}, tmp_path / "src")) is not None
 
 
-def test_the_environment_that_is_active_comes_after_that_of_the_project(tmp_path: Path) -> None:
+def test_project_environment_takes_precedence_over_the_active_one(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")
     context = Context({"VIRTUAL_ENV": str(tmp_path / "active")}, tmp_path)
     made(tmp_path / "active")
@@ -41,7 +41,7 @@ def test_the_environment_that_is_active_comes_after_that_of_the_project(tmp_path
     assert find_python(PythonEnvironment("poetry run"), context) == ".venv/bin/python"
 
 
-def test_environments_of_conda_are_found_by_name_path_and_in_its_list(tmp_path: Path) -> None:
+def test_conda_environments_are_found_by_name_path_and_list(tmp_path: Path) -> None:
     root, other, listed = (tmp_path / name for name in ("conda", "other", "far/listed"))
     pythons = {
         name: made(folder)
@@ -57,7 +57,7 @@ def test_environments_of_conda_are_found_by_name_path_and_in_its_list(tmp_path: 
     assert find_python(PythonEnvironment("conda run", path=str(other)), context) == pythons["other"]
 
 
-def test_the_settings_of_accelerate_are_where_hugging_face_keeps_its_files(tmp_path: Path) -> None:
+def test_accelerate_settings_are_found_in_the_hugging_face_folder(tmp_path: Path) -> None:
     for name, environ in (("a", {"HF_HOME": "hf"}), ("b", {"XDG_CACHE_HOME": ""}), ("c", {"HOME": ""})):
         home = tmp_path / name
         folder = {"a": home, "b": home / "huggingface", "c": home / ".cache/huggingface"}[name] / "accelerate"
@@ -68,7 +68,7 @@ def test_the_settings_of_accelerate_are_where_hugging_face_keeps_its_files(tmp_p
     assert caller_of(Context({"HOME": os.devnull}, tmp_path), read_text).accelerate_defaults is None
 
 
-def test_a_command_line_is_read_with_its_files_and_what_is_to_be_known_of_it(tmp_path: Path) -> None:
+def test_command_line_is_read_with_its_files_and_remarks(tmp_path: Path) -> None:
     made(tmp_path / ".venv")
     (tmp_path / "two.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 2\n")
     words = ["uv", "run", "accelerate", "launch", "--config_file", "two.yaml", "--tee", "3", "train.py"]
@@ -85,7 +85,7 @@ def test_a_command_line_is_read_with_its_files_and_what_is_to_be_known_of_it(tmp
         )
 
 
-def test_a_bare_python_is_that_of_the_path_on_this_machine_alone(tmp_path: Path) -> None:
+def test_bare_python_is_resolved_by_the_path_on_this_machine_only(tmp_path: Path) -> None:
     ready = read_job(None, ["python", "train.py"], {}, Context({}, tmp_path), rest_given=True)
     assert (ready.job.python, ready.local_job.python) == (None, "python")
     made(tmp_path)

@@ -1,4 +1,4 @@
-"""`doctor --on`: which cluster is meant, and all checks of an account that is emulated, before a cluster is made."""
+"""`doctor --on` resolves its cluster, and checks an emulated account before a cluster is created."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    """A working folder with a cluster file, and programs that print their versions."""
+    """Returns a working folder with a cluster file, and programs that print their versions."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, version in {"helm": "v3.19.0+g3d8990f", "aws": "aws-cli/2.31.0 Python/3.13 Linux/6.1"}.items():
@@ -58,7 +58,7 @@ def examined(context: Context, on: str = "cluster.yaml") -> dict[str, OfferedChe
     return {one.check.name: one for one in doctor(on, context, lambda _text: None)}
 
 
-def test_a_file_a_name_and_a_target_are_told_apart(context: Context) -> None:
+def test_file_cluster_name_and_target_are_distinguished(context: Context) -> None:
     (context.cwd / "targets.yaml").write_text('{"lab": {"kind": "kubernetes", "context": "lab"}}')
     kept = context.home / "clusters" / "vision"
     kept.mkdir(parents=True)
@@ -82,12 +82,12 @@ def test_a_file_a_name_and_a_target_are_told_apart(context: Context) -> None:
         ("local", "target local is no Kubernetes cluster, but local"),
     ],
 )
-def test_what_is_none_of_them_is_refused(context: Context, on: str, message: str) -> None:
+def test_unknown_subject_is_refused(context: Context, on: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         subject(on, context)
 
 
-def test_without_credentials_nothing_else_of_the_account_is_asked(context: Context) -> None:
+def test_account_is_not_queried_without_credentials(context: Context) -> None:
     found = examined(context)
     assert found["identity"].check.level == "fail"
     assert "aws sso login" in found["identity"].check.fix
@@ -95,7 +95,7 @@ def test_without_credentials_nothing_else_of_the_account_is_asked(context: Conte
     assert (found["helm"].check.level, found["aws"].check.found[:6]) == ("ok", "2.31.0")
 
 
-def test_an_old_aws_command_and_a_missing_helm_are_named(context: Context) -> None:
+def test_old_aws_command_and_missing_helm_are_reported(context: Context) -> None:
     folder = context.cwd / "bin"
     (folder / "aws").write_text(PROGRAM.format("aws-cli/1.45.11 Python/3.11"))
     (folder / "helm").unlink()
@@ -106,7 +106,7 @@ def test_an_old_aws_command_and_a_missing_helm_are_named(context: Context) -> No
 
 
 @pytest.mark.slow
-def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Context, aws: Emulator) -> None:
+def test_account_is_checked_before_the_cluster_is_created_emulated(context: Context, aws: Emulator) -> None:
     found = examined(within(context, aws))
     assert found["offer a10g"].check == Check(
         "offer a10g",
@@ -123,7 +123,9 @@ def test_an_account_is_checked_before_the_cluster_is_made_emulated(context: Cont
 
 
 @pytest.mark.slow
-def test_a_cluster_of_others_gets_its_association_named_or_offered_emulated(context: Context, aws: Emulator) -> None:
+def test_missing_association_of_a_foreign_cluster_is_reported_or_offered_emulated(
+    context: Context, aws: Emulator
+) -> None:
     login = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
         "command": "false",
@@ -164,8 +166,8 @@ def test_a_cluster_of_others_gets_its_association_named_or_offered_emulated(cont
     assert taken_up(offer).level == "ok"
 
 
-def test_permissions_are_those_of_the_printed_policies_emulated(context: Context, aws: Emulator) -> None:
-    """A user with just the policies of `up` and `doctor` passes; without one action, that action is named."""
+def test_permission_check_uses_the_printed_policies_emulated(context: Context, aws: Emulator) -> None:
+    """A user with only the policies of `up` and `doctor` passes; without one action, that action is reported."""
     account = aws.account
     cluster = parse_cluster(CLUSTER, "cluster.yaml")
     iam, name = aws.client("iam"), f"u{secrets.token_hex(4)}"
@@ -175,7 +177,7 @@ def test_permissions_are_those_of_the_printed_policies_emulated(context: Context
     for purpose in (Purpose.UP, Purpose.DOCTOR):
         for document in policies(cluster, account, purpose):
             iam.put_user_policy(UserName=name, PolicyName=document.name, PolicyDocument=json.dumps(document.document))
-    # The emulator does not know on whom a simulation is done, which the policy of doctor names.
+    # The emulator does not evaluate the principal of a simulation, to which the policy of doctor is limited.
     simulates = {"Effect": "Allow", "Action": "iam:SimulatePrincipalPolicy", "Resource": "*"}
     also = json.dumps({"Version": "2012-10-17", "Statement": [simulates]})
     iam.put_user_policy(UserName=name, PolicyName="simulates", PolicyDocument=also)
@@ -183,7 +185,7 @@ def test_permissions_are_those_of_the_printed_policies_emulated(context: Context
     whole = examined(seen)
     unknown = [one.check for one in whole.values() if one.check.found.startswith("unknown")]
     assert unknown == [], f"the policy of doctor lacks something that it asks: {unknown}"
-    # The emulator's simulation leaves out the context of a request, so statements with conditions are refused there.
+    # The emulator's simulation ignores the request context, so statements with conditions are denied there.
     conditional = {
         action
         for one in as_statements(cluster, account, Purpose.UP)
@@ -194,7 +196,7 @@ def test_permissions_are_those_of_the_printed_policies_emulated(context: Context
 
 
 def lacking(check: Check) -> list[str]:
-    """Actions in the policy that a check prints as missing."""
+    """Returns the actions in the policy that a check reports as missing."""
     if check.level == "ok":
         return []
     policy = json.loads(check.fix.removeprefix("add to its policy: "))
@@ -212,12 +214,12 @@ def lacking(check: Check) -> list[str]:
         ("", "foreign", (), "ok"),
     ],
 )
-def test_operators_are_judged(installed: str, state: Any, problems: tuple[str, ...], level: str) -> None:
+def test_component_status_becomes_a_check(installed: str, state: Any, problems: tuple[str, ...], level: str) -> None:
     found = component_check(ComponentStatus("jobset", installed, "1.0", state, problems), "windlass cluster up vision")
     assert (found.name, found.level, bool(found.fix)) == ("jobset", level, level != "ok")
 
 
-def test_an_offer_that_aws_refuses_is_a_warning() -> None:
+def test_offer_refused_by_aws_becomes_a_warning() -> None:
     def refuse() -> None:
         raise AwsError("cannot request quota L-1: denied", "allow servicequotas:RequestServiceQuotaIncrease")
 

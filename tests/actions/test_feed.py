@@ -1,4 +1,4 @@
-"""Items of a feed, in this thread and beside the tasks of an event loop."""
+"""A feed yields its items in this thread, and in parallel with the tasks of an event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def numbers(_unwanted: threading.Event) -> Iterator[int]:
     yield from range(NUM_ITEMS)
 
 
-def test_items_are_whole_and_in_order_and_other_tasks_go_on() -> None:
+def test_items_are_complete_and_ordered_and_other_tasks_run() -> None:
     async def both() -> tuple[list[int], int]:
         turns = 0
 
@@ -37,7 +37,7 @@ def test_items_are_whole_and_in_order_and_other_tasks_go_on() -> None:
     assert turns >= NUM_ITEMS // AHEAD
 
 
-def test_a_feed_is_an_iterator_of_both_kinds_which_goes_on_where_it_was_left() -> None:
+def test_feed_continues_as_iterator_and_async_iterator() -> None:
     feed = Feed(numbers)
     assert (next(feed), next(feed)) == (0, 1)
 
@@ -53,7 +53,7 @@ def test_a_feed_is_an_iterator_of_both_kinds_which_goes_on_where_it_was_left() -
     assert asyncio.run(some()) == [0, 1, 2, 3]
 
 
-def test_items_that_come_singly_are_given_at_once() -> None:
+def test_single_items_are_delivered_immediately() -> None:
     taken = threading.Semaphore()
 
     def singly(_unwanted: threading.Event) -> Iterator[int]:
@@ -71,7 +71,7 @@ def test_items_that_come_singly_are_given_at_once() -> None:
     assert asyncio.run(all_of_them()) == list(range(200))
 
 
-def test_a_wait_that_times_out_takes_no_item() -> None:
+def test_wait_that_times_out_consumes_no_item() -> None:
     go_on = threading.Event()
 
     def late(_unwanted: threading.Event) -> Iterator[int]:

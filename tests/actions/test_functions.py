@@ -1,4 +1,4 @@
-"""`windlass.submit` runs a function of an importable module, and gives back what it returned."""
+"""`windlass.submit` runs a function of an importable module, and returns its result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def context(tmp_path: Path) -> Context:
     return Context({**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}, tmp_path)
 
 
-def test_what_every_rank_returned_comes_back(module: ModuleType, context: Context) -> None:
+def test_results_of_all_ranks_are_returned(module: ModuleType, context: Context) -> None:
     text = "$HOME ~ 'x' \n `ls` é"
     run = windlass.submit(module.fit, 0.5, text=text, job={"nodes": 2}, context=context)
     assert run.result() == {"rank": 0, "rate": 0.5, "text": text}
@@ -74,7 +74,7 @@ def test_what_every_rank_returned_comes_back(module: ModuleType, context: Contex
         run.results()
 
 
-def test_an_exception_of_the_function_is_that_of_the_run(module: ModuleType, context: Context) -> None:
+def test_exception_of_the_function_is_in_the_error_of_the_run(module: ModuleType, context: Context) -> None:
     run = windlass.submit(module.fit, -1, context=context)
     with pytest.raises(windlass.RunFailed, match="ValueError: no rate of -1") as failed:
         run.result()
@@ -83,7 +83,7 @@ def test_an_exception_of_the_function_is_that_of_the_run(module: ModuleType, con
     assert failed.value.diagnosis.verdict.code == "exception"
 
 
-def test_a_result_that_json_does_not_hold_is_refused_and_the_run_succeeds(module: ModuleType, context: Context) -> None:
+def test_result_that_is_not_json_is_refused_and_the_run_succeeds(module: ModuleType, context: Context) -> None:
     run = windlass.submit(module.model, context=context)
     assert run.wait().phase == "succeeded"
     with pytest.raises(windlass.UsageError, match="a value of type ndarray"):
@@ -98,7 +98,7 @@ def test_the_job_has_the_name_of_the_function_and_the_folder_of_its_package(modu
     assert function_job(module.Trainer.fit, (), {}, {"name": "other", "code": "."}).name == "other"
 
 
-def test_the_code_of_an_installed_function_is_the_working_folder() -> None:
+def test_code_folder_of_an_installed_function_is_the_working_folder() -> None:
     assert function_job(pytest.approx, (1,), {}, {}).code == "."
     assert function_job(json.dumps, (1,), {}, {}).code == "."
 
@@ -132,7 +132,7 @@ def maker() -> Callable[[], None]:
         (in_main, "in_main, defined in the script or notebook that runs now (__main__)"),
     ],
 )
-def test_a_function_that_ranks_could_not_import_is_refused(function: Any, why: str) -> None:
+def test_function_that_ranks_cannot_import_is_refused(function: Any, why: str) -> None:
     with pytest.raises(windlass.UsageError) as refused:
         function_job(function, (), {}, {})
     assert refused.value.message.startswith(f"a rank could not import this function: it is {why}")
@@ -147,7 +147,7 @@ def generator() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("function", [coroutine, generator])
-def test_a_function_whose_call_runs_nothing_is_refused(function: Any) -> None:
+def test_generator_and_coroutine_functions_are_refused(function: Any) -> None:
     with pytest.raises(windlass.UsageError, match=f"{function.__name__} is a {function.__name__} function"):
         function_job(function, (), {}, {})
 
@@ -165,7 +165,7 @@ def decorated(value: int) -> int:
     return value
 
 
-def test_arguments_that_the_function_does_not_take_are_refused(module: ModuleType) -> None:
+def test_arguments_that_do_not_match_the_signature_are_refused(module: ModuleType) -> None:
     with pytest.raises(windlass.UsageError, match="fit does not take these arguments: missing a required argument"):
         function_job(module.fit, (), {"text": "a"}, {})
     assert function_job(decorated, (), {}, {}).name == "decorated", "its decorator gives it the argument"
@@ -189,6 +189,6 @@ def test_an_argument_that_looks_like_a_secret_is_refused(context: Context) -> No
         windlass.submit(json.dumps, "ghp_" + "a" * 36, context=context)
 
 
-def test_the_function_is_the_only_thing_that_runs() -> None:
+def test_job_fields_that_run_something_else_are_refused() -> None:
     with pytest.raises(windlass.UsageError, match="run is a field of job"):
         function_job(json.dumps, (), {}, {"run": "train.py"})

@@ -1,4 +1,4 @@
-"""What a look into a script says about the job for it, and the text that comes of it."""
+"""`init` determines the template from a script, and writes a job file for it."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def write(context: Context, name: str, text: str) -> None:
         ("import transformers_of_mine", "plain"),
     ],
 )
-def test_imports_say_who_starts_the_ranks(text: str, template: str, context: Context) -> None:
+def test_template_is_chosen_by_imports(text: str, template: str, context: Context) -> None:
     write(context, "train.py", text + MAIN)
     assert init.draft(context).template == template
 
 
 @pytest.mark.parametrize("text", ["def broken(:\n", "\0", "(" * 5000, "# \xff"])
-def test_a_script_that_cannot_be_read_is_still_a_script(text: str, context: Context) -> None:
+def test_unparsable_script_is_accepted(text: str, context: Context) -> None:
     (context.cwd / "train.py").write_bytes(text.encode("latin-1"))
     made = init.draft(context, script="train.py")
     assert parse_job(made.text).name == "my-work"
@@ -75,7 +75,7 @@ def test_a_script_that_cannot_be_read_is_still_a_script(text: str, context: Cont
 @pytest.mark.parametrize(
     "name", ["train.py", "src/deep/fine-tune.py", "my script.py", "it's.py", "naïve.py", "a#b: c.py"]
 )
-def test_every_template_is_a_job_that_reads_back(template: init.Template, name: str, context: Context) -> None:
+def test_every_template_is_a_valid_job(template: init.Template, name: str, context: Context) -> None:
     write(context, name, MAIN)
     made = init.draft(context, script=name, template=template)
     job = parse_job(made.text)
@@ -84,7 +84,7 @@ def test_every_template_is_a_job_that_reads_back(template: init.Template, name: 
     assert len([line for line in made.text.splitlines() if line.startswith("#")]) >= 5
 
 
-def test_commented_lines_are_right_too(context: Context) -> None:
+def test_commented_lines_are_valid_too(context: Context) -> None:
     write(context, "train.py", "import torch.distributed" + MAIN)
     lines = init.draft(context).text.splitlines()
     awake = [line.removeprefix("# ") for line in lines[1:]]
@@ -108,52 +108,50 @@ def test_commented_lines_are_right_too(context: Context) -> None:
         ('out = os.environ.get("WINDLASS_OUTPUT_DIR", "out")\ntorch.save(model, "out/model.pt")', ()),
     ],
 )
-def test_what_a_script_appears_to_save_in_its_folder_is_to_be_kept(
-    text: str, patterns: tuple[str, ...], context: Context
-) -> None:
+def test_paths_that_a_script_saves_to_are_collected(text: str, patterns: tuple[str, ...], context: Context) -> None:
     write(context, "train.py", text + MAIN)
     assert parse_job(init.draft(context).text).outputs.collect == patterns
 
 
-def test_a_program_that_is_no_python_is_started_as_it_is(context: Context) -> None:
+def test_non_python_program_is_started_unchanged(context: Context) -> None:
     write(context, "bin/solve", "")
     job = parse_job(init.draft(context, script="bin/solve").text)
     assert job.script_argv == ("./bin/solve",)
     assert job.name == "solve"
 
 
-def test_the_likeliest_script_is_the_one_with_the_usual_name(context: Context) -> None:
+def test_script_with_a_usual_name_is_preferred(context: Context) -> None:
     for name in ("prepare.py", "train.py", "plot.py"):
         write(context, name, MAIN)
     assert init.likeliest(context.cwd).script == "train.py"
 
 
-def test_else_the_one_whose_imports_train(context: Context) -> None:
+def test_script_with_training_imports_is_preferred_otherwise(context: Context) -> None:
     write(context, "prepare.py", MAIN)
     write(context, "digits.py", "import torch.distributed" + MAIN)
     assert init.likeliest(context.cwd).script == "digits.py"
 
 
-def test_a_library_that_trains_is_named_where_it_needs_no_launcher(context: Context) -> None:
+def test_training_library_without_a_launcher_is_the_reason(context: Context) -> None:
     write(context, "prepare.py", MAIN)
     write(context, "boost.py", "import xgboost as xgb" + MAIN)
     made = init.draft(context)
     assert (parse_job(made.text).run, made.reason) == ("boost.py", "it imports xgboost")
 
 
-def test_several_that_are_as_likely_are_named(context: Context) -> None:
+def test_equally_likely_scripts_are_listed(context: Context) -> None:
     write(context, "one.py", MAIN)
     write(context, "two.py", MAIN)
     with pytest.raises(UsageError, match=r"several scripts are as likely: one\.py, two\.py"):
         init.draft(context)
 
 
-def test_the_only_python_file_is_taken_whatever_it_holds(context: Context) -> None:
+def test_only_python_file_is_always_used(context: Context) -> None:
     write(context, "digits.py", "import torch.distributed\n")
     assert init.likeliest(context.cwd).script == "digits.py"
 
 
-def test_modules_without_main_are_not_taken_for_programs(context: Context) -> None:
+def test_modules_without_a_main_block_are_not_programs(context: Context) -> None:
     write(context, "train.py", "import torch.distributed\n")
     write(context, "model.py", "import torch\n")
     with pytest.raises(UsageError, match="no Python program"):
@@ -161,20 +159,20 @@ def test_modules_without_main_are_not_taken_for_programs(context: Context) -> No
 
 
 @pytest.mark.parametrize("script", ["gone.py", "../outside.py", "."])
-def test_a_script_that_is_not_here_is_refused(script: str, context: Context) -> None:
+def test_missing_script_is_refused(script: str, context: Context) -> None:
     (context.cwd.parent / "outside.py").write_text("")
     with pytest.raises(UsageError):
         init.draft(context, script=script)
 
 
-def test_a_name_that_is_not_legal_is_refused_before_anything_is_written(context: Context) -> None:
+def test_invalid_name_is_refused_before_anything_is_written(context: Context) -> None:
     write(context, "train.py", MAIN)
     with pytest.raises(JobFileError):
         init.draft(context, name="Not Legal")
     assert [path.name for path in context.cwd.iterdir()] == ["train.py"]
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_use(context: Context) -> None:
+def test_read_only_folder_is_a_usage_error(context: Context) -> None:
     write(context, "train.py", MAIN)
     made = init.draft(context)
     (context.cwd / "train.py").unlink()
@@ -184,7 +182,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_use(context: Context) ->
 
 
 @pytest.mark.parametrize("template", init.TEMPLATES)
-def test_a_job_file_fits_a_terminal_of_80_columns(template: init.Template, context: Context) -> None:
+def test_job_file_fits_80_columns(template: init.Template, context: Context) -> None:
     write(context, "train.py", MAIN)
     for with_schema in (False, True):
         text = init.draft(context, template=template, with_schema=with_schema).text

@@ -1,4 +1,4 @@
-"""What is refused of a job before it runs, wherever the job comes from."""
+"""Invalid jobs are refused before they run, whatever their source."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_a_job_file_with_a_secret_in_a_command_is_refused_without_it(context: Co
     assert "hunter2" not in str(raised.value)
 
 
-def test_all_places_of_secrets_are_named_at_once(context: Context) -> None:
+def test_all_fields_with_secrets_are_reported_together(context: Context) -> None:
     (context.cwd / "job.yaml").write_text(f"name: a\nrun: train.py {TOKEN}\nsetup: login {TOKEN}\n")
     with pytest.raises(JobFileError) as raised:
         read_job(None, (), {}, context)
     assert [problem.field for problem in raised.value.problems] == ["run", "setup"]
 
 
-def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_command_line(context: Context) -> None:
+def test_secrets_in_arguments_after_the_dashes_are_refused(context: Context) -> None:
     (context.cwd / "job.yaml").write_text("name: a\nrun: train.py\n")
     for what, rest in (
         ("train.py", ["--key", TOKEN]),
@@ -56,7 +56,7 @@ def test_so_are_the_arguments_after_the_dashes_of_a_script_of_a_file_and_of_a_co
             read_job(what, rest, {}, context, rest_given=True)
 
 
-def test_names_of_variables_and_what_only_looks_like_a_secret_are_no_secrets(context: Context) -> None:
+def test_variable_names_and_lookalikes_are_not_secrets(context: Context) -> None:
     run = "train.py --tokenizer meta-llama/Llama-3-8B --eos-token '</s>' --url http://host:8080/a@b --key '$HF_TOKEN'"
     run += " --name=disk-usage-of-a-long-experiment --model sk-learn-gradient-boosting-v2"
     setup = "pip install git+https://x:${GH_TOKEN}@github.com/me/private; huggingface-cli login --token $HF_TOKEN"
@@ -64,7 +64,7 @@ def test_names_of_variables_and_what_only_looks_like_a_secret_are_no_secrets(con
     assert read_job(None, (), {}, context).job.setup == setup
 
 
-def test_a_variable_given_with_the_command_changes_the_arguments_and_those_after_the_dashes_stay(
+def test_env_override_applies_to_job_arguments_and_not_to_those_after_the_dashes(
     context: Context,
 ) -> None:
     (context.cwd / "job.yaml").write_text("name: a\nrun: |\n  train.py --lr $LR\nenv: {LR: 0.1, KEPT: x}\n")

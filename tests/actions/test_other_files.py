@@ -45,7 +45,7 @@ def context(tmp_path: Path) -> Context:
          "a job file ends in .yaml, a script in .py; another program: windlass run -- PROGRAM …"),
     ],
 )  # fmt: skip
-def test_a_file_of_another_tool_is_answered_with_what_to_type(
+def test_file_of_another_tool_is_refused_with_the_right_command(
     context: Context, name: str, text: str, message: str, hint: str
 ) -> None:
     (context.cwd / name).write_text(text)
@@ -55,7 +55,7 @@ def test_a_file_of_another_tool_is_answered_with_what_to_type(
     assert raised.value.hint == hint
 
 
-def test_a_job_file_with_one_wrong_name_keeps_its_problems_beside_the_other_tool(context: Context) -> None:
+def test_job_file_with_one_wrong_field_keeps_its_problems(context: Context) -> None:
     (context.cwd / "job.yaml").write_text("name: a\nrun: train.py\nnum_nodes: 2\n")
     with pytest.raises(JobFileError) as raised:
         read_job("job.yaml", (), {}, context)
@@ -65,7 +65,7 @@ def test_a_job_file_with_one_wrong_name_keeps_its_problems_beside_the_other_tool
     ]
 
 
-def test_a_shell_script_with_its_interpreter_is_a_program(context: Context) -> None:
+def test_shell_script_with_a_shebang_is_a_program(context: Context) -> None:
     (context.cwd / "eval.sh").write_text("#!/bin/sh\necho\n")
     (context.cwd / "eval.sh").chmod(0o755)
     assert read_job("eval.sh", (), {}, context).job.script_kind == "program"

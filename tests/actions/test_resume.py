@@ -1,4 +1,4 @@
-"""A run is resumed on other nodes from what its record knows: folder, interpreter, target and job."""
+"""A run is resumed on other nodes with the folder, interpreter, target and job from its record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def context(tmp_path: Path) -> Context:
 
 
 @pytest.mark.parametrize("code", [".", "src", "src/deep", "./src"])
-def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Context, tmp_path: Path) -> None:
+def test_plan_for_other_nodes_keeps_the_job(code: str, context: Context, tmp_path: Path) -> None:
     folder = tmp_path / code
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
@@ -51,15 +51,15 @@ def test_the_plan_for_other_nodes_is_that_of_the_same_job(code: str, context: Co
         assert store.plan(run.id).job["nodes"] == {"min": 2, "max": 2}
 
 
-def test_an_elastic_job_may_still_shrink_as_far(context: Context, tmp_path: Path) -> None:
+def test_elastic_job_keeps_its_minimum_nodes(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     old = windlass.make_plan({"name": "d", "run": "train.py", "nodes": {"min": 2, "max": 4}}, context=context)
     assert runs.replanned(old, {"nodes": 3}, (), context).job["nodes"] == {"min": 2, "max": 3}
-    assert "nodes" not in runs.replanned(old, {"nodes": 1}, (), context).job  # one, as is usual
+    assert "nodes" not in runs.replanned(old, {"nodes": 1}, (), context).job  # the default is one
     assert runs.replanned(old, {"nodes": 8}, (), context).run_id == old.run_id
 
 
-def test_the_launcher_stays_when_a_run_shrinks_to_one_rank(context: Context, tmp_path: Path) -> None:
+def test_launcher_is_kept_when_a_run_shrinks_to_one_rank(context: Context, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     job = {"name": "d", "run": "train.py", "nodes": 2}
     old = windlass.make_plan(job, context=context)
@@ -69,7 +69,7 @@ def test_the_launcher_stays_when_a_run_shrinks_to_one_rank(context: Context, tmp
     assert runs.replanned(alone, {"nodes": 2}, (), context).nodes.launcher == "torchrun"
 
 
-def test_a_run_of_the_api_resumes_itself(tmp_path: Path) -> None:
+def test_run_is_resumed_by_the_api(tmp_path: Path) -> None:
     def play(rank: FakeRank) -> int:
         return 3 if rank.attempt == 1 else 0
 
@@ -88,7 +88,7 @@ def test_the_api_changes_fields_and_adds_arguments(context: Context, tmp_path: P
     assert run.status.attempts[1].phase is Phase.SUCCEEDED
 
 
-def test_the_api_takes_a_checkpoint_by_its_name_step_or_path_and_refuses_another(tmp_path: Path) -> None:
+def test_api_resumes_from_a_checkpoint_by_name_step_or_path(tmp_path: Path) -> None:
     said: list[str | None] = []
 
     def play(rank: FakeRank) -> int:

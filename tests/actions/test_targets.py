@@ -1,4 +1,4 @@
-"""`--on a,b`: the first target that can run a job takes it, and it is said why those before it cannot."""
+"""With `--on a,b`, the first target that can run the job is used, and notes explain why earlier ones cannot."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ slow: {kind: local, python: /no/such/python}
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     (tmp_path / "kubeconfig").write_text(KUBECONFIG)
-    folder = tmp_path / "job"  # a kubeconfig among the code that travels would be refused
+    folder = tmp_path / "job"  # a kubeconfig inside the code folder would be refused
     folder.mkdir()
     (folder / "targets.yaml").write_text(TARGETS)
     (folder / "train.py").write_text("print(1)\n")
@@ -55,7 +55,7 @@ def passed_over(plan: Plan) -> list[str]:
     return [note.message for note in plan.notes if note.code == "target-passed-over"]
 
 
-def test_the_first_that_can_run_the_job_takes_it(context: Context) -> None:
+def test_first_suitable_target_is_used(context: Context) -> None:
     made = planned("away, unknown,local", context)
     assert made.target == "local"
     assert not any(note.blocks for note in made.notes)
@@ -65,23 +65,23 @@ def test_the_first_that_can_run_the_job_takes_it(context: Context) -> None:
     assert "no context 'no-such-context'" in unknown
 
 
-def test_those_after_it_are_not_asked(context: Context) -> None:
+def test_targets_after_the_first_suitable_one_are_not_queried(context: Context) -> None:
     assert passed_over(planned("local,away", context)) == []
 
 
-def test_where_none_can_the_first_says_why_and_so_do_the_others(context: Context) -> None:
+def test_plan_without_a_suitable_target_has_notes_for_all(context: Context) -> None:
     made = planned("away,unknown", context)
     assert made.target == "away"
     assert any(note.blocks for note in made.notes)
     assert len(passed_over(made)) == 1
 
 
-def test_a_name_that_is_no_target_is_refused_before_anything_is_asked(context: Context) -> None:
+def test_unknown_target_is_refused_before_any_query(context: Context) -> None:
     with pytest.raises(UsageError, match="no target is called 'lokal'"):
         planned("local,lokal", context)
 
 
-def test_commands_on_existing_runs_read_of_a_cluster_only_how_it_is_reached(context: Context) -> None:
+def test_commands_on_existing_runs_read_only_the_cluster_address(context: Context) -> None:
     assert find_address("away", context) == ClusterAddress("away", "away", "default")
     assert find_address("slow", context) == find_target("slow", context)
     with pytest.raises(UsageError, match="no target is called 'moon'"):
@@ -93,7 +93,7 @@ def test_commands_on_existing_runs_read_of_a_cluster_only_how_it_is_reached(cont
             find_address(name, context)
 
 
-def test_a_file_that_does_not_name_local_leaves_that_of_a_later_file(context: Context, tmp_path: Path) -> None:
+def test_local_target_of_a_later_file_is_kept(context: Context, tmp_path: Path) -> None:
     own = tmp_path / ".config/windlass/targets.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("local: {kind: local, price_per_hour: 2}\n")
@@ -102,7 +102,7 @@ def test_a_file_that_does_not_name_local_leaves_that_of_a_later_file(context: Co
     assert named_targets(context)["local"] == (LocalTarget(name="local"), None)
 
 
-def test_one_rank_of_a_script_that_always_makes_a_process_group_gets_the_variables_on_every_target(
+def test_single_rank_with_a_process_group_gets_torchrun_variables_on_every_target(
     context: Context,
 ) -> None:
     (context.cwd / "ddp.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
@@ -115,7 +115,7 @@ def test_one_rank_of_a_script_that_always_makes_a_process_group_gets_the_variabl
     assert planned_job(made, {}).job.launcher == "torchrun"
 
 
-def test_a_launcher_that_the_author_has_set_stays(context: Context) -> None:
+def test_explicit_launcher_is_kept(context: Context) -> None:
     (context.cwd / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     (context.cwd / "job.yaml").write_text("name: digits\nrun: train.py\nlauncher: plain\n")
     ready = read_job(str(context.cwd / "job.yaml"), (), {"grace": 3}, context)

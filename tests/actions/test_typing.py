@@ -1,4 +1,4 @@
-"""A script that uses the Python API passes `mypy --strict`, without any plugin."""
+"""A script that uses the Python API passes `mypy --strict` without plugins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ windlass.Job(name="digits", run="train.py", restarts=[3], node=2)
 
 
 @pytest.mark.slow
-def test_scripts_of_users_pass_the_type_checker_and_wrong_fields_do_not(tmp_path: Path) -> None:
+def test_user_scripts_pass_the_type_checker_and_wrong_fields_fail(tmp_path: Path) -> None:
     guide = (SOURCE / "docs/guides/use-from-python.md").read_text()
     *snippets, _inside_a_rank = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     (tmp_path / "script.py").write_text("\n".join([*snippets, SCRIPT]))

@@ -1,4 +1,4 @@
-"""A cluster in a home that has nothing of it."""
+"""Fixture of a cluster in an empty home folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
 
 @pytest.fixture
 def named(tmp_path: Path) -> ManagedCluster:
-    """A cluster in a home that has nothing of it."""
+    """Returns a cluster in an empty home folder."""
     folder = ClusterFolder.of(tmp_path / "home", "vision")
     folder.path.mkdir(parents=True)
     return ManagedCluster(parse_cluster(TEXT), TEXT, folder)

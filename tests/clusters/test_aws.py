@@ -1,4 +1,4 @@
-"""The border to AWS: where region and credentials come from, and what errors of botocore become."""
+"""Region and credentials are found, and errors of botocore are mapped to Windlass errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REG
 
 @contextmanager
 def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
-    """The URL of a server on loopback that gives every call the same answer: of the JSON protocol, or these bytes."""
+    """Yields the URL of a local server that answers every call with the same JSON or bytes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -46,7 +46,7 @@ def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
         do_GET = do_POST  # noqa: N815
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing is logged."""
+            """Suppresses request logs."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -60,7 +60,7 @@ def answering(status: int, body: Mapping[str, Any] | bytes) -> Iterator[str]:
 
 
 def failure(status: int, code: str, message: str) -> AwsError:
-    """What a call becomes that AWS answers with an error."""
+    """Returns the Windlass error for an AWS error response."""
     with (
         answering(status, {"__type": code, "message": message}) as url,
         Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}) as aws,
@@ -84,7 +84,7 @@ def failure(status: int, code: str, message: str) -> AwsError:
         (400, "InvalidParameterException", AwsError),
     ],
 )
-def test_errors_of_aws_by_their_code(status: int, code: str, kind: type[AwsError]) -> None:
+def test_aws_error_codes_map_to_exceptions(status: int, code: str, kind: type[AwsError]) -> None:
     error = failure(status, code, "no")
     assert type(error) is kind
     assert (error.code, error.action) == (code, "ecr:DescribeRepositories")
@@ -92,23 +92,23 @@ def test_errors_of_aws_by_their_code(status: int, code: str, kind: type[AwsError
     assert isinstance(error, EngineError)
 
 
-def test_a_denied_action_is_named_as_aws_names_it() -> None:
+def test_denied_action_is_taken_from_the_aws_message() -> None:
     message = "User: arn:aws:iam::1:user/ada is not authorized to perform: ecr:ListImages on resource: *"
     assert (
         failure(400, "AccessDeniedException", message).hint == "allow ecr:ListImages to the credentials' user or role"
     )
 
 
-def test_a_denied_action_that_aws_does_not_name_is_the_one_that_was_asked_for() -> None:
+def test_denied_action_defaults_to_the_requested_one() -> None:
     error = failure(403, "UnauthorizedOperation", "You are not authorized to perform this operation.")
     assert error.hint == "allow ecr:DescribeRepositories to the credentials' user or role"
 
 
-def test_an_expired_login_says_how_to_log_in_again() -> None:
+def test_error_for_expired_credentials_explains_how_to_log_in_again() -> None:
     assert "aws sso login" in failure(400, "ExpiredTokenException", "The security token has expired").hint
 
 
-def test_what_sagemaker_could_not_find_is_not_there() -> None:
+def test_sagemaker_could_not_find_maps_to_not_there() -> None:
     assert type(failure(400, "ValidationException", 'Could not find endpoint "x".')) is NotThere
     assert type(failure(400, "ValidationException", "1 validation error detected")) is AwsError
 
@@ -126,10 +126,10 @@ XHTML = b"""<?xml version="1.0"?>
     ("service", "operation"),
     [("kms", "list_keys"), ("eks", "list_clusters"), ("s3", "list_buckets")],
 )
-def test_what_no_service_of_aws_answers_is_neither_an_empty_list_nor_an_absence(
+def test_response_of_another_server_is_neither_an_empty_list_nor_an_absence(
     status: int, body: bytes, service: str, operation: str
 ) -> None:
-    """As XML and as JSON they are answers without members: an audit would find nothing left."""
+    """Parsed as XML or JSON, these responses have no members, so an audit would report no leftovers."""
     with (
         answering(status, body) as url,
         Aws(environ={**KEYS, "AWS_ENDPOINT_URL": url}, attempts=1) as aws,
@@ -139,14 +139,14 @@ def test_what_no_service_of_aws_answers_is_neither_an_empty_list_nor_an_absence(
         getattr(aws.client(service), operation)()
 
 
-def test_a_port_that_does_not_listen_is_no_answer() -> None:
+def test_refused_connection_maps_to_no_endpoint() -> None:
     import botocore.session
     from botocore.config import Config
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)  # the pauses between attempts take seconds
+    once = Config(retries={"total_max_attempts": 1}, connect_timeout=1)  # avoids the seconds of pause between attempts
     keys = {"aws_access_key_id": "AKIA", "aws_secret_access_key": "secret"}
     client = botocore.session.Session().create_client("sts", "us-east-1", endpoint_url=url, config=once, **keys)
     with pytest.raises(NoAnswer) as raised, aws_errors("ask"):
@@ -155,7 +155,7 @@ def test_a_port_that_does_not_listen_is_no_answer() -> None:
     assert "region" in raised.value.hint
 
 
-def test_without_credentials_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -166,7 +166,7 @@ def test_without_credentials_the_error_says_so(tmp_path: Path, monkeypatch: pyte
     assert "aws configure" in raised.value.hint
 
 
-def test_an_unknown_profile_is_an_error_of_the_login() -> None:
+def test_unknown_profile_is_a_login_error() -> None:
     with pytest.raises(NotLoggedIn, match="absent-profile"):
         Aws("us-east-1", environ={"AWS_PROFILE": "absent-profile"})
 
@@ -177,7 +177,7 @@ def test_a_region_comes_from_the_argument_then_the_environment() -> None:
     assert Aws(environ={"AWS_DEFAULT_REGION": "ap-south-1"}).region == "ap-south-1"
 
 
-def test_without_a_region_the_error_says_how_to_set_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_missing_region_explains_how_to_set_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     with pytest.raises(AwsError, match="no region") as raised:
@@ -199,20 +199,20 @@ def test_calls_are_counted() -> None:
         assert aws.client("ecr") is aws.client("ecr")
 
 
-def test_retries_are_those_of_mode_standard() -> None:
+def test_retries_use_standard_mode() -> None:
     config = Aws(environ=KEYS).client("ec2").meta.config
     assert config.retries["mode"] == "standard"
     assert (config.connect_timeout, config.read_timeout) == (10, 60)
 
 
-def test_a_missing_part_of_botocore_is_named() -> None:
+def test_missing_part_of_botocore_is_reported() -> None:
     from botocore.exceptions import MissingDependencyException
 
     with pytest.raises(MissingExtra, match="crt"), aws_errors("log in"):
         raise MissingDependencyException(msg="this needs botocore[crt]")
 
 
-def test_other_errors_pass() -> None:
+def test_other_errors_are_not_converted() -> None:
     with pytest.raises(KeyError), aws_errors("think"):
         raise KeyError("x")
 
@@ -228,9 +228,9 @@ def test_other_errors_pass() -> None:
         ("budgets", "DescribeBudgets", "budgets:ViewBudget"),
     ],
 )
-def test_actions_of_iam_by_client_and_operation(client: str, operation: str, action: str) -> None:
+def test_iam_actions_are_derived_from_client_and_operation(client: str, operation: str, action: str) -> None:
     assert iam_action(client, operation) == action
 
 
-def test_partitions_of_regions() -> None:
+def test_partition_is_derived_from_the_region() -> None:
     assert [partition(one) for one in ("us-east-1", "cn-north-1", "us-gov-west-1")] == ["aws", "aws-cn", "aws-us-gov"]

@@ -1,4 +1,4 @@
-"""`cluster down` with a bucket that AWS says nothing of."""
+"""`cluster down` handles a bucket whose owner AWS does not report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from windlass.clusters.working_folder import write_folder
 from windlass.runs.context import Context
 
 
-def test_a_bucket_is_not_deleted_where_aws_does_not_say_whose_it_is(
+def test_bucket_with_unknown_owner_is_not_deleted(
     named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **_more: Any) -> Bucket:
         raise AwsError("its tags cannot be read")
 
     class Prepared(Exception):
-        """Terraform is made ready."""
+        """Raised when Terraform would be prepared."""
 
     def prepared(*_: Any) -> None:
         raise Prepared

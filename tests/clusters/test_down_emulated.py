@@ -1,4 +1,4 @@
-"""`cluster down` with the real Terraform, from a second machine, and the bucket that it keeps (emulated)."""
+"""`cluster down` works with the real Terraform, from a second machine, and keeps the bucket (emulated)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ CLUSTER: dict[str, Any] = {
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
 """
-"""In place of `aws eks get-token`."""
+"""Stand-in for `aws eks get-token`."""
 
 
 class Machine:
-    """A home of its own, with the same cluster file."""
+    """A machine with a separate home and the same cluster file."""
 
     def __init__(self, folder: Path, environ: dict[str, str], storage: dict[str, Any]) -> None:
         folder.mkdir()
@@ -51,14 +51,14 @@ class Machine:
         self._environ = environ | {"HOME": str(folder), "WINDLASS_HOME": str(folder / "home"), "NO_COLOR": "1"}
 
     def cluster(self, *words: str, code: int = 0) -> str:
-        """What a command prints; raises AssertionError where it ends otherwise."""
+        """Runs a command and returns its output; raises AssertionError for another exit code."""
         child = self.start(*words)
         out, err = child.communicate()
         assert child.returncode == code, f"{words}: {child.returncode}\n{out}\n{err}"
         return out if code == 0 else out + err
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command."""
+        """Starts a command."""
         return subprocess.Popen(
             [sys.executable, "-m", "windlass", "cluster", *words],
             cwd=self.folder,
@@ -74,7 +74,7 @@ class Machine:
 
 
 class Scene:
-    """An account with an API server for its clusters of EKS, and the machines of several users."""
+    """An account with an API server for its EKS clusters, and the machines of several users."""
 
     def __init__(self, aws: Emulator, api: FakeCluster, folder: Path, environ: dict[str, str]) -> None:
         self.aws, self.api, self._folder = aws, api, folder
@@ -88,11 +88,11 @@ class Scene:
         return Machine(self._folder / name, self._environ, storage or {"efs": True})
 
     def read(self) -> bytes:
-        """The object in the bucket, as any client reads it."""
+        """Reads the object in the bucket like any client."""
         return bytes(self.aws.client("s3").get_object(Bucket=BUCKET, Key="results/model")["Body"].read())
 
     def key(self) -> tuple[str, str]:
-        """Id and state of the key that encrypts the object."""
+        """Returns id and state of the key that encrypts the object."""
         key = self.aws.client("s3").head_object(Bucket=BUCKET, Key="results/model")["SSEKMSKeyId"]
         about = self.aws.client("kms").describe_key(KeyId=key)["KeyMetadata"]
         return about["KeyId"], about["KeyState"]
@@ -111,7 +111,7 @@ def scene(tmp_path: Path, terraform: dict[str, str]) -> Iterator[Scene]:  # noqa
             yield Scene(aws, api, tmp_path, terraform)
 
 
-def test_emulated_a_second_machine_refuses_what_the_first_would_and_a_kept_bucket_stays_readable(scene: Scene) -> None:
+def test_emulated_second_machine_checks_like_the_first_and_kept_bucket_is_readable(scene: Scene) -> None:
     first = scene.machine("first")
     first.json("up", "--yes", "--no-components")
     scene.aws.client("s3").put_object(Bucket=BUCKET, Key="results/model", Body=b"weights")
@@ -164,7 +164,7 @@ LINK = "aws_fsx_data_repository_association.main[0]"
 
 
 def unlinked(folder: ClusterFolder) -> process.RunningCommand | None:
-    """The destroy, once it has removed the link of FSx to the bucket."""
+    """Returns the running destroy once it has removed the link between FSx and the bucket."""
     record = process.record_of(folder.path)
     if record is None or record.command != "apply" or not record.is_alive:
         return None
@@ -172,8 +172,8 @@ def unlinked(folder: ClusterFolder) -> process.RunningCommand | None:
     return record if lines else None
 
 
-def test_emulated_fsx_is_exported_before_it_is_destroyed_also_by_a_down_that_is_killed(scene: Scene) -> None:
-    """Provider 5.100 waits ten minutes for the removal of a file system."""
+def test_emulated_fsx_is_exported_before_its_removal_even_after_a_killed_down(scene: Scene) -> None:
+    """Provider 5.100 waits ten minutes for the removal of a file system, so the down is killed."""
     machine, fsx = scene.machine("first", fsx={"prefix": "train/"}), scene.aws.client("fsx")
     machine.json("up", "--yes", "--no-components")
     [link] = fsx.describe_data_repository_associations()["Associations"]

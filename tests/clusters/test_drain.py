@@ -1,4 +1,4 @@
-"""Drain: the order, what is waited for, what is left and why, what is kept, and the second call."""
+"""The drain deletes objects in order, waits, explains remaining objects, keeps retained ones, and can be repeated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def service(cluster: FakeCluster, name: str = "web") -> str:
 
 
 def volume(cluster: FakeCluster, name: str, policy: str = "Delete", *, is_bound: bool = True) -> str:
-    """A volume that was made for a claim of its name, and that claim."""
+    """Creates a dynamically provisioned volume and its claim."""
     cluster.put(
         "v1",
         "PersistentVolume",
@@ -79,7 +79,7 @@ def nodes(cluster: FakeCluster) -> None:
 
 
 def controllers(cluster: FakeCluster) -> None:
-    """Every controller lets go at once what is deleted."""
+    """Makes every controller release deleted objects immediately."""
 
     def act(path: str, found: dict[str, Any]) -> None:
         if not found["metadata"].get("deletionTimestamp") or path not in cluster.objects:
@@ -101,7 +101,7 @@ def deleted(cluster: FakeCluster) -> list[str]:
     return [one.rpartition("/")[2] for one in cluster.changes if one.startswith("DELETE")]
 
 
-def test_all_goes_in_order_services_claims_pools_claims_of_nodes_and_classes_last(
+def test_drain_deletes_services_then_claims_then_node_pools_then_node_classes(
     cluster: FakeCluster, client: Client
 ) -> None:
     nodes(cluster)
@@ -118,7 +118,7 @@ def test_all_goes_in_order_services_claims_pools_claims_of_nodes_and_classes_las
     assert drained(client) == Drained((), (), ())
 
 
-def test_what_holds_resources_is_listed_without_a_change(cluster: FakeCluster, client: Client) -> None:
+def test_owners_of_aws_resources_are_listed_without_a_change(cluster: FakeCluster, client: Client) -> None:
     nodes(cluster)
     volume(cluster, "data")
     service(cluster)
@@ -134,12 +134,12 @@ def test_what_holds_resources_is_listed_without_a_change(cluster: FakeCluster, c
     assert cluster.changes == []
 
 
-def test_volumes_that_terraform_made_are_its_own(cluster: FakeCluster, client: Client) -> None:
+def test_volumes_created_by_terraform_are_not_drained(cluster: FakeCluster, client: Client) -> None:
     cluster.put("v1", "PersistentVolume", "windlass-lab-efs", spec={"persistentVolumeReclaimPolicy": "Retain"})
     assert holdings(client) == ()
 
 
-def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: FakeCluster, client: Client) -> None:
+def test_service_without_a_running_controller_remains_and_names_it(cluster: FakeCluster, client: Client) -> None:
     path = service(cluster)
     volume(cluster, "data")
     cluster.put("apps/v1", "Deployment", "aws-load-balancer-controller", "kube-system", status={"availableReplicas": 0})
@@ -188,7 +188,7 @@ def test_a_service_whose_controller_does_not_run_is_left_with_its_name(cluster: 
         ({"availableReplicas": 1}, "aws-load-balancer-controller runs, and has not removed it yet"),
     ],
 )
-def test_why_a_finalizer_stays_depends_on_its_controller(
+def test_reason_for_a_remaining_finalizer_depends_on_its_controller(
     cluster: FakeCluster, client: Client, deployments: dict[str, int], said: str
 ) -> None:
     service(cluster)
@@ -217,7 +217,7 @@ def test_a_retained_volume_is_kept_with_its_claim(cluster: FakeCluster, client: 
     assert deleted(cluster) == ["data"]
 
 
-def test_a_volume_without_a_claim_is_only_deleted_where_its_provisioner_guards_it(
+def test_volume_without_a_claim_is_deleted_only_with_its_provisioner_finalizer(
     cluster: FakeCluster, client: Client
 ) -> None:
     volume(cluster, "guarded", is_bound=False)
@@ -231,7 +231,7 @@ def test_a_volume_without_a_claim_is_only_deleted_where_its_provisioner_guards_i
     assert "the CSI driver has not removed it" in by_name["pv-guarded"]
 
 
-def test_a_node_that_is_not_drained_says_so(cluster: FakeCluster, client: Client) -> None:
+def test_node_that_cannot_be_drained_is_reported(cluster: FakeCluster, client: Client) -> None:
     nodes(cluster)
     claim = cluster.objects["/apis/karpenter.sh/v1/nodeclaims/gpus-1"]
     claim["status"]["conditions"] = [
@@ -246,7 +246,7 @@ def test_a_node_that_is_not_drained_says_so(cluster: FakeCluster, client: Client
     assert {one.ref.kind: one.why for one in done.left}["EC2NodeClass"] == ("it is deleted once each NodeClaim is gone")
 
 
-def test_target_groups_are_left_to_the_controller_of_their_service(cluster: FakeCluster, client: Client) -> None:
+def test_target_groups_are_deleted_by_the_controller_of_their_service(cluster: FakeCluster, client: Client) -> None:
     service(cluster)
     cluster.put("elbv2.k8s.aws/v1beta1", "TargetGroupBinding", "k8s-web", "team", spec={"targetGroupARN": "arn:x"})
     cluster.put("elbv2.k8s.aws/v1beta1", "TargetGroupBinding", "lone", "team", spec={"targetGroupARN": "arn:y"})
@@ -261,7 +261,7 @@ def test_target_groups_are_left_to_the_controller_of_their_service(cluster: Fake
     assert deleted(cluster) == ["web", "lone"]
 
 
-def test_a_deletion_that_is_forbidden_is_not_waited_for(cluster: FakeCluster, client: Client) -> None:
+def test_drain_does_not_wait_for_a_forbidden_deletion(cluster: FakeCluster, client: Client) -> None:
     service(cluster)
     cluster.refuses = lambda method, path: (403, "services is forbidden") if method == "DELETE" else None
     clock = FakeClock()
@@ -270,7 +270,7 @@ def test_a_deletion_that_is_forbidden_is_not_waited_for(cluster: FakeCluster, cl
     assert clock.now == START
 
 
-def test_a_deletion_that_is_refused_for_now_is_tried_again(cluster: FakeCluster, client: Client) -> None:
+def test_temporarily_refused_deletion_is_retried(cluster: FakeCluster, client: Client) -> None:
     service(cluster)
     controllers(cluster)
     answers = iter([(500, "failed calling webhook"), (500, "failed calling webhook")])
@@ -279,9 +279,7 @@ def test_a_deletion_that_is_refused_for_now_is_tried_again(cluster: FakeCluster,
 
 
 @pytest.mark.parametrize("at", range(10))
-def test_a_drain_that_ends_at_any_request_is_finished_by_the_next(
-    cluster: FakeCluster, client: Client, at: int
-) -> None:
+def test_interrupted_drain_is_finished_by_the_next(cluster: FakeCluster, client: Client, at: int) -> None:
     nodes(cluster)
     volume(cluster, "data")
     service(cluster)

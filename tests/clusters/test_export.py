@@ -1,6 +1,6 @@
-"""A cluster as a ClusterConfig of eksctl.
+"""A cluster is exported as a ClusterConfig of eksctl.
 
-`eksctl_cluster_config.schema.json` has the fields that Windlass writes, from eksctl's published schema (v1alpha5).
+`eksctl_cluster_config.schema.json` contains the fields that Windlass writes, from eksctl's published schema (v1alpha5).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def made(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 @pytest.mark.parametrize("text", ["name: vision\nregion: us-west-2\n", WHOLE])
-def test_a_config_has_only_fields_that_eksctl_knows(text: str) -> None:
+def test_config_has_only_fields_in_the_eksctl_schema(text: str) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(made(text)[0])
 
 
-def test_a_field_that_eksctl_does_not_know_is_found() -> None:
+def test_unknown_eksctl_field_is_detected() -> None:
     config, _ = made(WHOLE)
     config["managedNodeGroups"][0]["instanceKind"] = "g5.xlarge"
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(config)
 
 
-def test_pools_are_node_groups_with_what_they_need() -> None:
+def test_pools_become_node_groups() -> None:
     groups = {group["name"]: group for group in made(WHOLE)[0]["managedNodeGroups"]}
     assert list(groups) == ["system", "block", "efa", "spot"]
     assert groups["block"]["capacityReservation"] == {"capacityReservationTarget": {"capacityReservationID": "cr-0a"}}
@@ -68,11 +68,11 @@ def test_the_api_server_is_private_unless_ranges_are_named() -> None:
     assert whole["publicAccessCIDRs"] == ["203.0.113.7/32"]
 
 
-def test_what_eksctl_cannot_make_is_named() -> None:
+def test_parts_that_eksctl_cannot_create_are_listed() -> None:
     left_out = made(WHOLE)[1]
     for what in ("bucket", "repositories", "EFS", "FSx", "S3 Files", "SageMaker", "budget", "NodePools", "operators"):
         assert any(what in one for one in left_out), what
 
 
-def test_eksctl_installs_the_karpenter_that_windlass_does() -> None:
+def test_eksctl_config_has_the_karpenter_version_of_windlass() -> None:
     assert made(WHOLE)[0]["karpenter"]["version"] == KARPENTER.version

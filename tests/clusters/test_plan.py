@@ -1,4 +1,4 @@
-"""A plan of Terraform that loses files of users is refused."""
+"""A Terraform plan that would delete users' files is refused."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def change(kind: str, action: Action) -> Change:
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.REPLACE])
-def test_a_plan_that_loses_files_of_users_is_refused(action: Action) -> None:
+def test_plan_that_deletes_user_files_is_refused(action: Action) -> None:
     losing = PlanSummary((change("aws_efs_file_system", action), change("aws_subnet", action)))
     with pytest.raises(UsageError, match=f"the plan would {action} aws_efs_file_system.main, with all that is in it"):
         require_kept(losing)
 
 
-def test_a_plan_that_deletes_a_key_loses_what_it_encrypts() -> None:
+def test_plan_that_deletes_a_kms_key_is_refused() -> None:
     with pytest.raises(UsageError, match=r"the plan would delete aws_kms_key\.main"):
         require_kept(PlanSummary((change("aws_kms_key", Action.DELETE),)))
 
 
-def test_a_plan_that_changes_the_rest_is_no_loss() -> None:
+def test_plan_without_data_loss_is_accepted() -> None:
     require_kept(PlanSummary((change("aws_efs_file_system", Action.UPDATE), change("aws_subnet", Action.REPLACE))))

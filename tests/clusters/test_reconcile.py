@@ -1,4 +1,4 @@
-"""What a killed command left is taken up again, and a login or a state that lacks the cluster is refused."""
+"""A killed command is recovered; wrong credentials and a state without the existing cluster are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED = ManagedCluster(parse_cluster(TEXT), TEXT, ClusterFolder.of(Path("/nowher
 
 
 def clusters(*names: str) -> Aws:
-    """An account with these clusters."""
+    """Returns an account with these clusters."""
 
     def describe_cluster(name: str) -> None:
         if name not in names:
@@ -42,7 +42,7 @@ def clusters(*names: str) -> Aws:
     return cast("Aws", made)
 
 
-def test_a_cluster_that_the_state_lacks_is_not_made_a_second_time() -> None:
+def test_existing_cluster_missing_in_the_state_is_not_created_again() -> None:
     with pytest.raises(UsageError, match="a cluster vision is in us-west-2 already, and the state") as refused:
         require_known(NAMED, (), clusters("vision"))
     assert "--recover" in (refused.value.hint or "")
@@ -51,13 +51,11 @@ def test_a_cluster_that_the_state_lacks_is_not_made_a_second_time() -> None:
 
 
 class Asked(Exception):
-    """AWS is looked at."""
+    """Raised when AWS would be queried."""
 
 
 @pytest.mark.parametrize("break_lock", [False, True])
-def test_a_lock_that_another_machine_left_is_released_where_that_is_asked_for(
-    tmp_path: Path, *, break_lock: bool
-) -> None:
+def test_lock_of_another_machine_is_released_on_request(tmp_path: Path, *, break_lock: bool) -> None:
     def aws(_context: Context) -> Aws:
         raise Asked
 
@@ -68,7 +66,7 @@ def test_a_lock_that_another_machine_left_is_released_where_that_is_asked_for(
         )
 
 
-def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
+def test_recovery_reports_what_the_user_must_check() -> None:
     report = RecoveryReport(
         imported=(Imported("aws_vpc.main", "vpc-1"),),
         untainted=("aws_eks_cluster.main",),
@@ -89,7 +87,7 @@ def test_a_recovery_tells_what_a_person_has_to_look_at() -> None:
 
 
 def state(**types: dict[str, Any]) -> list[Any]:
-    """A state with one resource of each of these types."""
+    """Returns a state with one resource of each given type."""
     made = [
         {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
         for type, values in types.items()
@@ -102,10 +100,10 @@ def eks(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", ["", "state: {bucket: states}\n"])
-def test_a_login_of_another_account_neither_plans_nor_removes_a_cluster(
+def test_credentials_of_another_account_can_neither_plan_nor_remove(
     named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    """Nothing of it is found there: `up` would make all again, `down` would say that nothing is left."""
+    """No resource would be found there: `up` would create everything again, `down` would report a clean removal."""
     text = f"name: vision\nregion: us-west-2\n{backend}"
     named = replace(named, cluster=parse_cluster(text), text=text)
     made = state(

@@ -1,4 +1,4 @@
-"""What `cluster down` looks at before it removes anything: by the state of Terraform, not by files of this machine."""
+"""`cluster down` checks a cluster by the Terraform state, not by files of this machine, before it removes anything."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ WITH_EFS = Contents(has_cluster=True, efs_ids=("fs-1",))
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
 """
-"""In place of `aws eks get-token`."""
+"""Stand-in for `aws eks get-token`."""
 
 
 def account(size_bytes: int) -> Aws:
-    """An account whose file system has so much in it."""
+    """Returns an account whose file system contains this many bytes."""
     efs = SimpleNamespace(
         describe_file_systems=lambda FileSystemId: {"FileSystems": [{"SizeInBytes": {"Value": size_bytes}}]}  # noqa: N803
     )
@@ -41,13 +41,13 @@ def account(size_bytes: int) -> Aws:
     return cast("Aws", made)
 
 
-def test_active_runs_are_named() -> None:
+def test_active_runs_are_reported() -> None:
     runs = tuple(f"digits-{at} is training" for at in range(7))
     with pytest.raises(UsageError, match=r"7 runs use vision: digits-0 is training; .*; and 2 more"):
         require_idle(NAMED, runs)
 
 
-def test_a_cluster_that_does_not_answer_is_not_taken_for_idle() -> None:
+def test_unreachable_cluster_does_not_count_as_idle() -> None:
     with pytest.raises(
         UsageError, match=r"was not looked at \(its API server .* refused\): whether runs use it"
     ) as refused:
@@ -55,17 +55,17 @@ def test_a_cluster_that_does_not_answer_is_not_taken_for_idle() -> None:
     assert "--force" in (refused.value.hint or "")
 
 
-def test_an_idle_cluster_may_go() -> None:
+def test_idle_cluster_can_be_removed() -> None:
     require_idle(NAMED, ())
 
 
-def test_files_of_users_in_efs_are_not_deleted_unasked() -> None:
+def test_efs_with_user_files_is_not_deleted_without_force() -> None:
     with pytest.raises(UsageError, match=r"fs-1 has 12,000\.0 MB, which go with it"):
         require_exported(WITH_EFS, account(12_000_000_000))
 
 
 @pytest.mark.parametrize("found", [Contents(), Contents(has_cluster=True), WITH_EFS])
-def test_an_empty_file_system_or_none_is_no_reason(found: Contents) -> None:
+def test_empty_or_missing_file_system_does_not_block_removal(found: Contents) -> None:
     require_exported(found, account(6144))
 
 
@@ -80,7 +80,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster
 
 
 def state(**types: dict[str, Any]) -> list[Any]:
-    """A state with one resource of each of these types."""
+    """Returns a state with one resource of each given type."""
     made = [
         {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
         for type, values in types.items()
@@ -92,7 +92,7 @@ def eks(url: str) -> dict[str, Any]:
     return {"id": "vision", "endpoint": url, "certificate_authority": [{"data": "Q0E="}]}
 
 
-def test_runs_of_others_are_seen_from_a_home_without_outputs(
+def test_runs_of_others_are_found_from_a_home_without_outputs(
     named: ManagedCluster, context: Context, api: FakeCluster
 ) -> None:
     labels = {"labels": {RUN_LABEL: "digits-ab12"}}
@@ -113,14 +113,14 @@ def test_runs_of_others_are_seen_from_a_home_without_outputs(
     ],
 )
 @pytest.mark.usefixtures("api")
-def test_a_cluster_that_cannot_be_looked_at_is_not_taken_for_empty(
+def test_cluster_that_cannot_be_queried_does_not_count_as_empty(
     named: ManagedCluster, context: Context, made: dict[str, Any], why: str
 ) -> None:
     found = find_usage(named, contents(state(aws_eks_cluster=made), named.cluster), context)
     assert why in found.not_looked
 
 
-def test_where_the_state_has_no_cluster_there_is_nothing_to_look_at(named: ManagedCluster, context: Context) -> None:
+def test_state_without_a_cluster_needs_no_query(named: ManagedCluster, context: Context) -> None:
     assert find_usage(named, Contents(efs_ids=("fs-1",)), context).not_looked == ""
 
 

@@ -1,4 +1,4 @@
-"""Rules that others add to security groups (emulated), of groups of Terraform and of EKS."""
+"""Rules added outside Terraform to security groups of Terraform and of EKS are found (emulated)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def state(*found: tuple[str, str]) -> list[StateResource]:
     return [StateResource(f"{kind}.main", kind, "managed", id, is_tainted=False, values={}) for kind, id in found]
 
 
-def test_rules_of_others_are_named_and_those_of_controllers_are_not_emulated(shared_aws: Emulator) -> None:
+def test_foreign_rules_are_reported_and_controller_rules_are_not_emulated(shared_aws: Emulator) -> None:
     ec2 = shared_aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
 
@@ -62,7 +62,7 @@ def test_rules_of_others_are_named_and_those_of_controllers_are_not_emulated(sha
     assert all(one.remedy.startswith("aws ec2 revoke-security-group-ingress --group-id sg-") for one in found)
 
 
-def test_a_page_is_no_answer_that_there_are_no_rules_emulated(shared_aws: Emulator) -> None:
+def test_html_response_is_not_an_empty_list_of_rules_emulated(shared_aws: Emulator) -> None:
     with fault_proxy(int(shared_aws.url.rpartition(":")[2])) as proxy:
         proxy.fault = lambda _request: HTML
         environ = {**shared_aws.environ, "AWS_ENDPOINT_URL": proxy.endpoint}

@@ -1,4 +1,4 @@
-"""The state of a cluster that another machine has made."""
+"""The state of a cluster that another machine created is read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.clusters.working_folder import take_outputs
 
 
 def state(**types: dict[str, Any]) -> list[Any]:
-    """A state with one resource of each of these types."""
+    """Returns a state with one resource of each given type."""
     made = [
         {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
         for type, values in types.items()
@@ -24,7 +24,7 @@ def state(**types: dict[str, Any]) -> list[Any]:
     return state_resources(json.dumps({"version": 4, "resources": made}))
 
 
-def test_a_complete_cluster_of_another_machine_is_up_here(named: ManagedCluster) -> None:
+def test_complete_cluster_of_another_machine_is_up(named: ManagedCluster) -> None:
     assert summary(named).state == "unknown", "its state was not read"
     terraform: Any = SimpleNamespace(outputs=lambda: VALUES)
     assert take_outputs(named, terraform) == Outputs.of(VALUES)

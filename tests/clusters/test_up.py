@@ -1,4 +1,4 @@
-"""`cluster up` refuses before anything is made."""
+"""`cluster up` checks its requirements before it creates anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.errors import MissingExtra
 from windlass.runs.context import Context
 
 
-def test_programs_that_operators_need_are_missed_before_anything_is_made(tmp_path: Path) -> None:
+def test_missing_programs_are_reported_before_anything_is_created(tmp_path: Path) -> None:
     context = Context({"PATH": str(tmp_path)}, tmp_path)
     for program in ("helm", "aws"):
         with pytest.raises(MissingExtra, match=f"{program} is not installed"):

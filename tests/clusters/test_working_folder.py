@@ -1,4 +1,4 @@
-"""What the working folder of a cluster refuses, and which names an audit takes."""
+"""The working folder refuses another region or a copied state; audits reject invalid names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def named(context: Context, region: str, more: str = "") -> ManagedCluster:
     return ManagedCluster(parse_cluster(text), text, ClusterFolder.of(context.home, "vision"))
 
 
-def test_a_cluster_that_exists_does_not_move_to_another_region(context: Context) -> None:
+def test_existing_cluster_cannot_change_its_region(context: Context) -> None:
     here = named(context, "us-west-2")
     write_folder(here, context)
     (here.folder.path / STATE).write_text(json.dumps(MADE))
@@ -45,20 +45,20 @@ def test_a_cluster_that_exists_does_not_move_to_another_region(context: Context)
     write_folder(here, context)
 
 
-def test_a_state_in_a_bucket_may_have_resources_that_this_machine_does_not_know(context: Context) -> None:
+def test_remote_state_may_have_resources_from_another_machine(context: Context) -> None:
     write_folder(named(context, "us-west-2", IN_BUCKET), context)
     with pytest.raises(UsageError, match="was made in us-west-2"):
         write_folder(named(context, "eu-west-1", IN_BUCKET), context)
 
 
-def test_the_region_of_what_was_only_planned_may_change(context: Context) -> None:
+def test_planned_cluster_can_change_its_region(context: Context) -> None:
     write_folder(named(context, "us-west-2"), context)
     moved = named(context, "eu-west-1")
     write_folder(moved, context)
     assert json.loads((moved.folder.path / VARIABLES).read_text())["region"] == "eu-west-1"
 
 
-def test_the_copied_folder_of_another_cluster_is_not_taken_for_that_of_this_one(context: Context) -> None:
+def test_copied_folder_of_another_cluster_is_refused(context: Context) -> None:
     text = "name: other\nregion: us-west-2\n"
     other = ManagedCluster(parse_cluster(text), text, ClusterFolder.of(context.home, "other"))
     write_folder(other, context)
@@ -69,7 +69,7 @@ def test_the_copied_folder_of_another_cluster_is_not_taken_for_that_of_this_one(
     assert here.folder.variables()["name"] == "other"
 
 
-def test_a_state_that_is_being_written_is_no_damaged_one(context: Context) -> None:
+def test_state_that_is_being_written_does_not_count_as_damaged(context: Context) -> None:
     here = named(context, "us-west-2")
     write_folder(here, context)
     (here.folder.path / STATE).write_bytes(b"")
@@ -91,7 +91,7 @@ def test_a_state_that_is_being_written_is_no_damaged_one(context: Context) -> No
     assert (summary(here).state, summary(here).resources) == ("incomplete", 0)
 
 
-def test_outputs_without_a_state_are_no_cluster_that_is_up(context: Context) -> None:
+def test_outputs_without_a_state_mean_an_incomplete_cluster(context: Context) -> None:
     here = named(context, "us-west-2")
     write_folder(here, context)
     connect(here, Outputs.of(VALUES))
@@ -100,7 +100,7 @@ def test_outputs_without_a_state_are_no_cluster_that_is_up(context: Context) -> 
     assert summary(here).state == "up"
 
 
-def test_a_cluster_that_a_colleague_has_removed_is_not_up(context: Context) -> None:
+def test_cluster_removed_from_another_machine_is_not_up(context: Context) -> None:
     here = named(context, "us-west-2", IN_BUCKET)
     write_folder(here, context)
     connect(here, Outputs.of(VALUES))
@@ -109,7 +109,7 @@ def test_a_cluster_that_a_colleague_has_removed_is_not_up(context: Context) -> N
     assert summary(here, 0).state == "incomplete"
 
 
-def test_resources_of_the_local_state_are_counted_without_what_is_only_read(context: Context) -> None:
+def test_local_resources_are_counted_without_data_sources(context: Context) -> None:
     here = named(context, "us-west-2")
     assert local_resources(here) == 0
     write_folder(here, context)

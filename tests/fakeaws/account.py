@@ -1,4 +1,4 @@
-"""What an emulated account says of itself: roles, rights, quotas, images. Not AWS."""
+"""Identity of an emulated account (not AWS): roles, policies, quotas, images."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xml.sax.saxutils import escape
 
 
 class NotThere(Exception):
-    """Nothing of that name; the arguments are the code and the message of the error."""
+    """An object does not exist, or access is denied; the arguments are the code and the message of the AWS error."""
 
 
 class Account:
-    """Its contents are what a test says. Policies are evaluated: actions and resources with `*`, and conditions of the
-    kinds StringEquals and StringLike; what no statement allows is denied. It knows no statement that denies.
+    """An account whose contents a test sets. Policies are evaluated: actions and resources with `*`, and conditions
+    with StringEquals and StringLike. Everything else is denied. Deny statements are not supported.
     """
 
     def __init__(self, number: str) -> None:
@@ -38,7 +38,7 @@ class Account:
         """Those that the role may not read."""
 
     def require(self, service: str, operation: str, body: Mapping[str, Any], region: str) -> None:
-        """Raise NotThere with AWS's error for a call that the caller's policy does not allow."""
+        """Raises NotThere with AWS's error for a call that the caller's policy does not allow."""
         there = f"{region}:{self.number}"
         jobs = f"arn:aws:sagemaker:{there}:training-job/{body.get('TrainingJobName', '')}"
         group = f"arn:aws:logs:{there}:log-group:{body.get('logGroupName', '')}:log-stream:"
@@ -53,9 +53,9 @@ class Account:
                 raise NotThere("AccessDeniedException", words)
 
     def admit(self, body: Mapping[str, Any]) -> None:
-        """Raise NotThere with AWS's error for a training job whose role, image or number of instances there is not.
+        """Raises NotThere with AWS's error for a training job whose role, image or instances are not available.
 
-        What a test has not said anything of is not looked at.
+        Properties that a test does not set are not checked.
         """
         role, image = str(body["RoleArn"]), str(body["AlgorithmSpecification"]["TrainingImage"])
         if self.roles and not _trusts_sagemaker(self.roles.get(role.rpartition("/")[2])):
@@ -130,7 +130,7 @@ class Account:
 
 
 def _trusts_sagemaker(document: Mapping[str, Any] | None) -> bool:
-    """Whether a trust policy of the one form that tests write names the service."""
+    """Whether a trust policy, in the format that the tests use, names the SageMaker service."""
     return document is not None and any(
         one.get("Principal") == {"Service": "sagemaker.amazonaws.com"} for one in document["Statement"]
     )
@@ -154,7 +154,7 @@ def _allows(policy: Mapping[str, Any], action: str, resource: str, context: Mapp
 
 
 def of_form(form: Mapping[str, list[str]]) -> dict[str, Any]:
-    """The body of a call by the query protocol: `A.member.1.B=c` is `{"A": [{"B": "c"}]}`."""
+    """Parses the body of a query protocol request: `A.member.1.B=c` becomes `{"A": [{"B": "c"}]}`."""
     body: dict[str, Any] = {}
     for name, [value] in sorted(form.items(), key=lambda one: [part.zfill(6) for part in one[0].split(".")]):
         if name not in ("Action", "Version"):
@@ -178,7 +178,7 @@ def _put(into: Any, path: list[str], value: str) -> None:
 
 
 def to_xml(value: Any) -> str:
-    """An answer of the query protocol."""
+    """Formats a query protocol response."""
     return "".join(_elements(value))
 
 

@@ -1,8 +1,8 @@
-"""An emulated control plane of SageMaker, its logs, and what an account says of itself, over HTTP for boto3. Not AWS.
+"""An emulated SageMaker control plane with logs and account services, over HTTP for boto3. Not AWS.
 
-Requests and answers are checked by botocore's own model of each service. Training jobs run in the hosts of
-`sagemaker-local`; what the cloud adds to them (capacity, quotas, throttling, logs that lag, logins that expire) is
-told to it by a test.
+Requests and responses are validated with botocore's service models. Training jobs run in the hosts of
+`sagemaker-local`. Tests set the conditions that AWS adds: capacity, quotas, throttling, delayed logs, expired
+credentials.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ STEPS: Final = "SecondaryStatusTransitions"
 
 
 class ControlPlane:
-    """The services of one account; listens on loopback from `start` to `stop`, and keeps its jobs between them."""
+    """The services of one account. Listens on loopback from `start` to `stop`, and keeps its jobs in between."""
 
     def __init__(self, home: Path, environ: Mapping[str, str], **twin: Any) -> None:
-        """Jobs are kept below `home`; containers get what `environ` says of S3."""
+        """Jobs are stored below `home`; containers get the S3 settings in `environ`."""
         self.home = home
         self.account = Account(ACCOUNT)
         self._environ, self._options = environ, twin
@@ -82,14 +82,14 @@ class ControlPlane:
         """None of those that the kernel gives out: it must still be free at the second start."""
 
     def start(self) -> None:
-        """Listen, at the same port as before."""
+        """Starts listening, on the same port as before."""
         handler = type("Handler", (Handler,), {"plane": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
         self.twin = Twin(self.home, self.container_environ, **self._options)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
-        """Answer nothing more; jobs go on."""
+        """Stops listening; jobs continue."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -97,25 +97,25 @@ class ControlPlane:
 
     @property
     def environ(self) -> dict[str, str]:
-        """How boto3 finds it."""
+        """Environment variables that point boto3 to this server."""
         url = f"http://127.0.0.1:{self._port}"
         return {**dict.fromkeys(ENDPOINTS, url), "AWS_REGION": REGION, "AWS_DEFAULT_REGION": REGION}
 
     @property
     def container_environ(self) -> dict[str, str]:
-        """The environment of this machine as containers get it, with what they reach instead of AWS."""
+        """Environment of this machine for containers, with the emulated endpoints in place of AWS."""
         return {**self._environ, "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"http://127.0.0.1:{self._port}"}
 
     def refuse(self, operation: str, code: str, message: str, times: int = 1, status: int = 400) -> None:
-        """Answer the next calls of an operation with an error."""
+        """Fails the next calls of an operation with an error."""
         self.errors.setdefault(operation, deque()).extend(AwsError(code, message, status) for _ in range(times))
 
     def jobs(self) -> list[str]:
-        """The names of all training jobs."""
+        """Returns the names of all training jobs."""
         return sorted([*self.never_started, *self.waiting, *(path.name for path in (self.home / FOLDER).glob("[!.]*"))])
 
     def answer(self, service: str, operation: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a call. Raises AwsError."""
+        """Returns the response of a call. Raises AwsError."""
         self.calls[operation] += 1
         self.on_call(operation)
         if self.is_login_expired:
@@ -163,7 +163,7 @@ class ControlPlane:
         return {"TrainingJobArn": arn}
 
     def provide(self) -> None:
-        """Give instances to all jobs that wait for them, and to new ones."""
+        """Provides instances for all waiting and future jobs."""
         self.waits_with = None
         for name, job in list(self.waiting.items()):
             if job["TrainingJobStatus"] == "InProgress":
@@ -171,7 +171,7 @@ class ControlPlane:
                 del self.waiting[name]
 
     def _reuse_warm_pool(self, body: Mapping[str, Any]) -> None:
-        """The instances of an ended job go to the next one that is alike and keeps them too."""
+        """Gives the instances of an ended job to a similar job that also uses a warm pool."""
         resources = body["ResourceConfig"]
         if not resources.get("KeepAlivePeriodInSeconds"):
             return
@@ -183,7 +183,7 @@ class ControlPlane:
                 return
 
     def _warm_pool(self, name: str, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What a description says of the instances that are kept after the job."""
+        """Returns the warm pool part of a job description."""
         if not found["ResourceConfig"].get("KeepAlivePeriodInSeconds") or name in self.never_started:
             return {}
         if found["TrainingJobStatus"] != "Completed":
@@ -195,7 +195,7 @@ class ControlPlane:
         found = dict(self.never_started.get(name) or self.waiting.get(name) or self.twin.describe(name))
         path = f"{found['OutputDataConfig']['S3OutputPath']}/{name}/output/model.tar.gz"
         arn = f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:training-job/{name}"
-        # The model of the service requires the artifacts, also where there are none yet.
+        # The service model requires the artifacts field, even before there are artifacts.
         pool = self._warm_pool(name, found)
         return {"ModelArtifacts": {"S3ModelArtifacts": path}, **found, **pool, "TrainingJobArn": arn}
 
@@ -229,7 +229,7 @@ class ControlPlane:
             return {"logStreams": []}
         try:
             return {"logStreams": [{"logStreamName": one} for one in self.twin.log_streams(name)]}
-        except Absent:  # CloudWatch knows nothing of jobs
+        except Absent:  # an unknown job simply has no log streams
             return {"logStreams": []}
 
     def _GetLogEvents(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class ControlPlane:
 
 
 def _unstarted(body: Mapping[str, Any], arn: str, status: str, *steps: tuple[str, str]) -> dict[str, Any]:
-    """The description of a job none of whose containers has run, after these steps."""
+    """Returns the description of a job without any started container, after these steps."""
     now = time.time()
     return {
         **body,
@@ -273,13 +273,13 @@ def _operation(service: str, name: str) -> Any:
 
 
 def _problems(service: str, operation: str, side: str, body: Mapping[str, Any]) -> str:
-    """What the model refuses; empty for nothing."""
+    """Returns the validation errors of the service model; empty if valid."""
     shape = getattr(_operation(service, operation), side)
     return "" if shape is None else str(ParamValidator().validate(dict(body), shape).generate_report())
 
 
 def _timed(value: Any, name: str = "") -> Any:
-    """Times as the model has them: numbers stand for them on the wire."""
+    """Converts numbers to the timestamps that the service model requires; on the wire they are numbers."""
     if isinstance(value, Mapping):
         return {key: _timed(one, key) for key, one in value.items()}
     if isinstance(value, list):

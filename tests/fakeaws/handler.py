@@ -1,4 +1,4 @@
-"""How calls of boto3 reach an emulated account: by the JSON protocol, and by the query protocol of STS and IAM."""
+"""Receives boto3 calls for an emulated account: the JSON protocol, and the query protocol of STS and IAM."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SERVICES: Final = {
     "AmazonEC2ContainerRegistry_V20150921": "ecr",
     "secretsmanager": "secretsmanager",
 }
-"""By the first part of the header that names an operation."""
+"""Services by the first part of the header that names an operation."""
 JSON: Final = "application/x-amz-json-1.1"
 
 
 class AwsError(Exception):
-    """An error as AWS answers it."""
+    """An AWS error response."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -30,23 +30,23 @@ class AwsError(Exception):
 
 
 class Answers(Protocol):
-    """What answers the calls."""
+    """Implementation of the emulated services."""
 
     def answer(self, service: str, operation: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a call. Raises AwsError."""
+        """Returns the response of a call. Raises AwsError."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Of the plane that a class made from this one names."""
+    """HTTP handler; a subclass sets the control plane that it serves."""
 
     plane: Answers
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests read what was asked from `calls`."""
+        """Suppresses request logs; tests read `calls` instead."""
 
     def do_POST(self) -> None:
-        """One call of an operation."""
+        """Handles one call."""
         data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         target = self.headers.get("X-Amz-Target", "")
         try:

@@ -1,7 +1,7 @@
-"""Emulated AWS price list and history of spot prices, over HTTP for boto3. Not AWS: products are what a test says.
+"""An emulated AWS price list and spot price history, over HTTP for boto3. Not AWS: tests set the products.
 
-Requests and answers are checked by botocore's own model of each service. Shapes of products follow the price list:
-units such as `GiBps-mo`, prefixes of usage types such as `USW2-`, tiers, and prices as text.
+Requests and responses are validated with botocore's service models. Products have the format of the price list: units
+such as `GiBps-mo`, prefixes of usage types such as `USW2-`, tiers, and prices as text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JSON: Final = "application/x-amz-json-1.1"
 def product(
     service: str, family: str, usd: str | list[tuple[str, str]], unit: str, **attributes: str
 ) -> dict[str, Any]:
-    """An element of the price list; several tiers as pairs of a beginning and a price."""
+    """Returns an element of the price list; tiers are pairs of a start amount and a price."""
     tiers = [("0", usd)] if isinstance(usd, str) else usd
     sku = f"SKU{abs(hash((service, family, unit, tuple(sorted(attributes.items())), str(usd)))):016X}"
     dimensions = {
@@ -57,7 +57,7 @@ def product(
 
 
 class PriceListServer:
-    """Answers GetProducts and DescribeSpotPriceHistory, a page at a time."""
+    """Serves GetProducts and DescribeSpotPriceHistory, page by page."""
 
     def __init__(self) -> None:
         self.products: list[dict[str, Any]] = []
@@ -71,7 +71,7 @@ class PriceListServer:
         self.url = ""
 
     def answer(self, operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a call of the price list."""
+        """Returns the response of a price list call."""
         shape = _operation(operation)
         wrong = ParamValidator().validate(dict(body), shape.input_shape).generate_report()
         assert not wrong, wrong
@@ -86,7 +86,7 @@ class PriceListServer:
         return told
 
     def history(self, form: Mapping[str, str]) -> str:
-        """The answer to DescribeSpotPriceHistory, as EC2 writes it."""
+        """Returns the response of DescribeSpotPriceHistory in EC2's XML."""
         assert form["Filter.1.Name"] == "instance-type", form
         assert form["ProductDescription.1"] == "Linux/UNIX", form
         types = {value for key, value in form.items() if key.startswith("Filter.1.Value.")}
@@ -108,7 +108,7 @@ class PriceListServer:
         )
 
     def clients(self, region: str) -> Clients:
-        """Clients of boto3 that ask this server."""
+        """Returns boto3 clients for this server."""
         more: dict[str, Any] = {
             "endpoint_url": self.url,
             "aws_access_key_id": "test",
@@ -134,7 +134,7 @@ def _fits(one: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def emulated_prices() -> Iterator[PriceListServer]:
-    """A server on loopback with no products."""
+    """Yields a local server without products."""
     plane = PriceListServer()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"plane": plane}))
     plane.url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -153,10 +153,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests read what was asked from `calls`."""
+        """Suppresses request logs; tests read `calls` instead."""
 
     def do_POST(self) -> None:
-        """One call of an operation: JSON for the price list, a form for EC2."""
+        """Handles one call: JSON for the price list, a form for EC2."""
         data = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
         target = self.headers.get("X-Amz-Target", "")
         form = {key: value[0] for key, value in parse_qs(data).items()} if not target else {}
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def fill(plane: PriceListServer, region: str, prefix: str, now: float) -> None:
-    """What the tests fetch: some instance types with what is listed beside them, and services with their prices."""
+    """Adds the products that the tests fetch: some instance types with related products, and services with prices."""
     here = {"regionCode": region}
     on_demand = {
         **here,
@@ -205,7 +205,7 @@ def fill(plane: PriceListServer, region: str, prefix: str, now: float) -> None:
                 "AmazonEC2", "Compute Instance", "0", "Hrs", **{**on_demand, "capacitystatus": "AllocatedHost"}, **of
             ),
         ]
-    # A type that is listed twice with different prices, and one that is listed without a price.
+    # One type is listed twice with different prices, and one is listed without a price.
     for usd in ("1.5", "1.6"):
         of = {"instanceType": "m5.large", "usagetype": f"{prefix}BoxUsage:m5.large"}
         plane.products.append(product("AmazonEC2", "Compute Instance", usd, "Hrs", **on_demand, **of))

@@ -1,4 +1,4 @@
-"""The emulated account: what our extensions of ministack add is answered as AWS answers it."""
+"""The emulator's extensions respond like AWS."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def aws(shared_aws: Emulator) -> Emulator:  # noqa: F811
 
 
 def subnet_in(aws: Emulator) -> tuple[str, str]:
-    """A new VPC and a subnet of it."""
+    """Creates a VPC with a subnet; returns their ids."""
     ec2 = aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     return vpc, ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
@@ -38,7 +38,7 @@ def cluster_in(aws: Emulator, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_an_emulated_cluster_has_a_security_group_that_exists_and_goes_with_it(aws: Emulator) -> None:
+def test_emulated_cluster_has_a_security_group_that_is_deleted_with_it(aws: Emulator) -> None:
     cluster = cluster_in(aws, "one")
     assert cluster["upgradePolicy"] == {"supportType": "STANDARD"}
     assert cluster["identity"]["oidc"]["issuer"].startswith("https://")
@@ -119,8 +119,8 @@ def test_an_emulated_flow_log_keeps_its_role_and_tags(aws: Emulator) -> None:
     assert (found["MaxAggregationInterval"], found["Tags"], found["LogGroupName"]) == (60, tags, "flow")
 
 
-def test_emulated_services_answer_a_request_whose_answer_was_lost_as_before(aws: Emulator) -> None:
-    """Also where the service knows no client tokens."""
+def test_emulated_services_repeat_a_lost_response(aws: Emulator) -> None:
+    """This also holds for services without client tokens."""
     _vpc, subnet = subnet_in(aws)
     efs = aws.client("efs")
     id = efs.create_file_system(CreationToken="a")["FileSystemId"]
@@ -134,7 +134,7 @@ def test_emulated_services_answer_a_request_whose_answer_was_lost_as_before(aws:
     assert refused.status_code == 409
 
 
-def test_emulated_fsx_moves_through_its_states_and_knows_nothing_of_what_is_deleted(aws: Emulator) -> None:
+def test_emulated_fsx_advances_its_states_and_forgets_deleted_objects(aws: Emulator) -> None:
     _vpc, subnet = subnet_in(aws)
     fsx = aws.client("fsx")
     created = fsx.create_file_system(

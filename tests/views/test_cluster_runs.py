@@ -1,4 +1,4 @@
-"""The view of a run by its pods."""
+"""The view of a run on a cluster is built from its pods."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from windlass.views.cluster_runs import on_cluster
 
 
 @pytest.mark.parametrize(("num_recorded", "made_for", "shown"), [(2, 1, 2), (0, 3, 3)])
-def test_an_attempt_in_the_pods_of_an_earlier_one_is_counted(
-    tmp_path: Path, num_recorded: int, made_for: int, shown: int
-) -> None:
+def test_attempt_in_reused_pods_is_counted(tmp_path: Path, num_recorded: int, made_for: int, shown: int) -> None:
     with Store(tmp_path) as store:
         created = store.create("a-1", name="a", target="lab", output_dir="/o", plan="{}", time=100.0)
         with contextlib.closing(created) as writer:

@@ -1,4 +1,4 @@
-"""What is said of the files that a script leaves in its own folder."""
+"""The report names the files that a script left in its code folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lines(reports: list[CodeFiles], plan: Plan) -> list[str]:
     return changed_files_lines(changed_files(reports, plan))
 
 
-def test_the_last_line_says_what_keeps_the_files_of_an_unchanged_script() -> None:
+def test_last_line_shows_how_to_keep_the_files() -> None:
     assert lines([report(0, ("out/model.pt", 3 << 20), ("log.txt", 5))], HERE) == [
         "/code: 2 new or changed files, 3.0 MiB",
         "  out/model.pt  3.0 MiB",
@@ -43,13 +43,13 @@ def test_the_last_line_says_what_keeps_the_files_of_an_unchanged_script() -> Non
     ]
 
 
-def test_nodes_that_share_the_folder_have_seen_the_same_files() -> None:
+def test_files_in_a_shared_folder_are_counted_once() -> None:
     found = changed_files([report(0, ("a", 1)), report(1, ("a", 1), ("b", 2))], HERE)
     assert found is not None
     assert (found.left, [one.path for one in found.largest]) == (2, ["b", "a"])
 
 
-def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
+def test_files_in_containers_are_summed_over_nodes_and_marked_as_deleted() -> None:
     reports = [report(0, ("a.pt", 1), copied=2, copied_bytes=2048), report(1, ("b.pt", 2), is_cut=True)]
     assert lines(reports, PODS) == [
         "2 files, 2.0 KiB copied to the output",
@@ -63,29 +63,29 @@ def test_files_of_containers_are_those_of_all_nodes_and_are_deleted() -> None:
     ]
 
 
-def test_of_a_long_name_the_end_is_shown() -> None:
+def test_long_names_are_truncated_at_the_start() -> None:
     _, row, *_ = lines([report(0, ("n" * 200 + "/last.pt", 1))], HERE)
     assert row == f"  …{'n' * 91}/last.pt  1 B"
 
 
-def test_a_pattern_that_the_job_has_is_not_proposed_again() -> None:
+def test_existing_pattern_is_not_suggested_again() -> None:
     shown = lines([report(0, ("out/a.pt", 1), ("b.txt", 1))], PODS)
     assert shown[-2] == 'To keep them with each run: outputs: {collect: ["out/**", "*.txt"]}'
 
 
-def test_where_the_job_names_all_files_no_pattern_is_proposed() -> None:
+def test_no_pattern_is_suggested_if_the_job_collects_all_files() -> None:
     plan = replace(PODS, nodes=NO_NODES.replace(collect=CollectSpec(("*.pt",))))
     assert lines([report(1, ("b.pt", 2))], plan)[-1] == "That folder was deleted with the machines of this run."
 
 
-def test_copies_of_several_nodes_are_said_to_be_so() -> None:
+def test_copies_of_several_nodes_are_reported() -> None:
     reports = [report(0, copied=2, copied_bytes=2048), report(1, copied=2, copied_bytes=2048)]
     assert lines(reports, replace(PODS, nodes=NO_NODES.replace(collect=CollectSpec(("*",))))) == [
         "4 files of 2 nodes, 4.0 KiB copied to the output"
     ]
 
 
-def test_nothing_is_said_where_nothing_has_changed_or_nothing_is_known() -> None:
+def test_report_is_empty_without_changes_or_reports() -> None:
     assert lines([], HERE) == lines([report(0)], HERE) == lines([], PODS) == []
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_said_where_nothing_has_changed_or_nothing_is_known() -> None
         ("\x1b[2J\u202e\udcff/b", "?[[]2J??/**"),
     ],
 )
-def test_a_pattern_keeps_a_file_and_its_like(path: str, pattern: str) -> None:
+def test_pattern_matches_similar_files(path: str, pattern: str) -> None:
     assert pattern_of(path) == pattern
 
 
@@ -108,7 +108,7 @@ def warnings_of(*reports: CodeFiles) -> list[str]:
     return [one.message for one in warnings_after(found, reports[-1])]
 
 
-def test_patterns_that_match_on_no_node_and_files_that_are_not_copied_are_a_warning() -> None:
+def test_unmatched_patterns_and_uncopied_files_are_a_warning() -> None:
     assert warnings_of(report(0, has_none=True)) == [
         "no new or changed file of the code folder matches outputs.collect"
     ]

@@ -1,4 +1,4 @@
-"""Schemas are made from the views and keep the fields that programs rely on."""
+"""Schemas are generated from the views, and contain the fields that users' programs rely on."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ RELIED_ON = {
     "doctor": "ok checks",
     "error": "error",
 }
-"""Fields that programs of users rely on."""
+"""Fields that users' programs rely on."""
 
 
 @pytest.mark.parametrize("name", RELIED_ON)
-def test_every_field_that_programs_rely_on_is_always_there(name: str) -> None:
+def test_every_relied_on_field_is_required(name: str) -> None:
     assert set(RELIED_ON[name].split()) <= set(main_part(schema_of(name))["required"])
 
 
 def main_part(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of the view that is printed without options."""
+    """Returns the schema of the view that is printed without options."""
     part = next((one for one in schema.get("anyOf", []) if "$ref" not in one or "RunId" not in one["$ref"]), schema)
     part = part.get("items", part)
     found: dict[str, Any] = schema["$defs"][part["$ref"].rsplit("/", 1)[-1]] if "$ref" in part else part
     return found
 
 
-def test_a_nested_part_of_the_record_may_have_more_fields() -> None:
+def test_nested_record_values_allow_more_fields() -> None:
     parts = schema_of("status")["$defs"]
     assert parts["RootCause"]["additionalProperties"] is True
     assert parts["RootCause"]["required"] == ["summary"]
     assert parts["Ledger"]["additionalProperties"] is False
 
 
-def test_every_projection_is_that_of_a_class_that_is_printed() -> None:
-    """A class that was moved or renamed would print all of its fields, such as passwords in a plan of Terraform."""
+def test_every_projection_belongs_to_a_printed_class() -> None:
+    """A class that was moved or renamed would print all of its fields, including passwords in a Terraform plan."""
     printed = {name for command in PRINTED for name in titles(schema_of(command))}
     assert {name.rpartition(".")[2] for name in PROJECTIONS} <= printed
 

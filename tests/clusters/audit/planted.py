@@ -1,4 +1,4 @@
-"""Objects in an emulated account that a cluster leaves behind, and others that have nothing to do with it."""
+"""Creates objects in an emulated account that a cluster leaves behind, and unrelated objects."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Network:
 
 
 def plant(aws: Emulator, net: Network, prefix: str, tags: Tags) -> dict[str, str]:
-    """One object of each kind, named `PREFIX-…` and tagged where that is possible; ids by kind.
+    """Creates one object of each kind, named `PREFIX-…` and tagged if possible; returns ids by kind.
 
-    What has no tags here is in the network: the interface, the target group.
+    Objects without tags, such as the interface and the target group, are in the network.
     """
     return {
         **_compute(aws, net, prefix, tags),

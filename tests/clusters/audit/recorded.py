@@ -1,4 +1,4 @@
-"""Answers of AWS as a finder gets them, without AWS: for what no emulator has."""
+"""Recorded AWS responses for finders, for objects that no emulator supports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Recorded(Ask):
-    """Answers by `CLIENT.operation`: a list for a listing, a dictionary for one answer, an error to raise."""
+    """Responses by `CLIENT.operation`: a list for a listing, a dictionary for a single call, an exception to raise."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self._answers = answers
@@ -42,6 +42,6 @@ class Recorded(Ask):
 
 
 def found(kind: str, scope: Scope, answers: Mapping[str, Any], service: str = "") -> list[Found]:
-    """What the finder of a kind finds in recorded answers."""
+    """Returns the objects that the finder of a kind finds in recorded responses."""
     [finder] = [one for one in FINDERS if one.kind == kind and service in ("", one.service)]
     return list(finder.find(Recorded(answers), scope))

@@ -1,4 +1,4 @@
-"""Audits of an emulated account (not AWS): leaks of one cluster among objects of another, and of none."""
+"""An audit of an emulated account (not AWS) finds a cluster's leaks among objects of others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = {"windlass.dev/cluster": "train", "windlass.dev/managed-by": "terraform"}
 
 @dataclass(frozen=True)
 class Scene:
-    """An account with leaks of `train`, the same objects of `train-2`, and those of people without a cluster."""
+    """An account with leaks of `train`, the same objects of `train-2`, and objects of no cluster."""
 
     aws: Emulator
     leaks: dict[str, str]
@@ -44,7 +44,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(aws, leaks, others, none, audited(aws, "train"))
 
 
-def test_every_planted_leak_is_named_once_emulated(scene: Scene) -> None:
+def test_every_leak_is_reported_once_emulated(scene: Scene) -> None:
     named = [one.id for one in scene.report.found]
     assert {kind: id for kind, id in scene.leaks.items() if named.count(id) != 1} == {}
     assert len(scene.leaks) >= 30
@@ -52,14 +52,14 @@ def test_every_planted_leak_is_named_once_emulated(scene: Scene) -> None:
     assert not scene.report.is_clean
 
 
-def test_nothing_else_is_named_emulated(scene: Scene) -> None:
+def test_nothing_but_leaks_is_reported_emulated(scene: Scene) -> None:
     extra = [one for one in scene.report.found if one.id not in scene.leaks.values()]
     assert [one.kind for one in extra] == ["volume"], "the root volume of the planted instance"
     assert "an instance of the cluster" in extra[0].reason
     assert scene.report.possible == ()
 
 
-def test_what_bills_comes_first_and_has_a_key_for_each_part_of_its_price_emulated(scene: Scene) -> None:
+def test_billing_objects_come_first_and_have_all_price_keys_emulated(scene: Scene) -> None:
     leaks = scene.report.leaks
     bills = [one.bills for one in leaks]
     assert bills == sorted(bills, reverse=True)
@@ -74,17 +74,17 @@ def test_what_bills_comes_first_and_has_a_key_for_each_part_of_its_price_emulate
     assert keys["vpc-endpoint", "interface"] == 2
 
 
-def test_each_row_says_how_it_is_deleted_emulated(scene: Scene) -> None:
+def test_each_row_has_a_deletion_command_emulated(scene: Scene) -> None:
     assert [one for one in scene.report.found if not one.remedy] == []
 
 
-def test_a_bucket_is_kept_on_purpose_and_is_no_leak_emulated(scene: Scene) -> None:
+def test_kept_bucket_is_not_a_leak_emulated(scene: Scene) -> None:
     [bucket] = scene.report.kept
     assert bucket.id == f"windlass-train-{ACCOUNT}"
     assert bucket not in scene.report.leaks
 
 
-def test_the_other_clusters_audit_names_the_other_leaks_emulated(scene: Scene) -> None:
+def test_audit_of_the_other_cluster_reports_its_leaks_emulated(scene: Scene) -> None:
     named = {one.id for one in audited(scene.aws, "train-2").found}
     assert set(scene.others.values()) <= named
     assert not named & {*scene.leaks.values(), *scene.none.values()}
@@ -108,7 +108,7 @@ def make_cluster(aws: Emulator, name: str, net: Network) -> None:
     aws.client("eks").create_cluster(name=name, roleArn=ROLE, resourcesVpcConfig=subnets)
 
 
-def test_of_a_cluster_that_windlass_did_not_make_only_what_names_it_is_found_emulated(aws: Emulator) -> None:
+def test_audit_of_a_foreign_cluster_finds_only_objects_that_name_it_emulated(aws: Emulator) -> None:
     net, ec2 = Network(aws, {"team": "platform"}), aws.client("ec2")
     make_cluster(aws, "theirs", net)
     make_cluster(aws, "theirs-2", net)
@@ -130,14 +130,14 @@ def test_of_a_cluster_that_windlass_did_not_make_only_what_names_it_is_found_emu
     report = audited(aws, "theirs", is_ours=False)
     certain = {one.kind: one.id for one in report.leaks if one.kind != "volume"}
     assert certain.pop("cluster") == "theirs"
-    certain.pop("security group", "")  # the emulator makes a group for a cluster
+    certain.pop("security group", "")  # the emulator creates a security group for a cluster
     assert certain == {"instance": node, "load balancer": balancer}
     assert [(one.kind, one.id) for one in report.possible] == [("volume", volume["VolumeId"])]
     known = audited(aws, "theirs", is_ours=False, volume_names=["pvc-7"])
     assert volume["VolumeId"] in {one.id for one in known.leaks}
 
 
-def test_what_is_in_a_vpc_that_only_the_cluster_uses_is_possible_emulated(aws: Emulator) -> None:
+def test_objects_in_a_vpc_used_only_by_the_cluster_are_possible_emulated(aws: Emulator) -> None:
     net = Network(aws, {"team": "platform"})
     make_cluster(aws, "alone", net)
     planted = plant(aws, net, "whatever", {"team": "shop"})
@@ -150,7 +150,7 @@ def test_what_is_in_a_vpc_that_only_the_cluster_uses_is_possible_emulated(aws: E
     assert planted["NAT gateway"] not in {one.id for one in again.found}, "the VPC is used by another cluster"
 
 
-def test_a_vpc_that_was_made_for_a_cluster_is_found_when_the_cluster_is_gone_emulated(aws: Emulator) -> None:
+def test_vpc_of_a_deleted_cluster_is_found_emulated(aws: Emulator) -> None:
     net = Network(aws, {"alpha.eksctl.io/cluster-name": "gone"})
     leaks = plant(aws, net, "anything", {"team": "platform"})
     in_network = {"instance", "NAT gateway", "VPC endpoint", "VPC", "security group", "network interface",
@@ -162,7 +162,7 @@ def test_a_vpc_that_was_made_for_a_cluster_is_found_when_the_cluster_is_gone_emu
     assert {kind: id for kind, id in expected.items() if id not in named} == {}
 
 
-def test_what_controllers_leave_is_named_by_their_own_tags_emulated(aws: Emulator) -> None:
+def test_leftovers_of_controllers_are_recognized_by_their_tags_emulated(aws: Emulator) -> None:
     net, ec2, elb = Network(aws, {"team": "platform"}), aws.client("ec2"), aws.client("elbv2")
     controller = pairs({"elbv2.k8s.aws/cluster": "train", "service.k8s.aws/stack": "web/web"})
     balancer = elb.create_load_balancer(Name="k8s-web-web-1", Type="network", Subnets=[net.subnet], Tags=controller)
@@ -202,8 +202,8 @@ def test_what_controllers_leave_is_named_by_their_own_tags_emulated(aws: Emulato
     assert report.possible == ()
 
 
-def test_listings_of_several_pages_are_read_to_the_end_emulated(aws: Emulator) -> None:
-    names = {f"serve-{number:02d}" for number in range(23)}  # the emulator has ten on a page
+def test_all_pages_of_a_listing_are_read_emulated(aws: Emulator) -> None:
+    names = {f"serve-{number:02d}" for number in range(23)}  # the emulator returns ten per page
     sagemaker = aws.client("sagemaker")
     for name in names:
         sagemaker.create_endpoint_config(
@@ -222,7 +222,7 @@ def test_listings_of_several_pages_are_read_to_the_end_emulated(aws: Emulator) -
     assert {one.bills for one in found} == {False}, "serverless endpoints bill for use alone"
 
 
-def test_what_is_deleted_is_no_longer_found_emulated(aws: Emulator) -> None:
+def test_deleted_objects_are_no_longer_found_emulated(aws: Emulator) -> None:
     ec2 = aws.client("ec2")
     tags = spec("instance", OURS)
     made = ec2.run_instances(
@@ -236,7 +236,7 @@ def test_what_is_deleted_is_no_longer_found_emulated(aws: Emulator) -> None:
     assert {one.kind for one in audited(aws, "train").leaks} - {"volume"} == set()
 
 
-def test_a_key_is_kept_with_the_bucket_that_it_encrypts_and_its_pending_deletion_is_a_leak_emulated(
+def test_bucket_key_is_kept_and_its_pending_deletion_is_a_leak_emulated(
     aws: Emulator,
 ) -> None:
     kms, s3, bucket = aws.client("kms"), aws.client("s3"), f"windlass-train-{ACCOUNT}"

@@ -1,4 +1,4 @@
-"""Finders on recorded answers: what no emulator has, or has otherwise than AWS."""
+"""Finders select the right objects from recorded responses that no emulator gives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_spot_node_of_karpenter_bills_by_the_spot_price_and_its_public_address
     assert one.remedy == "aws ec2 terminate-instances --instance-ids i-1 --region us-east-1"
 
 
-def test_stopped_instances_and_those_of_capacity_blocks_do_not_bill_and_ended_ones_are_not_found() -> None:
+def test_stopped_and_capacity_block_instances_do_not_bill_and_terminated_ones_are_skipped() -> None:
     stopped, block = instance(State={"Name": "stopped"}), instance(InstanceLifecycle="capacity-block")
     ended = instance(State={"Name": "terminated"})
     rows = found("instance", FOREIGN, instances(stopped, block, ended))
@@ -42,7 +42,7 @@ def test_stopped_instances_and_those_of_capacity_blocks_do_not_bill_and_ended_on
     assert "paid in advance" in rows[1].detail
 
 
-def test_capacity_reservations_bill_for_what_is_unused_and_blocks_are_paid_in_advance() -> None:
+def test_capacity_reservations_bill_for_unused_capacity_and_blocks_do_not() -> None:
     ends = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
     common = {"InstanceType": "p5.48xlarge", "TotalInstanceCount": 4, "State": "active", "Tags": OWNED}
     on_demand = {**common, "CapacityReservationId": "cr-1", "AvailableInstanceCount": 3}
@@ -53,7 +53,7 @@ def test_capacity_reservations_bill_for_what_is_unused_and_blocks_are_paid_in_ad
     assert rows[1].detail == "4 x p5.48xlarge, 3 unused, capacity block, paid in advance until 2026-12-01 11:30 UTC"
 
 
-def test_volumes_bill_for_iops_and_throughput_beyond_what_is_free() -> None:
+def test_volumes_bill_for_iops_and_throughput_beyond_the_free_amount() -> None:
     volume = {
         "VolumeId": "vol-1",
         "State": "available",
@@ -71,7 +71,7 @@ def test_volumes_bill_for_iops_and_throughput_beyond_what_is_free() -> None:
     )
 
 
-def test_a_volume_is_its_instances_where_tags_name_no_cluster() -> None:
+def test_untagged_volume_belongs_to_the_cluster_of_its_instance() -> None:
     claim = [{"Key": "kubernetes.io/created-for/pvc/name", "Value": "data"}]
     plain = {"State": "in-use", "Size": 1, "VolumeType": "gp3"}
     volumes = [
@@ -104,7 +104,7 @@ def test_interfaces_are_recognized_by_description_instance_and_security_group() 
     assert rows[0].remedy.startswith("goes with")
 
 
-def test_an_address_is_the_clusters_where_its_interface_is() -> None:
+def test_address_belongs_to_the_cluster_of_its_interface() -> None:
     answers = {
         "ec2.describe_addresses": [
             {"AllocationId": "eipalloc-1", "PublicIp": "3.3.3.3", "NetworkInterfaceId": "eni-1"},
@@ -155,14 +155,14 @@ def test_file_systems_bill_by_storage_class() -> None:
     ]
 
 
-def test_a_backup_is_known_by_the_file_system_that_is_gone() -> None:
+def test_backup_is_recognized_by_its_deleted_file_system() -> None:
     gone = {"FileSystemId": "fs-1", "FileSystemType": "LUSTRE", "Tags": OWNED, "VpcId": "vpc-9"}
     backup = {"BackupId": "backup-1", "Lifecycle": "AVAILABLE", "FileSystem": gone}
     [one] = found("backup", FOREIGN, {"fsx.describe_backups": [backup]})
     assert one.price_keys == (PriceKey("fsx-backup", "GiB-month", "LUSTRE", None),)
 
 
-def test_keys_that_wait_for_their_deletion_and_keys_of_aws_are_no_leaks() -> None:
+def test_keys_pending_deletion_and_aws_keys_are_not_leaks() -> None:
     answers = {
         "kms.list_aliases": [{"AliasName": "alias/aws/ebs", "TargetKeyId": "k-aws"}],
         "kms.list_keys": [{"KeyId": "k-aws"}, {"KeyId": "k-1"}],
@@ -175,7 +175,7 @@ def test_keys_that_wait_for_their_deletion_and_keys_of_aws_are_no_leaks() -> Non
     assert (one.id, one.price_keys) == ("k-1", (PriceKey("kms", "month", "key", 1.0),))
 
 
-def test_instance_profiles_of_karpenter_are_known_by_path_and_name() -> None:
+def test_karpenter_instance_profiles_are_recognized_by_path_and_name() -> None:
     profiles = [
         {"InstanceProfileName": "x", "Path": "/karpenter/us-east-1/train/default/"},
         {"InstanceProfileName": "y", "Path": "/karpenter/us-east-1/train-2/default/"},
@@ -186,7 +186,7 @@ def test_instance_profiles_of_karpenter_are_known_by_path_and_name() -> None:
     assert [one.id for one in rows] == ["x", "train_17046340434587383427"]
 
 
-def test_a_clusters_own_security_group_is_known_by_the_name_that_eks_gives_it() -> None:
+def test_cluster_security_group_is_recognized_by_its_eks_name() -> None:
     groups = [
         {"GroupId": "sg-1", "GroupName": "eks-cluster-sg-train-1234567", "VpcId": "vpc-9"},
         {"GroupId": "sg-2", "GroupName": "eks-cluster-sg-train-2-1234567", "VpcId": "vpc-9"},
@@ -196,7 +196,7 @@ def test_a_clusters_own_security_group_is_known_by_the_name_that_eks_gives_it() 
     assert [one.id for one in rows] == ["sg-1"]
 
 
-def test_log_groups_are_known_by_whole_parts_of_their_names() -> None:
+def test_log_groups_are_recognized_by_whole_name_components() -> None:
     names = [
         "/aws/eks/train/cluster",
         "/aws/eks/train-2/cluster",
@@ -209,7 +209,7 @@ def test_log_groups_are_known_by_whole_parts_of_their_names() -> None:
     assert rows[0].price_keys == (PriceKey("logs", "GiB-month", "", 1.0),)
 
 
-def test_a_training_job_is_known_by_the_role_that_it_runs_as() -> None:
+def test_training_job_is_recognized_by_its_role() -> None:
     resources = {"InstanceType": "ml.g5.xlarge", "InstanceCount": 2}
     answers = {
         "sagemaker.list_training_jobs": [{"TrainingJobName": "j", "TrainingJobArn": "arn:j"}],
@@ -223,7 +223,7 @@ def test_a_training_job_is_known_by_the_role_that_it_runs_as() -> None:
     assert found("training job in progress", FOREIGN, answers) == []
 
 
-def test_a_hyperpod_cluster_is_known_by_its_orchestrator() -> None:
+def test_hyperpod_cluster_is_recognized_by_its_orchestrator() -> None:
     arn = "arn:aws:eks:us-east-1:123456789012:cluster/train"
     answers = {
         "sagemaker.list_clusters": [{"ClusterName": "pod", "ClusterArn": "arn:pod", "ClusterStatus": "InService"}],
@@ -238,7 +238,7 @@ def test_a_hyperpod_cluster_is_known_by_its_orchestrator() -> None:
     assert found("HyperPod cluster", other, answers) == []
 
 
-def test_text_from_outside_is_cleaned_and_quoted() -> None:
+def test_external_text_is_sanitized_and_quoted() -> None:
     tags = [*OWNED, {"Key": "Name", "Value": "a\x1b[31m\nb"}]
     group = {"AutoScalingGroupName": "a; rm -rf ~\n", "Tags": tags}
     [one] = found("autoscaling group", FOREIGN, {"autoscaling.describe_auto_scaling_groups": [group]})

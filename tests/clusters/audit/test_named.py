@@ -1,4 +1,4 @@
-"""Audits by the name of a cluster: which names and logins are refused."""
+"""Audits by cluster name reject invalid names and credentials of other accounts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from windlass.runs.context import Context
 TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
 
 
-def test_an_audit_by_a_login_of_another_account_is_refused(
+def test_audit_with_credentials_of_another_account_is_refused(
     named: ManagedCluster, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds nothing there."""
+    """Such an audit would find nothing and look clean."""
     (named.folder.path / FILE).write_text(TEXT)
     (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
     owner = Outputs.of(VALUES).run_role_arn.split(":")[4]
@@ -30,6 +30,6 @@ def test_an_audit_by_a_login_of_another_account_is_refused(
 
 
 @pytest.mark.parametrize("name", ["", "Vi*", "x\x1b[31my", "--region", "a/b", "a" * 101])
-def test_an_audit_asks_for_names_that_a_cluster_can_have(context: Context, name: str) -> None:
+def test_audit_refuses_invalid_cluster_names(context: Context, name: str) -> None:
     with pytest.raises(UsageError, match="is not a name of a cluster"):
         audit_named(name, "us-west-2", context, is_ours=False)

@@ -1,4 +1,4 @@
-"""What a finder cannot ask or understand: a row, never an empty list."""
+"""A failed query becomes a row of the report, never an empty list."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ VOLUME = Found("ec2", "volume", "vol-1", "data", "us-east-1", "tag", bills=True)
 
 @pytest.fixture
 def asker() -> Iterator[Asker]:
-    """Of an account that is never asked."""
+    """Yields listings of an account that is never queried."""
     with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws, ThreadPoolExecutor(2) as details:
         yield Asker(aws, details)
 
 
 def raising(*errors: Exception, service: str = "ec2") -> Finder:
-    """A finder of one volume whose next page fails."""
+    """Returns a finder that finds one volume and whose next page fails."""
 
     def find(ask: Ask, scope: Scope) -> Iterator[Found]:
         yield VOLUME
@@ -49,7 +49,7 @@ def raising(*errors: Exception, service: str = "ec2") -> Finder:
         TypeError("None"),
     ],
 )
-def test_what_fails_is_unknown_and_what_was_found_before_is_kept(asker: Asker, error: Exception) -> None:
+def test_failed_query_is_unknown_and_earlier_findings_are_kept(asker: Asker, error: Exception) -> None:
     found, [unknown] = run_finder(raising(error), asker, SCOPE)
     assert found == [VOLUME]
     assert (unknown.kind, unknown.asked) == ("volume", "ec2:DescribeVolumes")
@@ -63,7 +63,7 @@ def test_a_service_that_the_region_does_not_have_has_no_objects(asker: Asker) ->
     assert len(run_finder(raising(late, service="dms-of-mars"), asker, SCOPE)[1]) == 1, "it exists, and did not answer"
 
 
-def test_an_object_that_goes_while_it_is_looked_at_is_left_out_and_one_that_is_denied_is_unknown(asker: Asker) -> None:
+def test_object_deleted_meanwhile_is_skipped_and_denied_one_is_unknown(asker: Asker) -> None:
     def look(one: int) -> Iterator[int]:
         if one == 2:
             raise NotThere("gone", action="iam:ListRoleTags", code="NoSuchEntity")
@@ -76,7 +76,7 @@ def test_an_object_that_goes_while_it_is_looked_at_is_left_out_and_one_that_is_d
     assert [one.asked for one in ask.unknown] == ["iam:ListRoleTags"], "equal failures are one row"
 
 
-def test_items_before_a_failing_page_are_looked_at(asker: Asker) -> None:
+def test_items_before_a_failing_page_are_processed(asker: Asker) -> None:
     def items() -> Iterator[int]:
         yield 1
         raise NoAnswer("page 2", action="iam:ListRoles", code="Throttling")
@@ -88,7 +88,7 @@ def test_items_before_a_failing_page_are_looked_at(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5, 20, 25])
-def test_load_balancers_before_a_failing_page_are_looked_at(
+def test_load_balancers_before_a_failing_page_are_processed(
     asker: Asker, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     def items(*_: object) -> Iterator[dict[str, Any]]:
@@ -107,7 +107,7 @@ def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
     return AuditReport("train", "us-east-1", found, unknown, 1764028800.0, 9)
 
 
-def test_a_report_is_clean_with_rows_that_are_kept_or_free_and_not_with_one_that_may_bill_or_an_open_question() -> None:
+def test_report_with_kept_or_free_rows_is_clean_and_with_possible_bills_or_unknowns_is_not() -> None:
     kept = Found("s3", "bucket", "b", "b", "us-east-1", "name", bills=True, kept_on_purpose=True)
     possible = Found("iam", "role", "train-x", "train-x", "global", "name", bills=False, is_certain=False)
     assert report().is_clean

@@ -1,4 +1,4 @@
-"""Rules of ownership: tags, VPC, names."""
+"""Ownership rules: tags, VPC, names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THEIRS = replace(OURS, is_ours=False)
     ],
 )
 @pytest.mark.parametrize("scope", [OURS, THEIRS])
-def test_each_tag_that_names_the_cluster_is_enough(scope: Scope, tags: dict[str, str]) -> None:
+def test_each_cluster_tag_proves_ownership(scope: Scope, tags: dict[str, str]) -> None:
     owner = scope.owner(tags)
     assert owner is not None
     assert owner.is_certain
@@ -49,11 +49,11 @@ def test_each_tag_that_names_the_cluster_is_enough(scope: Scope, tags: dict[str,
         {"windlass.dev/cluster": "other", "kubernetes.io/cluster/train": "owned"},
     ],
 )
-def test_other_tags_are_not(tags: dict[str, str]) -> None:
+def test_other_tags_do_not_prove_ownership(tags: dict[str, str]) -> None:
     assert THEIRS.owner(tags, name="train-node") is None
 
 
-def test_all_in_the_clusters_vpc_is_its_own_unless_a_tag_names_another_cluster() -> None:
+def test_objects_in_the_cluster_vpc_belong_to_it_unless_tagged_otherwise() -> None:
     scope = replace(THEIRS, vpc_ids=frozenset({"vpc-1"}))
     assert scope.owner({}, vpc_id="vpc-1") is not None
     assert scope.owner({"team": "shop"}, vpc_id="vpc-1") is not None
@@ -62,7 +62,7 @@ def test_all_in_the_clusters_vpc_is_its_own_unless_a_tag_names_another_cluster()
     assert scope.owner({"windlass.dev/cluster": "other"}, vpc_id="vpc-1") is None
 
 
-def test_a_discovery_tag_on_a_network_that_others_made_does_not_make_it_the_clusters() -> None:
+def test_discovery_tag_on_a_foreign_network_does_not_prove_ownership() -> None:
     tags = {"karpenter.sh/discovery": "train"}
     assert THEIRS.owner(tags, is_network=True) is None
     assert OURS.owner(tags, is_network=True) is not None
@@ -78,16 +78,16 @@ def test_a_name_alone_is_possible_and_not_certain() -> None:
 @pytest.mark.parametrize(
     "name", ["train", "train-gpu", "train/image", "train_123", "windlass-train-123456789012", "windlass/train"]
 )
-def test_names_that_begin_with_the_clusters(name: str) -> None:
+def test_name_with_the_cluster_prefix_matches(name: str) -> None:
     assert OURS.begins(name)
 
 
 @pytest.mark.parametrize("name", ["trains", "training-gpu", "my-train", "", "windlass", "t", "tr.in-gpu"])
-def test_names_that_do_not(name: str) -> None:
+def test_other_names_do_not_match(name: str) -> None:
     assert not OURS.begins(name)
 
 
-def test_names_of_a_cluster_with_a_longer_name_are_not_this_ones() -> None:
+def test_names_of_a_cluster_with_a_longer_name_do_not_match() -> None:
     scope = replace(OURS, other_names=frozenset({"train-2", "tra"}))
     assert not scope.begins("train-2-gpu")
     assert not scope.begins("train-2")
@@ -95,7 +95,7 @@ def test_names_of_a_cluster_with_a_longer_name_are_not_this_ones() -> None:
     assert scope.begins("train-gpu")
 
 
-def test_what_is_in_a_vpc_that_only_the_cluster_uses_is_possible() -> None:
+def test_objects_in_a_vpc_used_only_by_the_cluster_are_possible() -> None:
     scope = replace(THEIRS, used_vpc_ids=frozenset({"vpc-1"}))
     owner = scope.owner({"team": "shop"}, vpc_id="vpc-1")
     assert owner is not None
@@ -103,13 +103,13 @@ def test_what_is_in_a_vpc_that_only_the_cluster_uses_is_possible() -> None:
     assert scope.owner({"KubernetesCluster": "other"}, vpc_id="vpc-1") is None
 
 
-def test_a_name_is_no_reason_where_the_object_is_in_another_vpc() -> None:
+def test_name_does_not_count_for_an_object_in_another_vpc() -> None:
     scope = replace(OURS, vpc_ids=frozenset({"vpc-1"}))
     assert scope.owner({}, name="train-tg", vpc_id="vpc-2") is None
     assert scope.owner({}, name="train-tg") is not None
 
 
-def test_a_volume_of_a_claim_is_certain_only_where_the_cluster_is_known_to_have_had_it() -> None:
+def test_volume_of_a_claim_is_certain_only_if_recorded_for_the_cluster() -> None:
     tags = {
         "kubernetes.io/created-for/pv/name": "pvc-1",
         "kubernetes.io/created-for/pvc/name": "data",
@@ -126,7 +126,7 @@ def test_a_volume_of_a_claim_is_certain_only_where_the_cluster_is_known_to_have_
     assert THEIRS.owner(tags | {"kubernetes.io/cluster/other": "owned"}) is None
 
 
-def test_tags_of_all_services_have_one_form() -> None:
+def test_tags_of_all_services_are_normalized() -> None:
     assert flat([{"Key": "a", "Value": "b"}]) == {"a": "b"}
     assert flat([{"key": "a", "value": "b"}]) == {"a": "b"}
     assert flat([{"TagKey": "a", "TagValue": "b"}]) == {"a": "b"}
@@ -135,5 +135,5 @@ def test_tags_of_all_services_have_one_form() -> None:
 
 
 @pytest.mark.parametrize(("value", "is_kept"), [("true", True), ("until March", True), ("false", False), ("", False)])
-def test_a_user_marks_what_has_to_stay(value: str, is_kept: bool) -> None:
+def test_objects_with_the_keep_tag_are_kept(value: str, is_kept: bool) -> None:
     assert kept({"windlass.dev/keep": value}) is is_kept

@@ -1,4 +1,6 @@
-"""Leftovers that no tag of Windlass names (emulated, not AWS): found by role, subnet, origin and name; and lies."""
+"""An audit finds leftovers without Windlass tags by role, subnet, origin and name (emulated), and detects bad
+responses.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,16 @@ STRANGER: Final = f"arn:aws:iam::{ACCOUNT}:role/shop"
 
 @dataclass(frozen=True)
 class Account:
-    """One with leftovers of `train` that have no tag of it, and the same things of others."""
+    """An account with leftovers of `train` that lack its tag, and the same kinds of objects of others."""
 
     aws: Emulator
     net: Network
     leaks: dict[str, str]
-    """What proves that it is the cluster's, and the id."""
+    """Evidence for the cluster's ownership, with the object id."""
     possible: dict[str, str]
     others: set[str]
     recorded: list[str]
-    """Volumes of the cluster that an earlier command has recorded; one is deleted since."""
+    """Volumes recorded by an earlier command; one has been deleted since."""
 
     def audited(self) -> AuditReport:
         with Aws(environ=self.aws.environ) as client:
@@ -67,7 +69,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
 
 
 class Volumes:
-    """Volumes and snapshots: of a claim, of a volume that is deleted, of one that the cluster has still."""
+    """Volumes and snapshots: of a claim, of a deleted volume, and of a volume that the cluster still has."""
 
     def __init__(self, aws: Emulator) -> None:
         ec2 = aws.client("ec2")
@@ -221,7 +223,7 @@ def address(aws: Emulator, tags: dict[str, str]) -> str:
     return str(made["AllocationId"])
 
 
-def test_leftovers_without_a_tag_are_named_by_what_they_use_emulated(account: Account) -> None:
+def test_untagged_leftovers_are_found_by_what_they_use_emulated(account: Account) -> None:
     report = account.audited()
     certain = {one.id: one.reason for one in report.leaks}
     assert len(account.leaks) >= 20
@@ -231,7 +233,7 @@ def test_leftovers_without_a_tag_are_named_by_what_they_use_emulated(account: Ac
     assert not report.is_clean
 
 
-def test_what_only_its_name_points_to_is_possible_and_no_clean_audit_emulated(account: Account) -> None:
+def test_object_found_by_name_only_is_possible_and_not_clean_emulated(account: Account) -> None:
     report = account.audited()
     possible = {one.id for one in report.possible}
     assert set(account.possible.values()) <= possible
@@ -252,10 +254,10 @@ LATE: Final = Fault(delay_seconds=30)
         pytest.param(Fault(loses_answer=True), id="lost", marks=pytest.mark.nightly),
     ],
 )
-def test_a_service_that_lies_or_is_late_is_not_looked_at_and_never_clean_emulated(
+def test_service_with_bad_or_late_responses_is_unknown_and_never_clean_emulated(
     shared_aws: Emulator, fault: Fault
 ) -> None:
-    """Each service would say that it has nothing, and no answer of any is one."""
+    """Every response is late, or would parse as an empty list but does not come from AWS."""
     with fault_proxy(int(shared_aws.url.rpartition(":")[2])) as proxy:
         environ = {**shared_aws.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
         with Aws(environ=environ) as client:

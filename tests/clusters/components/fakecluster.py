@@ -1,4 +1,4 @@
-"""API server on loopback for any kind: discovery, server-side apply, finalizers, instant controllers."""
+"""A fake API server for any kind: discovery, server-side apply, finalizers, immediate controllers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
     "networking.k8s.io/v1": {"Ingress": 1},
     "apiextensions.k8s.io/v1": {"CustomResourceDefinition": 0},
 }
-"""By API, the kinds that are served from the start, and whether each has namespaces."""
+"""Kinds served from the start by API, and whether each is namespaced."""
 CONDITIONS = {"CustomResourceDefinition": "Established", "NodePool": "Ready", "EC2NodeClass": "Ready"}
 STAMP = "2026-11-21T15:00:00Z"
 
@@ -43,7 +43,7 @@ def plural(kind: str) -> str:
 
 
 class FakeCluster:
-    """Holds objects by their path; `act` is called after each change, as the controllers of a cluster would be."""
+    """Stores objects by path; `act` is called after each change, in place of the cluster's controllers."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
@@ -85,7 +85,7 @@ class FakeCluster:
         return f"{root}{place}/{plural(kind)}" + (f"/{name}" if name else "")
 
     def put(self, api: str, kind: str, name: str, namespace: str = "", **more: Any) -> Object:
-        """Make an object, as another program would."""
+        """Creates an object like another program would."""
         meta = {"name": name, **({"namespace": namespace} if namespace else {}), **more.pop("metadata", {})}
         made = {"apiVersion": api, "kind": kind, "metadata": {"generation": 1, **meta}, **more}
         self.kinds.setdefault(api, {}).setdefault(kind, 1 if namespace else 0)
@@ -93,7 +93,7 @@ class FakeCluster:
         return made
 
     def release(self, path: str, *finalizers: str) -> None:
-        """What a controller does once what the object stands for is gone."""
+        """Removes finalizers, as a controller does after it has deleted the underlying resource."""
         found = self.objects[path]
         left = [one for one in found["metadata"].get("finalizers", ()) if one not in finalizers]
         found["metadata"]["finalizers"] = left
@@ -160,7 +160,7 @@ class FakeCluster:
 
 
 def _is_in(at: str, root: str, name: str) -> bool:
-    """Whether an object is in a collection: of its namespace, or of all."""
+    """Whether an object is in a collection, either of its namespace or of all namespaces."""
     head, _, own = at.rpartition("/")[0].rpartition("/")
     return own == name and (head == root or (head.startswith(f"{root}/namespaces/") and "/namespaces/" not in root))
 
@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is said of requests."""
+        """Suppresses request logs."""
 
     def handle_any(self) -> None:
         address = urlsplit(self.path)

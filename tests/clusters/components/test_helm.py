@@ -1,4 +1,4 @@
-"""How helm is called, what is made of its answers, and that it ends with its caller."""
+"""helm is called with safe arguments, its output is parsed, and it exits with its caller."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ run_helm([sys.executable, sys.argv[1]], {}, 100)
 
 
 class FakeHelm:
-    """A program that records how it is called, and answers what a test says."""
+    """A program that records its calls and gives the responses that a test sets."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._calls, self._answers = (str(folder / name) for name in ("helm", "calls", "answers"))
@@ -69,7 +69,7 @@ def helm(fake: FakeHelm) -> Helm:
     return Helm(fake.path, "/home/ada/.kube/config", "lab")
 
 
-def test_values_and_login_are_no_part_of_the_command_line(fake: FakeHelm, helm: Helm, tmp_path: Path) -> None:
+def test_values_and_credentials_are_not_on_the_command_line(fake: FakeHelm, helm: Helm, tmp_path: Path) -> None:
     helm.upgrade("gadgets", "gadget-system", tmp_path, {"password": "swordfish"})
     [[args, values, kubeconfig]] = fake.calls
     assert args[:5] == ["--kube-context", "lab", "upgrade", "gadgets", str(tmp_path)]
@@ -102,13 +102,13 @@ def test_a_release_is_found_by_its_whole_name(fake: FakeHelm, helm: Helm) -> Non
         ("uninstalling", "uninstall"),
     ],
 )
-def test_what_a_killed_helm_has_begun_is_undone_by_helm(fake: FakeHelm, helm: Helm, status: str, verb: str) -> None:
+def test_operation_of_a_killed_helm_is_rolled_back(fake: FakeHelm, helm: Helm, status: str, verb: str) -> None:
     helm.recover(Release("gadgets", "gadget-system", status, "gadgets-1.0.0"))
     [[args, _, _]] = fake.calls
     assert args[2:4] == [verb, "gadgets"]
 
 
-def test_a_helm_that_is_missing_or_too_old_is_named(fake: FakeHelm, helm: Helm) -> None:
+def test_missing_or_old_helm_is_reported(fake: FakeHelm, helm: Helm) -> None:
     assert helm.version() == (3, 22, 0)
     fake.answers(version=("v3.12.3", 0))
     with pytest.raises(MissingExtra, match=r"helm 3\.12\.3 is too old: 3\.13 or newer is needed"):
@@ -118,7 +118,7 @@ def test_a_helm_that_is_missing_or_too_old_is_named(fake: FakeHelm, helm: Helm) 
     assert "https://helm.sh" in caught.value.hint
 
 
-def test_the_complaint_of_helm_is_the_message(fake: FakeHelm, helm: Helm) -> None:
+def test_helm_error_output_becomes_the_message(fake: FakeHelm, helm: Helm) -> None:
     fake.answers(upgrade=("Error: UPGRADE FAILED:\n  timed out", 1))
     with pytest.raises(EngineError, match="helm upgrade gadgets: Error: UPGRADE FAILED: timed out"):
         helm.upgrade("gadgets", "gadget-system", Path("chart"), {})
@@ -127,7 +127,7 @@ def test_the_complaint_of_helm_is_the_message(fake: FakeHelm, helm: Helm) -> Non
         helm.find("gadgets", "gadget-system")
 
 
-def test_a_helm_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+def test_helm_is_killed_after_its_time_limit(tmp_path: Path) -> None:
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)
     with pytest.raises(EngineError, match="took more than 1 s"):
@@ -135,7 +135,7 @@ def test_a_helm_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert children_with(str(script)) == []
 
 
-def test_helm_ends_with_a_caller_that_is_killed(tmp_path: Path) -> None:
+def test_helm_exits_with_a_killed_caller(tmp_path: Path) -> None:
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)
     with subprocess.Popen([sys.executable, "-c", CALLS, str(script)], env={**os.environ}) as caller:
@@ -144,13 +144,13 @@ def test_helm_ends_with_a_caller_that_is_killed(tmp_path: Path) -> None:
     until(lambda: not children_with(str(script)), lambda: children_with(str(script)))
 
 
-def test_a_helm_that_says_nothing_is_known_by_its_exit_code() -> None:
+def test_silent_helm_failure_is_reported_with_its_exit_code() -> None:
     with pytest.raises(EngineError, match="exit code 3"):
         run_helm([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)
 
 
 def children_with(argument: str) -> list[int]:
-    """Processes that have this among their arguments."""
+    """Returns the pids of processes with this argument."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -170,7 +170,7 @@ def test_a_chart_in_a_folder_may_be_unpacked_or_not(tmp_path: Path, name: str) -
     assert FolderSource(tmp_path).chart(CHART) == tmp_path / name
 
 
-def test_what_a_folder_lacks_is_named_with_what_to_put_there(tmp_path: Path) -> None:
+def test_missing_chart_in_a_folder_is_reported_with_its_expected_name(tmp_path: Path) -> None:
     source = FolderSource(tmp_path)
     with pytest.raises(EngineError, match=r"has no chart gadgets 1\.0\.0") as caught:
         source.chart(CHART)
@@ -197,6 +197,6 @@ def test_a_chart_is_pulled_once(fake: FakeHelm, tmp_path: Path, chart: Chart, as
 
 
 @pytest.mark.parametrize("url", ["http://gadgets.invalid/all.yaml", "file:///etc/passwd"])
-def test_manifests_come_by_https_only(tmp_path: Path, url: str) -> None:
+def test_manifests_are_fetched_over_https_only(tmp_path: Path, url: str) -> None:
     with pytest.raises(EngineError, match="is not https"):
         NetworkSource(tmp_path).manifests("gadgets", Manifests(url))

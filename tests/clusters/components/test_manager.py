@@ -1,4 +1,4 @@
-"""Installation by server-side apply: idempotent, recorded first, continued when interrupted."""
+"""Components are installed by server-side apply: idempotent, recorded first, continued after an interruption."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 def run(found: dict[str, Any]) -> None:
-    """A Deployment is available as soon as it is applied."""
+    """Makes every Deployment available as soon as it is applied."""
     if found["kind"] == "Deployment":
         found["status"] = {"observedGeneration": 1, "updatedReplicas": 1, "availableReplicas": 1}
 
@@ -98,7 +98,7 @@ def manager(cluster: FakeCluster, tmp_path: Path) -> Make:
 
 
 def quiet(_: Step) -> None:
-    """For an installation whose progress a test does not look at."""
+    """Progress callback for tests that ignore the progress."""
 
 
 def test_objects_are_applied_in_order_after_the_record(cluster: FakeCluster, manager: Make) -> None:
@@ -129,7 +129,7 @@ def test_a_second_installation_changes_nothing(cluster: FakeCluster, manager: Ma
     assert [one.what for one in told] == ["unchanged"]
 
 
-def test_what_was_deleted_by_hand_is_mended(cluster: FakeCluster, manager: Make) -> None:
+def test_objects_deleted_by_hand_are_restored(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     del cluster.objects[cluster.path("apps/v1", "Deployment", "operator", SPACE)]
     [status] = manager().status(["gadgets"])
@@ -138,7 +138,7 @@ def test_what_was_deleted_by_hand_is_mended(cluster: FakeCluster, manager: Make)
     assert manager().status(["gadgets"])[0].is_healthy
 
 
-def test_an_upgrade_deletes_what_is_no_longer_part_of_it_but_no_definition(cluster: FakeCluster, manager: Make) -> None:
+def test_upgrade_deletes_obsolete_objects_but_keeps_crds(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     cluster.put("v1", "ConfigMap", "theirs", SPACE)
     newer = manager(deployment(), version="2.0.0")
@@ -152,9 +152,7 @@ def test_an_upgrade_deletes_what_is_no_longer_part_of_it_but_no_definition(clust
     assert cluster.names("CustomResourceDefinition") == [], "it is still known after the upgrade"
 
 
-def test_a_version_whose_content_changed_is_refused_and_another_version_is_not(
-    cluster: FakeCluster, manager: Make
-) -> None:
+def test_changed_content_is_refused_unless_the_version_changed(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     cluster.changes.clear()
     with pytest.raises(
@@ -165,14 +163,14 @@ def test_a_version_whose_content_changed_is_refused_and_another_version_is_not(
     manager(DEFAULTS, deployment(), DEFINITION, version="2.0.0").install(["gadgets"], quiet)
 
 
-def test_content_that_is_not_what_the_project_publishes_is_refused(cluster: FakeCluster, manager: Make) -> None:
+def test_content_that_differs_from_the_published_digest_is_refused(cluster: FakeCluster, manager: Make) -> None:
     pinned = dataclasses.replace(GADGETS, source=Manifests("https://gadgets.invalid/all.yaml", "0" * 64))
     with pytest.raises(EngineError, match=rf"published with the SHA-256 {'0' * 64}, and what came"):
         manager(table=(pinned,)).install(["gadgets"], quiet)
     assert cluster.changes == []
 
 
-def test_nothing_is_left_and_nothing_of_others_goes(cluster: FakeCluster, manager: Make) -> None:
+def test_removal_deletes_all_own_objects_and_no_others(cluster: FakeCluster, manager: Make) -> None:
     cluster.put("v1", "ConfigMap", "theirs", "kube-system")
     manager().install(["widgets"], quiet)
     told: list[Step] = []
@@ -181,7 +179,7 @@ def test_nothing_is_left_and_nothing_of_others_goes(cluster: FakeCluster, manage
     assert [one["metadata"]["name"] for one in cluster.objects.values()] == ["theirs"]
 
 
-def test_a_namespace_with_objects_of_others_is_kept(cluster: FakeCluster, manager: Make) -> None:
+def test_namespace_with_foreign_objects_is_kept(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     cluster.put("v1", "ConfigMap", "kube-root-ca.crt", SPACE)
     cluster.put("v1", "Secret", "theirs", SPACE)
@@ -192,21 +190,21 @@ def test_a_namespace_with_objects_of_others_is_kept(cluster: FakeCluster, manage
     assert cluster.names("Namespace") == [SPACE]
 
 
-def test_a_namespace_that_was_there_before_is_not_deleted(cluster: FakeCluster, manager: Make) -> None:
+def test_preexisting_namespace_is_not_deleted(cluster: FakeCluster, manager: Make) -> None:
     cluster.put("v1", "Namespace", SPACE)
     manager().install(["gadgets"], quiet)
     manager().uninstall([], quiet)
     assert cluster.names("Namespace") == [SPACE]
 
 
-def test_objects_of_others_are_refused_before_anything_changes(cluster: FakeCluster, manager: Make) -> None:
+def test_foreign_objects_are_refused_before_anything_changes(cluster: FakeCluster, manager: Make) -> None:
     cluster.put("v1", "ServiceAccount", "operator", SPACE)
     with pytest.raises(Foreign, match="ServiceAccount operator in gadget-system exists already"):
         manager().install(["gadgets"], quiet)
     assert cluster.changes == []
 
 
-def test_custom_resources_hold_a_component_back(cluster: FakeCluster, manager: Make) -> None:
+def test_custom_resources_prevent_the_removal_of_a_component(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     cluster.put("windlass.test/v1", "Gadget", "mine", "team")
     cluster.changes.clear()
@@ -215,13 +213,13 @@ def test_custom_resources_hold_a_component_back(cluster: FakeCluster, manager: M
     assert cluster.changes == []
 
 
-def test_a_component_that_others_need_stays(manager: Make) -> None:
+def test_component_needed_by_others_is_not_removed(manager: Make) -> None:
     manager().install(["widgets"], quiet)
     with pytest.raises(InUse, match="component widgets needs gadgets"):
         manager().uninstall(["gadgets"], quiet)
 
 
-def test_a_component_that_is_not_ready_in_time_is_named_with_its_pods(cluster: FakeCluster, manager: Make) -> None:
+def test_component_that_is_not_ready_in_time_is_reported_with_its_pods(cluster: FakeCluster, manager: Make) -> None:
     cluster.act = lambda path, found: None
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
     cluster.put(
@@ -239,9 +237,7 @@ def test_a_component_that_is_not_ready_in_time_is_named_with_its_pods(cluster: F
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_an_installation_that_ends_at_any_change_is_finished_by_the_next(
-    cluster: FakeCluster, manager: Make, at: int
-) -> None:
+def test_interrupted_installation_is_finished_by_the_next(cluster: FakeCluster, manager: Make, at: int) -> None:
     num = iter(range(1, 1000))
     cluster.refuses = lambda method, path: (409, "killed") if method == "PATCH" and next(num) >= at else None
     with pytest.raises(EngineError, match="killed"):
@@ -254,9 +250,7 @@ def test_an_installation_that_ends_at_any_change_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_a_removal_that_ends_at_any_change_is_finished_by_the_next(
-    cluster: FakeCluster, manager: Make, at: int
-) -> None:
+def test_interrupted_removal_is_finished_by_the_next(cluster: FakeCluster, manager: Make, at: int) -> None:
     manager().install(["gadgets"], quiet)
     num = iter(range(1, 1000))
     cluster.refuses = lambda method, path: (409, "killed") if method != "GET" and next(num) >= at else None
@@ -268,7 +262,7 @@ def test_a_removal_that_ends_at_any_change_is_finished_by_the_next(
     assert cluster.objects == {}
 
 
-def test_an_installation_that_ended_before_its_first_object_can_be_removed(cluster: FakeCluster, manager: Make) -> None:
+def test_installation_killed_before_its_first_object_can_be_removed(cluster: FakeCluster, manager: Make) -> None:
     cluster.refuses = lambda method, path: (409, "killed") if path.endswith(SPACE) and method == "PATCH" else None
     with pytest.raises(EngineError, match="killed"):
         manager().install(["gadgets"], quiet)
@@ -277,7 +271,7 @@ def test_an_installation_that_ended_before_its_first_object_can_be_removed(clust
     assert cluster.objects == {}
 
 
-def test_a_record_that_is_damaged_is_named(cluster: FakeCluster, manager: Make) -> None:
+def test_damaged_record_is_reported(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     record = cluster.objects[cluster.path("v1", "ConfigMap", "windlass-component-gadgets", "kube-system")]
     record["data"]["objects"] = "[[1]]"
@@ -286,7 +280,7 @@ def test_a_record_that_is_damaged_is_named(cluster: FakeCluster, manager: Make) 
     assert "kubectl" in caught.value.hint
 
 
-def test_a_component_that_another_process_works_on_is_left_to_it(cluster: FakeCluster, manager: Make) -> None:
+def test_component_in_use_by_another_process_is_refused(cluster: FakeCluster, manager: Make) -> None:
     manager().install(["gadgets"], quiet)
     record = cluster.objects[cluster.path("v1", "ConfigMap", "windlass-component-gadgets", "kube-system")]
     machine, host, pid, *_ = json.loads(record["data"]["worker"])
@@ -323,14 +317,14 @@ def test_storage_and_node_pools_are_generated_and_ready(cluster: FakeCluster, ma
 @pytest.mark.parametrize(
     ("text", "said"), [("a: [", "is not YAML"), ("kind: X\n", "no object of Kubernetes"), ("- 1\n", "no object")]
 )
-def test_manifests_that_are_none_are_refused(manager: Make, tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_manifests_are_refused(manager: Make, tmp_path: Path, text: str, said: str) -> None:
     its = manager()
     (tmp_path / "gadgets.yaml").write_text(text)
     with pytest.raises(EngineError, match=said):
         its.install(["gadgets"], quiet)
 
 
-def test_a_definition_that_was_just_created_is_not_ready() -> None:
+def test_new_crd_is_not_ready() -> None:
     assert readiness.of_object({"kind": "CustomResourceDefinition", "status": {"conditions": None}}) == (
         "not Established yet"
     )

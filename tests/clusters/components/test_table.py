@@ -1,4 +1,4 @@
-"""The table of components: order, sources, what a cluster is to have, and the values of the charts."""
+"""The component table: order, sources, selection, and chart values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def names(*asked: str) -> list[str]:
     return [one.name for one in ordered(asked)]
 
 
-def test_every_component_is_pinned_and_says_what_must_be_ready() -> None:
+def test_every_component_is_pinned_and_has_readiness_checks() -> None:
     for one in COMPONENTS:
         if isinstance(one.source, Generated):
             continue
@@ -45,7 +45,7 @@ def test_every_component_is_pinned_and_says_what_must_be_ready() -> None:
             assert f"/v{one.version}/" in one.source.url
 
 
-def test_what_a_component_needs_is_installed_before_it() -> None:
+def test_requirements_are_installed_before_a_component() -> None:
     assert names("trainer") == ["jobset", "trainer"]
     assert names("node-pools") == ["karpenter", "node-pools"]
     assert names("kueue") == ["kueue"], "Kueue queues what there is"
@@ -65,7 +65,7 @@ def test_an_unknown_name_and_a_cycle_are_refused() -> None:
         ordered(["jobset"], (one, BY_NAME["trainer"]))
 
 
-def test_a_cluster_has_karpenter_pools_and_load_balancers_where_terraform_made_them() -> None:
+def test_components_follow_from_the_terraform_outputs() -> None:
     assert set(default(VALUES)) == set(BY_NAME)
     bare = ClusterValues("lab", "eu-west-1", "vpc-1", "team")
     assert set(BY_NAME) - set(default(bare)) == {"karpenter", "node-pools", "aws-load-balancer-controller"}

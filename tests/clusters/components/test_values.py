@@ -1,4 +1,4 @@
-"""Outputs of Terraform as values, storage objects and node pools."""
+"""Terraform outputs become values, storage objects and node pools."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_values_come_from_the_outputs() -> None:
     assert found.tags == {"team": "vision", "windlass.dev/cluster": "lab", "windlass.dev/managed-by": "karpenter"}
 
 
-def test_what_terraform_did_not_make_is_absent() -> None:
+def test_missing_terraform_outputs_mean_absent_parts() -> None:
     absent = {name: None for name in OUTPUTS if name not in ("name", "region", "vpc_id")}
     found = values_of({**OUTPUTS, **absent})
     assert (found.efs, found.fsx, found.has_karpenter, found.namespace) == (None, None, False, "default")
@@ -56,7 +56,7 @@ def storage_of(values: ClusterValues) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["kind"], one["metadata"]["name"]): one for one in storage.objects(values)}
 
 
-def test_file_systems_become_volumes_that_only_their_claims_may_bind() -> None:
+def test_file_systems_become_volumes_reserved_for_their_claims() -> None:
     found = storage_of(values_of(OUTPUTS))
     assert list(found) == [
         ("StorageClass", "gp3"),
@@ -80,7 +80,7 @@ def test_file_systems_become_volumes_that_only_their_claims_may_bind() -> None:
     assert claim["spec"]["resources"]["requests"]["storage"] == "1200Gi"
 
 
-def test_without_an_access_point_volumes_are_made_on_demand_only() -> None:
+def test_without_an_access_point_volumes_are_only_created_on_demand() -> None:
     found = storage_of(values_of({**OUTPUTS, "efs_access_point_id": None, "fsx_id": None}))
     assert list(found) == [("StorageClass", "gp3"), ("StorageClass", "efs")]
     assert found["StorageClass", "efs"]["parameters"]["fileSystemId"] == "fs-1"
@@ -91,7 +91,7 @@ def made(pool: GpuPool) -> tuple[dict[str, Any], dict[str, Any]]:
     return node_class["spec"], node_pool["spec"]
 
 
-def test_a_gpu_pool_becomes_a_class_and_a_pool() -> None:
+def test_gpu_pool_becomes_a_node_class_and_a_node_pool() -> None:
     node_class, pool = made(gpu_pool("vision", POOL))
     assert node_class["instanceProfile"] == "lab-karpenter"
     assert "role" not in node_class, "Karpenter would make instance profiles, and leave them behind"
@@ -112,7 +112,7 @@ def test_a_gpu_pool_becomes_a_class_and_a_pool() -> None:
     assert pool["disruption"] == {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "300s"}
 
 
-def test_a_capacity_block_is_asked_for_by_its_reservation() -> None:
+def test_capacity_block_is_requested_by_its_reservation() -> None:
     block = {**POOL, "capacity": "capacity-block", "capacity_reservation_id": "cr-1", "taint": False, "max": None}
     node_class, pool = made(gpu_pool("block", block))
     assert node_class["capacityReservationSelectorTerms"] == [{"id": "cr-1"}]
@@ -128,7 +128,7 @@ def test_a_capacity_block_is_asked_for_by_its_reservation() -> None:
         ("BOTTLEROCKET_x86_64_NVIDIA", "bottlerocket@latest", "/dev/xvdb"),
     ],
 )
-def test_the_disk_of_images_is_that_of_the_operating_system(ami_type: str, alias: str, device: str) -> None:
+def test_image_volume_depends_on_the_operating_system(ami_type: str, alias: str, device: str) -> None:
     node_class, _ = made(gpu_pool("vision", {**POOL, "ami_type": ami_type}))
     assert node_class["amiSelectorTerms"] == [{"alias": alias}]
     assert node_class["blockDeviceMappings"][0]["deviceName"] == device

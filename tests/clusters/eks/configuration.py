@@ -1,4 +1,4 @@
-"""Copies of the Terraform configuration in which `terraform` runs, so that nothing is written into the package."""
+"""Copies the Terraform configuration, so that `terraform` writes nothing into the package."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ SERVICES: Final = (
     "budgets", "cloudcontrolapi", "cloudformation", "ec2", "ecr", "efs", "eks", "events", "fsx", "iam", "kms", "logs",
     "s3", "sqs", "sts",
 )  # fmt: skip
-"""The provider's names of the services that are called."""
+"""Provider names of the services that the configuration uses."""
 RESOURCE: Final = re.compile(r'^resource "(\w+)" "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 VARIABLE: Final = re.compile(r'^variable "(\w+)" \{\n(.*?)^\}', re.MULTILINE | re.DOTALL)
 
 
 def copied_to(folder: Path) -> Path:
-    """A copy of the configuration below `folder`."""
+    """Copies the configuration into a new folder below `folder`."""
     return Path(shutil.copytree(SOURCE, folder / "eks", ignore=shutil.ignore_patterns(".terraform*")))
 
 
 def text() -> str:
-    """All .tf files, one after the other."""
+    """Returns the text of all .tf files."""
     return "\n".join(path.read_text() for path in sorted(SOURCE.glob("*.tf")))
 
 
 def names() -> dict[str, str]:
-    """The pattern of each name by address."""
+    """Returns the name pattern of each resource by address."""
     return dict(json.loads((SOURCE / "names.json").read_text()))
 
 
 class Terraform:
-    """`terraform` in one folder."""
+    """Runs `terraform` in one folder."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self.folder = folder
         self._environ = dict(environ)
 
     def run(self, *arguments: str, exits: int = 0) -> str:
-        """What it writes; raise AssertionError with that where it exits otherwise."""
+        """Runs a command and returns its output; raises AssertionError with the output for another exit code."""
         done = subprocess.run(
             ["terraform", *arguments], cwd=self.folder, env=self._environ, capture_output=True, text=True, check=False
         )
@@ -53,5 +53,5 @@ class Terraform:
         return done.stdout
 
     def variables(self, values: Mapping[str, Any]) -> None:
-        """Write terraform.tfvars.json."""
+        """Writes terraform.tfvars.json."""
         (self.folder / "terraform.tfvars.json").write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""Lists what an account holds, service by service, as AWS's own listings show it."""
+"""Lists the objects of an account, service by service, with AWS's own list calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GONE: Final = {"deleted", "deleting", "terminated", "shutting-down"}
 
 
 def inventory(aws: Emulator) -> dict[str, list[str]]:
-    """The ids of all things by kind; what a service still lists although it is deleted is left out."""
+    """Returns the ids of all objects by kind, without deleted objects that a service still lists."""
     return {kind: sorted(of(aws)) for kind, of in LISTINGS.items()}
 
 
@@ -32,7 +32,7 @@ def _paged(service: str, call: str, key: str, name: str) -> Callable[[Emulator],
 
 
 def _keys(aws: Emulator) -> list[str]:
-    """Keys that wait for their deletion cost nothing."""
+    """Returns the keys of the account, without those pending deletion, which are free."""
     kms = aws.client("kms")
     keys = [kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"] for key in kms.list_keys()["Keys"]]
     return [key["KeyId"] for key in keys if key["KeyState"] != "PendingDeletion" and key["KeyManager"] == "CUSTOMER"]

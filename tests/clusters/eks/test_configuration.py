@@ -18,7 +18,7 @@ CHECKOV = ROOT / ".cache" / "checkov-env" / "bin" / "checkov"
 
 @pytest.fixture(scope="session")
 def initialised(tmp_path_factory: pytest.TempPathFactory, terraform: dict[str, str]) -> Terraform:  # noqa: F811
-    """A copy with the provider installed, one for all tests."""
+    """Returns a copy with the provider installed, shared by all tests."""
 
     def make() -> str:
         folder = copied_to(tmp_path_factory.mktemp("configuration"))
@@ -40,7 +40,7 @@ def test_the_configuration_is_valid(initialised: Terraform) -> None:
 
 
 @pytest.mark.slow
-def test_plans_of_the_main_shapes_are_as_asserted(initialised: Terraform) -> None:
+def test_terraform_tests_pass(initialised: Terraform) -> None:
     shown = initialised.run("test", "-no-color")
     assert re.search(r"Success! [1-9]\d* passed, 0 failed\.", shown), shown
 
@@ -57,7 +57,7 @@ def test_checkov_finds_nothing() -> None:
     assert report["summary"]["parsing_errors"] == 0
 
 
-def test_each_waiver_of_checkov_has_a_reason() -> None:
+def test_each_checkov_skip_has_a_reason() -> None:
     waivers = re.findall(r"#checkov:skip=(\w+)(.*)", text())
     assert waivers
     assert [check for check, reason in waivers if len(reason) < 30] == []
@@ -92,8 +92,8 @@ def test_each_name_is_used_by_the_resource_of_its_address() -> None:
         assert ("{key}" in pattern) == bool(re.search(r"\breplace\(local\.names\[", bodies[address])), address
 
 
-def test_keys_of_resources_come_from_no_other_resource() -> None:
-    """Else `terraform import` into an empty state fails: of a bucket that an earlier cluster has kept."""
+def test_for_each_keys_do_not_depend_on_resources() -> None:
+    """Otherwise `terraform import` into an empty state fails, for example for a kept bucket."""
     found = [
         f"{path.name}: {line.strip()}"
         for path in SOURCE.glob("*.tf")
@@ -109,7 +109,7 @@ def test_each_role_has_exclusive_policies() -> None:
     assert roles == set(re.findall(r"^    (\w+) += \{", exclusive, re.MULTILINE))
 
 
-def test_no_credentials_and_no_users_are_made() -> None:
+def test_configuration_creates_no_credentials_and_no_users() -> None:
     kinds = {kind for kind, _name, _body in RESOURCE.findall(text())}
     assert kinds.isdisjoint({"aws_iam_user", "aws_iam_access_key", "aws_key_pair", "aws_iam_user_policy"})
     assert not re.search(r"(access|secret)_key\s*=", text())

@@ -1,4 +1,4 @@
-"""The contents of a cluster, by the state of Terraform."""
+"""The contents of a cluster are read from the Terraform state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = "name: vision\nregion: us-west-2\nstate: {bucket: states}\n"
 LOGIN = """#!/bin/sh
 echo '{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential", "status": {"token": "t"}}'
 """
-"""In place of `aws eks get-token`."""
+"""Stand-in for `aws eks get-token`."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster
 
 
 def state(**types: dict[str, Any]) -> list[Any]:
-    """A state with one resource of each of these types."""
+    """Returns a state with one resource of each given type."""
     made = [
         {"mode": "managed", "type": type, "name": "main", "instances": [{"attributes": values}]}
         for type, values in types.items()
@@ -46,7 +46,7 @@ def eks(url: str) -> dict[str, Any]:
     return {"id": "vision", "endpoint": url, "certificate_authority": [{"data": "Q0E="}]}
 
 
-def test_the_state_names_the_api_server_and_the_file_systems() -> None:
+def test_api_server_and_file_systems_are_read_from_the_state() -> None:
     made = state(
         aws_eks_cluster=eks("https://x"),
         aws_vpc={"id": "vpc-1"},

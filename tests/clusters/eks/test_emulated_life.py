@@ -1,6 +1,6 @@
-"""The configuration is applied, planned, changed and destroyed by the real provider in an emulated account.
+"""The real provider applies, plans, changes and destroys the configuration in an emulated account.
 
-FSx is applied apart, and not destroyed: provider 5.100 waits ten minutes for that, whatever the account answers.
+FSx is applied separately and not destroyed: provider 5.100 waits ten minutes for it, whatever the account responds.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ VALUES: dict[str, Any] = {
     "tags": {"team": "vision"},
     "bucket_force_destroy": True,
 }
-"""Everything but FSx and S3 Files."""
+"""Variables with all options except FSx and S3 Files."""
 
 
 @pytest.fixture
 def configuration(tmp_path: Path, terraform: dict[str, str], aws: Emulator) -> Terraform:  # noqa: F811
-    """A folder that is initialised, and whose provider is pointed at the emulated account."""
+    """Returns an initialized folder whose provider uses the emulated account."""
     login = {name: value for name, value in aws.environ.items() if name != "AWS_ENDPOINT_URL"}
     made = Terraform(copied_to(tmp_path), terraform | login)
     made.variables(with_endpoints(aws, VALUES))
@@ -69,7 +69,7 @@ def with_endpoints(aws: Emulator, values: dict[str, Any]) -> dict[str, Any]:  # 
 
 
 def planned(configuration: Terraform) -> dict[str, list[str]]:
-    """The actions of a plan by address; those that do nothing are left out."""
+    """Returns the actions of a plan by address, without no-ops."""
     configuration.run("plan", "-no-color", "-out", "plan")
     plan = json.loads(configuration.run("show", "-json", "plan"))
     changes = {change["address"]: change["change"]["actions"] for change in plan["resource_changes"]}
@@ -77,7 +77,7 @@ def planned(configuration: Terraform) -> dict[str, list[str]]:
 
 
 @pytest.mark.nightly
-def test_an_emulated_cluster_is_applied_changed_and_destroyed_without_a_trace(
+def test_emulated_cluster_is_applied_changed_and_destroyed_without_leftovers(
     configuration: Terraform,
     aws: Emulator,  # noqa: F811
 ) -> None:
@@ -91,7 +91,7 @@ def test_an_emulated_cluster_is_applied_changed_and_destroyed_without_a_trace(
     assert_names_and_tags(aws, outputs)
     assert_policies_fit_and_name_their_resources(aws)
 
-    configuration.run("plan", "-detailed-exitcode", "-no-color")  # exits with 2 where anything is to change
+    configuration.run("plan", "-detailed-exitcode", "-no-color")  # exits with 2 if there are changes
 
     aws.client("s3").delete_public_access_block(Bucket=outputs["bucket"])
     aws.client("eks").delete_addon(clusterName="vision", addonName="coredns")
@@ -119,7 +119,7 @@ def test_an_emulated_cluster_is_applied_changed_and_destroyed_without_a_trace(
 
 
 def assert_names_and_tags(aws: Emulator, outputs: dict[str, Any]) -> None:  # noqa: F811
-    """What can be asked for by its name, or by its tags, is found so without the state."""
+    """Checks that resources with names or tags can be found by them, without the state."""
     ec2 = aws.client("ec2")
     own = [{"Name": "tag:windlass.dev/cluster", "Values": ["vision"]}]
     assert [vpc["VpcId"] for vpc in ec2.describe_vpcs(Filters=own)["Vpcs"]] == [outputs["vpc_id"]]
@@ -134,7 +134,7 @@ def assert_names_and_tags(aws: Emulator, outputs: dict[str, Any]) -> None:  # no
 
 
 INLINE_CHARACTERS = 10_240
-"""Of all inline policies of a role together, without spaces: more is refused by IAM, and taken by the emulator."""
+"""Limit of all inline policies of a role together, not counting spaces. IAM enforces it, the emulator does not."""
 UNNAMED = {
     ("vision-run", "Login"),
     ("vision-karpenter", "Read"),
@@ -144,7 +144,7 @@ UNNAMED = {
     ("vision-sagemaker", "Login"),
     ("vision-sagemaker", "Metrics"),
 }
-"""Statements of roles whose actions AWS does not let name a resource."""
+"""Role statements whose actions do not support resources in AWS."""
 
 
 def assert_policies_fit_and_name_their_resources(aws: Emulator) -> None:  # noqa: F811
@@ -161,7 +161,7 @@ def assert_policies_fit_and_name_their_resources(aws: Emulator) -> None:  # noqa
 
 
 @pytest.mark.nightly
-def test_an_emulated_fsx_is_linked_to_the_bucket_and_planned_clean(
+def test_emulated_fsx_is_linked_to_the_bucket_and_its_second_plan_is_clean(
     configuration: Terraform,
     aws: Emulator,  # noqa: F811
 ) -> None:

@@ -1,4 +1,4 @@
-"""Policies that others attach to roles of the cluster are drift, and an apply removes them (emulated)."""
+"""Policies attached to roles outside Terraform are drift, and an apply removes them (emulated)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXCLUSIVE = ("aws_iam_role_policies_exclusive.main", "aws_iam_role_policy_attach
 ADMINISTRATOR = "arn:aws:iam::aws:policy/AdministratorAccess"
 
 
-def test_rights_that_others_give_to_roles_are_drift_and_taken_away_emulated(
+def test_foreign_policies_on_roles_are_drift_and_removed_emulated(
     tmp_path: Path, terraform: dict[str, str], aws: Emulator
 ) -> None:
     iam = aws.client("iam")
@@ -37,7 +37,7 @@ def test_rights_that_others_give_to_roles_are_drift_and_taken_away_emulated(
     made.run("init", "-no-color")
     targets = [f"-target={address}" for address in EXCLUSIVE]
     made.run("apply", "-auto-approve", "-no-color", *targets)
-    made.run("plan", "-detailed-exitcode", "-no-color", *targets)  # exits with 2 where anything is to change
+    made.run("plan", "-detailed-exitcode", "-no-color", *targets)  # exits with 2 if there are changes
     before = rights(iam)
     assert before["vision-run"] == (["bucket"], [])
 
@@ -59,7 +59,7 @@ def test_rights_that_others_give_to_roles_are_drift_and_taken_away_emulated(
 
 
 def rights(iam: Any) -> dict[str, tuple[list[str], list[str]]]:
-    """Inline and attached policies of each role."""
+    """Returns the inline and attached policies of each role."""
     return {
         name: (
             sorted(iam.list_role_policies(RoleName=name)["PolicyNames"]),

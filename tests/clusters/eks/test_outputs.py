@@ -1,4 +1,4 @@
-"""What Terraform has made, as a target, a kubeconfig and values."""
+"""Terraform outputs become a target, a kubeconfig and values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VALUES: dict[str, Any] = {
     "run_role_arn": "arn:aws:iam::123456789012:role/vision-run",
     "node_role_arn": "arn:aws:iam::123456789012:role/vision-node",
 }
-"""Of a cluster without options: Terraform leaves out what is null."""
+"""Outputs of a cluster without options: Terraform omits null outputs."""
 CLUSTER = parse_cluster("name: vision\nregion: us-west-2\nstorage: {fsx: {prefix: train/}}\n")
 
 
@@ -46,7 +46,7 @@ def test_null_outputs_are_none() -> None:
     assert (found.efs_id, found.karpenter, found.zones) == (None, None, ("us-west-2a", "us-west-2b"))
 
 
-def test_outputs_are_read_again_from_their_file() -> None:
+def test_outputs_survive_a_round_trip_through_their_file() -> None:
     from dataclasses import asdict
 
     karpenter = {"queue_name": "q", "instance_profile": "p"}
@@ -56,19 +56,19 @@ def test_outputs_are_read_again_from_their_file() -> None:
     assert Outputs.of(json.loads(json.dumps(asdict(found)))) == found
 
 
-def test_missing_outputs_are_named() -> None:
+def test_missing_outputs_are_reported() -> None:
     with pytest.raises(EngineError, match="has no outputs bucket, vpc_id: the cluster is not complete"):
         Outputs.of({name: value for name, value in VALUES.items() if name not in ("vpc_id", "bucket")})
 
 
-def test_the_target_is_one_that_a_targets_file_may_have() -> None:
+def test_target_is_valid_in_a_targets_file() -> None:
     bare = parsed({"vision": target(Outputs.of(VALUES), CLUSTER, "/home/ada/kubeconfig")})
     assert isinstance(bare, KubernetesTarget)
     assert (bare.context, bare.namespace, bare.kubeconfig) == ("vision", "training", "/home/ada/kubeconfig")
     assert (bare.storage, bare.data, bare.file_systems) == ("s3://windlass-vision-123456789012/windlass/", None, ())
 
 
-def test_a_target_with_file_systems_stages_data_in_the_fastest() -> None:
+def test_target_stages_data_in_its_fastest_file_system() -> None:
     fsx = {"fsx_id": "fs-0123456789abcdef0", "fsx_dns_name": "fs.example", "fsx_mount_name": "abcd", "efs_id": "fs-1"}
     full = parsed({"vision": target(Outputs.of({**VALUES, **fsx}), CLUSTER, "/k")})
     assert full.data.claim == "fsx"
@@ -77,7 +77,7 @@ def test_a_target_with_file_systems_stages_data_in_the_fastest() -> None:
     assert (system.dns_name, system.mount_name, system.path) == ("fs.example", "abcd", FSX_PATH)
 
 
-def test_the_target_of_sagemaker_is_there_with_its_role() -> None:
+def test_sagemaker_target_exists_only_with_its_role() -> None:
     assert sagemaker_target(Outputs.of(VALUES)) is None
     role = "arn:aws:iam::123456789012:role/vision-sagemaker"
     entry = sagemaker_target(Outputs.of({**VALUES, "sagemaker_role_arn": role}))
@@ -87,7 +87,7 @@ def test_the_target_of_sagemaker_is_there_with_its_role() -> None:
     assert (found.role, found.region) == (role, "us-west-2")
 
 
-def test_the_kubeconfig_holds_no_secret_and_is_read_like_others(tmp_path: Path) -> None:
+def test_kubeconfig_contains_no_secret_and_is_readable(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(json.dumps(kubeconfig(Outputs.of(VALUES))))
     found = read_context("vision", str(path))

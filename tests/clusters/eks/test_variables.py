@@ -1,4 +1,4 @@
-"""What a cluster file becomes for Terraform."""
+"""A cluster file is translated into Terraform variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(text: str) -> dict[str, Any]:
     return variables(parse_cluster(text))
 
 
-def test_the_variables_are_those_that_the_configuration_declares() -> None:
+def test_variables_match_the_declarations_in_the_configuration() -> None:
     text = (files("windlass.clusters") / "eks" / "variables.tf").read_text()
     declared = set(re.findall(r'^variable "(\w+)"', text, re.MULTILINE))
     given = set(made(SHORT))
@@ -40,7 +40,7 @@ def test_the_variables_are_those_that_the_configuration_declares() -> None:
     assert declared - given <= DEFAULTED, "those have defaults there"
 
 
-def test_defaults_are_left_to_the_file_alone() -> None:
+def test_defaults_come_only_from_the_cluster_file() -> None:
     found = made(SHORT)
     assert (found["zones"], found["gpu_pools"], found["efs"], found["fsx"]) == ([], {}, None, None)
     assert found["system_nodes"] == {"instance_types": ["m7i.large"], "min": 2, "max": 4, "disk_gib": 50}
@@ -48,7 +48,7 @@ def test_defaults_are_left_to_the_file_alone() -> None:
     assert (found["repositories"], found["bucket_name"], found["endpoints"]) == (["vision"], "", {})
 
 
-def test_a_capacity_block_has_efa_in_a_placement_group_and_fast_disks() -> None:
+def test_capacity_block_uses_efa_a_placement_group_and_fast_disks() -> None:
     assert made(SHORT + BLOCK)["gpu_pools"] == {
         "p5": {
             "instance_types": ["p5.48xlarge"],
@@ -69,7 +69,7 @@ def test_a_capacity_block_has_efa_in_a_placement_group_and_fast_disks() -> None:
     }
 
 
-def test_pools_of_karpenter_are_no_node_groups() -> None:
+def test_karpenter_pools_do_not_become_node_groups() -> None:
     assert made(SHORT + "gpus: [{name: a, instances: [g5.xlarge]}]\n")["gpu_pools"] == {}
 
 
@@ -82,7 +82,7 @@ def test_pools_of_karpenter_are_no_node_groups() -> None:
         ("g5g.16xlarge", 0, True, "AL2023_ARM_64_NVIDIA"),
     ],
 )
-def test_what_follows_from_an_instance_type(instance: str, efa: int, pull: bool, ami: str) -> None:
+def test_pool_settings_are_derived_from_the_instance_type(instance: str, efa: int, pull: bool, ami: str) -> None:
     pool = f"gpus: [{{name: a, instances: [{instance}], provision: node-group}}]\n"
     [found] = made(SHORT + pool)["gpu_pools"].values()
     assert (found["efa_interfaces"], found["parallel_pull"], found["ami_type"]) == (efa, pull, ami)
@@ -95,7 +95,7 @@ def test_efa_can_be_turned_off() -> None:
     assert (found["efa_interfaces"], found["placement_group"]) == (0, False)
 
 
-def test_file_systems_and_budget() -> None:
+def test_file_systems_and_budget_become_variables() -> None:
     text = "storage: {efs: {throughput: bursting}, fsx: {size: 2400GiB, deployment: persistent-2, throughput: 250}}\n"
     found = made(f"{SHORT}{text}budget: {{limit: 500, email: team@example.com}}\n")
     assert found["efs"] == {"throughput": "bursting"}

@@ -1,4 +1,4 @@
-"""For each statement, what Terraform cannot do without it; or why that cannot be seen in the emulator."""
+"""For each policy statement, the Terraform operation that fails without it, or why the emulator cannot show that."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any, Final
 
 
 class Step(StrEnum):
-    """What is done without the statement."""
+    """Operation that is tried without the statement."""
 
     MAKE = "make"
     """Apply the target in an empty account."""
     CHANGE = "change"
-    """Apply it with all rights; then, with other variables, without the statement."""
+    """Apply with all permissions, then apply changed variables without the statement."""
     DESTROY = "destroy"
-    """Apply it with all rights; then destroy it without the statement."""
+    """Apply with all permissions, then destroy without the statement."""
     STATE = "state"
-    """Plan, with the state in a bucket."""
+    """Plan with the state in a bucket."""
     EXPORT = "export"
     """Export the files of FSx, as `down` does."""
     RECOVER = "recover"
-    """Take up again what a killed command has left."""
+    """Recover from a killed command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """How a missing statement is seen."""
+    """How a missing statement shows."""
 
     target: str
-    """The address that Terraform is given."""
+    """Target address for Terraform."""
     step: Step = Step.MAKE
     change: Mapping[str, Any] = field(default_factory=dict)
-    """Variables that change."""
+    """Changed variables."""
 
 
 NETWORK, KEY = "aws_vpc.main", "aws_kms_key.main"
@@ -88,7 +88,7 @@ CASES: Final = {
     "OwnBudget": Case("aws_budgets_budget.main"),
     "FindKeptBuckets": Case("aws_s3_bucket.main", Step.RECOVER, {"s3_files": False}),
 }
-"""Statements that are missed, by their Sid."""
+"""Cases by the Sid of the required statement."""
 NO_CALL: Final = "the emulator makes no calls of its own with the caller's rights"
 UNSEEN: Final = {
     "LaunchFromOwnTemplates": "EKS tries the launch template, and the emulated one does not",
@@ -105,4 +105,4 @@ UNSEEN: Final = {
     "S3Files": f"Cloud Control: {NO_CALL}",
     "PassRolesToElasticfilesystem": f"Cloud Control: {NO_CALL}",
 }
-"""Statements that are not missed in the emulator, each with the reason."""
+"""Statements that the emulator does not require, each with the reason."""

@@ -1,4 +1,4 @@
-"""Cluster files whose policies are tested, and all that their policies allow."""
+"""Cluster files whose policies are tested, and the actions that their policies allow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.spec.parse import parse_cluster
 
 ACCOUNT: Final = "123456789012"
 SMALL: Final = "name: vision\nregion: us-east-1\ncomponents: [jobset]\n"
-"""Nothing that can be left out."""
+"""Cluster file with only the required parts."""
 EVERYTHING: Final = """\
 name: vision
 region: us-east-1
@@ -22,14 +22,14 @@ sagemaker: true
 budget: {limit: 1000, email: someone@example.com}
 state: {bucket: team-state, prefix: clusters}
 """
-"""All that a cluster file may ask for."""
+"""Cluster file with every option."""
 
 
 def cluster(text: str = EVERYTHING) -> Cluster:
-    """A cluster file as its model."""
+    """Parses a cluster file."""
     return parse_cluster(text, "cluster.yaml")
 
 
 def every_action() -> set[str]:
-    """All actions of all policies."""
+    """Returns the actions of all policies."""
     return {action for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose) for action in one.actions}

@@ -1,4 +1,5 @@
-"""The life of a cluster as a limited user, in phases; by hand it writes the calls of each phase to recorded.json.
+"""Life cycle of a cluster as a limited user, in phases; run by hand, it records the calls of each phase in
+recorded.json.
 
 python -m tests.clusters.policies.life FOLDER
 """
@@ -38,7 +39,8 @@ FILE: Final[dict[str, Any]] = {
     "budget": {"limit": 1000, "email": "someone@example.com"},
     "tags": {"owner": "platform"},
 }
-"""Everything but FSx, which provider 5.100 needs ten minutes to destroy, and S3 Files, which is not emulated."""
+"""Cluster with every option except FSx, which provider 5.100 needs ten minutes to destroy, and S3 Files, which is not
+emulated."""
 CHANGED: Final[dict[str, Any]] = {
     **FILE,
     "kubernetes": "1.35",
@@ -51,11 +53,11 @@ CHANGED: Final[dict[str, Any]] = {
     "namespace": "research",
     "tags": {"team": "vision"},
 }
-"""The same cluster, with all changed that Terraform changes in place."""
+"""The same cluster with every change that Terraform makes in place."""
 
 
 def life(user: LimitedUser, root_s3: Any) -> Iterator[tuple[str, set[str], str]]:
-    """Each phase: its name, the actions that were called, and what went wrong, or nothing."""
+    """Yields each phase: its name, the actions called, and the error, which is empty for success."""
     (user.folder / "cluster.yaml").write_text(json.dumps(FILE))
     steps: list[tuple[str, list[str]]] = [
         ("up", ["up", "--yes", "--no-components"]),
@@ -76,7 +78,7 @@ def life(user: LimitedUser, root_s3: Any) -> Iterator[tuple[str, set[str], str]]
         done = user.windlass("cluster", *arguments)
         calls = user.calls(before)
         denied = {action for action, is_denied in calls if is_denied} - ALWAYS
-        is_well = done.returncode == 0 or phase == "status"  # there is no API server to answer it
+        is_well = done.returncode == 0 or phase == "status"  # no API server is available for status
         wrong = "" if is_well else f"{done.stdout[-1500:]}{done.stderr[-2500:]}"
         wrong += f" denied: {sorted(denied)}" if denied else ""
         yield phase, {action for action, _ in calls} - ALWAYS, wrong
@@ -89,11 +91,11 @@ LOST: Final = {
     "aws_iam_role_policy",
     "aws_eks_pod_identity_association",
 }
-"""Types of resources that the state does not know after the kill."""
+"""Resource types that are missing in the state after the kill."""
 
 
 def lose(folder: Path) -> None:
-    """Leave a folder as after a kill: the command has not ended, and the state lacks what was made last."""
+    """Changes a folder as a kill would: the command is unfinished, and the state lacks the latest resources."""
     (folder / UNFINISHED).write_text("{}")
     path = folder / "terraform.tfstate"
     state = json.loads(path.read_text())
@@ -103,12 +105,12 @@ def lose(folder: Path) -> None:
 
 
 def recorded() -> dict[str, set[str]]:
-    """The actions of each phase, as they were recorded."""
+    """Returns the recorded actions of each phase."""
     return {phase: set(actions) for phase, actions in json.loads(RECORDED.read_text()).items()}
 
 
 def main(folder: Path) -> None:
-    """Record."""
+    """Records the actions of all phases."""
     folder.mkdir(parents=True)
     with emulated_aws(folder / "aws", auth=True, environ=emulated_environ(folder)) as aws:
         user = LimitedUser(aws, folder, terraform_environ(folder / "terraform"))

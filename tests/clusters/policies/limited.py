@@ -1,4 +1,4 @@
-"""A user of an emulated account who may do what given policies say, and `windlass cluster` run as that user."""
+"""A user of an emulated account with given policies, and `windlass cluster` run as that user."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from windlass.spec.cluster import Cluster
 
 USER: Final = "platform"
 CALLS: Final = "calls.jsonl"
-"""The emulator's record of its decisions; below the folder of the test."""
+"""Log of the emulator's authorization decisions, in the folder of the test."""
 ALWAYS: Final = frozenset({"sts:GetCallerIdentity", "iam:GetUser"})
-"""The first needs no right. The second is asked by the provider only where it is told to skip AWS's own checks, as with
-an emulator, and what it answers does not matter."""
+"""Actions that need no policy. GetCallerIdentity is always allowed. The provider calls GetUser only if AWS's own checks
+are skipped, as with an emulator, and ignores the response."""
 
 
 class LimitedUser:
-    """A user without rights, until policies are attached."""
+    """A user without permissions until policies are attached."""
 
     def __init__(self, aws: Emulator, folder: Path, terraform: Mapping[str, str]) -> None:
         self._aws, self.folder = aws, folder
@@ -44,7 +44,7 @@ class LimitedUser:
         }
 
     def attach(self, documents: Iterable[Document]) -> None:
-        """Make managed policies of the documents, and attach them: all that the user has."""
+        """Creates managed policies from documents, and attaches them in place of all earlier ones."""
         iam = self._aws.client("iam")
         for one in iam.list_attached_user_policies(UserName=USER)["AttachedPolicies"]:
             iam.detach_user_policy(UserName=USER, PolicyArn=one["PolicyArn"])
@@ -55,11 +55,11 @@ class LimitedUser:
             iam.attach_user_policy(UserName=USER, PolicyArn=arn)
 
     def attach_for(self, cluster: Cluster, *purposes: Purpose) -> None:
-        """Attach what `windlass cluster policy` prints."""
+        """Attaches the policies that `windlass cluster policy` prints."""
         self.attach([one for purpose in purposes for one in policies(cluster, ACCOUNT, purpose)])
 
     def windlass(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `windlass` in the folder."""
+        """Runs `windlass` in the folder."""
         return subprocess.run(
             [sys.executable, "-m", "windlass", *arguments],
             cwd=self.folder,
@@ -70,7 +70,7 @@ class LimitedUser:
         )
 
     def calls(self, since: int = 0) -> list[tuple[str, bool]]:
-        """Actions that this user was checked for, each with whether it was denied; the first `since` left out."""
+        """Returns the checked actions of this user, each with whether it was denied, without the first `since`."""
         path = self.folder / CALLS
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         own = [(str(one["action"]), bool(one["denied"])) for one in lines if one["key"] == self.key]
@@ -78,5 +78,5 @@ class LimitedUser:
 
 
 def emulated_environ(folder: Path) -> dict[str, str]:
-    """Variables by which an emulator records what it decides."""
+    """Returns environment variables that make an emulator log its decisions."""
     return {"FAKEAWS_CALLS": os.fspath(folder / CALLS)}

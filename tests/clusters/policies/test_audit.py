@@ -1,4 +1,4 @@
-"""The policy that an audit needs: made of what finders declare, and it changes nothing."""
+"""The audit's policy is built from the declared operations of finders, and is read-only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_statements_name_each_action_once_and_a_service_each() -> None:
         assert one["Effect"] == "Allow"
 
 
-def test_names_of_iam_are_used() -> None:
+def test_actions_use_iam_prefixes() -> None:
     actions = audit_actions()
     assert "elasticloadbalancing:DescribeLoadBalancers" in actions
     assert "elasticfilesystem:DescribeFileSystems" in actions
@@ -56,13 +56,13 @@ TOKENS = {"NextToken", "nextToken", "Marker", "NextMarker", "IsTruncated", "Cont
 
 
 def listings() -> set[tuple[str, str, str]]:
-    """Client, operation and member of each listing in the finders' code."""
+    """Returns client, operation and member of each listing in the finders' source code."""
     folder = Path(windlass.clusters.audit.finders.__file__).parent
     files = [*folder.glob("*.py"), folder.parent / "locate.py"]
     return {found for path in files for found in LISTED.findall(path.read_text())}
 
 
-def test_each_listing_reads_all_pages_and_a_member_that_the_answer_has() -> None:
+def test_each_listing_is_paginated_and_reads_an_existing_member() -> None:
     found = listings()
     assert len(found) > 40
     with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws:
@@ -73,25 +73,25 @@ def test_each_listing_reads_all_pages_and_a_member_that_the_answer_has() -> None
             assert client.can_paginate(operation) or not TOKENS & set(shape.members), operation
 
 
-def test_a_kind_is_in_the_table_once() -> None:
+def test_each_kind_is_in_the_table_once() -> None:
     names = [(one.service, one.kind) for one in FINDERS]
     assert len(names) == len(set(names))
 
 
-def test_a_call_that_a_finder_does_not_declare_is_refused() -> None:
+def test_undeclared_call_of_a_finder_is_refused() -> None:
     with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws:
         ask = Ask(Asker(aws, None), "ec2", "volume", ("ec2:DescribeVolumes",))  # type: ignore[arg-type]
         with pytest.raises(WindlassError, match="does not declare ec2:DeleteVolume"):
             ask.get("ec2", "delete_volume", VolumeId="vol-1")
 
 
-def test_recorded_answers_have_the_same_calls() -> None:
+def test_recorded_stub_has_all_call_methods() -> None:
     calls = {name for name, value in vars(Ask).items() if callable(value) and not name.startswith("_")}
     assert {"items", "get", "tags", "each"} <= calls
     assert {"items", "get", "tags", "each"} <= set(vars(Recorded))
 
 
-def test_boto3_is_imported_by_the_first_client_only() -> None:
-    """Commands that ask nothing of AWS start without it."""
+def test_boto3_is_imported_only_for_the_first_client() -> None:
+    """Commands that do not use AWS start without importing boto3."""
     code = "import sys, windlass.clusters.audit; print([m for m in ('boto3', 'botocore') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""The policy of an audit, against an emulated account that enforces policies (not AWS)."""
+"""The audit's policy is sufficient and minimal in an emulated account that enforces policies (not AWS)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = {"windlass.dev/cluster": "train"}
 
 @dataclass(frozen=True)
 class Auditor:
-    """A user of an emulated account with leaks, who may do what its one policy says."""
+    """A user with a single policy, in an emulated account with leaks."""
 
     aws: Emulator
     environ: dict[str, str]
@@ -64,7 +64,7 @@ def auditor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Auditor]:
         yield Auditor(aws, aws.environ | keys)
 
 
-def test_an_audit_with_exactly_its_policy_has_no_open_question_emulated(auditor: Auditor) -> None:
+def test_audit_with_exactly_its_policy_has_no_unknowns_emulated(auditor: Auditor) -> None:
     auditor.allow(audit_statements())
     report = auditor.audit()
     assert report.unknown == ()
@@ -76,7 +76,7 @@ def test_an_audit_with_exactly_its_policy_has_no_open_question_emulated(auditor:
     }, "kinds that the emulator has no object of"
 
 
-def test_an_audit_calls_what_its_policy_names_and_nothing_else_emulated(auditor: Auditor) -> None:
+def test_audit_calls_exactly_the_actions_in_its_policy_emulated(auditor: Auditor) -> None:
     auditor.allow(audit_statements())
     called: set[str] = set()
 
@@ -89,12 +89,12 @@ def test_an_audit_calls_what_its_policy_names_and_nothing_else_emulated(auditor:
             return made
 
     auditor.audit(Reporting)
-    called.remove("sts:GetCallerIdentity")  # needs no permission
+    called.remove("sts:GetCallerIdentity")  # this action needs no permission
     assert called <= set(audit_actions())
     assert set(audit_actions()) - called == set()
 
 
-def test_a_login_without_any_right_knows_nothing_and_says_so_emulated(auditor: Auditor) -> None:
+def test_audit_without_permissions_reports_everything_as_unknown_emulated(auditor: Auditor) -> None:
     auditor.allow([{"Effect": "Allow", "Action": "sqs:SendMessage", "Resource": "*"}])
     report = auditor.audit()
     assert report.found == ()
@@ -104,11 +104,11 @@ def test_a_login_without_any_right_knows_nothing_and_says_so_emulated(auditor: A
 
 
 PRICE_ONLY = {"eks:DescribeClusterVersions"}
-"""The cluster is named without it; only whether its version has extended support is not known."""
+"""Actions that only affect the price: without them the cluster is reported, but not whether it has extended support."""
 
 
 def rounds() -> list[set[str]]:
-    """All actions in groups of which none needs the answer of another: listings first, then what is asked of each."""
+    """Returns all actions in groups that do not depend on each other: listings first, then calls per object."""
     place: dict[str, int] = {}
     for finder in FINDERS:
         for index, call in enumerate(finder.asks):
@@ -119,7 +119,7 @@ def rounds() -> list[set[str]]:
 
 
 @pytest.mark.parametrize("taken", rounds(), ids=lambda one: f"{len(one)}-{min(one)}")
-def test_each_action_that_is_taken_away_is_an_open_question_emulated(auditor: Auditor, taken: set[str]) -> None:
+def test_each_denied_action_is_reported_as_unknown_emulated(auditor: Auditor, taken: set[str]) -> None:
     rest = [{**one, "Action": [each for each in one["Action"] if each not in taken]} for one in audit_statements()]
     auditor.allow([one for one in rest if one["Action"]])
     report = auditor.audit()
@@ -139,7 +139,7 @@ def test_one_denied_listing_hides_nothing_else_emulated(auditor: Auditor) -> Non
     assert {one for one in everything if not one.startswith("vol-")} == {one.id for one in report.found}
 
 
-def test_tags_that_may_not_be_read_of_two_roles_are_one_question_emulated(auditor: Auditor) -> None:
+def test_unreadable_tags_of_two_roles_are_one_unknown_emulated(auditor: Auditor) -> None:
     auditor.aws.client("iam").create_role(RoleName="another", AssumeRolePolicyDocument=_trust())
     deny = {"Effect": "Deny", "Action": "iam:ListRoleTags", "Resource": "*"}
     auditor.allow([*audit_statements(), deny])

@@ -1,4 +1,4 @@
-"""The policy of doctor, in an emulated account that enforces policies: enough, and none of it needless."""
+"""The policy of doctor is sufficient and minimal in an emulated account that enforces policies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ region: us-east-1
 gpus: [{name: gpus, instances: [g5.12xlarge], max: 8}]
 """
 ANOTHER_QUOTA: Final = FILE.replace("g5.12xlarge", "p4d.24xlarge")
-"""Instances of which no larger quota was requested yet."""
+"""Cluster file with an instance type for which no quota increase was requested yet."""
 UNSEEN: Final = {"ReadDefaultQuotas": "asked where AWS has no value for the account, and the emulator always has one"}
-"""Statements that are not missed in the emulator, each with the reason."""
+"""Statements that the emulator does not require, each with the reason."""
 GIVEN: Final = statements(cluster(FILE), ACCOUNT, Purpose.DOCTOR)
 ROLE: Final = f"arn:aws:iam::{ACCOUNT}:role/vision-run"
 TRUST: Final = json.dumps({"Version": "2012-10-17", "Statement": []})
@@ -32,7 +32,7 @@ TRUST: Final = json.dumps({"Version": "2012-10-17", "Statement": []})
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An account with a small quota, a cluster, the role of its runs, and a user."""
+    """Yields an account with a small quota, a cluster, the role of its runs, and a user."""
     quotas = {"FAKEAWS_QUOTAS": "L-1216C47A=64,L-DB2E81BA=64,L-417A185B=64"}
     with emulated_aws(tmp_path_factory.mktemp("aws"), auth=True, environ=quotas) as aws:
         role = aws.client("iam").create_role(RoleName="vision-run", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
@@ -44,7 +44,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 
 def findings(emulator: Emulator, allowed: list[Statement], file: str = FILE) -> list[Finding]:
-    """What doctor finds, and what its offers do, as a user with these statements."""
+    """Returns the findings of doctor, and the results of its offers, for a user with these statements."""
     iam = emulator.client("iam")
     policy = json.dumps({"Version": "2012-10-17", "Statement": [one.as_json() for one in allowed]})
     iam.put_user_policy(UserName="checker", PolicyName="doctor", PolicyDocument=policy)
@@ -66,13 +66,13 @@ def _done(one: Finding) -> Finding:
 
 
 def undone(emulator: Emulator) -> None:
-    """Remove the association that an offer has made."""
+    """Removes the association that an offer created."""
     eks = emulator.client("eks")
     for one in eks.list_pod_identity_associations(clusterName="vision")["associations"]:
         eks.delete_pod_identity_association(clusterName="vision", associationId=one["associationId"])
 
 
-def test_doctor_with_exactly_its_policy_leaves_nothing_unknown_emulated(emulator: Emulator) -> None:
+def test_doctor_with_exactly_its_policy_completes_all_checks_emulated(emulator: Emulator) -> None:
     seen = findings(emulator, list(GIVEN))
     undone(emulator)
     assert [one for one in seen if "unknown" in one.found] == []
@@ -81,7 +81,7 @@ def test_doctor_with_exactly_its_policy_leaves_nothing_unknown_emulated(emulator
 
 
 @pytest.mark.parametrize("sid", [one.sid for one in GIVEN if one.sid not in UNSEEN])
-def test_without_a_statement_doctor_says_what_it_may_not_ask_emulated(emulator: Emulator, sid: str) -> None:
+def test_doctor_without_a_statement_reports_the_denied_action_emulated(emulator: Emulator, sid: str) -> None:
     [missing] = [one for one in GIVEN if one.sid == sid]
     rest = [one for one in GIVEN if one is not missing]
     seen = findings(emulator, rest, ANOTHER_QUOTA if sid == "RequestQuotas" else FILE)

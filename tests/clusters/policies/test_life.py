@@ -1,4 +1,4 @@
-"""A whole life of a cluster under exactly the printed policies (emulated); and all that they allow is called in it."""
+"""The printed policies allow exactly the calls of a cluster's whole life cycle (emulated)."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def allowed(purpose: Purpose) -> set[str]:
 
 
 def seen() -> set[str]:
-    """What `up`, `status`, a change, recovery and `down` have called; the audit of `down` left out."""
+    """Returns the actions called by `up`, `status`, a change, a recovery and `down`, without the audit."""
     found = recorded()
     return set().union(*(found[phase] for phase in ("up", "status", "change", "recover"))) | (
         found["down"] - found["audit"]
     )
 
 
-def test_nothing_in_a_policy_is_unused_without_a_reason() -> None:
+def test_unused_policy_actions_have_a_reason() -> None:
     assert allowed(Purpose.UP) - seen() - set(UNSEEN) == set()
     assert all(UNSEEN.values())
 
 
-def test_no_reason_is_given_for_what_is_used_or_not_allowed() -> None:
+def test_reasons_exist_only_for_allowed_and_unused_actions() -> None:
     assert set(UNSEEN) & seen() == set()
     assert set(UNSEEN) - allowed(Purpose.UP) == set()
 
 
-def test_all_that_was_called_is_allowed() -> None:
+def test_all_recorded_calls_are_allowed() -> None:
     found = recorded()
     assert seen() - allowed(Purpose.UP) == set()
     assert found["down"] - allowed(Purpose.UP) - allowed(Purpose.AUDIT) == set()
@@ -50,7 +50,7 @@ def test_all_that_was_called_is_allowed() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_cluster_is_made_changed_recovered_removed_and_audited_under_its_policies_emulated(
+def test_policies_suffice_for_the_life_cycle_of_a_cluster_emulated(
     tmp_path: Path,
     terraform: dict[str, str],  # noqa: F811
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_cluster_is_made_changed_recovered_removed_and_audited_under_its_polic
 
 
 def assert_role_of_pods(iam: Any, kms: Any, place: Place) -> None:
-    """Terraform has made the role that `windlass cluster policy --for runs` shows."""
+    """Checks that Terraform created the role that `windlass cluster policy --for runs` prints."""
     [key] = [one["TargetKeyId"] for one in kms.list_aliases()["Aliases"] if one["AliasName"] == "alias/windlass/vision"]
     found = iam.get_role_policy(RoleName="vision-run", PolicyName="bucket")["PolicyDocument"]["Statement"]
     assert normal(found) == normal(_json(of_pods(place, place.arn("kms", f"key/{key}"))))
@@ -78,7 +78,7 @@ def _json(found: Any) -> list[dict[str, Any]]:
 
 
 def normal(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Statements of which one and several values look alike."""
+    """Normalizes statements: single values become lists."""
 
     def several(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The printed policies against AWS's service authorization reference, and against what they are made of."""
+"""The printed policies agree with AWS's service authorization reference and with the code that needs them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from windlass.clusters.policies.documents import documents
 REFERENCE: Final[dict[str, Any]] = json.loads(TABLE.read_text())
 CONFIGURATION: Final = Path(windlass.clusters.__file__).with_name("eks")
 ANYWHERE: Final = frozenset({"aws:RequestedRegion", "aws:ViaAWSService"})
-"""Condition keys that all services have."""
+"""Condition keys that every service supports."""
 ALL: Final = [(purpose, one) for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose)]
 by_sid = pytest.mark.parametrize(("purpose", "one"), ALL, ids=[f"{purpose}-{one.sid}" for purpose, one in ALL])
 WITHOUT_RESOURCE: Final = frozenset({Purpose.AUDIT})
-"""Audits look for what has lost its name and its tags: they list all."""
+"""Purposes whose statements list no resources: audits search for objects without names and tags."""
 
 LISTINGS: Final = {"ListLogs": "all log groups are listed", "ListEfs": "looked for by name before there is an id"}
-"""Statements on everything, where a resource is possible, each with its reason."""
+"""Statements on all resources although the actions support resources, each with its reason."""
 
 
 def types_of(action: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def types_of(action: str) -> dict[str, Any]:
 
 
 def is_of(resource: str, service: str, kind: str) -> bool:
-    """Whether a resource of a statement can be of a type, by the fixed parts of the type's ARN."""
+    """Whether the resource of a statement can have a type, judging by the fixed parts of the type's ARN."""
     template = str(REFERENCE["resources"][f"{service}:{kind}"]["arn"])
     if service == "ecr":
         template = template.replace("${RepositoryName}", "*")
@@ -52,12 +52,12 @@ def test_actions_are_named_in_full_and_known_to_aws(purpose: Purpose, one: State
     assert one.actions
     for action in one.actions:
         assert re.fullmatch(r"[a-z0-9-]+:[A-Z][A-Za-z0-9]+", action)
-        # The reference of April 2026 does not have S3 Files, which is newer.
+        # The reference is from April 2026 and does not contain S3 Files, which is newer.
         assert action in REFERENCE["actions"] or action.startswith("s3files:"), action
 
 
 @by_sid
-def test_resources_are_named_where_aws_checks_them(purpose: Purpose, one: Statement) -> None:
+def test_statements_name_resources_if_aws_checks_them(purpose: Purpose, one: Statement) -> None:
     for action in (each for each in one.actions if each in REFERENCE["actions"]):
         kinds, service = types_of(action), action.split(":")[0]
         if one.resources == ("*",):
@@ -72,7 +72,7 @@ def test_resources_are_named_where_aws_checks_them(purpose: Purpose, one: Statem
 
 
 @by_sid
-def test_conditions_are_keys_that_aws_has_for_the_action(purpose: Purpose, one: Statement) -> None:
+def test_condition_keys_are_supported_by_the_action(purpose: Purpose, one: Statement) -> None:
     for action in (each for each in one.actions if each in REFERENCE["actions"]):
         service, rows = action.split(":")[0], REFERENCE["actions"][action]
         known = {key for row in rows.values() for key in row["conditions"]}
@@ -82,7 +82,7 @@ def test_conditions_are_keys_that_aws_has_for_the_action(purpose: Purpose, one: 
 
 
 @by_sid
-def test_what_names_no_resource_is_bounded_by_region(purpose: Purpose, one: Statement) -> None:
+def test_actions_without_resources_are_limited_to_the_region(purpose: Purpose, one: Statement) -> None:
     if one.resources == ("*",) and purpose is not Purpose.AUDIT:
         keys = {key for values in one.conditions.values() for key in values}
         is_global = set(one.actions) <= {"s3:ListAllMyBuckets", "ecr:GetAuthorizationToken"}
@@ -90,7 +90,7 @@ def test_what_names_no_resource_is_bounded_by_region(purpose: Purpose, one: Stat
 
 
 @by_sid
-def test_roles_are_passed_and_made_for_named_services_alone(purpose: Purpose, one: Statement) -> None:
+def test_roles_are_passed_and_created_for_named_services_only(purpose: Purpose, one: Statement) -> None:
     key = {"iam:PassRole": "iam:PassedToService", "iam:CreateServiceLinkedRole": "iam:AWSServiceName"}
     for action in set(one.actions) & set(key):
         assert one.actions == (action,)
@@ -130,7 +130,7 @@ def test_several_documents_are_numbered_and_one_is_not() -> None:
 @pytest.mark.parametrize(
     "service", ["elasticfilesystem", "fsx", "s3files", "cloudformation", "budgets", "sqs", "events"]
 )
-def test_what_a_cluster_file_does_not_ask_for_is_not_allowed(service: str) -> None:
+def test_policies_omit_parts_that_the_cluster_file_omits(service: str) -> None:
     def services(text: str) -> set[str]:
         found = statements(cluster(text), ACCOUNT, Purpose.UP)
         return {action.split(":")[0] for one in found for action in one.actions}
@@ -139,7 +139,7 @@ def test_what_a_cluster_file_does_not_ask_for_is_not_allowed(service: str) -> No
     assert service not in services(SMALL)
 
 
-def test_policies_of_two_clusters_have_no_resource_in_common_but_what_tags_bound() -> None:
+def test_policies_of_two_clusters_share_only_resources_limited_by_tags() -> None:
     other = cluster(EVERYTHING.replace("name: vision", "name: audio"))
     for mine, theirs in zip(
         statements(cluster(), ACCOUNT, Purpose.UP), statements(other, ACCOUNT, Purpose.UP), strict=True
@@ -160,7 +160,7 @@ UNBOUNDED: Final = {
     "ExportFsx": "a task is new",
     "S3Files": "not in the reference yet",
 }
-"""Statements that two clusters of an account have alike, each with its reason."""
+"""Statements that are equal for two clusters of an account, each with its reason."""
 
 
 def test_every_role_and_managed_policy_of_the_configuration_is_in_the_policies() -> None:
@@ -172,7 +172,7 @@ def test_every_role_and_managed_policy_of_the_configuration_is_in_the_policies()
     assert {name.split("/")[-1] for name in managed_policies(cluster())} == attached
     names = json.loads((CONFIGURATION / "names.json").read_text())
     roles = {name.removeprefix("{name}-") for address, name in names.items() if address.startswith("aws_iam_role.")}
-    # No cluster file asks for the Mountpoint driver, and SageMaker's role is passed by who starts a job.
+    # No cluster file can request the Mountpoint driver, and the SageMaker role is passed by the user who starts a job.
     assert set(roles_of(cluster())) == roles - {"s3-csi"}
     assert set(passed(cluster())) == roles - {"s3-csi", "sagemaker"}
 
@@ -190,10 +190,10 @@ NOT_OURS: Final = {
     "ssm:GetParameters": "templates that name an image by a parameter; ours name none",
     "s3:PutObject": "tasks with a report; ours have none",
 }
-"""What AWS's reference says that our actions may need besides, and ours do not, each with its reason."""
+"""Dependent actions in AWS's reference that Windlass's calls do not need, each with its reason."""
 
 
-def test_what_actions_need_besides_is_allowed_or_has_a_reason() -> None:
+def test_dependent_actions_are_allowed_or_have_a_reason() -> None:
     allowed = {action for one in statements(cluster(), ACCOUNT, Purpose.UP) for action in one.actions}
     needed = {
         need
@@ -205,8 +205,8 @@ def test_what_actions_need_besides_is_allowed_or_has_a_reason() -> None:
     assert needed - allowed - set(NOT_OURS) == set()
 
 
-def test_the_policy_of_doctor_has_exactly_what_its_code_names() -> None:
-    """Calls of doctor are made below `aws_errors` with their action."""
+def test_doctor_policy_has_exactly_the_actions_in_its_code() -> None:
+    """doctor's calls are wrapped in `aws_errors`, which names their action."""
     folder = CONFIGURATION.with_name("preflight")
     text = "\n".join(path.read_text() for path in sorted(folder.glob("*.py")))
     named = set(re.findall(r'aws_errors\([^\n]*"([a-z0-9-]+:[A-Z]\w+)"\)', text))
@@ -214,19 +214,19 @@ def test_the_policy_of_doctor_has_exactly_what_its_code_names() -> None:
     assert named == allowed - {"iam:PassRole"}
 
 
-def test_the_policy_of_an_audit_is_made_of_what_its_finders_declare() -> None:
+def test_audit_policy_has_exactly_the_declared_actions() -> None:
     assert as_statements(cluster(), ACCOUNT, Purpose.AUDIT) == [
         {**one, "Action": one["Action"][0] if len(one["Action"]) == 1 else one["Action"]} for one in audit_statements()
     ]
 
 
-def test_the_reference_has_no_action_that_no_policy_names() -> None:
+def test_reference_has_only_actions_used_in_policies() -> None:
     assert every_action() - set(REFERENCE["actions"]) == {
         action for action in every_action() if action.startswith("s3files:")
     }
 
 
-def test_a_place_in_another_partition_has_its_arns() -> None:
+def test_arns_use_the_partition_of_the_region() -> None:
     place = Place.of(cluster(SMALL.replace("us-east-1", "cn-north-1")), ACCOUNT)
     assert place.bucket_arn == "arn:aws-cn:s3:::windlass-vision-123456789012"
     assert place.role("node") == "arn:aws-cn:iam::123456789012:role/vision-node"

@@ -1,6 +1,6 @@
-"""Each statement is needed: without it, the command fails and names an action of the statement (emulated).
+"""Each policy statement is needed: without it, the command fails and names an action of the statement (emulated).
 
-CI tries two statements; `make nightly` and `make test-aws` try all.
+CI tests two statements; `make nightly` and `make test-aws` test all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALL: Final = {one.sid: one for one in statements(cluster(), ACCOUNT, Purpose.UP)
 
 
 def all_statements() -> list[Any]:
-    """All that a case removes, most of them of the long tests."""
+    """Returns the statements that have a case, most of them marked as long tests."""
     often = random.Random("0").sample(sorted(CASES), 2)
     return [pytest.param(sid, marks=() if sid in often else pytest.mark.nightly) for sid in sorted(CASES)]
 
@@ -45,14 +45,16 @@ def test_each_statement_has_a_case_or_a_reason() -> None:
 
 
 class AtOnce(Terraform):
-    """Plans and applies in one command: `terraform` starts its provider once, which takes most of the time here."""
+    """Plans and applies in one command. Starting the provider takes most of the time here, and `terraform` then does it
+    once.
+    """
 
     def apply_at_once(self, target: str, *, destroy: bool = False) -> None:
         self._run("apply", ["-json", "-auto-approve", f"-target={target}", *["-destroy"] * destroy])
 
 
 class Life:
-    """Terraform as the limited user, in a folder of its own."""
+    """Runs Terraform as the limited user, in a separate folder."""
 
     def __init__(self, folder: Path, aws: Emulator, user: LimitedUser) -> None:
         self.aws, self.user = aws, user
@@ -87,7 +89,7 @@ def write(folder: ClusterFolder, url: str, change: Mapping[str, Any], backend: B
 
 @pytest.fixture(scope="module")
 def initialised(tmp_path_factory: pytest.TempPathFactory, terraform: dict[str, str]) -> Path:  # noqa: F811
-    """A folder in which `terraform init` has run."""
+    """Returns a folder in which `terraform init` has run."""
     home = tmp_path_factory.mktemp("initialised")
     folder = ClusterFolder.of(home, "vision")
     write(folder, "http://127.0.0.1:9", {}, LocalBackend())
@@ -103,12 +105,12 @@ def life(tmp_path: Path, initialised: Path, terraform: dict[str, str]) -> Iterat
 
 
 def fail(life: Life, case: Case, missing: Statement) -> WindlassError:
-    """Do what fails without the statement, and give its error."""
+    """Runs the operation that must fail without the statement, and returns its error."""
     life.allow()
     if case.step is Step.STATE:
         life.aws.client("s3").create_bucket(Bucket="team-state")
         life.allow(missing)
-        shutil.rmtree(life.folder.path)  # the backend of a folder does not change
+        shutil.rmtree(life.folder.path)  # the backend of an existing folder cannot be changed
         return failing(lambda: life.apply_in_bucket("aws_iam_role.flow"))
     if case.step is Step.EXPORT:
         return _export(life, missing)
@@ -153,10 +155,10 @@ def _export(life: Life, missing: Statement) -> WindlassError:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("sid", all_statements())
-def test_without_a_statement_the_command_fails_and_names_what_is_missing_emulated(life: Life, sid: str) -> None:
+def test_command_without_a_statement_fails_and_names_the_missing_action_emulated(life: Life, sid: str) -> None:
     missing = ALL[sid]
     error = fail(life, CASES[sid], missing)
-    # S3 answers the HEAD of the state without a message, so that the action stands in the hint alone.
+    # S3 answers a HEAD request for the state without a message, so only the hint names the action.
     named = [one for one in missing.actions if f"perform: {one} " in error.message or f"allow {one};" in error.hint]
     assert named, f"{error.message} {error.hint}"
     assert "allow " in error.hint

@@ -1,4 +1,4 @@
-"""The policies of runs, of pods and of persons, in an emulated account that enforces policies."""
+"""The policies of runs, of pods and of users, in an emulated account that enforces policies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BUCKET: Final = "windlass-vision-123456789012"
 DENIED: Final = {"AccessDenied", "AccessDeniedException"}
 Client = Callable[[str], Any]
 UNSEEN: Final = {"Key": "S3 decrypts with the caller's rights, and the emulated one does not ask for them"}
-"""Statements that cannot be seen in the emulator."""
+"""Statements that the emulator does not require, each with the reason."""
 LAYER: Final = b"layer"
 DIGEST: Final = f"sha256:{hashlib.sha256(LAYER).hexdigest()}"
 
 
 @pytest.fixture(scope="module")
 def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """A bucket, a repository, a cluster, and a user without rights."""
+    """Yields an account with a bucket, a repository, a cluster, and a user without permissions."""
     with emulated_aws(tmp_path_factory.mktemp("aws"), auth=True) as aws:
         aws.client("s3").create_bucket(Bucket=BUCKET)
         aws.client("s3").create_bucket(Bucket="another")
@@ -41,7 +41,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 
 
 def client_of(aws: Emulator, allowed: list[Statement]) -> Client:
-    """Clients of a user with exactly these statements."""
+    """Returns a client factory for a user with exactly these statements."""
     iam = aws.client("iam")
     policy = json.dumps({"Version": "2012-10-17", "Statement": [one.as_json() for one in allowed]})
     iam.put_user_policy(UserName="researcher", PolicyName="runs", PolicyDocument=policy)
@@ -51,7 +51,7 @@ def client_of(aws: Emulator, allowed: list[Statement]) -> Client:
 
 
 def denied(act: Callable[[], object]) -> bool:
-    """Whether a call is refused for want of a right; another error says that it was allowed."""
+    """Whether a call is denied; any other error means that it was allowed."""
     try:
         act()
     except ClientError as error:
@@ -60,7 +60,7 @@ def denied(act: Callable[[], object]) -> bool:
 
 
 def refused(client: Client, bucket: str = BUCKET) -> set[str]:
-    """The actions of runs that are refused."""
+    """Returns the actions of runs that are denied."""
     calls = {**_bucket(client("s3"), bucket), **_images(client("ecr"))}
     calls["eks:DescribeCluster"] = lambda: client("eks").describe_cluster(name="vision")
     return {action for action, call in calls.items() if denied(call)}
@@ -108,7 +108,7 @@ def test_the_policy_allows_exactly_what_its_statements_name_emulated(account: Em
 
 
 @pytest.mark.parametrize("purpose", [Purpose.RUNS, Purpose.PODS])
-def test_without_a_statement_its_actions_are_refused_emulated(account: Emulator, purpose: Purpose) -> None:
+def test_actions_without_their_statement_are_denied_emulated(account: Emulator, purpose: Purpose) -> None:
     given = list(statements(cluster(), ACCOUNT, purpose))
     before = refused(client_of(account, given))
     for missing in (one for one in given if one.sid not in UNSEEN):

@@ -1,7 +1,7 @@
-"""Why policies have actions that no recorded life of a cluster in the emulator has called; test_life.py compares both.
+"""Reasons for policy actions that no recorded life cycle in the emulator called; test_life.py compares both.
 
-What is called is in recorded.json: up, status, a change of all that changes in place, recovery
-after a kill, down with the bucket, audit.
+recorded.json contains the calls of: up, status, a change of everything that can change in place, recovery after a kill,
+down with the bucket, audit.
 """
 
 from __future__ import annotations
@@ -54,4 +54,4 @@ UNSEEN: Final[dict[str, str]] = {
     ),
     "kms:PutKeyPolicy": f"FSx is added or removed: {_CHANGES}",
 }  # fmt: skip
-"""Reasons by action."""
+"""Reason for each action that is not called."""

@@ -1,4 +1,4 @@
-"""Checks of an emulated account (not AWS): quotas and requests, offers, permissions, associations of pods."""
+"""Checks of an emulated account (not AWS): quotas and requests, offerings, permissions, pod identity associations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def found(aws: Aws, wanted: Cluster, statements: Sequence[Statement] = ()) -> di
 
 
 def user(emulator: Emulator, *allowed: str, statements: Sequence[Statement] = ()) -> Aws:
-    """A new user that may do this alone."""
+    """Creates a user with only these permissions; returns its clients."""
     iam, name = emulator.client("iam"), f"u{secrets.token_hex(4)}"
     iam.create_user(UserName=name)
     policy = {
@@ -78,7 +78,7 @@ def test_a_pool_within_its_quota_passes_emulated(aws: Aws) -> None:
     assert seen["quota G/VT"].found.startswith("64 vCPUs (Running On-Demand G and VT instances), 0 of them used")
 
 
-def test_a_pool_that_fits_in_part_warns_and_one_that_has_no_node_fails_emulated(aws: Aws) -> None:
+def test_partly_fitting_pool_warns_and_pool_without_nodes_fails_emulated(aws: Aws) -> None:
     wide = {"name": "a10g", "instances": ["g5.12xlarge"], "max": 8}
     seen = found(aws, cluster(wide, {"name": "a100", "instances": ["p4d.24xlarge"], "max": 2}))
     assert (seen["quota G/VT"].level, seen["quota P"].level) == ("warn", "fail")
@@ -86,7 +86,7 @@ def test_a_pool_that_fits_in_part_warns_and_one_that_has_no_node_fails_emulated(
     assert "--quota-code L-417A185B --desired-value 192 --region us-east-1" in seen["quota P"].fix
 
 
-def test_a_quota_without_an_applied_value_has_its_default_emulated(aws: Aws) -> None:
+def test_quota_without_an_applied_value_uses_its_default_emulated(aws: Aws) -> None:
     seen = found(aws, cluster({"name": "t", "instances": ["trn1.32xlarge"], "max": 1}))
     assert seen["quota Trn"].found.startswith("0 vCPUs")
 
@@ -104,7 +104,7 @@ def test_a_request_is_filed_and_shown_as_open_emulated(aws: Aws) -> None:
     assert "which is too few" in more.found
 
 
-def test_what_runs_counts_and_the_own_nodes_do_not_emulated(tmp_path: Path) -> None:
+def test_other_running_instances_count_and_own_nodes_do_not_emulated(tmp_path: Path) -> None:
     quotas = {"FAKEAWS_QUOTAS": "L-1216C47A=10"}
     with emulated_aws(tmp_path / "aws", environ=quotas) as emulator, Aws(environ=emulator.environ) as client:
         ec2 = emulator.client("ec2")
@@ -121,7 +121,7 @@ def test_what_runs_counts_and_the_own_nodes_do_not_emulated(tmp_path: Path) -> N
         assert (seen["quota addresses"].level, seen["quota addresses"].offer is None) == ("fail", False)
 
 
-def test_where_a_type_is_offered_is_named_emulated(aws: Aws) -> None:
+def test_offering_zones_of_a_type_are_reported_emulated(aws: Aws) -> None:
     pools = [
         {"name": "some", "instances": ["p4d.24xlarge"]},
         {"name": "elsewhere", "instances": ["p5.48xlarge"]},
@@ -143,7 +143,7 @@ def test_where_a_type_is_offered_is_named_emulated(aws: Aws) -> None:
     assert seen["offer mixed"].level == "warn"
 
 
-def test_adapters_are_checked_where_they_are_asked_for_emulated(aws: Aws) -> None:
+def test_requested_adapters_are_checked_emulated(aws: Aws) -> None:
     group = {"provision": "node-group", "efa": True}
     seen = found(
         aws,
@@ -155,7 +155,7 @@ def test_adapters_are_checked_where_they_are_asked_for_emulated(aws: Aws) -> Non
     assert seen["offer a"].level == "fail", "nodes with adapters are in the first zone, which lacks p4d"
 
 
-def test_permissions_that_are_missing_are_named_as_a_statement_emulated(emulator: Emulator) -> None:
+def test_missing_permissions_are_reported_as_a_statement_emulated(emulator: Emulator) -> None:
     with user(emulator, "iam:SimulatePrincipalPolicy", "ec2:CreateVpc") as aws:
         seen = permission_finding(aws, NEEDED)
     assert (seen.level, seen.found[:28]) == ("fail", "2 of 3 actions are refused t")
@@ -165,20 +165,20 @@ def test_permissions_that_are_missing_are_named_as_a_statement_emulated(emulator
     ]
 
 
-def test_the_printed_policy_is_enough_emulated(emulator: Emulator) -> None:
+def test_printed_policy_is_sufficient_emulated(emulator: Emulator) -> None:
     with user(emulator, "iam:SimulatePrincipalPolicy", statements=NEEDED) as aws:
         seen = permission_finding(aws, NEEDED)
     assert (seen.level, seen.found.partition(" are allowed")[0]) == ("ok", "all 3 actions that cluster up and down use")
 
 
-def test_without_the_right_to_simulate_permissions_are_unknown_emulated(emulator: Emulator) -> None:
+def test_permissions_are_unknown_without_permission_to_simulate_emulated(emulator: Emulator) -> None:
     with user(emulator, "ec2:CreateVpc") as aws:
         seen = permission_finding(aws, NEEDED)
     assert (seen.level, seen.found[:8]) == ("warn", "unknown:")
     assert "iam:SimulatePrincipalPolicy" in seen.fix
 
 
-def test_a_session_is_simulated_as_its_role_emulated(emulator: Emulator) -> None:
+def test_role_session_is_simulated_as_its_role_emulated(emulator: Emulator) -> None:
     trust = {
         "Version": "2012-10-17",
         "Statement": [
@@ -200,7 +200,7 @@ def test_a_session_is_simulated_as_its_role_emulated(emulator: Emulator) -> None
         assert principal_of(aws) == arn
 
 
-def test_pods_without_a_role_get_one_by_the_offer_emulated(emulator: Emulator, aws: Aws) -> None:
+def test_offer_creates_a_missing_pod_identity_association_emulated(emulator: Emulator, aws: Aws) -> None:
     trust = {
         "Version": "2012-10-17",
         "Statement": [

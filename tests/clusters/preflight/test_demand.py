@@ -1,4 +1,4 @@
-"""Which quota each instance type counts against, and how many vCPUs a cluster needs."""
+"""Each instance type counts against the right quota, and the vCPUs of a cluster are added up."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_each_family_has_its_quota(name: str, is_spot: bool, code: str | None) -
     assert (found.code if found else None) == code
 
 
-def test_every_accelerated_type_of_the_table_has_a_quota_on_demand() -> None:
+def test_every_accelerated_type_has_an_on_demand_quota() -> None:
     accelerated = [one for one in instance_types() if one.gpus or one.neuron_devices]
     assert len(accelerated) > 50
     assert [one.name for one in accelerated if quota_of(one.name, is_spot=False) is None] == []
 
 
-def test_pools_count_with_their_largest_type_at_the_maximum_and_the_smallest_for_one_node() -> None:
+def test_demand_uses_largest_type_for_maximum_and_smallest_for_minimum() -> None:
     needed, unclear = demands(cluster({"name": "a", "instances": ["g5.xlarge", "g5.12xlarge"], "max": 8}))
     assert {one.quota.label: (one.at_least, one.at_most, one.pools) for one in needed} == {
         "standard": (4, 8, ("system: 4 × m7i.large",)),
@@ -58,7 +58,7 @@ def test_pools_count_with_their_largest_type_at_the_maximum_and_the_smallest_for
     assert unclear == []
 
 
-def test_pools_of_one_class_add_up_and_spot_counts_apart() -> None:
+def test_pools_of_one_class_add_up_and_spot_counts_separately() -> None:
     needed, _ = demands(
         cluster(
             {"name": "a", "instances": ["g5.xlarge"], "max": 2},
@@ -81,12 +81,12 @@ def test_a_capacity_block_counts_against_no_quota() -> None:
     assert [one.quota.label for one in demands(cluster(block))[0]] == ["standard"]
 
 
-def test_what_has_no_known_quota_is_said_and_not_guessed() -> None:
+def test_types_without_a_known_quota_are_reported() -> None:
     pool = {"name": "a", "instances": ["p6-b200.48xlarge"], "capacity": "spot"}
     assert demands(cluster(pool))[1] == ["p6-b200.48xlarge"]
 
 
-def test_own_nodes_capacity_blocks_and_dedicated_hosts_are_not_in_use_by_others() -> None:
+def test_usage_by_others_excludes_own_nodes_capacity_blocks_and_dedicated_hosts() -> None:
     instances: list[Mapping[str, Any]] = [
         {"InstanceType": "g5.xlarge"},
         {"InstanceType": "g5.xlarge", "InstanceLifecycle": "spot"},

@@ -1,4 +1,4 @@
-"""Permissions by recorded answers of IAM's simulation: the least policy that is missing, and what forbids."""
+"""Missing permissions are derived from recorded responses of IAM's policy simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY: list[dict[str, Any]] = [
 ]
 
 
-def test_actions_are_asked_with_their_resource_and_condition() -> None:
+def test_actions_are_simulated_with_their_resource_and_condition() -> None:
     asked = requests(POLICY)
     assert [(one.actions, one.resources) for one in asked] == [
         (("ec2:CreateVpc",), ("*",)),
@@ -32,12 +32,12 @@ def test_actions_are_asked_with_their_resource_and_condition() -> None:
     assert context_of(json.loads(asked[-1].condition)) == {"iam:PassedToService": "eks.amazonaws.com"}
 
 
-def test_many_actions_are_asked_in_batches() -> None:
+def test_many_actions_are_simulated_in_batches() -> None:
     many = {"Action": [f"ec2:A{number}" for number in range(120)], "Resource": "*"}
     assert [len(one.actions) for one in requests([many])] == [50, 50, 20]
 
 
-def test_conditions_on_tags_give_a_value_that_holds() -> None:
+def test_conditions_are_satisfied_by_context_values() -> None:
     condition = {"StringLike": {"aws:RequestTag/windlass.dev/cluster": "vi*"}, "Null": {"aws:TagKeys": "false"}}
     assert context_of(condition) == {"aws:RequestTag/windlass.dev/cluster": "vidoctor"}
 
@@ -58,19 +58,19 @@ def test_the_least_policy_keeps_the_conditions() -> None:
     ]
 
 
-def test_what_is_missing_is_printed_as_statements() -> None:
+def test_missing_permissions_are_printed_as_statements() -> None:
     found = judged([Refusal("ec2:CreateVpc", "*")], 3, "arn:aws:iam::1:role/r")
     assert (found.level, found.found) == ("fail", "1 of 3 actions are refused to arn:aws:iam::1:role/r: ec2:CreateVpc")
     policy = json.loads(found.fix.removeprefix("add to its policy: "))
     assert policy == [{"Effect": "Allow", "Action": ["ec2:CreateVpc"], "Resource": "*"}]
 
 
-def test_what_a_boundary_or_the_organization_forbids_is_no_gap_of_the_policy() -> None:
+def test_denials_by_boundary_or_organization_are_not_missing_statements() -> None:
     found = judged([Refusal("ec2:CreateVpc", "*", why="the permissions boundary refuses it")], 3, "arn")
     assert found.fix == "no policy of its own can allow ec2:CreateVpc: the permissions boundary refuses it"
 
 
-def test_where_most_is_missing_the_whole_policy_is_named() -> None:
+def test_many_missing_actions_suggest_the_whole_policy() -> None:
     found = judged([Refusal(f"ec2:Action{number}", "*") for number in range(100)], 120, "arn")
     assert found.fix == "attach the policies that windlass cluster policy prints"
     assert found.found.endswith("ec2:Action7 and 92 more")

@@ -1,4 +1,4 @@
-"""A command line of `up`, `down` and `recover` for a small configuration: what the tests kill.
+"""Command line for `up`, `down` and `recover` with a small configuration; tests kill this process.
 
 python program.py HOME NAME BACKEND_JSON ENVIRON_JSON up|down|down-kept|recover
 """
@@ -20,7 +20,7 @@ from windlass.clusters.terraform.folder import Backend, ClusterFolder, LocalBack
 
 SMALL: Final = Path(__file__).parents[1] / "terraform" / "small"
 KEPT: Final = SMALL.with_name("kept")
-"""A bucket with its key, which `down-kept` leaves."""
+"""Configuration of a bucket with its key, which `down-kept` keeps."""
 
 
 def terraform_of(
@@ -30,24 +30,24 @@ def terraform_of(
     on_event: OnEvent = ignore,
     stop: StopRequests | None = None,
 ) -> Terraform:
-    """The driver for a folder."""
+    """Returns the driver for a folder."""
     return Terraform(find_program(environ), folder, environ, on_event=on_event, stop=stop)
 
 
 def prepare(terraform: Terraform, backend: Backend, configuration: Path = SMALL, **variables: Any) -> None:
-    """Write the folder and initialize it."""
+    """Writes the folder and initializes it."""
     terraform.folder.write(configuration, {"name": terraform.folder.name, "region": "us-east-1", **variables}, backend)
     terraform.init()
 
 
 def recovered(terraform: Terraform, environ: Mapping[str, str], *, break_lock: bool = False) -> RecoveryReport:
-    """Recover by the credentials and endpoint of `environ`."""
+    """Runs a recovery with the credentials and endpoint in `environ`."""
     with Aws(environ=environ) as aws:
         return recover(terraform, aws, break_lock=break_lock)
 
 
 def main(home: str, name: str, backend_json: str, environ_json: str, action: str) -> None:
-    """Do what the commands of clusters do."""
+    """Runs one command like the commands of `windlass cluster`."""
     environ = json.loads(environ_json)
     found = json.loads(backend_json)
     backend = S3Backend(**found) if found else LocalBackend()

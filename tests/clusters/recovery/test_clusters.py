@@ -1,4 +1,6 @@
-"""Recovery of a whole cluster (real Terraform, emulated AWS): killed amid up, and its state lost."""
+"""A whole cluster is recovered after a kill during up and after the loss of its state (real Terraform, emulated
+AWS).
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,11 @@ VARIABLES: Final[Mapping[str, Any]] = {
     },
 }
 KILLED_AFTER: Final = 70
-"""Number of complete resources of 111."""
+"""Number of complete resources, of 111, before the kill."""
 
 
 def up_killed(terraform: Terraform) -> None:
-    """An apply that is killed in its middle."""
+    """Runs an apply and kills it halfway."""
     plan = terraform.plan()
 
     def kill() -> None:
@@ -69,7 +71,7 @@ def up_killed(terraform: Terraform) -> None:
 
 
 def _amid(terraform: Terraform) -> int:
-    """The pid of an apply that is far enough; 0 before."""
+    """Returns the pid of the apply once it has progressed far enough; 0 before."""
     record = process.record_of(terraform.folder.path)
     if record is None or record.command != "apply" or not record.log.exists():
         return 0
@@ -77,14 +79,16 @@ def _amid(terraform: Terraform) -> int:
 
 
 def managed(driver: Terraform) -> set[str]:
-    """Addresses in the state, data sources apart."""
+    """Returns the addresses in the state, without data sources."""
     return {one.address for one in driver.state() if one.mode == "managed"}
 
 
-def test_emulated_kill_9_and_a_lost_state_of_a_whole_cluster(
+def test_emulated_whole_cluster_is_recovered_after_kill_9_and_a_lost_state(
     shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path
 ) -> None:
-    """The state was never written when the kill comes; and once more, all of the finished cluster is found again."""
+    """The first kill comes before any state is written. Later, the state of the finished cluster is deleted and
+    recovered.
+    """
     shared_aws.client("s3").create_bucket(Bucket="states")
     environ = {**terraform, **shared_aws.environ}
     driver = program.terraform_of(ClusterFolder.of(tmp_path, "whole"), environ)

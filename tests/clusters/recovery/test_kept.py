@@ -1,4 +1,4 @@
-"""The removal of a cluster keeps its bucket with the key, also where it is killed (real Terraform, emulated AWS)."""
+"""The removal of a cluster keeps its bucket with the key, even if it is killed (real Terraform, emulated AWS)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ MOMENTS: Final = {
     "amid its resources": ("apply", ("apply_complete",)),
     "at its last resource": ("apply", ("apply_complete", "aws_efs_file_system.main")),
 }
-"""The command of Terraform that runs, and words of a line that it has printed."""
+"""Moments of the kill: the running Terraform command, and words of a line that it has printed."""
 
 
 class Scene:
-    """One cluster whose bucket has an object."""
+    """A cluster whose bucket contains an object."""
 
     def __init__(self, name: str, aws: Emulator, environ: dict[str, str], home: Path) -> None:
         self.name, self.aws, self.environ, self.home = name, aws, {**environ, **aws.environ}, home
@@ -47,7 +47,7 @@ class Scene:
         self.backend = S3Backend(f"{name}-states", f"{name}.tfstate", "us-east-1", endpoint=aws.url)
 
     def up(self) -> str:
-        """Make it, and put an object into the bucket; returns the id of the key that encrypts it."""
+        """Creates the cluster, and puts an object into the bucket; returns the id of the bucket's key."""
         with self.folder.locked("test"):
             driver = program.terraform_of(self.folder, self.environ)
             program.prepare(driver, self.backend, program.KEPT)
@@ -57,7 +57,7 @@ class Scene:
         return str(s3.head_object(Bucket=self.bucket, Key="model")["SSEKMSKeyId"]).rpartition("/")[2]
 
     def down(self) -> subprocess.Popen[bytes]:
-        """Start the removal."""
+        """Starts the removal."""
         argv = [str(self.home), self.name, json.dumps(asdict(self.backend)), json.dumps(self.environ), "down-kept"]
         root = Path(__file__).parents[3]
         with (self.home / "down.log").open("ab") as log:
@@ -70,7 +70,7 @@ class Scene:
             )
 
     def kill_down(self, command: str, words: tuple[str, ...]) -> None:
-        """Start the removal, and kill all of it at a moment."""
+        """Starts the removal, and kills all its processes at a given moment."""
         child = self.down()
         found = until(lambda: self._running(command, words) or child.poll() is not None, self.said, PATIENCE_SECONDS)
         assert isinstance(found, process.RunningCommand), f"it was over before: {self.said()}"
@@ -80,7 +80,7 @@ class Scene:
         child.wait(PATIENCE_SECONDS)
 
     def _running(self, command: str, words: tuple[str, ...]) -> process.RunningCommand | None:
-        """The command, once `state rm` was begun: a plan comes before it, too."""
+        """Returns the running command. `state rm` counts only once it has started, because a plan runs before it."""
         record = process.record_of(self.folder.path)
         is_after = command == "state-rm" or any(self.folder.logs.glob("*state-rm*"))
         if record is None or record.command != command or not record.is_alive or not is_after:
@@ -92,7 +92,7 @@ class Scene:
         return (self.home / "down.log").read_text()[-3000:]
 
     def assert_kept(self, key: str) -> None:
-        """The object is readable, and nothing else of the cluster is left."""
+        """Checks that the object is readable, and nothing else of the cluster exists."""
         s3, kms = self.aws.client("s3"), self.aws.client("kms")
         assert s3.get_object(Bucket=self.bucket, Key="model")["Body"].read() == b"weights"
         assert kms.describe_key(KeyId=key)["KeyMetadata"]["KeyState"] == "Enabled"
@@ -105,7 +105,7 @@ class Scene:
             assert program.terraform_of(self.folder, self.environ).state() == []
 
 
-def test_emulated_objects_are_read_after_the_removal_and_by_the_next_cluster(
+def test_emulated_objects_are_readable_after_removal_and_by_the_next_cluster(
     shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path
 ) -> None:
     scene = Scene("kept", shared_aws, terraform, tmp_path)

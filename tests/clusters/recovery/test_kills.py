@@ -1,4 +1,4 @@
-"""kill -9 of Windlass, of Terraform and of both, amid up and down: nothing is lost (real Terraform, emulated AWS)."""
+"""kill -9 of Windlass, of Terraform or of both during up and down loses nothing (real Terraform, emulated AWS)."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from windlass.worker.process import of_session, send
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 LINES: Final = {"up": 24, "down": 20}
-"""What the apply of the small configuration prints."""
+"""Number of lines that the apply of the small configuration prints."""
 LATER_SECONDS: Final = 0.5
-"""From a printed line to the kill, at most: the launch template alone takes 6 s, in which nothing is printed."""
+"""Maximum seconds from a printed line to the kill: the launch template takes 6 s, in which nothing is printed."""
 PATIENCE_SECONDS: Final = 400.0
-"""Each command starts Terraform and its provider several times, each time for seconds of a core."""
+"""Time limit in seconds: each command starts Terraform and its provider several times, which takes seconds of CPU."""
 CYCLES: Final = 5 if IS_NIGHTLY else 1
-"""Each kills once in up and once in down."""
+"""Number of cycles; each kills once in up and once in down."""
 
 
 @dataclass
 class Scene:
-    """One cluster in the emulated account."""
+    """A cluster in the emulated account."""
 
     home: Path
     name: str
@@ -50,7 +50,7 @@ class Scene:
         self.folder = ClusterFolder.of(self.home, self.name)
 
     def start(self, action: str) -> subprocess.Popen[bytes]:
-        """Start the program that is killed."""
+        """Starts the program that will be killed."""
         self.home.mkdir(parents=True, exist_ok=True)
         backend = asdict(self.backend)
         argv = [str(self.home), self.name, json.dumps(backend), json.dumps(dict(self.environ)), action]
@@ -65,11 +65,11 @@ class Scene:
             )
 
     def kill(self, action: str, victim: str, num_lines: int, seconds: float) -> None:
-        """Start up or down, and kill so many seconds after the given line of its apply."""
+        """Starts up or down, and kills it a number of seconds after the given line of its apply."""
         child = self.start(action)
         log = self.home / f"{action}.log"
         record = until(lambda: self.applying() or child.poll() is not None, log.read_text, PATIENCE_SECONDS)
-        if not isinstance(record, process.RunningCommand):  # it was over before this process looked
+        if not isinstance(record, process.RunningCommand):  # the apply had finished before it could be observed
             assert child.returncode == 0, log.read_text()
             return
         until(
@@ -86,12 +86,12 @@ class Scene:
         child.wait(PATIENCE_SECONDS)
 
     def applying(self) -> process.RunningCommand | None:
-        """The apply that runs."""
+        """Returns the running apply."""
         record = process.record_of(self.folder.path)
         return record if record and record.command == "apply" and record.pid else None
 
     def recover(self) -> RecoveryReport:
-        """What the next command does first."""
+        """Runs the recovery that the next command would start with."""
         with self.folder.locked("test"):
             driver = program.terraform_of(self.folder, self.environ)
             report = program.recovered(driver, self.environ)
@@ -101,7 +101,7 @@ class Scene:
             return report
 
     def existing(self) -> set[str]:
-        """Ids of all that exists for this cluster, as Terraform writes them."""
+        """Returns the ids of all existing objects of this cluster, in Terraform's format."""
         ec2, iam = self.aws.client("ec2"), self.aws.client("iam")
         filters = [{"Name": "tag:windlass.dev/cluster", "Values": [self.name]}]
         found = {one["VpcId"] for one in ec2.describe_vpcs(Filters=filters)["Vpcs"]}
@@ -115,7 +115,7 @@ class Scene:
         return found | set(roles) | policies
 
     def finish_up(self) -> None:
-        """Apply, and a second plan is clean."""
+        """Applies, and checks that a second plan is clean."""
         with self.folder.locked("test"):
             driver = program.terraform_of(self.folder, self.environ)
             driver.apply(driver.plan())
@@ -124,7 +124,7 @@ class Scene:
             assert self.existing() == {one.id for one in driver.state()}
 
     def finish_down(self) -> None:
-        """Destroy, and nothing is left."""
+        """Destroys, and checks that no object remains."""
         with self.folder.locked("test"):
             driver = program.terraform_of(self.folder, self.environ)
             driver.apply(driver.plan(destroy=True))
@@ -133,24 +133,24 @@ class Scene:
 
 
 OFTEN: Final = (("s3", "terraform"),)
-"""What CI kills: it is Terraform that makes, and a local state loses less."""
+"""Combinations tested in CI: Terraform creates the objects, and a local state loses less."""
 
 
 def combinations() -> list[Any]:
-    """Each store with each victim; most of them are of the long tests."""
+    """Returns each store with each victim; most of them are marked as long tests."""
     every = [(store, victim) for store in ("local", "s3") for victim in ("windlass", "terraform", "both")]
     return [pytest.param(*one, marks=() if one in OFTEN else pytest.mark.nightly) for one in every]
 
 
 @pytest.mark.parametrize(("store", "victim"), combinations())
-def test_emulated_kill_9_amid_up_and_down_leaves_nothing_that_is_not_in_the_state(
+def test_emulated_kill_9_during_up_and_down_leaves_no_unmanaged_resources(
     store: str,
     victim: str,
     shared_aws: Emulator,
     terraform: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    """Moments are seeded; both halves of a cycle begin where the other has ended."""
+    """The moments of the kills are seeded; each half of a cycle starts where the previous one ended."""
     environ = {**terraform, **shared_aws.environ}
     name = f"kill-{store}-{victim}"
     backend: Any = LocalBackend()

@@ -1,4 +1,4 @@
-"""Tests of `windlass.clusters.recovery.lock`: a lock is kept unless its holder is provably gone."""
+"""A state lock is kept unless its holder is provably gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAM = Program(Path("/usr/bin/false"), "terraform", (1, 11, 4))
 
 
 def lock(taken: float | None = None, host: str | None = None) -> LockInfo:
-    """A lock that was taken at a time, by default now and here."""
+    """Returns a lock that was taken at a time, by default now and on this machine."""
     moment = datetime.fromtimestamp(time.time() if taken is None else taken, UTC)
     created = f"{moment:%Y-%m-%d %H:%M:%S.%f}000 +0000 UTC"
     who = f"root@{host or os.uname().nodename}"
@@ -30,7 +30,7 @@ def lock(taken: float | None = None, host: str | None = None) -> LockInfo:
 
 @pytest.fixture
 def terraform(tmp_path: Path) -> Terraform:
-    """A cluster of which no command has run yet."""
+    """Returns a cluster on which no command has run yet."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "main.tf").touch()
     folder = ClusterFolder.of(tmp_path, "dev")
@@ -40,13 +40,13 @@ def terraform(tmp_path: Path) -> Terraform:
 
 @pytest.fixture
 def gone(terraform: Terraform) -> Terraform:
-    """A cluster whose last Terraform ended without that a Windlass has seen it."""
+    """Returns a cluster whose last Terraform process exited unobserved."""
     start(terraform, "pass").wait()
     return terraform
 
 
 def start(terraform: Terraform, script: str) -> subprocess.Popen[bytes]:
-    """A process in the place of Terraform."""
+    """Starts a process in place of Terraform."""
     folder = terraform.folder
     return process.start(
         [sys.executable, "-c", script],
@@ -60,20 +60,20 @@ def start(terraform: Terraform, script: str) -> subprocess.Popen[bytes]:
 
 @pytest.fixture
 def running(terraform: Terraform) -> Iterator[Terraform]:
-    """A cluster whose Terraform runs."""
+    """Yields a cluster with a running Terraform process."""
     child = start(terraform, "import time; time.sleep(1000)")
     yield terraform
     child.kill()
     child.wait()
 
 
-def test_the_lock_of_a_terraform_that_is_gone_is_released(gone: Terraform) -> None:
+def test_lock_of_an_exited_terraform_is_released(gone: Terraform) -> None:
     assert why_kept(gone, lock()) == ""
 
 
-def test_so_is_that_of_an_earlier_one(gone: Terraform) -> None:
+def test_lock_of_an_earlier_exited_terraform_is_released(gone: Terraform) -> None:
     start(gone, "pass").wait()
-    process.forget(gone.folder.path)  # the end of the second was seen
+    process.forget(gone.folder.path)  # the end of the second process was observed
     assert why_kept(gone, lock()) == ""
 
 
@@ -102,8 +102,8 @@ def test_a_lock_of_a_running_terraform_is_kept(running: Terraform) -> None:
     assert "still runs" in why_kept(running, lock())
 
 
-def test_a_terraform_that_a_user_started_in_the_folder_keeps_the_lock(gone: Terraform, tmp_path: Path) -> None:
-    program = tmp_path / "terraform"  # the kernel's name of the process is that of the file
+def test_lock_is_kept_while_a_user_runs_terraform_in_the_folder(gone: Terraform, tmp_path: Path) -> None:
+    program = tmp_path / "terraform"  # the kernel names a process after its executable file
     program.symlink_to("/bin/sleep")
     program = program if program.resolve().name != "busybox" else pytest.skip("sleep is part of busybox")
     with subprocess.Popen([str(program), "1000"], cwd=gone.folder.path) as child:

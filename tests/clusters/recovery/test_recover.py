@@ -1,4 +1,4 @@
-"""Recovery from a lost state, a state that was not sent, and duplicates (real Terraform, emulated AWS)."""
+"""Recovery handles a lost state, an unsent state, and duplicates (real Terraform, emulated AWS)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "clusters/terraform.tfstate"
 
 @dataclass
 class Scene:
-    """A cluster of the small configuration that is up, its state in S3."""
+    """A running cluster of the small configuration with its state in S3."""
 
     terraform: Terraform
     environ: Mapping[str, str]
@@ -29,18 +29,18 @@ class Scene:
 
     @property
     def name(self) -> str:
-        """The cluster's name."""
+        """Name of the cluster."""
         return self.terraform.folder.name
 
     def lose_state(self) -> bytes:
-        """Delete the state, as a kill within the first 20 seconds does; returns it."""
+        """Deletes the state, as a kill within the first 20 seconds would; returns its content."""
         s3, where = self.aws.client("s3"), {"Bucket": f"{self.name}-state", "Key": KEY}
         content: bytes = s3.get_object(**where)["Body"].read()
         s3.delete_object(**where)
         return content
 
     def tags(self, type: str, name: str) -> Any:
-        """As Terraform sets them."""
+        """Returns tags as Terraform sets them."""
         tags = {"Name": name, "windlass.dev/cluster": self.name, "windlass.dev/managed-by": "terraform"}
         return [{"ResourceType": type, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
 
@@ -49,7 +49,7 @@ class Scene:
 def scene(
     shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Scene]:
-    """A test's own cluster in the shared account."""
+    """Yields a separate cluster in the shared account."""
     name = f"rec-{abs(hash(request.node.name)) % 10**9}"
     shared_aws.client("s3").create_bucket(Bucket=f"{name}-state")
     environ = {**terraform, **shared_aws.environ}
@@ -60,8 +60,9 @@ def scene(
         yield Scene(driver, environ, shared_aws)
 
 
-@pytest.mark.nightly  # CI loses it in `tests/clusters/terraform/test_terraform.py`, which has brought a cluster up
-def test_emulated_a_lost_state_is_found_again(scene: Scene) -> None:
+# in CI, `tests/clusters/terraform/test_terraform.py` covers a lost state, with a cluster that it creates anyway
+@pytest.mark.nightly
+def test_emulated_lost_state_is_rebuilt(scene: Scene) -> None:
     before = {one.address: one.id for one in scene.terraform.state()}
     scene.lose_state()
     report = program.recovered(scene.terraform, scene.environ)
@@ -75,7 +76,7 @@ def test_emulated_a_lost_state_is_found_again(scene: Scene) -> None:
 
 
 @pytest.mark.nightly
-def test_emulated_a_state_that_could_not_be_sent_is_sent(scene: Scene) -> None:
+def test_emulated_unsent_state_is_pushed(scene: Scene) -> None:
     (scene.terraform.folder.path / "errored.tfstate").write_bytes(scene.lose_state())
     assert needs_recovery(scene.terraform.folder)
     report = program.recovered(scene.terraform, scene.environ)
@@ -85,7 +86,7 @@ def test_emulated_a_state_that_could_not_be_sent_is_sent(scene: Scene) -> None:
 
 
 @pytest.mark.nightly
-def test_emulated_duplicates_and_orphans_are_named(scene: Scene) -> None:
+def test_emulated_duplicates_and_orphans_are_reported(scene: Scene) -> None:
     ec2 = scene.aws.client("ec2")
     kept = next(one.id for one in scene.terraform.state() if one.type == "aws_vpc")
     extra = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=scene.tags("vpc", scene.name))["Vpc"]["VpcId"]
@@ -100,7 +101,7 @@ def test_emulated_duplicates_and_orphans_are_named(scene: Scene) -> None:
 
 
 @pytest.mark.nightly
-def test_emulated_one_of_two_duplicates_is_imported_and_the_other_named(scene: Scene) -> None:
+def test_emulated_one_duplicate_is_imported_and_the_other_reported(scene: Scene) -> None:
     ec2 = scene.aws.client("ec2")
     kept = next(one.id for one in scene.terraform.state() if one.type == "aws_vpc")
     extra = ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=scene.tags("vpc", scene.name))["Vpc"]["VpcId"]
@@ -112,7 +113,7 @@ def test_emulated_one_of_two_duplicates_is_imported_and_the_other_named(scene: S
 
 
 @pytest.mark.nightly
-def test_emulated_what_depends_on_a_half_made_resource_is_imported_and_nothing_is_replaced(scene: Scene) -> None:
+def test_emulated_dependents_of_an_incomplete_resource_are_imported_without_replacement(scene: Scene) -> None:
     before = {one.address: one.id for one in scene.terraform.state()}
     lost = next(address for address in before if address.startswith("aws_subnet."))
     for address in before:

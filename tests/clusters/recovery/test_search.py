@@ -1,4 +1,4 @@
-"""Tests of what finders share, and that they cover the configuration of clusters."""
+"""Recovery finders share their search helpers, and cover all types of the cluster configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from windlass.clusters.recovery.table import FINDERS, LISTERS, WITHOUT_OBJECT
 from windlass.clusters.terraform.driver import import_block
 
 WITHOUT_IMPORT = {"aws_cloudcontrolapi_resource"}
-"""The provider cannot import it: recovery reports its addresses as unknown."""
+"""Types that the provider cannot import: recovery reports their addresses as unknown."""
 
 
 def test_each_type_of_the_configuration_can_be_found() -> None:
@@ -38,7 +38,7 @@ def test_each_type_of_the_configuration_can_be_found() -> None:
     assert used - set(FINDERS) - WITHOUT_OBJECT == WITHOUT_IMPORT & used
 
 
-def test_what_can_be_listed_can_be_found() -> None:
+def test_each_listed_type_has_a_finder() -> None:
     assert set(LISTERS) <= set(FINDERS)
 
 
@@ -56,11 +56,11 @@ def test_what_can_be_listed_can_be_found() -> None:
         ("CREATE_FAILED", Status.FAILED),
     ],
 )
-def test_words_of_services_are_statuses(word: str, status: Status) -> None:
+def test_status_words_of_services_are_mapped(word: str, status: Status) -> None:
     assert status_of(word) is status
 
 
-def test_emulated_a_deleted_nat_gateway_that_aws_still_lists_is_not_waited_for(shared_aws: Emulator) -> None:
+def test_emulated_deleted_nat_gateway_is_ignored_although_listed(shared_aws: Emulator) -> None:
     ec2 = shared_aws.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24")["Subnet"]["SubnetId"]
@@ -91,7 +91,7 @@ def test_tags_are_read_in_each_form_of_aws(tags: object) -> None:
     assert tag_of(tags, "Other") == tag_of(None, "Name") == ""
 
 
-def test_an_unknown_attribute_is_not_known_yet() -> None:
+def test_missing_attribute_raises_not_known_yet() -> None:
     assert need({"a": "b"}, "a") == "b"
     for values in ({}, {"a": None}, {"a": ""}):
         with pytest.raises(NotKnownYet):
@@ -100,13 +100,13 @@ def test_an_unknown_attribute_is_not_known_yet() -> None:
         planned_name({"tags": {"x": "y"}})
 
 
-def test_an_id_cannot_leave_its_string() -> None:
+def test_id_is_escaped_in_the_import_block() -> None:
     assert import_block("aws_vpc.main", 'a"b${c}%{d}\n') == (
         'import {\n  to = aws_vpc.main\n  id = "a\\"b$${c}%%{d}\\n"\n}\n'
     )
 
 
-def test_the_addresses_that_terraform_refuses_are_read_from_its_message() -> None:
+def test_refused_import_addresses_are_parsed_from_the_message() -> None:
     detail = 'While attempting to import an existing object to "aws_eip.nat[\\"us-east-1a\\"]", the provider detected'
     assert _refused(detail) == ['aws_eip.nat["us-east-1a"]']
 
@@ -121,5 +121,5 @@ def test_the_addresses_that_terraform_refuses_are_read_from_its_message() -> Non
         ("Throttling", False),
     ],
 )
-def test_codes_of_absence_differ_and_a_refusal_is_none(code: str, is_absent: bool) -> None:
+def test_absence_codes_are_recognized_and_access_denied_is_not(code: str, is_absent: bool) -> None:
     assert is_absence(AwsError("", code=code)) is is_absent

@@ -1,4 +1,4 @@
-"""Whose a bucket is, as an emulated account says it; and what is not said."""
+"""The owner of a bucket is determined from an emulated account's responses, and never guessed."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def made(aws: Emulator, name: str, tags: Mapping[str, str] | None = None) -> str
     return name
 
 
-def test_a_bucket_that_does_not_exist_is_made_emulated(shared_aws: Emulator) -> None:
+def test_missing_bucket_is_created_emulated(shared_aws: Emulator) -> None:
     assert seen(shared_aws, cluster()) == Bucket(f"windlass-vision-{ACCOUNT}", exists=False)
 
 
-def test_only_the_tag_of_the_cluster_makes_a_bucket_its_own_emulated(shared_aws: Emulator) -> None:
+def test_bucket_belongs_to_the_cluster_only_by_its_tag_emulated(shared_aws: Emulator) -> None:
     own, others = made(shared_aws, "own", {OWNER: "vision"}), made(shared_aws, "others", {OWNER: "vision-2"})
     team, bare = made(shared_aws, "team", {"team": "vision"}), made(shared_aws, "bare")
     assert seen(shared_aws, named(own)).is_managed
@@ -58,7 +58,7 @@ def test_only_the_tag_of_the_cluster_makes_a_bucket_its_own_emulated(shared_aws:
     }
 
 
-def test_a_bucket_that_a_killed_up_has_not_tagged_yet_is_its_own_while_it_is_empty_emulated(
+def test_untagged_empty_bucket_of_a_killed_up_belongs_to_the_cluster_emulated(
     shared_aws: Emulator,
 ) -> None:
     bare = named(made(shared_aws, "killed"))
@@ -70,7 +70,7 @@ def test_a_bucket_that_a_killed_up_has_not_tagged_yet_is_its_own_while_it_is_emp
     assert not seen(shared_aws, bare, before, is_unfinished=True).is_managed
 
 
-def test_the_key_of_a_bucket_of_others_is_known_emulated(shared_aws: Emulator) -> None:
+def test_key_of_an_unmanaged_bucket_is_found_emulated(shared_aws: Emulator) -> None:
     made(shared_aws, "sealed")
     for key, arn in (
         ("arn:aws:kms:us-east-1:1:key/a", "arn:aws:kms:us-east-1:1:key/a"),
@@ -83,7 +83,7 @@ def test_the_key_of_a_bucket_of_others_is_known_emulated(shared_aws: Emulator) -
         assert seen(shared_aws, named("sealed")).key_arn == arn
 
 
-def test_parts_that_change_the_settings_of_a_bucket_are_refused_on_one_of_others() -> None:
+def test_options_that_change_bucket_settings_are_refused_for_an_unmanaged_bucket() -> None:
     foreign = Bucket("partner", exists=True, is_managed=False)
     with pytest.raises(UsageError, match=r"s3_files changes the notifications of s3://partner.*has no tag") as refused:
         require_usable(foreign, cluster("storage: {bucket: partner, s3_files: true}\n"))
@@ -93,7 +93,7 @@ def test_parts_that_change_the_settings_of_a_bucket_are_refused_on_one_of_others
 
 
 class Elsewhere:
-    """S3 with a bucket of us-west-2, which is tagged as that of a cluster."""
+    """S3 with a bucket in us-west-2 that is tagged with the cluster."""
 
     identity, region = Identity(ACCOUNT, ""), "us-east-1"
 
@@ -107,7 +107,7 @@ class Elsewhere:
         return {"TagSet": [{"Key": OWNER, "Value": "vision"}]}
 
 
-def test_the_bucket_of_a_cluster_of_the_same_name_in_another_region_is_not_taken_over() -> None:
+def test_bucket_of_an_equally_named_cluster_in_another_region_is_refused() -> None:
     aws: Any = Elsewhere()
     found = look(aws, cluster(), {}, is_unfinished=False)
     assert not found.is_managed
@@ -125,7 +125,7 @@ EMPTY = Fault(status=200)
 @pytest.mark.parametrize(
     ("fault", "error"), [(FORBIDDEN, AwsError), (HTML, NoAnswer), (EMPTY, NoAnswer)], ids=["403", "html", "nothing"]
 )
-def test_tags_that_are_not_told_are_not_taken_for_none_emulated(
+def test_unreadable_bucket_tags_are_an_error_emulated(
     shared_aws: Emulator, fault: Fault, error: type[AwsError]
 ) -> None:
     name = made(shared_aws, "silent", {OWNER: "vision"})

@@ -1,4 +1,4 @@
-"""A bucket of others in an emulated account (real Terraform): plan, up and down leave it; and drift is found."""
+"""Plan, up and down leave an unmanaged bucket unchanged, and detect drift (real Terraform, emulated AWS)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class User:
 
 
 def make_partners(s3: Any, key: str) -> None:
-    """A bucket with each setting that the configuration of a cluster would replace."""
+    """Creates a bucket with every setting that the cluster configuration would replace."""
     s3.create_bucket(Bucket=PARTNER)
     policy = {
         "Version": "2012-10-17",
@@ -77,7 +77,7 @@ def make_partners(s3: Any, key: str) -> None:
 
 
 def settings(s3: Any, bucket: str = PARTNER) -> dict[str, Any]:
-    """All of a bucket that Terraform manages of one."""
+    """Returns all bucket settings that Terraform manages."""
     calls = {
         "policy": s3.get_bucket_policy,
         "lifecycle": s3.get_bucket_lifecycle_configuration,
@@ -125,7 +125,9 @@ def test_a_plan_changes_nothing_and_imports_nothing_emulated(
 
 
 def assert_drift_is_found_and_put_back(user: User, aws: Emulator) -> None:
-    """Port 22 open to the world, in a group of Terraform and in that of EKS, and AdministratorAccess on a role."""
+    """Opens port 22 to the world in a security group of Terraform and in the one of EKS, attaches AdministratorAccess
+    to a role, and checks that all of this is reported and reverted.
+    """
     ec2, iam = aws.client("ec2"), aws.client("iam")
     clean = user.json("status", "vision")
     assert (clean["drift"], clean["added"], clean["not_looked"]) == ([], [], [])
@@ -168,7 +170,7 @@ def assert_drift_is_found_and_put_back(user: User, aws: Emulator) -> None:
 
 
 @pytest.mark.nightly
-def test_a_bucket_of_others_is_untouched_by_plan_up_and_down_emulated(
+def test_unmanaged_bucket_is_unchanged_by_plan_up_and_down_emulated(
     aws: Emulator,
     terraform: dict[str, str],
     tmp_path: Path,

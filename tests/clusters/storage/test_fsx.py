@@ -1,4 +1,4 @@
-"""Tasks of FSx for Lustre against an emulated FSx API."""
+"""FSx for Lustre tasks run against an emulated FSx API."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_emulated_waiting_for_an_export_that_was_cancelled_fails(account: Emulat
         wait(aws, task, lambda _state, _share: None, FakeClock())
 
 
-def test_emulated_a_file_system_that_is_not_there_is_named(aws: Aws) -> None:
+def test_emulated_missing_file_system_is_reported(aws: Aws) -> None:
     with pytest.raises(AwsError, match="fs-0123456789abcdef0"):
         begin_export(aws, "fs-0123456789abcdef0", "s3")
 
 
-def test_emulated_the_whole_of_a_file_system_is_one_export(account: Emulator, aws: Aws, system: str) -> None:
+def test_emulated_whole_file_system_is_exported_by_one_task(account: Emulator, aws: Aws, system: str) -> None:
     fsx = account.client("fsx")
     assert (exists(aws, system), linked(aws, system)) == (True, ())
     fsx.create_data_repository_association(

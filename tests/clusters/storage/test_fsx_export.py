@@ -30,7 +30,7 @@ def eks(url: str) -> dict[str, Any]:
 
 
 class Fsx:
-    """FSx with one file system."""
+    """Stand-in for FSx with one file system."""
 
     def __init__(self, *links: str, task: str = "SUCCEEDED", failed: int = 0, lifecycle: str = "AVAILABLE") -> None:
         self.links, self.task, self.failed, self.lifecycle = links, task, failed, lifecycle
@@ -66,13 +66,13 @@ def exported(named: ManagedCluster, fsx: Fsx, *, force: bool = False) -> tuple[s
     return export(named, WITH_FSX, fsx.aws(), lambda _event: None, force=force)
 
 
-def test_all_of_a_file_system_is_exported(named: ManagedCluster) -> None:
+def test_whole_file_system_is_exported(named: ManagedCluster) -> None:
     fsx = Fsx("/")
     assert exported(named, fsx) == ()
     assert fsx.tasks == [{"Type": "EXPORT_TO_REPOSITORY", "FileSystemId": SYSTEM, "Report": {"Enabled": False}}]
 
 
-def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(named: ManagedCluster) -> None:
+def test_files_written_since_an_earlier_export_are_exported_too(named: ManagedCluster) -> None:
     fsx = Fsx("/")
     fsx.earlier = [{"TaskId": "task-0", "Type": "EXPORT_TO_REPOSITORY", "Paths": [], "Lifecycle": "EXECUTING"}]
     assert exported(named, fsx) == ()
@@ -89,7 +89,7 @@ def test_files_that_were_written_since_an_earlier_export_began_are_exported_too(
         (Fsx("/", failed=2), r"task-\d is SUCCEEDED with 2 files that failed", 1),
     ],
 )
-def test_what_is_not_exported_is_not_deleted_but_by_force_which_says_so(
+def test_unexported_file_system_is_deleted_only_with_force(
     named: ManagedCluster, fsx: Fsx, why: str, num_tasks: int
 ) -> None:
     with pytest.raises((UsageError, EngineError), match=why):
@@ -99,7 +99,7 @@ def test_what_is_not_exported_is_not_deleted_but_by_force_which_says_so(
     assert re.search(f"{SYSTEM} was not exported, and went with all its files: .*{why}", lost)
 
 
-def test_a_file_system_that_fsx_does_not_describe_is_not_taken_for_gone(named: ManagedCluster) -> None:
+def test_failed_describe_is_an_error_and_not_a_deleted_file_system(named: ManagedCluster) -> None:
     def refuse(**_: Any) -> Any:
         raise AwsError("no answer")
 
@@ -110,18 +110,18 @@ def test_a_file_system_that_fsx_does_not_describe_is_not_taken_for_gone(named: M
 
 
 @pytest.mark.parametrize("lifecycle", ["", "DELETING"])
-def test_a_file_system_that_an_earlier_down_has_deleted_is_not_exported(named: ManagedCluster, lifecycle: str) -> None:
+def test_already_deleted_file_system_is_not_exported(named: ManagedCluster, lifecycle: str) -> None:
     fsx = Fsx(lifecycle=lifecycle)
     assert (exported(named, fsx), fsx.tasks) == ((), [])
 
 
-def test_a_down_that_was_killed_after_the_export_and_the_removal_of_the_link_goes_on(named: ManagedCluster) -> None:
+def test_down_killed_after_export_and_unlink_continues(named: ManagedCluster) -> None:
     exported(named, Fsx("/"))
     assert json.loads((named.folder.path / EXPORTED).read_bytes()) == [SYSTEM]
     assert exported(named, Fsx()) == ()
 
 
-def test_terraform_links_the_folder_that_target_mounts_and_export_name() -> None:
+def test_terraform_target_and_export_use_the_same_fsx_folder() -> None:
     text = (Path(windlass.clusters.__file__).with_name("eks") / "fsx.tf").read_text()
     [path] = re.findall(r'^\s*fsx_path\s*=\s*"(.*)"$', text, re.MULTILINE)
     assert re.findall(r"^\s*file_system_path\s*=\s*(.*)$", text, re.MULTILINE) == ["local.fsx_path"]

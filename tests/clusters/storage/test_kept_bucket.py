@@ -1,4 +1,4 @@
-"""What `cluster down` does with the bucket in the state of Terraform, by whose it is."""
+"""`cluster down` keeps or deletes the bucket in the Terraform state depending on its owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHERS = Bucket(NAME, exists=True, owner="speech", is_managed=False)
 
 
 class World:
-    """A state of Terraform with a bucket and its key, and the account that has them."""
+    """A Terraform state with a bucket and its key, and the account that contains them."""
 
     def __init__(self, *, has_objects: bool) -> None:
         self.key_state = "Enabled"
@@ -46,7 +46,7 @@ class World:
         return SimpleNamespace(summary=SimpleNamespace(is_empty=True))
 
     def client(self, _service: str) -> Any:
-        """Of S3 and of KMS."""
+        """Returns a client for S3 and KMS."""
         rule = {"ApplyServerSideEncryptionByDefault": {"KMSMasterKeyID": "k-1"}}
         return SimpleNamespace(
             list_object_versions=lambda **_: self.versions,
@@ -68,8 +68,8 @@ class World:
 
 @pytest.mark.parametrize("has_objects", [True, False])
 @pytest.mark.parametrize("bucket", [OTHERS, Bucket(NAME, exists=True, is_managed=False)], ids=["others", "no tag"])
-def test_a_bucket_that_was_given_away_is_kept_whatever_the_state_has(bucket: Bucket, has_objects: bool) -> None:
-    """Without a place in the configuration, a plan for it would delete it."""
+def test_bucket_tagged_for_another_owner_is_always_kept(bucket: Bucket, has_objects: bool) -> None:
+    """A plan would delete the bucket, because the configuration no longer contains it."""
     world = World(has_objects=has_objects)
     assert world.removed(bucket, is_to_delete=True)
     assert (world.forgotten, world.targets) == ([ADDRESS, "aws_kms_key.bucket[0]"], [])
@@ -77,7 +77,7 @@ def test_a_bucket_that_was_given_away_is_kept_whatever_the_state_has(bucket: Buc
     assert World(has_objects=has_objects).removed(bucket, is_to_delete=False)
 
 
-def test_an_own_bucket_is_kept_with_objects_and_deleted_where_that_is_asked_for() -> None:
+def test_own_bucket_is_kept_with_objects_and_deleted_on_request() -> None:
     assert World(has_objects=True).removed(OWN, is_to_delete=False)
     assert not World(has_objects=False).removed(OWN, is_to_delete=False)
     for bucket in (OWN, None):
@@ -86,10 +86,10 @@ def test_an_own_bucket_is_kept_with_objects_and_deleted_where_that_is_asked_for(
         assert (world.forgotten, world.targets) == ([], [ADDRESS])
 
 
-def test_a_recovery_finds_the_key_of_the_bucket_though_it_was_to_be_deleted(
+def test_recovery_cancels_the_pending_deletion_of_the_bucket_key(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It leaves out keys that are to be deleted, and would make a second one."""
+    """Recovery ignores keys pending deletion, so without the cancellation the plan would create a second key."""
     world, seen = World(has_objects=True), list[str]()
     world.key_state = "PendingDeletion"
     named: Any = SimpleNamespace(cluster=SimpleNamespace(name="vision"), aws=lambda _context: nullcontext(world))

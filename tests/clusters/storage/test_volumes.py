@@ -1,4 +1,4 @@
-"""Volumes of a cluster are remembered in its folder until the folder goes."""
+"""A cluster's volumes are recorded in its folder until the folder is removed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def named(tmp_path: Path) -> ManagedCluster:
     return found
 
 
-def test_names_and_ids_of_volumes_are_those_of_persistent_volumes(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_volume_names_and_ids_come_from_persistent_volumes(cluster: FakeCluster, tmp_path: Path) -> None:
     cluster.put("v1", "PersistentVolume", "pvc-1", spec={"csi": {"volumeHandle": "vol-1"}})
     cluster.put("v1", "PersistentVolume", "efs", spec={"csi": {"volumeHandle": "fs-1::fsap-2"}})
     cluster.put("v1", "PersistentVolume", "local", spec={})
@@ -38,7 +38,7 @@ def test_names_and_ids_of_volumes_are_those_of_persistent_volumes(cluster: FakeC
     assert found == Volumes(frozenset({"pvc-1", "efs", "local"}), frozenset({"vol-1"}))
 
 
-def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: ManagedCluster) -> None:
+def test_volume_stays_recorded_after_its_deletion(named: ManagedCluster) -> None:
     assert remembered(named) == Volumes()
     remember(named, Volumes(frozenset({"pvc-1"}), frozenset({"vol-1"})))
     together = remember(named, Volumes(frozenset({"pvc-2"}), frozenset({"vol-2"})))
@@ -46,7 +46,7 @@ def test_a_volume_is_remembered_after_the_cluster_has_deleted_it(named: ManagedC
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"names": 7}'])
-def test_a_damaged_record_is_not_taken_for_an_empty_one(named: ManagedCluster, text: str) -> None:
+def test_damaged_volume_record_is_an_error(named: ManagedCluster, text: str) -> None:
     (named.folder.path / FILE).write_text(text)
     with pytest.raises(FolderError, match=r"volumes\.json is damaged"):
         remembered(named)

@@ -1,7 +1,7 @@
-"""Stands in for the terraform program where a test needs moments that the real one passes in milliseconds.
+"""Stand-in for the terraform program, for tests that need moments that the real program passes in milliseconds.
 
-An apply writes `started`, and goes on until the file `finish` exists in the folder or SIGTERM arrives; it then prints
-what the real program prints, as recorded. SIGINT is left as it was inherited.
+An apply writes the file `started`, and continues until the file `finish` exists in the folder or SIGTERM arrives. It
+then prints recorded output of the real program. The disposition of SIGINT stays as inherited.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pathlib import Path
 
 
 def say(type: str, **rest: object) -> None:
-    """Print one message of the stream."""
+    """Prints one message of the JSON stream."""
     print(json.dumps({"@message": type, "type": type, **rest}), flush=True)
 
 
 def apply() -> int:
-    """Work on one resource until told to end."""
+    """Works on one resource until asked to stop."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     hook = {"resource": {"addr": "aws_eks_cluster.main", "resource_type": "aws_eks_cluster"}, "action": "create"}
     say("apply_start", hook=hook)
     say("apply_progress", hook={**hook, "elapsed_seconds": 10})
-    provider = subprocess.Popen(["sleep", "1000"], close_fds=False)  # a provider, with what is inherited
+    # stands for a provider process, which inherits descriptors
+    provider = subprocess.Popen(["sleep", "1000"], close_fds=False)
     Path("started").touch()
     while not Path("finish").exists():
         time.sleep(0.02)
@@ -42,7 +43,7 @@ def apply() -> int:
 
 
 def main(words: list[str]) -> int:
-    """The part of the command line that the tests use."""
+    """Implements the subset of the command line that the tests use."""
     match words:
         case ["version", "-json"]:
             print(json.dumps({"terraform_version": (Path(__file__).parent / "VERSION").read_text().strip()}))

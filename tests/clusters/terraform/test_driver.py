@@ -1,4 +1,4 @@
-"""Tests of stops, kills and leftovers of the driver, with a stand-in for the terraform program."""
+"""The driver handles stops, kills and leftovers of a stand-in for the terraform program."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAKE = Path(__file__).with_name("fake_terraform.py")
 
 
 def install(folder: Path, version: str = "1.11.4", name: str = "terraform") -> dict[str, str]:
-    """A stand-in of this version; returns an environment that finds it."""
+    """Installs a stand-in with this version; returns an environment that finds it."""
     folder.mkdir()
     (folder / "fake.py").write_text(FAKE.read_text())
     (folder / "VERSION").write_text(version)
@@ -51,7 +51,7 @@ def install(folder: Path, version: str = "1.11.4", name: str = "terraform") -> d
 
 @dataclass
 class Scene:
-    """A cluster whose terraform is the stand-in."""
+    """A cluster whose terraform program is the stand-in."""
 
     environ: dict[str, str]
     folder: ClusterFolder
@@ -59,27 +59,27 @@ class Scene:
     events: list[Event] = field(default_factory=list)
 
     def terraform(self) -> Terraform:
-        """A driver, as each command makes one."""
+        """Returns a new driver, as each command creates one."""
         return Terraform(
             find_program(self.environ), self.folder, self.environ, on_event=self.events.append, stop=self.stop
         )
 
     def notes(self) -> list[str]:
-        """Sentences that the driver has reported."""
+        """Returns the notes that the driver has reported."""
         return [one.text for one in self.events if isinstance(one, Note)]
 
     def finish(self) -> None:
-        """Let the stand-in come to its end."""
+        """Lets the stand-in finish."""
         (self.folder.path / "finish").touch()
 
     def finish_when_followed(self) -> None:
-        """Let it come to its end once a driver waits for it."""
+        """Lets the stand-in finish once a driver waits for it."""
         until(lambda: any("following it" in note for note in self.notes()))
         self.finish()
 
     @contextmanager
     def applying(self, plan: Plan) -> Iterator[list[Result | TerraformError]]:
-        """An apply that has begun, in a thread; its outcome is in the list after the block."""
+        """Runs an apply in a thread during the block; afterwards the list contains its result."""
         outcome: list[Result | TerraformError] = []
         terraform = self.terraform()
 
@@ -99,7 +99,7 @@ class Scene:
             thread.join(100)
 
     def record(self) -> process.RunningCommand:
-        """The record of the process that runs."""
+        """Returns the record of the running process."""
         found = process.record_of(self.folder.path)
         assert found is not None
         return found
@@ -107,7 +107,7 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A folder with a configuration; a stand-in that still runs at the end of a test comes to its end."""
+    """Yields a folder with a configuration; a stand-in that still runs at the end of the test is finished."""
     package = tmp_path / "package"
     package.mkdir()
     (package / "main.tf").touch()
@@ -122,11 +122,11 @@ def test_the_program_and_its_version_are_found(tmp_path: Path) -> None:
     assert (found.text, found.path) == ("terraform 1.10.0", tmp_path / "bin" / "terraform")
 
 
-def test_opentofu_is_found_where_terraform_is_not(tmp_path: Path) -> None:
+def test_opentofu_is_found_if_terraform_is_missing(tmp_path: Path) -> None:
     assert find_program(install(tmp_path / "bin", "1.10.6", "tofu")).text == "tofu 1.10.6"
 
 
-def test_a_missing_program_says_how_to_install_it(tmp_path: Path) -> None:
+def test_error_for_a_missing_program_explains_its_installation(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"terraform is not installed") as found:
         find_program({"PATH": str(tmp_path)})
     assert "https://developer.hashicorp.com/terraform/install" in found.value.hint
@@ -167,19 +167,19 @@ def test_a_plan_that_was_changed_or_deleted_is_refused(scene: Scene) -> None:
     assert not needs_recovery(scene.folder)
 
 
-def test_an_error_that_terraform_prints_without_its_heading_is_named(scene: Scene) -> None:
+def test_error_output_without_a_heading_is_reported(scene: Scene) -> None:
     with pytest.raises(TerraformError) as failed:
         scene.terraform().force_unlock("b3a0ba6e")
     assert failed.value.message == "terraform force-unlock failed: Failed to unlock state: LocalState not locked"
     assert "wait for it, or end it" in failed.value.hint
 
 
-def test_terraform_has_a_session_of_its_own(scene: Scene) -> None:
+def test_terraform_runs_in_a_separate_session(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()):
         assert os.getsid(scene.record().pid) == scene.record().pid != os.getsid(0)
 
 
-def test_the_first_stop_terminates_and_the_second_names_the_price(scene: Scene) -> None:
+def test_first_stop_terminates_and_second_explains_the_cost_of_a_kill(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()) as outcome:
         scene.stop.count += 1
         until(lambda: any("stopping: terraform finishes" in note for note in scene.notes()))
@@ -190,7 +190,7 @@ def test_the_first_stop_terminates_and_the_second_names_the_price(scene: Scene) 
     (error,) = outcome
     assert isinstance(error, Interrupted)
     assert error.exit_code == 130
-    assert needs_recovery(scene.folder)  # what was interrupted is tainted
+    assert needs_recovery(scene.folder)  # interrupted resources are tainted
 
 
 def test_a_stop_before_an_apply_starts_nothing(scene: Scene) -> None:
@@ -209,7 +209,7 @@ def test_signals_of_this_process_are_counted(scene: Scene) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_killed_terraform_leaves_a_mark(scene: Scene) -> None:
+def test_killed_terraform_leaves_a_marker_file(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()) as outcome:
         send(scene.record().pid, signal.SIGKILL)
         for pid in of_session(scene.record().pid):
@@ -220,7 +220,7 @@ def test_a_killed_terraform_leaves_a_mark(scene: Scene) -> None:
     assert needs_recovery(scene.folder)
 
 
-def test_the_evidence_of_a_killed_terraform_outlives_further_commands(scene: Scene) -> None:
+def test_record_of_a_killed_terraform_outlives_further_commands(scene: Scene) -> None:
     with scene.applying(scene.terraform().plan()):
         killed = scene.record()
         for pid in of_session(killed.pid):
@@ -243,7 +243,7 @@ terraform.apply(terraform.plan())
 
 
 def orphan(scene: Scene) -> subprocess.Popen[bytes]:
-    """A Windlass that is killed while its Terraform works."""
+    """Starts a Windlass process that is killed while its Terraform runs."""
     import json
 
     argv = [sys.executable, "-c", KILLED, str(scene.folder.home), json.dumps(scene.environ)]
@@ -270,7 +270,7 @@ def test_terraform_outlives_windlass_and_the_next_command_follows_it(scene: Scen
     assert not needs_recovery(scene.folder)
 
 
-def test_a_stop_while_following_reaches_the_terraform_of_the_killed_windlass(scene: Scene) -> None:
+def test_stop_reaches_a_followed_terraform(scene: Scene) -> None:
     orphan(scene)
 
     def stop() -> None:
@@ -287,7 +287,7 @@ def test_a_stop_while_following_reaches_the_terraform_of_the_killed_windlass(sce
     assert needs_recovery(scene.folder)
 
 
-def test_one_that_ended_meanwhile_needs_no_recovery(scene: Scene) -> None:
+def test_terraform_that_finished_after_the_kill_needs_no_recovery(scene: Scene) -> None:
     orphan(scene)
     scene.finish()
     until(lambda: not process.is_held(scene.folder.path))
@@ -298,7 +298,7 @@ def test_one_that_ended_meanwhile_needs_no_recovery(scene: Scene) -> None:
     assert not needs_recovery(scene.folder)
 
 
-def test_following_one_that_is_killed_too_finds_no_result(scene: Scene) -> None:
+def test_following_a_killed_terraform_returns_no_result(scene: Scene) -> None:
     orphan(scene)
     for pid in of_session(scene.record().pid):
         send(pid, signal.SIGKILL)
@@ -315,13 +315,13 @@ def test_a_plan_waits_for_the_terraform_of_a_killed_windlass(scene: Scene) -> No
     assert not needs_recovery(scene.folder)
 
 
-def test_a_provider_that_outlives_its_terraform_does_not_block_the_next_command(scene: Scene) -> None:
-    """Seen: a provider that went on forever after kill -9 of Terraform, and held the inherited lock."""
+def test_orphaned_provider_does_not_block_the_next_command(scene: Scene) -> None:
+    """Regression: a provider ran forever after kill -9 of Terraform, and held the inherited lock."""
     with scene.applying(scene.terraform().plan()):
         record = scene.record()
         provider = until(lambda: [pid for pid in of_session(record.pid) if pid != record.pid])
         send(record.pid, signal.SIGKILL)
     assert until(lambda: not record.is_alive)
     scene.terraform().plan()
-    until(lambda: not of_session(record.pid))  # a process drops its lock before it has ended
+    until(lambda: not of_session(record.pid))  # a process drops its lock before it exits
     assert provider

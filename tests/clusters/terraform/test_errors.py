@@ -1,4 +1,4 @@
-"""Tests of `windlass.clusters.terraform.errors`: failures as recorded, and as AWS words them."""
+"""Errors of Terraform, recorded or in AWS's wording, become messages with hints."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ API = "operation error {}, https response error StatusCode: {}, RequestID: 4f2a-
 
 
 def recorded(name: str) -> TerraformError:
-    """The error of a recorded command."""
+    """Returns the error of a recorded command."""
     return failure("apply", [one for one in events(name) if isinstance(one, Diagnostic)], LOG)
 
 
 def worded(operation: str, status: int, error: str, doing: str = "creating it") -> TerraformFailed:
-    """The error of one failure of the provider."""
+    """Returns the error for one provider failure."""
     summary = f"{doing}: {API.format(operation, status, error)}"
     found = failure("apply", [Diagnostic("error", summary, address="aws_vpc.main", file="vpc.tf", line=3)], LOG)
     assert isinstance(found, TerraformFailed)
     return found
 
 
-def test_missing_credentials_say_how_to_log_in() -> None:
+def test_error_for_missing_credentials_explains_how_to_log_in() -> None:
     found = recorded("credentials")
     assert "aws sso login" in found.hint
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "InvalidClientTokenId", "AuthFailure"])
-def test_expired_and_wrong_credentials_say_how_to_log_in(code: str) -> None:
+def test_error_for_invalid_credentials_explains_how_to_log_in(code: str) -> None:
     found = worded("STS: GetCallerIdentity", 403, f"{code}: The security token included in the request is expired")
     assert "aws sso login" in found.hint
 
 
-def test_a_refusal_names_the_action() -> None:
+def test_access_denied_error_names_the_action() -> None:
     message = (
         "UnauthorizedOperation: You are not authorized to perform this operation. User: "
         "arn:aws:iam::123456789012:user/x is not authorized to perform: ec2:CreateVpc on resource: "
@@ -51,7 +51,7 @@ def test_a_refusal_names_the_action() -> None:
     assert "R0lGODlhAQAB" not in found.message
 
 
-def test_a_refusal_without_the_action_names_the_operation() -> None:
+def test_access_denied_error_without_an_action_names_the_operation() -> None:
     assert worded("EKS: CreateAddon", 403, "AccessDeniedException: ").hint.startswith("allow eks:CreateAddon")
 
 
@@ -77,11 +77,11 @@ def test_a_refusal_without_the_action_names_the_operation() -> None:
         ("Whatever: else", "see apply.log"),
     ],
 )
-def test_a_failure_says_what_to_do(error: str, hint: str) -> None:
+def test_failure_has_a_hint(error: str, hint: str) -> None:
     assert worded("EC2: Do", 400, error).hint.startswith(hint)
 
 
-def test_names_that_exist_are_all_named() -> None:
+def test_error_lists_all_existing_names() -> None:
     found = recorded("exists")
     assert "cluster up --recover" in found.hint
     assert (
@@ -91,7 +91,7 @@ def test_names_that_exist_are_all_named() -> None:
     assert "RequestID" not in found.message
 
 
-def test_a_held_lock_says_who_holds_it_since_when() -> None:
+def test_state_locked_error_shows_holder_and_time() -> None:
     found = recorded("locked")
     assert isinstance(found, StateLocked)
     assert found.lock.id == "47263ab1-a052-0c5d-8451-2a8ae7a0cdd1"
@@ -99,28 +99,28 @@ def test_a_held_lock_says_who_holds_it_since_when() -> None:
     assert "locked by root@vm since 2026-11-25 01:12:27 UTC (apply)" in found.message
 
 
-def test_a_stale_plan_says_to_plan_again() -> None:
+def test_stale_plan_error_suggests_a_new_plan() -> None:
     assert isinstance(recorded("stale"), StalePlan)
 
 
-def test_a_missing_bucket_of_the_state_is_named() -> None:
+def test_missing_state_bucket_is_reported() -> None:
     found = recorded("nobucket")
     assert '"absent-state" does not exist' in found.message
     assert "create the bucket" in found.hint
 
 
-def test_an_error_in_the_configuration_has_its_place() -> None:
+def test_configuration_error_has_its_position() -> None:
     found = recorded("configuration")
     assert "bad.tf:2: Unsupported argument" in found.message
 
 
-def test_an_unreachable_service_is_the_network() -> None:
+def test_unreachable_service_is_reported_as_a_network_problem() -> None:
     found = recorded("refused")
     assert "check the network" in found.hint
     assert len(found.message) < 700
 
 
-def test_a_command_that_fails_without_an_error_points_at_its_log() -> None:
+def test_failure_without_diagnostics_points_to_the_log() -> None:
     found = failure("apply", [], LOG, "panic: oh")
     assert "panic: oh" in found.message
     assert str(LOG) in found.hint

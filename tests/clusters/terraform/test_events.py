@@ -1,4 +1,4 @@
-"""Tests of `windlass.clusters.terraform.events` on recorded output of Terraform 1.11.4."""
+"""Recorded output of Terraform 1.11.4 is parsed into events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def events(name: str) -> list[Event]:
-    """The events of a recording."""
+    """Returns the events of a recording."""
     found = (parse_line(line) for line in (RECORDED / f"{name}.jsonl").read_text().splitlines())
     return [one for one in found if one is not None]
 
 
-def test_an_apply_is_started_in_progress_and_done() -> None:
+def test_apply_output_becomes_events() -> None:
     found = events("apply")
     started = {one.address for one in found if isinstance(one, ResourceStarted)}
     assert started == {one.address for one in found if isinstance(one, ResourceDone)}
@@ -39,7 +39,7 @@ def test_an_apply_is_started_in_progress_and_done() -> None:
     assert found[-1] == Counted("apply", 8, 0, 0)
 
 
-def test_a_diagnostic_has_the_address_and_the_place() -> None:
+def test_diagnostic_has_address_and_position() -> None:
     (first, *_) = [one for one in events("exists") if isinstance(one, Diagnostic) and one.is_error]
     assert first.address == "aws_iam_role.node"
     assert first.where == "main.tf:33"
@@ -55,14 +55,14 @@ def test_a_known_type_without_its_fields_is_a_note() -> None:
     assert parse_line('{"type": "apply_start", "@message": "half"}') == Note("half")
 
 
-def test_an_unknown_type_is_no_event() -> None:
+def test_unknown_message_type_is_ignored() -> None:
     assert parse_line('{"type": "test_plan"}') is None
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.dictionaries(
     st.sampled_from(["type", "hook", "change", "resource", "addr", "diagnostic", "changes", "@message", "range"]), inner
 ) | st.lists(inner), max_leaves=12))  # fmt: skip
-def test_no_output_raises(value: object) -> None:
+def test_parser_accepts_any_output(value: object) -> None:
     import json
 
     for type in ("apply_start", "apply_complete", "diagnostic", "change_summary", "log"):

@@ -1,4 +1,4 @@
-"""Tests of `windlass.clusters.terraform.folder`."""
+"""The working folder of a cluster is written, updated, locked and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ S3 = S3Backend("states", "clusters/dev.tfstate", "eu-west-1")
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> Path:
-    """A package of two files."""
+    """Creates a configuration of two files."""
     folder = tmp_path / "package"
     folder.mkdir()
     (folder / "main.tf").write_text("# one")
@@ -30,17 +30,17 @@ def configuration(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> ClusterFolder:
-    """The folder of a cluster."""
+    """Returns the folder of a cluster."""
     return ClusterFolder.of(tmp_path / "home", "dev")
 
 
 @pytest.mark.parametrize("name", ["", "a", "A-b", "../up", "a/b", "1ab", "ab-", "x" * 31, "ab\n"])
-def test_a_name_that_is_no_cluster_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_cluster_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
         ClusterFolder.of(tmp_path, name)
 
 
-def test_the_first_write_makes_everything_for_this_user_only(folder: ClusterFolder, configuration: Path) -> None:
+def test_first_write_creates_files_readable_by_this_user_only(folder: ClusterFolder, configuration: Path) -> None:
     assert not folder.exists
     folder.write(configuration, {"name": "dev", "zones": []}, S3)
     assert {path.name for path in folder.path.iterdir() if path.is_file()} == {
@@ -76,9 +76,7 @@ def test_a_second_write_changes_nothing(folder: ClusterFolder, configuration: Pa
     assert {path: path.stat().st_ino for path in folder.path.iterdir()} == before, "no file was replaced"
 
 
-def test_a_new_package_replaces_its_files_and_leaves_those_of_the_user(
-    folder: ClusterFolder, configuration: Path
-) -> None:
+def test_new_version_replaces_its_files_and_keeps_user_files(folder: ClusterFolder, configuration: Path) -> None:
     folder.write(configuration, {}, LocalBackend())
     (folder.path / "mine.tf").write_text("# mine")
     (configuration / "main.tf").write_text("# two")
@@ -89,7 +87,7 @@ def test_a_new_package_replaces_its_files_and_leaves_those_of_the_user(
     assert (folder.path / "mine.tf").read_text() == "# mine"
 
 
-def test_a_retired_file_that_the_user_has_changed_is_left(folder: ClusterFolder, configuration: Path) -> None:
+def test_obsolete_file_changed_by_the_user_is_kept(folder: ClusterFolder, configuration: Path) -> None:
     folder.write(configuration, {}, LocalBackend())
     (folder.path / "old.tf").write_text("# changed")
     (configuration / "old.tf").unlink()
@@ -105,8 +103,8 @@ def test_a_change_of_backend_is_refused(folder: ClusterFolder, configuration: Pa
     assert f"write {json.dumps(S3.configuration())} into backend.tf.json" in refused.value.hint
 
 
-def test_a_backend_without_a_state_may_be_changed(folder: ClusterFolder, configuration: Path) -> None:
-    """A bucket that was misspelled, and a cluster that was only planned before its state got a bucket."""
+def test_backend_without_a_state_can_be_changed(folder: ClusterFolder, configuration: Path) -> None:
+    """For example after a misspelled bucket name, or if the cluster was only planned before."""
     folder.write(configuration, {}, S3Backend("misspelled", "clusters/dev.tfstate", "eu-west-1"))
     folder.write(configuration, {}, LocalBackend())
     initialized = folder.path / ".terraform" / "terraform.tfstate"
@@ -124,7 +122,7 @@ def test_a_package_without_configuration_is_refused(folder: ClusterFolder, tmp_p
         folder.write(tmp_path, {}, LocalBackend())
 
 
-def test_a_second_command_is_told_which_one_works(folder: ClusterFolder) -> None:
+def test_second_command_is_refused_with_the_name_of_the_first(folder: ClusterFolder) -> None:
     holder = rf"in use by windlass cluster up \(pid {os.getpid()}, since "
     with folder.locked("cluster up"), pytest.raises(FolderBusy, match=holder), folder.locked("cluster down"):
         pass
@@ -132,7 +130,7 @@ def test_a_second_command_is_told_which_one_works(folder: ClusterFolder) -> None
         pass
 
 
-def test_the_lock_of_a_killed_command_is_free(folder: ClusterFolder) -> None:
+def test_lock_of_a_killed_command_is_released(folder: ClusterFolder) -> None:
     program = (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from windlass.clusters.terraform.folder import ClusterFolder\n"
@@ -144,7 +142,7 @@ def test_the_lock_of_a_killed_command_is_free(folder: ClusterFolder) -> None:
         pass
 
 
-def test_a_folder_whose_state_names_resources_is_not_removed(folder: ClusterFolder, configuration: Path) -> None:
+def test_folder_with_resources_in_its_state_is_not_removed(folder: ClusterFolder, configuration: Path) -> None:
     folder.write(configuration, {}, LocalBackend())
     (folder.path / "terraform.tfstate").write_text('{"version": 4, "resources": [{}]}')
     with pytest.raises(FolderError, match="still names 1 resources"):
@@ -155,9 +153,7 @@ def test_a_folder_whose_state_names_resources_is_not_removed(folder: ClusterFold
     folder.remove()
 
 
-def test_a_state_that_was_moved_to_a_bucket_does_not_keep_the_folder(
-    folder: ClusterFolder, configuration: Path
-) -> None:
+def test_folder_with_a_migrated_state_can_be_removed(folder: ClusterFolder, configuration: Path) -> None:
     folder.write(configuration, {}, S3)
     (folder.path / "terraform.tfstate").write_text('{"version": 4, "resources": [{}]}')
     folder.remove()
@@ -173,7 +169,7 @@ def test_folders_are_listed_by_name(tmp_path: Path, configuration: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["nonsense", "[]", '{"terraform": {}}', '{"terraform": {"backend": {"s3": {}}}}'])
-def test_a_broken_backend_is_named(folder: ClusterFolder, text: str) -> None:
+def test_damaged_backend_file_is_reported(folder: ClusterFolder, text: str) -> None:
     folder.path.mkdir(parents=True)
     (folder.path / "backend.tf.json").write_text(text)
     with pytest.raises(FolderError, match=r"backend\.tf\.json"):

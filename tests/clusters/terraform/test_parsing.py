@@ -1,4 +1,4 @@
-"""Tests of plans as `terraform show` prints them, of states, of text output and of logs."""
+"""Plans of `terraform show`, states, text output and logs are parsed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.clusters.terraform.state import state_resources
 
 
 def change(address: str, actions: list[str], **rest: Any) -> dict[str, Any]:
-    """A resource change of a plan."""
+    """Returns a resource change as in a JSON plan."""
     type, _, name = address.partition(".")
     found = {"before": None, "after": None, "after_unknown": {}, **rest}
     reason = found.pop("reason", None)
@@ -58,7 +58,7 @@ def test_values_are_not_in_the_text_of_a_change() -> None:
     assert "hunter" not in repr(summary_of(plan))
 
 
-def test_drift_is_what_an_apply_would_undo() -> None:
+def test_drift_contains_the_changes_that_an_apply_reverts() -> None:
     found = summary_of(
         {
             "resource_changes": [change("aws_eip.gone", ["create"]), change("aws_eip.other", ["no-op"])],
@@ -101,7 +101,7 @@ def test_a_state_that_was_never_written_is_empty() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"version": 3}', "nonsense", "[]", '{"version": 4, "resources": [1]}'])
-def test_what_is_no_state_is_an_error(text: str) -> None:
+def test_invalid_state_is_an_error(text: str) -> None:
     with pytest.raises(TerraformError):
         state_resources(text)
 

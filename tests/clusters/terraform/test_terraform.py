@@ -1,4 +1,4 @@
-"""The driver with the real Terraform and provider on a small configuration, against an emulated AWS."""
+"""The driver runs the real Terraform and provider with a small configuration, against an emulated AWS."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYEXAMPLEKEY"
 
 @dataclass
 class Scene:
-    """A cluster of the small configuration, its state in S3."""
+    """A cluster of the small configuration with its state in S3."""
 
     folder: ClusterFolder
     environ: Mapping[str, str]
@@ -44,13 +44,13 @@ class Scene:
     events: list[Event] = field(default_factory=list)
 
     def terraform(self) -> Terraform:
-        """A driver, as each command makes one."""
+        """Returns a new driver, as each command creates one."""
         return program.terraform_of(self.folder, self.environ, on_event=self.events.append, stop=self.stop)
 
 
 @pytest.fixture
 def scene(shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path) -> Iterator[Scene]:
-    """The folder is initialized, and nothing is created yet; what a test leaves goes with the emulator."""
+    """Yields an initialized folder without resources; objects left by a test disappear with the emulator."""
     name = f"drive-{abs(hash(tmp_path)) % 10**9}"
     shared_aws.client("s3").create_bucket(Bucket=f"{name}-state")
     environ = {**terraform, **shared_aws.environ}
@@ -61,7 +61,7 @@ def scene(shared_aws: Emulator, terraform: dict[str, str], tmp_path: Path) -> It
         yield scene
 
 
-def test_emulated_up_a_lost_state_drift_and_down_without_credentials_in_any_file(scene: Scene) -> None:
+def test_emulated_up_recovery_drift_and_down_store_no_credentials(scene: Scene) -> None:
     scene.environ = {**scene.environ, "AWS_SECRET_ACCESS_KEY": SECRET}
     terraform = scene.terraform()
     assert terraform.init() is False
@@ -95,7 +95,7 @@ def test_emulated_up_a_lost_state_drift_and_down_without_credentials_in_any_file
 
 
 @pytest.mark.nightly
-def test_emulated_a_plan_is_stale_after_another_apply(scene: Scene) -> None:
+def test_emulated_plan_is_stale_after_another_apply(scene: Scene) -> None:
     terraform = scene.terraform()
     first, second = terraform.plan(targets=[ROLE]), terraform.plan(targets=[ROLE])
     terraform.apply(first)
@@ -106,7 +106,7 @@ def test_emulated_a_plan_is_stale_after_another_apply(scene: Scene) -> None:
 
 
 @pytest.mark.nightly
-def test_emulated_a_held_lock_is_named_and_not_released_without_a_proof(scene: Scene) -> None:
+def test_emulated_held_lock_is_reported_and_not_released_without_proof(scene: Scene) -> None:
     terraform = scene.terraform()
     lock = {
         "ID": "8d0ae5c5-5e4d-9d4d-9f3b-0d1f7b7c9f6a",
@@ -131,7 +131,7 @@ def test_emulated_a_held_lock_is_named_and_not_released_without_a_proof(scene: S
 
 
 @pytest.mark.nightly
-def test_emulated_a_name_that_exists_is_one_clear_error(scene: Scene) -> None:
+def test_emulated_existing_name_is_a_clear_error(scene: Scene) -> None:
     name = f"{scene.folder.name}-node"
     scene.aws.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")
     terraform = scene.terraform()
@@ -140,14 +140,15 @@ def test_emulated_a_name_that_exists_is_one_clear_error(scene: Scene) -> None:
     assert f"{ROLE} in " in found.value.message
     assert "cluster up --recover" in found.value.hint
     assert not needs_recovery(scene.folder)
-    report = program.recovered(terraform, scene.environ)  # without the cluster's tag: destroying it would be wrong
+    # the resource lacks the cluster's tag, so it must not be destroyed
+    report = program.recovered(terraform, scene.environ)
     assert [(one.address, one.id) for one in report.foreign] == [(ROLE, name)]
     assert not report.is_clean
 
 
 @pytest.mark.nightly
-def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) -> None:
-    """The provider waits 25 s for a queue: a stop in that time taints it, and recovery finds it complete."""
+def test_emulated_interrupted_creation_is_complete_after_recovery(scene: Scene) -> None:
+    """The provider waits 25 s for a queue. A stop in that time taints the queue, and recovery finds it complete."""
     with scene.folder.path.joinpath("terraform.tfvars.json").open() as file:
         variables = json.load(file)
     (scene.folder.path / "terraform.tfvars.json").write_text(json.dumps({**variables, "queue": True}))
@@ -167,7 +168,7 @@ def test_emulated_a_stopped_creation_is_complete_after_recovery(scene: Scene) ->
     scene.stop = StopRequests()
     terraform = scene.terraform()
     report = program.recovered(terraform, scene.environ)
-    # A provider that was stopped before it reported the queue leaves it out of the state: it is imported then.
+    # A provider that is stopped before it reports the queue leaves it out of the state; then it is imported.
     mended = [*report.untainted, *(one.address for one in report.imported)]
     assert mended == ([queue] if any(one.address == queue for one in terraform.state()) else [])
     assert not terraform.plan(targets=[queue]).summary.replace

@@ -1,6 +1,6 @@
-"""Starts an emulator of AWS (ministack with our extensions) as a process on loopback, and Terraform's settings for it.
+"""Starts an AWS emulator (ministack with Windlass's extensions) on loopback, with settings for Terraform.
 
-Only the standard library is imported at the top: the launcher imports this package in an environment of its own.
+Only the standard library is imported at the top, because the launcher imports this package in a separate environment.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 ACCOUNT: Final = "123456789012"
 REGION: Final = "us-east-1"
 START_SECONDS: Final = 240.0
-"""The launcher is ready after about one second; a busy machine needs more."""
+"""Time limit in seconds: the launcher is ready after about one second, on a busy machine later."""
 
 
 class Emulator:
-    """An emulated account of AWS: where it listens, and clients for it."""
+    """An emulated AWS account: its address, and clients for it."""
 
     region = REGION
     account = ACCOUNT
@@ -41,12 +41,12 @@ class Emulator:
 
     @property
     def pid(self) -> int:
-        """The process id of the emulator."""
+        """Process id of the emulator."""
         return self._process.pid
 
     @property
     def environ(self) -> dict[str, str]:
-        """Variables that point AWS's SDKs, and what uses them, at the emulator as its root user."""
+        """Environment variables that point AWS SDKs and tools to the emulator, as its root user."""
         return {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -57,7 +57,7 @@ class Emulator:
         }
 
     def client(self, service: str, **options: Any) -> Any:
-        """A boto3 client of `service` for the emulator; the root user's, unless `options` name credentials."""
+        """Returns a boto3 client of `service` for the emulator, as root user unless `options` contain credentials."""
         import boto3
         from botocore.config import Config
 
@@ -66,12 +66,12 @@ class Emulator:
         return boto3.client(service, endpoint_url=self.url, **{"config": path_style, **named})
 
     def kill(self) -> None:
-        """End the emulator by SIGKILL; its whole state is lost."""
+        """Kills the emulator with SIGKILL; its state is lost."""
         self._process.kill()
         self._process.wait()
 
     def is_ready(self) -> bool:
-        """Whether requests are answered; raise AssertionError with its output where the emulator has ended."""
+        """Whether the emulator answers requests. Raises AssertionError with its output if it has exited."""
         assert self._process.poll() is None, f"the emulator has ended: {self.log.read_text()[-2000:]}"
         try:
             with urllib.request.urlopen(f"{self.url}/_ministack/health", timeout=5) as answer:
@@ -82,16 +82,16 @@ class Emulator:
 
 @functools.cache
 def make_environments() -> None:
-    """Make the environments of the emulator and of checkov; another process may be doing so, and is waited for."""
+    """Creates the environments of the emulator and of checkov, or waits for another process that is creating them."""
     subprocess.run(["bash", str(ROOT / "tools" / "aws-env.sh")], check=True, stdout=subprocess.DEVNULL)
 
 
 @contextlib.contextmanager
 def emulated_aws(folder: Path, auth: bool = False, environ: Mapping[str, str] | None = None) -> Iterator[Emulator]:
-    """Start an emulator with an empty account, its files below `folder`; end it afterwards.
+    """Runs an emulator with an empty account during the block, with its files below `folder`.
 
-    With `auth`, signatures and identity policies are enforced for all but the root user. `environ` adds variables to
-    its process: `FAKEAWS_EKS_ENDPOINT` and `FAKEAWS_EKS_CA` name a real API server for the clusters it describes.
+    With `auth`, signatures and identity policies are enforced for all users except root. `environ` adds environment
+    variables: `FAKEAWS_EKS_ENDPOINT` and `FAKEAWS_EKS_CA` name a real API server for the emulated clusters.
     """
     make_environments()
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def emulated_aws(folder: Path, auth: bool = False, environ: Mapping[str, str] | 
         until(emulator.is_ready, lambda: f"the emulator does not answer: {log.read_text()[-2000:]}", START_SECONDS)
         yield emulator
     finally:
-        emulator.kill()  # a graceful end waits for connections that clients keep open
+        emulator.kill()  # a graceful shutdown would wait for open client connections
 
 
 def _environ_of_launcher(folder: Path, port: int, auth: bool) -> dict[str, str]:
@@ -131,15 +131,15 @@ def _environ_of_launcher(folder: Path, port: int, auth: bool) -> dict[str, str]:
 
 
 def terraform_mirror() -> Path | None:
-    """The folder of providers that tests install from, or None where this machine has none."""
+    """Returns the folder of Terraform providers for tests; None if this machine has none."""
     named = os.environ.get("WINDLASS_TEST_TERRAFORM_MIRROR", "/opt/tf-plugins")
     return Path(named) if Path(named).is_dir() else None
 
 
 def terraform_environ(folder: Path) -> dict[str, str]:
-    """The environment of a `terraform` process that installs providers from the mirror alone.
+    """Returns the environment of a `terraform` process that installs providers only from the mirror.
 
-    The file that `TF_CLI_CONFIG_FILE` names is used where it exists, else one is written below `folder`.
+    Uses the existing file in `TF_CLI_CONFIG_FILE`, or writes one below `folder`.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("TF_", "AWS_"))}
     environ |= {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0"}

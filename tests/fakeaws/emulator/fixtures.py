@@ -1,4 +1,4 @@
-"""Pytest fixtures of the emulated account and of Terraform; a test module imports those that it uses."""
+"""Pytest fixtures of the emulated account and of Terraform; test modules import the ones that they use."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tests.fakeaws.emulator import Emulator, emulated_aws, terraform_environ, te
 
 @pytest.fixture
 def aws(tmp_path: Path) -> Iterator[Emulator]:
-    """An emulated account that is empty, for one test."""
+    """Yields an empty emulated account for one test."""
     with emulated_aws(tmp_path / "aws") as emulator:
         yield emulator
 
 
 @pytest.fixture(scope="module")
 def shared_aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """An emulated account for the tests of a module that do not disturb each other."""
+    """Yields an emulated account for the independent tests of a module."""
     with emulated_aws(tmp_path_factory.mktemp("aws")) as emulator:
         yield emulator
 
 
 @pytest.fixture(scope="session")
 def terraform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of `terraform`; a test that asks for it is skipped where Terraform or its provider is missing."""
+    """Returns the environment of `terraform`; skips the test if Terraform or its provider is missing."""
     require_terraform()
     return terraform_environ(tmp_path_factory.mktemp("terraform"))
 
 
 def require_terraform() -> None:
-    """Skip the test where `terraform`, or a place to install its provider from, is missing."""
+    """Skips the test if `terraform`, or a source for its provider, is missing."""
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not installed")
     named = os.environ.get("TF_CLI_CONFIG_FILE", "")

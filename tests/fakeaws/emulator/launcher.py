@@ -1,4 +1,6 @@
-"""Runs ministack with our extensions; started by .cache/aws-env/bin/python, never imported by Windlass or its tests."""
+"""Runs ministack with Windlass's extensions; started by .cache/aws-env/bin/python, never imported by Windlass
+or tests.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ EXTENSIONS = (
 
 
 def main() -> None:
-    """Extend ministack, then serve until a signal."""
+    """Extends ministack, then serves until a signal arrives."""
     from ministack.app import main as serve
 
     for extension in EXTENSIONS:

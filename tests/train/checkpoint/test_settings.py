@@ -18,6 +18,6 @@ def test_a_time_is_what_it_is_in_a_job_file(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["5 lightyears", "-1s", "0ms", ""])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_value_that_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"takes a time such as '30s', '5min' or '2h'"):
         settle(None, 1, None, text, "skip", {})

@@ -1,1 +1,1 @@
-"""What ministack lacks for our tests: each module adds one thing by its `extend`."""
+"""Extensions for features that ministack lacks: each module adds one by its function `extend`."""

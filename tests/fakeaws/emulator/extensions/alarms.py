@@ -1,4 +1,4 @@
-"""Alarms: ministack's answer of DescribeAlarms over the Query protocol, which Terraform speaks, lacks most fields."""
+"""Alarms: ministack's DescribeAlarms lacks most fields in the query protocol, which Terraform uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fakeaws.emulator.extensions.shapes import model_of, parse, plain, ren
 
 
 def extend() -> None:
-    """Return every field of an alarm."""
+    """Returns every field of an alarm."""
     describe = cloudwatch._describe_alarms
     operation = model_of("cloudwatch").operation_model("DescribeAlarms")
 

@@ -1,6 +1,6 @@
-"""Authorizes each request for all resources that AWS would check it for, with their tags, and for roles it passes on.
+"""Authorizes each request for all resources that AWS would check, with their tags, and for passed roles.
 
-Where FAKEAWS_CALLS names a file, each decision is written there as a line of JSON, the root user's too.
+If FAKEAWS_CALLS names a file, each decision is appended to it as a line of JSON, including those for the root user.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _denied: contextvars.ContextVar[Check | None] = contextvars.ContextVar("denied",
 
 
 def extend() -> None:
-    """Put the checks of the authorization reference in front of ministack's evaluation of policies."""
+    """Adds the checks of the authorization reference before ministack's policy evaluation."""
     iam_actions._TAG_MEMBERS = frozenset({*iam_actions._TAG_MEMBERS, "TagSpecifications"})
     _remember_requests()
     _check_all(os.environ.get("FAKEAWS_CALLS", ""))
@@ -82,7 +82,7 @@ def _check_all(log: str) -> None:
 
 
 def _context(context: dict[str, Any], check: Check) -> dict[str, Any]:
-    """The condition keys of one check: AWS has the tags of a request only for resource types that take them."""
+    """Returns the condition keys of one check: AWS sets request tags only for resource types that support them."""
     kept = {
         key: value
         for key, value in context.items()
@@ -110,7 +110,7 @@ def _name_what_is_denied() -> None:
 
 
 def _know_tags() -> None:
-    """ministack knows the tags of nine services for aws:ResourceTag; EC2, EKS, EFS and FSx are not among them."""
+    """Adds aws:ResourceTag for EC2, EKS, EFS and FSx; ministack supports it for nine other services."""
     known = tagging.resource_tags
 
     def resource_tags(arn: str) -> dict[str, str] | None:
@@ -133,7 +133,7 @@ def _know_tags() -> None:
 def _ec2_tags(id: str) -> dict[str, str]:
     from ministack.services import ec2
 
-    group = ec2._placement_groups.get(id)  # named in ARNs, tagged by id
+    group = ec2._placement_groups.get(id)  # ARNs contain the name, tags are stored by id
     return {tag["Key"]: tag["Value"] for tag in ec2._tags.get(group["GroupId"] if group else id) or ()}
 
 

@@ -1,4 +1,4 @@
-"""S3: ministack checks the SHA-256 that a request carries for its body, and does not return it."""
+"""S3 checksums: ministack verifies the SHA-256 of a request body but does not return it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER: Final = "x-amz-checksum-sha256"
 
 
 def extend() -> None:
-    """Return the checksum of an object or part that was stored with one, as S3 does."""
+    """Returns the checksum of an object or part that was stored with one, like S3."""
     s3._put_object = _confirming(s3._put_object)
     s3._upload_part = _confirming(s3._upload_part)
 

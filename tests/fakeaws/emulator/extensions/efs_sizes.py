@@ -1,4 +1,4 @@
-"""EFS: ministack has no mount, so that no file system ever has a file."""
+"""EFS sizes: ministack has no mounts, so no file system ever contains a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ministack.services import efs
 
 
 def extend() -> None:
-    """Give each file system as many bytes as `FAKEAWS_EFS_BYTES` says, once it is made."""
+    """Reports `FAKEAWS_EFS_BYTES` as the size of each new file system."""
     size = int(os.environ.get("FAKEAWS_EFS_BYTES", "0"))
     describe = efs._describe_file_systems
 

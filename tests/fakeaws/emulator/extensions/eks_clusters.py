@@ -1,7 +1,7 @@
-"""EKS clusters: ministack's OIDC issuer is http, the VPC a constant, the cluster's security group a bare name.
+"""EKS clusters: ministack's OIDC issuer is http, the VPC a constant, the cluster's security group only a name.
 
-It also drops upgradePolicy and the keys of bootstrapping, and deletes a cluster that has node groups, which EKS
-refuses. `FAKEAWS_EKS_ENDPOINT` and `FAKEAWS_EKS_CA` (base64 of PEM) name a real API server for all clusters.
+ministack also drops upgradePolicy and the bootstrap options, and deletes a cluster with node groups, which EKS refuses.
+`FAKEAWS_EKS_ENDPOINT` and `FAKEAWS_EKS_CA` (base64 of PEM) name a real API server for all clusters.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ KEPT = {
     "upgradePolicy": {"supportType": "EXTENDED"},
     "deletionProtection": False,
 }
-"""Fields of CreateCluster that ministack drops, with what EKS takes where they are not given."""
+"""Fields of CreateCluster that ministack drops, with EKS's defaults."""
 
 
 def extend() -> None:
-    """Describe clusters as EKS does, with a security group that exists."""
+    """Describes clusters like EKS, with an existing security group."""
     create, delete = eks._create_cluster, eks._delete_cluster
 
     def created(body: dict[str, Any], creator_arn: str | None = None) -> Any:
@@ -55,7 +55,7 @@ def extend() -> None:
 
 
 def _place(cluster: dict[str, Any]) -> None:
-    """Put the cluster into the VPC of its first subnet, with a security group as EKS makes it."""
+    """Puts the cluster into the VPC of its first subnet, with a security group like EKS's."""
     network = cluster["resourcesVpcConfig"]
     subnet = next((ec2._subnets[name] for name in network["subnetIds"] if name in ec2._subnets), None)
     if subnet is None:

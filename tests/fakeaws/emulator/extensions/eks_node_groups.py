@@ -8,7 +8,7 @@ from ministack.services import ec2, eks
 
 
 def extend() -> None:
-    """Describe node groups as EKS does."""
+    """Describes node groups like EKS."""
     create = eks._create_nodegroup
 
     def created(cluster_name: str, body: dict[str, Any]) -> Any:
@@ -30,7 +30,7 @@ def extend() -> None:
 
 
 def named_template(asked: dict[str, str]) -> dict[str, str]:
-    """A reference to a launch template with its id, name and version, as EKS describes it."""
+    """Returns a launch template reference with id, name and version, as EKS describes it."""
     for template in ec2._launch_templates.values():
         if asked.get("id") == template["LaunchTemplateId"] or asked.get("name") == template["LaunchTemplateName"]:
             version = asked.get("version") or str(template["DefaultVersionNumber"])

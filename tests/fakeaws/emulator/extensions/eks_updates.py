@@ -1,4 +1,4 @@
-"""EKS updates: ministack has no UpdateCluster*, UpdateNodegroup* and DescribeUpdate at all."""
+"""EKS updates: ministack lacks UpdateCluster*, UpdateNodegroup* and DescribeUpdate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROUTE = re.compile(
     r"/(?P<verb>updates|update-config|update-version)(?:/(?P<update>[^/]+))?"
 )
 REPLACED = ("logging", "upgradePolicy", "scalingConfig", "updateConfig", "nodeRepairConfig", "deletionProtection")
-"""Fields of a request that take the place of the whole old value."""
+"""Request fields that replace the whole old value."""
 
 
 def extend() -> None:
-    """Answer the routes of updates; each update has succeeded when it is described."""
+    """Serves the update operations; each update has succeeded by the time it is described."""
     updates: dict[str, dict[str, Any]] = {}
     handle, update_addon = eks._handle_request_sync, eks._update_addon
 
@@ -72,7 +72,7 @@ def _described(updates: dict[str, dict[str, Any]], name: str | None) -> Any:
 
 
 def _changed_cluster(cluster: dict[str, Any], body: dict[str, Any]) -> Any:
-    """Change the record; return an error, or None."""
+    """Changes the cluster record; returns an error, or None."""
     if version := body.get("version"):
         steps = int(version.split(".")[1]) - int(cluster["version"].split(".")[1])
         if steps not in (0, 1):
@@ -86,7 +86,7 @@ def _changed_cluster(cluster: dict[str, Any], body: dict[str, Any]) -> Any:
 
 
 def _changed_group(group: dict[str, Any], body: dict[str, Any]) -> Any:
-    """Change the record; return an error, or None."""
+    """Changes the node group record; returns an error, or None."""
     group["scalingConfig"] = {**group["scalingConfig"], **body.pop("scalingConfig", {})}
     group.update({field: body[field] for field in (*REPLACED, "version", "releaseVersion") if field in body})
     if "launchTemplate" in body:

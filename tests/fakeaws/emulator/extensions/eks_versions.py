@@ -1,4 +1,4 @@
-"""EKS catalogues: ministack has no DescribeAddonVersions and DescribeClusterVersions, and gives add-ons no version."""
+"""EKS catalogues: ministack lacks DescribeAddonVersions and DescribeClusterVersions, and add-on versions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ADDONS = {
     "aws-fsx-csi-driver": ("v1.8.0-eksbuild.1", "v1.7.0-eksbuild.1"),
     "aws-mountpoint-s3-csi-driver": ("v2.3.0-eksbuild.1", "v1.15.0-eksbuild.1"),
 }
-"""Invented builds, the newest first; the default of a cluster is the last, so that a test sees the difference."""
+"""Invented builds, newest first. The default is the last one, so that tests can tell default and newest apart."""
 
 
 def extend() -> None:
-    """Answer both catalogues, and give an add-on without a version the default one."""
+    """Serves both catalogues, and sets the default version of an add-on without one."""
     handle, create = eks._handle_request_sync, eks._create_addon
 
     def handled(method: str, path: str, headers: dict[str, str], body: bytes, query: dict[str, Any]) -> Any:

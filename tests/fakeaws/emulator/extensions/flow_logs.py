@@ -16,7 +16,7 @@ DEFAULTS = {
 
 
 def extend() -> None:
-    """Keep and return every field of a flow log."""
+    """Stores and returns every field of a flow log."""
     asked = model_of("ec2").shape_for("CreateFlowLogsRequest")
     told = model_of("ec2").shape_for("FlowLog")
     create, tag = ec2._create_flow_logs, ec2._parse_tag_specs

@@ -1,7 +1,7 @@
-"""FSx for Lustre: ministack has no FSx. File systems, data repository associations and tasks, backups, tags.
+"""FSx for Lustre, which ministack lacks: file systems, data repository associations and tasks, backups, tags.
 
-Each description of a thing moves it one state on: CREATING to AVAILABLE, PENDING to EXECUTING to SUCCEEDED, DELETING
-to gone. No file is moved by a task. Requests are checked by botocore's model.
+Each description of an object advances its state: CREATING to AVAILABLE, PENDING to EXECUTING to SUCCEEDED, DELETING to
+deleted. Tasks move no files. Requests are validated with botocore's model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEXT = {
 
 
 class FsxError(Exception):
-    """An error as FSx answers it: its code and message."""
+    """An FSx error: its code and message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class FsxError(Exception):
 
 
 class Fsx:
-    """The operations of the service by their names; things live in a store for each account and region."""
+    """The operations of the service by name; objects are stored per account and region."""
 
     def __init__(self) -> None:
         self.file_systems = AccountRegionScopedDict()
@@ -239,7 +239,7 @@ SERVICE: Final = Fsx()
 
 
 def tags_of(arn: str) -> dict[str, str]:
-    """The tags of a thing, for policies; none where it does not exist."""
+    """Returns the tags of an object for policy evaluation; empty if it does not exist."""
     for store in (SERVICE.file_systems, SERVICE.associations, SERVICE.tasks, SERVICE.backups):
         for name, thing in store.items():
             if arn.endswith(f"/{name}"):
@@ -248,7 +248,7 @@ def tags_of(arn: str) -> dict[str, str]:
 
 
 def extend() -> None:
-    """Serve FSx beside ministack's services, below the same identity policies."""
+    """Serves FSx in addition to ministack's services, with the same identity policies."""
     service = SERVICE
 
     async def handle(method: str, path: str, headers: dict[str, str], body: bytes, query: dict[str, Any]) -> Any:
@@ -290,7 +290,7 @@ def _lustre(asked: dict[str, Any], deployment: str) -> dict[str, Any]:
 
 
 def _described(store: Any, names: list[str] | None, missing: tuple[str, str]) -> list[dict[str, Any]]:
-    """The things with `names`, or all, as they are now; each is one state further the next time."""
+    """Returns the objects with `names`, or all, in their current state; the next call returns the following state."""
     for name in names or []:
         if name not in store:
             raise FsxError(missing[0], missing[1].format(name))
@@ -305,7 +305,7 @@ def _described(store: Any, names: list[str] | None, missing: tuple[str, str]) ->
 
 
 def _filtered(found: list[dict[str, Any]], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Only what belongs to the file systems that a filter names; other filters are ignored."""
+    """Filters objects by file system; other filters are ignored."""
     for condition in body.get("Filters", []):
         if condition.get("Name") == "file-system-id":
             found = [thing for thing in found if _system_of(thing) in condition["Values"]]

@@ -1,4 +1,4 @@
-"""Actions of IAM as AWS names them: ministack knows none of Budgets, and does not check S3 Files at all."""
+"""IAM action names: ministack lacks those of Budgets, and does not check S3 Files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BUDGETS = "AWSBudgetServiceGateway."
 
 
 def extend() -> None:
-    """Check calls against the actions that AWS's service authorization reference has for them."""
+    """Checks calls against the actions in AWS's service authorization reference."""
     iam_actions.SERVICE_TO_IAM_NAMESPACE["s3files"] = "s3files"
     iam_actions._BOTOCORE_SERVICE_MAP["s3files"] = ["s3files"]
     named = iam_actions._action_from_target

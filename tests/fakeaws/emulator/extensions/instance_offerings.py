@@ -1,4 +1,4 @@
-"""Where instance types are offered: ministack does not answer DescribeInstanceTypeOfferings."""
+"""Instance type offerings: ministack lacks DescribeInstanceTypeOfferings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.fakeaws.emulator.extensions.shapes import model_of, parse, plain, ren
 
 EVERYWHERE = ("m7i.large", "m5.large", "t3.medium", "c5.large", "g4dn.xlarge", "g5.xlarge", "g5.12xlarge", "g6.xlarge")
 IN_ZONES = {"p4d.24xlarge": "bc", "p5.48xlarge": "f", "trn1.32xlarge": "d"}
-"""Types that only some zones offer, by the letters of those. What is in neither table is offered nowhere."""
+"""Types that only some zones offer, by zone letters. Types in neither table are offered nowhere."""
 ZONES = "abcdef"
 
 
 def extend() -> None:
-    """Answer DescribeInstanceTypeOfferings by zone or region."""
+    """Serves DescribeInstanceTypeOfferings by zone or region."""
     asked = model_of("ec2").shape_for("DescribeInstanceTypeOfferingsRequest")
     told = model_of("ec2").shape_for("InstanceTypeOffering")
 

@@ -1,4 +1,4 @@
-"""KMS and S3: ministack reads and writes objects by a key that is disabled, or waits for its deletion."""
+"""KMS key states: ministack reads and writes S3 objects with a key that is disabled or pending deletion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER: Final = "x-amz-server-side-encryption-aws-kms-key-id"
 
 
 def extend() -> None:
-    """Refuse objects as S3 does where their key cannot be used."""
+    """Rejects S3 requests for objects whose key cannot be used."""
     s3._get_object = _reading(s3._get_object)
     s3._put_object = _writing(s3._put_object)
 
@@ -35,7 +35,7 @@ def _writing(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refusal(name: str) -> Any:
-    """The error for a key that cannot be used; None for one that can, and for none."""
+    """Returns the error for a key that cannot be used; None for a usable key or no key."""
     key = kms._resolve_key(name)
     if key is None or key["KeyState"] == "Enabled":
         return None

@@ -9,7 +9,7 @@ from tests.fakeaws.emulator.extensions.shapes import model_of, parse, plain, ren
 
 
 def extend() -> None:
-    """Keep and return every field of a template that EC2's model knows."""
+    """Stores and returns every launch template field in EC2's model."""
     asked = model_of("ec2").shape_for("RequestLaunchTemplateData")
     told = model_of("ec2").shape_for("ResponseLaunchTemplateData")
 

@@ -1,4 +1,4 @@
-"""Load balancers: ministack gives each the same VPC; AWS has that of its subnets."""
+"""Load balancers: ministack assigns the same VPC to each; AWS uses the VPC of its subnets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ministack.services import alb, ec2
 
 
 def extend() -> None:
-    """Take the VPC of a load balancer from its first subnet."""
+    """Sets the VPC of a load balancer to that of its first subnet."""
     create = alb._create_lb
 
     def create_in_vpc(params: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""NAT gateways: ministack describes none of their addresses, so that an imported one would be replaced."""
+"""NAT gateways: ministack returns no addresses, so Terraform would replace an imported gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ITEM = re.compile(r"<natGatewayId>(nat-\w+)</natGatewayId>")
 
 
 def extend() -> None:
-    """Name the Elastic IP of each gateway."""
+    """Returns the Elastic IP of each gateway."""
     describe = ec2._describe_nat_gateways
 
     def described(params: dict[str, Any]) -> Any:

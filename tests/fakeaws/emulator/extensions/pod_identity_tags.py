@@ -1,4 +1,4 @@
-"""Tags of pod identity associations, which ministack keeps and does not let change."""
+"""Tags of pod identity associations, which ministack stores but cannot change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ministack.services import eks
 
 
 def extend() -> None:
-    """Let TagResource, UntagResource and ListTagsForResource take the ARN of an association."""
+    """Lets TagResource, UntagResource and ListTagsForResource accept the ARN of an association."""
     resolve = eks._resolve_tag_resource_arn
 
     def resolved(arn: str) -> Any:
@@ -16,7 +16,7 @@ def extend() -> None:
             return resolve(arn)
         for association in eks._pod_identity_associations.values():
             if association["associationArn"] == arn:
-                eks._tags[arn] = association["tags"]  # one dictionary, so that descriptions have what is changed
+                eks._tags[arn] = association["tags"]  # shares one dictionary, so descriptions show changed tags
                 return arn, None
         return None, eks._tag_resource_not_found(arn)
 

@@ -1,7 +1,7 @@
-"""Repeated requests: ministack does again, or refuses, what an SDK sends again because it has lost the answer.
+"""Repeated requests: ministack repeats or rejects a request that an SDK sends again after a lost response.
 
-On a busy machine Terraform's provider now and then closes a connection as the head of an answer arrives, and sends the
-request again. A NAT gateway was made twice, and a mount target was refused as one that existed.
+On a busy machine, Terraform's provider sometimes closes a connection while the response header arrives, and sends the
+request again. Without this extension, a NAT gateway was created twice, and a mount target was rejected as existing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Final
 import ministack.app
 
 ID: Final = b"amz-sdk-invocation-id"
-"""The header by which SDKs mark all tries of one request."""
+"""Header with which SDKs mark all attempts of one request."""
 KEPT: Final = 1000
-"""Answers that are kept, of the newest requests."""
+"""Number of responses that are kept, for the newest requests."""
 Message = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 
 def extend() -> None:
-    """Answer a repeated request as the first one was answered, where that was a success."""
+    """Answers a repeated request with the first response, if that was a success."""
     serve = ministack.app.app
     answers: OrderedDict[bytes, asyncio.Future[list[Message]]] = OrderedDict()
 
@@ -53,7 +53,7 @@ def extend() -> None:
 
 
 def _is_success(messages: list[Message]) -> bool:
-    """Whether a whole answer was given that an SDK takes for a success."""
+    """Whether a complete response was sent that an SDK accepts as success."""
     if not messages or messages[-1].get("more_body", False) or messages[-1]["type"] != "http.response.body":
         return False
     return 200 <= int(messages[0].get("status", 0)) < 300

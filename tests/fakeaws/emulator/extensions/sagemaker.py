@@ -1,7 +1,7 @@
-"""SageMaker as an account's list of what bills: ministack has none. Nothing runs, and no job or endpoint changes.
+"""SageMaker's list operations for audits, which ministack lacks. Nothing runs, and no job or endpoint changes state.
 
-Endpoints with their configurations and models, notebook instances, training jobs (for ever in progress, or with a warm
-pool), processing jobs, domains and apps, HyperPod clusters, tags. Requests are checked by botocore's model.
+Endpoints with their configurations and models, notebook instances, training jobs (always in progress, or with a warm
+pool), processing jobs, domains and apps, HyperPod clusters, tags. Requests are validated with botocore's model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = {
     "App": ("app", "AppName"),
     "Cluster": ("cluster", "ClusterName"),
 }
-"""By the word in the names of operations: the word in ARNs, and the member that names a thing."""
+"""Kinds by the word in operation names: the word in ARNs, and the member with an object's name."""
 LISTS = {
     "ListEndpoints": ("Endpoint", "Endpoints"),
     "ListNotebookInstances": ("NotebookInstance", "NotebookInstances"),
@@ -50,7 +50,7 @@ STATES = {
 
 
 class SageMakerError(Exception):
-    """An error as SageMaker answers it: its code and message."""
+    """A SageMaker error: its code and message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -58,13 +58,13 @@ class SageMakerError(Exception):
 
 
 class SageMaker:
-    """The operations of the service; things live in a store for each account and region, by kind and name."""
+    """The operations of the service; objects are stored per account and region, by kind and name."""
 
     def __init__(self) -> None:
         self.things = AccountRegionScopedDict()
 
     def act(self, operation: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer of an operation; None for one that is not emulated."""
+        """Runs an operation and returns its response; None for one that is not emulated."""
         verb, _, kind = re.sub(r"^(Create|Describe|Delete|Stop)", r"\1 ", operation).partition(" ")
         if kind in KINDS:
             return self._one(verb, kind, body)
@@ -112,7 +112,7 @@ class SageMaker:
         return made
 
     def _start(self, job: dict[str, Any]) -> None:
-        """A job that keeps its instances is taken to have ended."""
+        """Starts a job; a job with a warm pool counts as ended immediately."""
         job |= {"SecondaryStatus": "Training", "ModelArtifacts": {"S3ModelArtifacts": "s3://bucket/model.tar.gz"}}
         if job["ResourceConfig"].get("KeepAlivePeriodInSeconds"):
             job |= {"TrainingJobStatus": "Completed", "WarmPoolStatus": {"Status": "Available"}}
@@ -137,7 +137,7 @@ class SageMaker:
 
 
 def extend() -> None:
-    """Serve SageMaker beside ministack's services, below the same identity policies."""
+    """Serves SageMaker in addition to ministack's services, with the same identity policies."""
     service = SageMaker()
 
     async def handle(method: str, path: str, headers: dict[str, str], body: bytes, query: dict[str, Any]) -> Any:

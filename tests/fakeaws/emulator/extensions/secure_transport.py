@@ -1,6 +1,6 @@
-"""TLS: a policy that refuses plain http refuses every request to an emulator on loopback, which has no TLS.
+"""TLS: a policy that denies plain http would deny every request to the emulator, which has no TLS.
 
-Where identity policies are enforced, requests count as sent over TLS, so that such policies need no exception in tests.
+If identity policies are enforced, requests count as sent over TLS, so such policies need no exception in tests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ministack.core import iam_evaluator
 
 
 def extend() -> None:
-    """Answer the condition key aws:SecureTransport with true."""
+    """Sets the condition key aws:SecureTransport to true."""
     resolve = iam_evaluator._resolve_condition_key
 
     def resolved(key: str, context: Any) -> Any:

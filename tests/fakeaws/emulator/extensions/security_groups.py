@@ -1,6 +1,6 @@
-"""Security group rules: ministack never revokes an egress rule of protocol "-1" whose request names ports.
+"""Security group rules: ministack never revokes an egress rule of protocol "-1" whose request contains ports.
 
-The SDK of Go sends ports 0 with protocol "-1", which EC2 ignores; the default egress rule therefore stayed.
+The Go SDK sends ports 0 with protocol "-1", which EC2 ignores; in ministack the default egress rule remained.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ministack.services import ec2
 
 
 def extend() -> None:
-    """Compare rules of all protocols without their ports."""
+    """Compares rules for all protocols without their ports."""
     strip = ec2._strip_descriptions
 
     def without_ports(rule: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Service Quotas: ministack has none. Values are AWS's defaults for new accounts; a request stays open.
+"""Service Quotas, which ministack lacks. Values are AWS's defaults for new accounts; requests stay open.
 
-A test sets a value with `FAKEAWS_QUOTAS`, such as `L-DB2E81BA=64,L-1216C47A=32`. Identity policies apply.
+Tests set values with `FAKEAWS_QUOTAS`, such as `L-DB2E81BA=64,L-1216C47A=32`. Identity policies apply.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ QUOTAS = {
     ("ec2", "L-0263D0A3"): ("EC2-VPC Elastic IPs", 5.0),
     ("vpc", "L-F678F1CE"): ("VPCs per Region", 5.0),
 }
-"""Name and default by service and code."""
+"""Name and default of each quota, by service and code."""
 ONLY_DEFAULT = frozenset({"L-2C3B7624"})
-"""GetServiceQuota knows no value of the account for them, as AWS for quotas that were never applied."""
+"""Quotas without an account value in GetServiceQuota, like quotas that were never applied in AWS."""
 
 
 class Refused(Exception):
-    """An error of Service Quotas: its code and message."""
+    """A Service Quotas error: its code and message."""
 
 
 class ServiceQuotas:
@@ -102,7 +102,7 @@ class ServiceQuotas:
 
 
 def extend() -> None:
-    """Serve Service Quotas beside ministack's services, below the same identity policies."""
+    """Serves Service Quotas in addition to ministack's services, with the same identity policies."""
     service = ServiceQuotas()
 
     async def handle(method: str, path: str, headers: dict[str, str], body: bytes, query: dict[str, Any]) -> Any:
@@ -129,7 +129,7 @@ def extend() -> None:
 
 
 def _name_quotas() -> None:
-    """Policies name quotas as resources; ministack knows none of this service."""
+    """Adds the ARNs of quotas for policy evaluation, because ministack does not support the service."""
     found = iam_actions.extract_resource_arn
 
     def extract_resource_arn(service: str, *rest: Any) -> str:

@@ -1,4 +1,4 @@
-"""Reads requests and writes answers of AWS's query protocols by botocore's own models, so that no field is lost."""
+"""Parses requests and formats responses of AWS's query protocols with botocore's models, without losing fields."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from botocore.session import Session
 
 @functools.cache
 def model_of(service: str) -> ServiceModel:
-    """The model of a service, such as `ec2`."""
+    """Returns the botocore model of a service, such as `ec2`."""
     return Session().get_service_model(service)
 
 
 def plain(params: Mapping[str, Any]) -> dict[str, str]:
-    """Form parameters with one value each; ministack keeps a list of them."""
+    """Converts form parameters from lists, as ministack stores them, to single values."""
     return {name: value[0] if isinstance(value, list) else value for name, value in params.items() if value}
 
 
 def parse(shape: Shape, params: Mapping[str, str], prefix: str = "", is_ec2: bool = True) -> Any:
-    """The value of `shape` in form parameters below `prefix`, with the names that boto3 uses."""
+    """Parses the value of `shape` from form parameters below `prefix`, with boto3's member names."""
     if isinstance(shape, StructureShape):
         found = {}
         for name, member in shape.members.items():
@@ -61,7 +61,7 @@ def _wire_name(member: Shape, name: str, is_ec2: bool) -> str:
 
 
 def render(shape: Shape, value: Any) -> str:
-    """The XML inside the element that holds `value`; what `shape` does not know is left out."""
+    """Returns the XML inside the element of `value`; members that are not in `shape` are omitted."""
     if isinstance(shape, StructureShape):
         return "".join(
             f"<{tag}>{render(member, value[name])}</{tag}>"
