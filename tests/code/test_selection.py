@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.deep import deep_tree
 
-from windlass.code.selection import LeftOut, Selection, refuse_credentials, select
+from windlass.code.selection import ExcludedEntries, Selection, refuse_credentials, select
 from windlass.errors import UsageError
 
 
@@ -125,7 +125,7 @@ def test_a_tracked_file_that_is_ignored_stays_behind_and_the_plan_tells_it(repo:
     write(repo, {"job/.gitignore": "# large\n*.bin\n"})
     found = select(repo / "job", environ(home))
     assert [file.name for file in found.files] == [".gitignore", "train.py"]
-    assert found.counted() == (LeftOut(".gitignore:2", "*.bin", 1),)
+    assert found.counted() == (ExcludedEntries(".gitignore:2", "*.bin", 1),)
 
 
 def test_the_folder_that_a_job_names_travels_though_its_repository_ignores_it(repo: Path, home: Path) -> None:
@@ -155,9 +155,9 @@ def test_a_submodules_own_exclude_file_counts(repo: Path, home: Path) -> None:
 def test_what_stays_behind_is_counted_by_rule_and_folders_count_once(repo: Path, home: Path) -> None:
     write(repo, {"job/.gitignore": "*.log\ndata/\n", "job/a.log": "", "job/sub/b.log": "", "job/__pycache__/x": ""})
     assert select(repo / "job", environ(home)).counted() == (
-        LeftOut(".gitignore:1", "*.log", 2),
-        LeftOut(".gitignore:2", "data/", 1),
-        LeftOut("built-in rule", "__pycache__", 1),
+        ExcludedEntries(".gitignore:1", "*.log", 2),
+        ExcludedEntries(".gitignore:2", "data/", 1),
+        ExcludedEntries("built-in rule", "__pycache__", 1),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.code.unpack import extract, extract_good
+from windlass.code.unpack import extract, extract_permitted
 
 Entry = tuple[str, bytes, str]
 
@@ -23,9 +23,9 @@ def unpacked(entries: list[Entry], folder: Path, mode: int = 0o644) -> None:
         extract(tar, tar.getmembers(), folder)
 
 
-def unpacked_good(entries: list[Entry], folder: Path) -> list[str]:
+def unpacked_permitted(entries: list[Entry], folder: Path) -> list[str]:
     with packed(entries, 0o755) as tar:
-        return extract_good(tar, folder)
+        return extract_permitted(tar, folder)
 
 
 def packed(entries: list[Entry], mode: int) -> tarfile.TarFile:
@@ -78,7 +78,7 @@ def test_of_an_archive_of_a_run_what_leads_out_is_left_out_by_name(tmp_path: Pat
     (tmp_path / "latest").symlink_to("old")
     (tmp_path / "old").mkdir()
     (tmp_path / "old/model.pt").write_text("old")
-    left_out = unpacked_good(
+    left_out = unpacked_permitted(
         [
             entry("step"),
             entry("best", tarfile.SYMTYPE, "step"),

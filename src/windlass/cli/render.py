@@ -179,7 +179,7 @@ def stale_notes(runs: Sequence[RunSummary]) -> list[str]:
     return notes
 
 
-LEFT: Final = ("JobUnknown", "ModelAway")
+ACTIONABLE: Final = ("JobUnknown", "ModelAway")
 """Conditions of ended runs that still need an action by the user."""
 
 
@@ -190,7 +190,9 @@ def condition_notes(runs: Sequence[RunSummary]) -> list[str]:
     return [
         f"{run.id}: {visible(run.condition.message or '')}"
         for run in runs
-        if run.condition is not None and not run.stale and (not run.phase.is_terminal or run.condition.type in LEFT)
+        if run.condition is not None
+        and not run.stale
+        and (not run.phase.is_terminal or run.condition.type in ACTIONABLE)
     ]
 
 

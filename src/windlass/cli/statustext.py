@@ -290,7 +290,7 @@ def attempt_word(run: RunSummary) -> str:
     return f"{len(run.attempts)} {why}".rstrip()
 
 
-def left_words(run: Run, now: float) -> str:
+def remaining_words(run: Run, now: float) -> str:
     """Returns the newest checkpoint of a run that ended early, else files that its script may have saved itself."""
     if run.checkpoint is not None:
         return checkpoint_words(run, now)
@@ -422,7 +422,7 @@ def status_lines(run: Run, now: float, paint: Paint, *, verbose: int = 0) -> lis
     if not over and (unobserved := run.ledger.seconds.get(Spent.UNOBSERVED)):
         add("note", f"no supervisor for {duration(unobserved)}; reading what the nodes reported meanwhile", "yellow")
     add("progress", advance_lines(run, now) or importing_words(run))
-    add("checkpoint", left_words(run, now) if run.checkpoint or run.own_save else "")
+    add("checkpoint", remaining_words(run, now) if run.checkpoint or run.own_save else "")
     add("warning", warning_lines(run.warnings, paint))
     add("metrics", "  ".join(f"{visible(str(name))} {number(one)}" for name, one in run.progress.metrics.items()))
     add("message", visible(run.progress.message))
@@ -459,7 +459,7 @@ def summary_lines(
         ("output", output_words(run.output_dir, run.collected, run.id, is_over=run.phase.is_terminal), None),
         ("uploaded", uploaded_words(run.outputs) if run.outputs is not None else "", None),
         ("files", changed_files_lines(run.changed_files), None),
-        ("checkpoint", left_words(run, now) if keeps else "", None),
+        ("checkpoint", remaining_words(run, now) if keeps else "", None),
         ("warning", warning_lines(warnings, paint), None),
         ("next", _next_lines(run, paint), None),
     ):

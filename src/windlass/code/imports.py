@@ -29,10 +29,10 @@ def script_imports(job: Job, code_dir: Path) -> tuple[str, ...]:
     """Returns the top-level modules that the job's Python script imports, sorted; empty for a program or an unreadable
     script.
     """
-    return tuple(sorted({name.split(".")[0] for _, tree in trees(job, code_dir) for name in imports(tree)}))
+    return tuple(sorted({name.split(".")[0] for _, tree in parsed_files(job, code_dir) for name in imports(tree)}))
 
 
-def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
+def parsed_files(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Yields the job's Python script and the local files that it imports, parsed; nothing for a program.
 
     Unreadable files are skipped: the interpreter reports the error when the script starts.
@@ -58,14 +58,14 @@ def trees(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
                 waiting += _files(name, folders)
 
 
-def ahead(job: Job, imported: Collection[str]) -> list[str]:
+def modules_to_preload(job: Job, imported: Collection[str]) -> list[str]:
     """Returns the modules to preload before the ranks of a job are forked; empty for a cold start."""
     if job.script_kind == "program" or job.start == "cold" or job.setup:  # `setup` may install other packages
         return []
     return list(job.warm) or [name for name in PRELOADED if name in imported]
 
 
-def slow(imported: Collection[str]) -> tuple[str, ...]:
+def slow_modules(imported: Collection[str]) -> tuple[str, ...]:
     """Returns the slow modules among a script's imports."""
     return tuple(name for name in SLOW if name in imported)
 

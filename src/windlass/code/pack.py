@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from windlass.code.selection import LeftOut, refuse_credentials, select
+from windlass.code.selection import ExcludedEntries, refuse_credentials, select
 from windlass.errors import UsageError
 
 CODE: Final = "code"
@@ -35,7 +35,7 @@ class Packed:
     """SHA-256 of `data`, in hex."""
     files: tuple[tuple[str, int], ...]
     """Name and bytes before compression of each file of the folder, by name; 0 bytes for a link."""
-    left_out: tuple[LeftOut, ...] = ()
+    excluded: tuple[ExcludedEntries, ...] = ()
     """Entries of the folder that are not packed, by rule."""
     num_added: int = 0
     """Number of files from outside the folder."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from windlass.code.imports import trees
+from windlass.code.imports import parsed_files
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -45,7 +45,7 @@ def needs_variables(job: Job, code_dir: Path) -> Need | None:
     """
     functions: dict[str, list[_Body]] = defaultdict(list)
     first: _Body | None = None
-    for path, tree in trees(job, code_dir):
+    for path, tree in parsed_files(job, code_dir):
         first = first or (path, tree.body)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

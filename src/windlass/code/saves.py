@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from windlass.code.imports import imports, trees
+from windlass.code.imports import imports, parsed_files
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
@@ -28,7 +28,7 @@ def saves_at_end(job: Job, code_dir: Path) -> str:
     """Returns where the job's script saves, `train.py:40`, if it saves only after its loops; otherwise or if unknown,
     empty.
     """
-    path, tree = next(trees(job, code_dir), (code_dir, ast.Module([], [])))
+    path, tree = next(parsed_files(job, code_dir), (code_dir, ast.Module([], [])))
     if SAVE_BY_THEMSELVES & {name.split(".")[0] for name in imports(tree)}:
         return ""
     line = _only_at_end(tree)

@@ -52,7 +52,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class ExcludedEntries:
     """The entries excluded by one rule."""
 
     source: str
@@ -67,7 +67,7 @@ class Selection:
     """The selected files of a folder, and the number of entries excluded by each rule."""
 
     files: list[File] = field(default_factory=list)
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    excluded: Counter[tuple[str, str]] = field(default_factory=Counter)
     max_entries: int | None = None
     num_entries: int = 0
 
@@ -77,10 +77,10 @@ class Selection:
         if self.max_entries is not None and self.num_entries > self.max_entries:
             raise UsageError(f"the folder has more than {self.max_entries:,} entries", f"ignore them in {OWN}")
 
-    def counted(self) -> tuple[LeftOut, ...]:
+    def counted(self) -> tuple[ExcludedEntries, ...]:
         """Rules that excluded entries, in descending order of the number of entries."""
-        ordered = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
-        return tuple(LeftOut(source, pattern, many) for (source, pattern), many in ordered)
+        ordered = sorted(self.excluded.items(), key=lambda item: (-item[1], item[0]))
+        return tuple(ExcludedEntries(source, pattern, many) for (source, pattern), many in ordered)
 
 
 def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None = None) -> Selection:
@@ -150,13 +150,13 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):  # the data cache
-            found.left_out[BUILT_IN, entry.name] += 1
+            found.excluded[BUILT_IN, entry.name] += 1
             continue
         name = os.fsencode(path)
         ours = last_match(own, name, is_folder=is_folder)
         rule = ours or last_match(git, name, is_folder=is_folder)
         if rule is not None and not rule.keeps:
-            found.left_out[rule.source, rule.pattern] += 1
+            found.excluded[rule.source, rule.pattern] += 1
         elif is_folder:
             _walk(found, root, path, rules)
         else:

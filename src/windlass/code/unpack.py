@@ -26,19 +26,19 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
     tar.extractall(folder, members)
 
 
-def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
+def extract_permitted(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
     """Extracts all members except those that `extract` refuses; returns the refused ones, each with the reason.
 
     Existing links in the folder are replaced, and nothing is written through them. Raises tarfile.TarError, and
     OSError; after an OSError, no file of the archive is left in the folder.
     """
     members = tar.getmembers()
-    left_out = dict(refused(members))
-    names = {os.path.normpath(member.name) for member in left_out}
+    refused_members = dict(refused(members))
+    names = {os.path.normpath(member.name) for member in refused_members}
     for member in members:
-        if member not in left_out and member.islnk() and os.path.normpath(member.linkname) in names:
-            left_out[member] = f"another name of {member.linkname}, which is left out"
-    good = [member for member in members if member not in left_out]
+        if member not in refused_members and member.islnk() and os.path.normpath(member.linkname) in names:
+            refused_members[member] = f"another name of {member.linkname}, which is left out"
+    good = [member for member in members if member not in refused_members]
     for member in good:
         _remove_links(folder, os.path.normpath(member.name))
     try:
@@ -49,7 +49,7 @@ def extract_good(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[s
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, member.name))  # noqa: PTH108, PTH118 - as above
         raise
-    return [f"{member.name}: {why}" for member, why in left_out.items()]
+    return [f"{member.name}: {why}" for member, why in refused_members.items()]
 
 
 def _remove_links(folder: str | os.PathLike[str], name: str) -> None:

@@ -77,7 +77,7 @@ class CodeFacts:
             bytes=len(code.data),
             unpacked_bytes=code.num_bytes,
             files=tuple(SentFile(name, size) for name, size in code.files),
-            left_out=tuple(IgnoredFiles(rule.source, rule.pattern, rule.num_entries) for rule in code.left_out),
+            left_out=tuple(IgnoredFiles(rule.source, rule.pattern, rule.num_entries) for rule in code.excluded),
             added=Added(code.num_added, code.added_bytes),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windlass.code.imports import ahead, slow
+from windlass.code.imports import modules_to_preload, slow_modules
 from windlass.plan import arguments
 from windlass.plan.compose import NodeTemplate
 from windlass.plan.environment import contract, known_at_start
@@ -81,8 +81,8 @@ def remote_nodes(
         known_at_start=known_at_start(job.launcher, is_python=not is_program, taken=set(common)),
         progress=job.progress,
         setup=job.setup or "",
-        warm=tuple(ahead(job, tuple(imports))),
-        imports=slow(tuple(imports)),
+        warm=tuple(modules_to_preload(job, tuple(imports))),
+        imports=slow_modules(tuple(imports)),
         collect=CollectSpec(job.outputs.collect),
         resume=arguments.resume_spec(job, common, folders.code),
         launcher=job.launcher,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from windlass.code.imports import ahead, slow
+from windlass.code.imports import modules_to_preload, slow_modules
 from windlass.engines import netns
 from windlass.engines.local import launchers
 from windlass.engines.local.facts import Facts
@@ -228,8 +228,8 @@ def _nodes(
         known_at_start=known_at_start(job.launcher, is_python=not is_program, taken=chosen),
         progress=job.progress,
         setup=job.setup or "",
-        warm=tuple(ahead(job, facts.script_imports)),
-        imports=slow(facts.script_imports),
+        warm=tuple(modules_to_preload(job, facts.script_imports)),
+        imports=slow_modules(facts.script_imports),
         collect=_collect(job, facts),
         resume=arguments.resume_spec(job, common, facts.code_dir),
         notices=notices,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import windlass.worker
-from windlass.code.unpack import extract_good
+from windlass.code.unpack import extract_permitted
 from windlass.engines.sagemaker import layout
 from windlass.errors import EngineError, LoginFailed
 from windlass.plan.steps import ModelStep
@@ -82,7 +82,7 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
                 return left_out
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tarfile.open(archive) as tar:
-                left_out = extract_good(tar, into)
+                left_out = extract_permitted(tar, into)
     except tarfile.TarError as error:
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:

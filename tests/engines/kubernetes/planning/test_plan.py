@@ -11,7 +11,7 @@ import pytest
 
 from windlass.cli.plantext import plan_lines
 from windlass.code.pack import Packed
-from windlass.code.selection import LeftOut
+from windlass.code.selection import ExcludedEntries
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES
 from windlass.engines.kubernetes.objects.planned import attempt_objects, numbered
@@ -46,8 +46,8 @@ from windlass.views.schema import schema_of
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
 CLUSTER = Cluster("v1.34.4", frozenset(way.api for way in WORKLOADS.values()), secrets=frozenset(), claims=frozenset())
 FILES = (("data/a/vocab.json", 20480), ("data/labels.txt", 1024), ("evil\x1b[2J.py", 5), ("train.py", 900))
-LEFT_OUT = tuple(LeftOut(f".gitignore:{line}", f"*.{line}", 30 - line) for line in range(1, 11))
-CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, FILES, LEFT_OUT, 41, 51200)
+EXCLUDED = tuple(ExcludedEntries(f".gitignore:{line}", f"*.{line}", 30 - line) for line in range(1, 11))
+CODE = Packed(b"x" * (PIECE_BYTES + 1), "ab" * 32, FILES, EXCLUDED, 41, 51200)
 FACTS = Facts(CodeFacts("/home/ada/job", True, True, CODE), CLUSTER, "/home/ada/.kube/config")
 
 
