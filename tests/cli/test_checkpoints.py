@@ -28,6 +28,7 @@ from windlass.cli.main import cli
 from windlass.errors import WindlassError
 from windlass.plan.compose import NO_NODES
 from windlass.plan.plan import NO_PLAN
+from windlass.plan.steps import FolderStep
 from windlass.spec.job import Job
 from windlass.train.checkpoint.chunks import export_safetensors
 from windlass.train.checkpoint.files import list_checkpoints, seal
@@ -348,7 +349,8 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
 
 
 def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_that_needs_none(tmp_path: Path) -> None:
-    plan = replace(NO_PLAN, engine="local", nodes=NO_NODES.replace(worker_python="/removed/python"))
+    steps = (FolderStep("make /out", "/out", "/checkpoints"),)
+    plan = replace(NO_PLAN, steps=steps, nodes=NO_NODES.replace(worker_python="/removed/python"))
     with pytest.raises(WindlassError) as raised:
         _by_torch(tmp_path / "t.safetensors", tmp_path / "m.pt", plan)
     assert (raised.value.message.endswith("is not on this machine"), raised.value.hint) == (

@@ -17,6 +17,7 @@ from windlass.diagnose.verdict import Diagnosis
 from windlass.engines.local.observe import environment
 from windlass.plan.compose import NO_NODES
 from windlass.plan.plan import NO_PLAN
+from windlass.plan.steps import FolderStep
 from windlass.runs.events import REMOVED_BEFORE, Event
 from windlass.runs.phase import Phase
 from windlass.runs.record import fold
@@ -1016,26 +1017,27 @@ def test_a_node_that_the_supervisor_has_cut_off_was_not_killed_from_outside() ->
 
 
 @pytest.mark.parametrize(
-    ("words", "engine", "code"),
+    ("words", "runs_here", "code"),
     [
-        ("python: error while loading shared libraries: libpython3.12.so.1.0", "local", "interpreter-broken"),
+        ("python: error while loading shared libraries: libpython3.12.so.1.0", True, "interpreter-broken"),
         (
             "Traceback (most recent call last):\nImportError: cannot import name 'cache' from 'functools'",
-            "kubernetes",
+            False,
             "interpreter-broken",
         ),
-        ("Traceback (most recent call last):\nKeyError: 1", "local", "worker-broke"),
-        ("waiting for the name digits-0, 5 s so far", "kubernetes", "node-killed"),
-        ("", "local", "node-killed"),
+        ("Traceback (most recent call last):\nKeyError: 1", True, "worker-broke"),
+        ("waiting for the name digits-0, 5 s so far", False, "node-killed"),
+        ("", True, "node-killed"),
     ],
 )
-def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, engine: str, code: str) -> None:
+def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, runs_here: bool, code: str) -> None:
     cause = {"summary": "node 0 is gone", "node_lost": 0, "rank": 0, "exit_code": 1, "victims": []}
     case = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause)
-    case = replace(case, plan=replace(NO_PLAN, engine=engine), nodes=[NodeSeen(0, words)])
+    steps = (FolderStep("make /out", "/out", "/checkpoints"),) if runs_here else ()
+    case = replace(case, plan=replace(NO_PLAN, steps=steps), nodes=[NodeSeen(0, words)])
     assert diagnose(case).verdict.code == code
     begun = seen(ranks=[RankSeen(0, exit_code=-9, tail="")], cause=cause, more=[("node", {"node": 0})])
-    begun = replace(begun, plan=replace(NO_PLAN, engine=engine), nodes=[NodeSeen(0, words)])
+    begun = replace(begun, plan=replace(NO_PLAN, steps=steps), nodes=[NodeSeen(0, words)])
     assert diagnose(begun).verdict.code in ("node-killed", "worker-broke")
 
 

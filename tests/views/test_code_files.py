@@ -10,6 +10,7 @@ import pytest
 from windlass.cli.statustext import changed_files_lines
 from windlass.plan.compose import NO_NODES
 from windlass.plan.plan import NO_PLAN, Plan
+from windlass.plan.steps import FolderStep
 from windlass.runs.events import CodeFiles
 from windlass.runs.phase import Phase
 from windlass.runs.record import Files, Status, Times
@@ -17,7 +18,7 @@ from windlass.runs.warnings import warnings_after
 from windlass.views.code_files import changed_files, pattern_of
 from windlass.worker.protocol import CollectSpec
 
-HERE = replace(NO_PLAN, engine="local")
+HERE = replace(NO_PLAN, steps=(FolderStep("make /out", "/out", "/checkpoints"),))
 PODS = replace(NO_PLAN, engine="kubernetes", nodes=NO_NODES.replace(collect=CollectSpec(("out/**",))))
 
 

@@ -263,8 +263,8 @@ def _by_torch(tensors: Path, path: Path, plan: Plan) -> None:
     """
     module, env = "windlass.train.checkpoint.export", {**os.environ}
     python: str | None
-    if plan.engine == "local":
-        python, how = plan.nodes.worker_python, ["-m", module]
+    if plan.runs_here:
+        python, how = plan.nodes.worker_python or None, ["-m", module]
         env |= {name: value for name, value in plan.nodes.common.items() if name == "PYTHONPATH"}
     else:
         python, how = str(find_python(None, Path.cwd(), os.environ)), ["-c", _RUN.format(str(ROOT), module)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from windlass.actions import runs
+from windlass.actions.targets import DEFAULT, remote_names
 from windlass.cli.formatting import Paint, columns_of, duration, fitting, painter, visible
 from windlass.cli.interrupts import Choice, Interrupts
 from windlass.cli.render import CUTS, emit, first_line, label_words, print_data, print_item, print_runs, warning_codes
@@ -69,12 +70,10 @@ def print_here(
         print_runs(views, form, hidden=hidden, quiet=quiet)
     if unreadable and not quiet:
         emit(unreadable_notes(unreadable, MAX_UNREADABLE if last is not None else None), sys.stderr)
-    if form == "table" and not quiet and not wanted and all(run.target == "local" for run in views):
-        from windlass.actions.targets import remote_names
-
-        if names := remote_names(context):
-            on = names[0] if len(names) == 1 else "TARGET"
-            click.echo(f"no run on {', '.join(names)} is shown; windlass ps --on {on} lists those there", err=True)
+    is_list = form == "table" and not quiet and not wanted
+    if is_list and all(run.target == DEFAULT for run in views) and (names := remote_names(context)):
+        on = names[0] if len(names) == 1 else "TARGET"
+        click.echo(f"no run on {', '.join(names)} is shown; windlass ps --on {on} lists those there", err=True)
     return 0
 
 

@@ -46,7 +46,7 @@ def plan_lines(plan: Plan, paint: Paint, *, verbose: int = 0) -> list[str]:
         if nodes_shown > NODES_SHOWN and not verbose:
             lines += ["", f"… and {count(len(plan.steps) - place + 1, 'step')} more like these: windlass plan -v"]
             break
-        has_setup = plan.engine != "local" or nodes_shown == 1  # simulated nodes on one machine share one setup
+        has_setup = not plan.runs_here or nodes_shown == 1  # simulated nodes on one machine share one setup
         lines += ["", *_step(place, step, paint, verbose=verbose, common=common, has_setup=has_setup)]
     if common:
         lines += ["", "every node has", *(f"  {line}" for line in _environment(common, paint))]

@@ -14,7 +14,7 @@ from windlass.errors import PlanError, Problem, StoreError, UnsupportedVersion
 from windlass.plan.compose import NO_NODES, NodeTemplate
 from windlass.plan.notes import Note
 from windlass.plan.price import Price
-from windlass.plan.steps import ManifestStep, Step
+from windlass.plan.steps import FolderStep, ManifestStep, Step
 from windlass.worker.values import ShapeError, StrictValue
 
 if TYPE_CHECKING:
@@ -103,6 +103,11 @@ class Plan:
     def world_size(self) -> int:
         """Number of ranks."""
         return self.num_nodes * self.procs_per_node
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the nodes are processes of the machine that submits the run: they share its folders."""
+        return self.first(FolderStep) is not None
 
     @property
     def warnings(self) -> tuple[Note, ...]:

@@ -47,7 +47,7 @@ class ChangedFiles:
 
 def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles | None:
     """Builds the view from the reports of the newest attempt's nodes; None without reports or changed files."""
-    is_kept = plan.engine == "local"
+    is_kept = plan.runs_here
     wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
     if is_kept:
         found = found[-1:]  # all nodes share one folder, and the last report is complete

@@ -227,7 +227,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
         # A pod says other things before its worker begins, which a kill may follow.
-        is_its_own = "Traceback" not in output and case.plan.engine == "local"
+        is_its_own = "Traceback" not in output and case.plan.runs_here
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
             yield Verdict(
