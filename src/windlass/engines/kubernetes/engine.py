@@ -362,6 +362,7 @@ class KubernetesEngine(SupervisedEngine):
         with self._client_of(run_id) as client:
             return shutdown.only_copy(client, run_id)
 
+    @override
     def still_running(self, run_id: str) -> list[str]:
         """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown

@@ -47,59 +47,63 @@ from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
 EXEC_LAG_SECONDS: Final = 3.0
-"""How long a command in a pod, and the log of what it changes, may take for a supervisor outside of the cluster."""
+"""Seconds of delay of a command in a pod, and of the log lines that it causes, for a supervisor outside the cluster."""
 AGAIN_SECONDS: Final = 5.0
-"""Between two signals of one kind to one node."""
+"""Minimum seconds between two equal signals to one node."""
 REASON_SECONDS: Final = 5.0
-"""How long the status of a pod that was deleted may take to show its end, and why."""
+"""Seconds until the status of a deleted pod shows its end and the reason."""
 DEADLINE: Final = "DeadlineExceeded"
-"""Status reason of a pod that ran for as long as its deadline allowed."""
+"""Status reason of a pod that has reached its deadline."""
 
 
 class PodNode(Node):
-    """One node, which runs in a pod."""
+    """A node that runs in a pod."""
 
     def __init__(self, number: int, place: int, ranks: tuple[int, ...], folder: Path, attempt: PodAttempt) -> None:
         super().__init__(number, ranks, folder)
         self.place = place
         self.attempt = attempt
         self.is_taken_away = False
-        """Whether its pod was ended, and not by us."""
+        """Whether the pod was ended by something other than Windlass."""
         self.is_explained = False
-        """Whether the cluster's reason for the end of its pod was read."""
+        """Whether the cluster's reason for the end of the pod was read."""
         self._over_at: float | None = None
         self._claim: Sequence[RankFailure] | None = None
-        """How its ranks failed, by its log; trusted once its pod has ended so too, or waits for the next attempt."""
+        """Rank failures according to the pod's log; trusted only after the pod has ended accordingly, or waits for the
+        next attempt."""
         self._num_warned = 0
         self._is_cut_short = False
-        """Whether it was recorded that its log cannot be read to its end."""
+        """Whether a warning was recorded that the end of the pod's log is missing."""
         self.last_event_at = 0.0
-        """When the last of its events was made, in unix seconds."""
+        """Time of the node's newest event, in Unix seconds."""
         self._sent: dict[Intent, float] = {}
-        """When each signal was last sent: a shutdown repeats it every turn."""
+        """Time at which each signal was last sent; a shutdown repeats its signal in every turn."""
         self._ended_first_at = float("-inf")
-        """When the end of the first node was last reported to it."""
+        """Time at which the node was last notified that the first node has ended."""
         self.log = attempt.logs.open(number, place, ranks)
 
     @property
     def pod(self) -> Pod | None:
-        """Its pod, as it was last seen."""
+        """The node's pod, as last observed."""
         return self.attempt.pods.pod(self.place)
 
     @property
     def all_read(self) -> bool:
-        """Whether all that its pod has written of this attempt is in our files."""
+        """Whether everything that the pod wrote for this attempt was copied to local files."""
         return self.log.is_done
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def updates(self) -> Iterator[NodeEvent]:
-        """Its events since the last call, after those of its pod's status."""
+        """Yields events from the pod's status since the last call, and then the events that the node itself
+        reported.
+        """
         self.log.catch_up()
         all_read, attempt = self.all_read, self.attempt
         yield from attempt.client.health.updates()
         pod = self.pod
-        # Not only its container: the kubelet's reason for the end of a pod arrives with the end of the pod.
+        # The end of the container is not sufficient: the kubelet's reason is in the pod's status once the pod has
+        # ended.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
         has_reason = pod is None or phase in ("Succeeded", "Failed") or is_forced(pod)
         is_explained = has_reason or attempt.pods.is_gone(self.place)
@@ -113,7 +117,8 @@ class PodNode(Node):
             yield RankSeen(time.time())
         for event in super().updates():
             self.last_event_at = max(self.last_event_at, event.at)
-            if isinstance(event, PreemptionNotice):  # the node is shut down, or a command elsewhere requested the end
+            # the cluster's node is shut down, or a command on another machine requested the end
+            if isinstance(event, PreemptionNotice):
                 self.is_taken_away |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
                     attempt.stop_requests.relay()
@@ -133,15 +138,19 @@ class PodNode(Node):
             self._ended_first_at = time.monotonic()
             attempt.signals.tell_first_ended(self)
 
+    @override
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """See `Node`. Any process of the pod could have written it: the pod's end decides if it is believed."""
+        """Stores the reported end. Any process in the pod could have written it: the pod's own end decides whether it
+        is trusted.
+        """
         self._claim = failures
 
     def _believe(self) -> Iterator[NodeEvent]:
-        """Once the log is read: the node has ended as in its log, if its pod has ended so too, or is kept alive.
+        """Ends the node as its log reports, if the pod has ended accordingly or is kept alive. Called after the log was
+        read.
 
-        Its exit code is 0 if all its ranks have succeeded. Where the two differ, the pod's own status holds; a node
-        whose pod ended differently from its log has ended without reporting.
+        The pod's exit code is 0 if all its ranks have succeeded. If log and exit code differ, the exit code of a
+        succeeded pod holds; a failed pod has ended without reporting.
         """
         if self.ended:
             return
@@ -155,7 +164,7 @@ class PodNode(Node):
             yield NodeWarning(time.time(), message)
 
     def _warn_of_ignored(self) -> Iterator[NodeEvent]:
-        """That lines of its log look like events of the node, and are none; once."""
+        """Warns, once, that the node's log has lines that look like events of the node and are not."""
         before, self._num_warned = self._num_warned, self.num_ignored
         if self._num_warned and not before:
             message = (
@@ -165,7 +174,9 @@ class PodNode(Node):
             yield NodeWarning(time.time(), message)
 
     def _end_taken_back(self) -> None:
-        """Its pod was preempted before anything in it could report its end: that is no lost node."""
+        """Ends the node after its pod was preempted before it could report an end, so that the node does not count as
+        lost.
+        """
         if self.ended or not self.all_read:
             return
         self.ended = True
@@ -176,8 +187,11 @@ class PodNode(Node):
     # -- its end ------------------------------------------------------------------------------------------------------
 
     @property
+    @override
     def over(self) -> bool:
-        """See `Node`. The cluster shows why a pod was deleted a moment after its end."""
+        """Whether the node has ended and the reason is known: the cluster shows why a pod was deleted some time after
+        its end.
+        """
         if not super().over:
             return False
         self._over_at = self._over_at or time.monotonic()
@@ -194,12 +208,12 @@ class PodNode(Node):
         return self._exit_code() or -signal.SIGKILL
 
     def _exit_code(self) -> int | None:
-        """How the container of its pod has ended; None where it has not, or that is not known."""
+        """Returns the exit code of the pod's container; None if it has not ended, or the code is unknown."""
         pod = self.pod
         return None if pod is None else exit_code(pod)
 
     def last_words(self) -> str:
-        """Why its pod ended, and what the process in it has written of its own."""
+        """Returns the node's last output, and the reason why its pod ended."""
         return "\n".join(text for text in (super().last_words(), self._why_it_ended()) if text)
 
     def _why_it_ended(self) -> str:
@@ -209,8 +223,11 @@ class PodNode(Node):
         is_refused = self.place in problems.without_capacity() or not pods.is_gone(self.place)
         return pods.owner.over or (problems.why_not_created() if is_refused else "its pod is gone")
 
+    @override
     def why_lost(self) -> str:
-        """See `Node`: a pod that was deleted, or whose node does not answer, has no exit code of its own."""
+        """Returns why the node was lost: its pod was deleted, or its cluster node does not answer, so that there is no
+        exit code.
+        """
         pod = self.pod
         if self._exit_code() is not None and not (pod is not None and is_true(pod, "DisruptionTarget")):
             return ""
@@ -226,9 +243,11 @@ class PodNode(Node):
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def send(self, intent: Intent) -> None:
-        """Signal the node, without waiting for it; an unreachable pod is deleted where it must end."""
+        """Queues a signal to the node, without waiting. If the signal must end the node and the pod cannot be reached,
+        the pod is deleted.
+        """
         is_waiting = self._claim is not None and self.log.is_told
-        if super().over or is_waiting:  # a pod about to wait for the next attempt must not be killed
+        if super().over or is_waiting:  # a pod that is about to wait for the next attempt must not be killed
             return
         now = time.monotonic()
         if now - self._sent.get(intent, float("-inf")) < AGAIN_SECONDS:
@@ -237,7 +256,7 @@ class PodNode(Node):
         self.attempt.signals.put(self, intent)
 
     def delete(self, grace: int | None) -> None:
-        """Delete its pod; where there is none, see that none is made. Waits for the cluster."""
+        """Deletes the node's pod; if the pod does not exist yet, prevents its creation. Waits for the cluster."""
         pod = self.pod
         self.attempt.problems.ours.add(self.place)
         for _ in PAUSES:
@@ -254,7 +273,7 @@ class PodNode(Node):
 
 
 class PodAttempt(Attempt):
-    """All pods of one attempt."""
+    """The pods of one attempt."""
 
     nodes: tuple[PodNode, ...]
 
@@ -271,8 +290,9 @@ class PodAttempt(Attempt):
         assignment: PodAssignment | None = None,
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """`assignment` are its pods, by default as was decided for the attempt, and `firsts` the first attempt that
-        each has run. What ranks print is written to the files of the attempt where its logs are followed.
+        """`assignment` has the pods of the attempt, by default the stored decision; `firsts` are the first attempts
+        that each pod has run. If the supervisor follows the pods' logs, output of ranks is written to the files of the
+        attempt.
         """
         super().__init__(folder, ())
         self.client = client
@@ -284,7 +304,7 @@ class PodAttempt(Attempt):
         self.wake = wake
         self.signals = Signals(control, number, client.health)
         self.is_seen_alive = False
-        """Whether this supervisor has seen a pod of it run."""
+        """Whether this supervisor has observed a running pod of the attempt."""
         made = plan.only(AttemptStep).manifest
         self.stop_requests = StopRequestRelay(client, plan.run_id, folder.parent)
         owner = (made["apiVersion"], made["kind"])
@@ -325,11 +345,11 @@ class PodAttempt(Attempt):
 
     @property
     def has_first_done(self) -> bool:
-        """Whether the first node has succeeded; those that have not begun would wait for its name forever."""
+        """Whether the first node has succeeded; nodes that have not started would wait for its host name forever."""
         return self.nodes[0].ended and not self.nodes[0].failures
 
     def hold_ended(self) -> None:
-        """Keep the pods of nodes alive that have ended with outputs, as long as others of the attempt run."""
+        """Keeps the pods of nodes alive that have ended with outputs, while other nodes of the attempt run."""
         now = time.monotonic()
         if now - self._held_at >= HOLD_SECONDS:
             self._held_at = now
@@ -338,7 +358,7 @@ class PodAttempt(Attempt):
                     self.signals.hold(node)
 
     def running_pods(self, numbers: Collection[int]) -> dict[int, Pod]:
-        """The pods of these nodes that ran when they were last seen, by node."""
+        """Returns those pods of the given nodes that ran when last observed, by node."""
         found = {node.number: pod for node in self.nodes if (pod := node.pod) is not None}
         return {node: pod for node, pod in found.items() if node in numbers and container_state(pod)[0] == "running"}
 
@@ -348,8 +368,9 @@ class PodAttempt(Attempt):
         return self.pods.owner.taken_back is not None
 
     @property
+    @override
     def ended_by_target(self) -> str | None:  # type: ignore[override]
-        """See `Attempt`: by a kubelet that enforced `activeDeadlineSeconds`, or by a queue."""
+        """The reason if a kubelet (by `activeDeadlineSeconds`) or a queue has ended the attempt, else None."""
         pods = [pod for node in self.nodes if (pod := node.pod) is not None]
         if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
             return "timeout"
@@ -364,9 +385,10 @@ class PodAttempt(Attempt):
         return frozenset(number for number, pod in pods.items() if pod is not None and eviction.is_planned(pod))
 
     def notices(self) -> Iterator[NodeEvent]:
-        """The notice that all pods are taken back, once; of a Workload that was deactivated it is a stop request.
+        """Yields, once, a notice that the queue has evicted all pods. If an administrator deactivated the Workload,
+        yields a stop request instead.
 
-        A new attempt would get a new Workload, which is active: it would undo what an administrator has decided.
+        A new attempt would create a new, active Workload, which would override the administrator.
         """
         if not self._is_noticed and (seen := self.pods.owner.taken_back) is not None:
             self._is_noticed = True
@@ -376,19 +398,24 @@ class PodAttempt(Attempt):
                 yield PreemptionNotice(time.time(), "queue", "evict")
 
     def last_sign_of_life(self) -> float:
-        """When any of its pods last wrote a line, or an event, in unix seconds; 0 where none has.
+        """Returns when a pod last wrote a line or an event, in Unix seconds; 0 if none has.
 
-        Not when its files were written: after an adoption that is when earlier lines of the pods were read.
+        File times do not count: after an adoption they are the times at which earlier lines were read.
         """
         lines = (last_line_at(path) for path in self.folder.rglob("node-*.cursor"))
         return max([*(node.last_event_at for node in self.nodes), *lines])
 
+    @override
     def without_capacity(self) -> Mapping[int, float]:
-        """See `Attempt`: as the scheduler reports, or what refuses the creation of pods."""
+        """Returns the nodes for whose pods the scheduler reports no capacity, or whose creation is refused, with the
+        time since when.
+        """
         return {self.nodes[place].number: since for place, since in self.problems.without_capacity().items()}
 
     def close(self) -> None:
-        """Stop reading and watching. A suspended owner object is deleted, so that a queue cannot start it again."""
+        """Stops all reading and watching. A suspended owner object is deleted, so that a queue cannot start it
+        again.
+        """
         if self.is_taken_back:
             with contextlib.suppress(EngineError):
                 self.pods.end()

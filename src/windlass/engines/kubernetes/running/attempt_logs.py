@@ -1,4 +1,4 @@
-"""Reads the events and the logs of the nodes of one attempt: over the connections of its pods, or by following logs."""
+"""Reads the events and logs of the nodes of one attempt, over connections from the pods or by following logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.supervise.log_tail import LogTail
 
 WAKE_SECONDS_A_NODE: Final = 0.0003
-"""Between two times that the monitor is woken for events, in attempts of many nodes: a look at all takes that long."""
+"""Seconds per node between two wake-ups of the monitor, in attempts of many nodes: reading all nodes takes as long."""
 MANY_NODES: Final = 64
 
 
 class AttemptLogs:
-    """The logs of all nodes of one attempt."""
+    """Readers of the logs of all nodes of one attempt."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class AttemptLogs:
         hang_seconds: float | None,
         wake: Callable[[], None],
     ) -> None:
-        """`firsts` are the first attempts that the pods have run, and `folder` is that of the attempt.
+        """`firsts` are the first attempts that the pods have run, and `folder` is the folder of the attempt.
 
-        `events` receives what the pods send; None where their logs have to be followed. `wake` wakes the monitor.
+        `events` receives what the pods send; None if their logs must be followed. `wake` wakes the monitor.
         """
         raise_file_limit()
         num_nodes = len(assignment.pods)
@@ -54,11 +54,11 @@ class AttemptLogs:
 
     @property
     def printed_seconds(self) -> float | None:
-        """Between two reports of the pods of how much is printed; None where their logs are followed."""
+        """Seconds between two reports of the pods about how much their ranks print; None if their logs are followed."""
         return None if self._events is None else self._readers.printed_seconds
 
     def open(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
-        """What reads the events of a node: they are sent, or its pod's log is followed."""
+        """Returns the reader of a node's events: a feed if the pod sends them, else a follower of the pod's log."""
         first = self._firsts[place]
         waited = first != self._assignment.pods[place].made_for
         what, of = f"log of node {node}", (self._folder, node, ranks, self._assignment.attempt, first, waited)
@@ -70,11 +70,13 @@ class AttemptLogs:
         return Follower(what, self._client, self._pods, place, lambda: LogTail(*of), self._connections, self._wake)
 
     def close(self) -> None:
-        """Read nothing that is not being read."""
+        """Starts no further reads."""
         self._readers.close()
 
     def _wake_for_events(self) -> None:
-        """Of many nodes, one has always something new; the monitor also looks by itself, each half second."""
+        """Wakes the monitor with a minimum pause: among many nodes, one always has new events, and the monitor also
+        polls every half second.
+        """
         now = time.monotonic()
         if now - self._woken_at >= self._wake_pause:
             self._woken_at = now

@@ -1,4 +1,4 @@
-"""Starts one attempt: in pods of the previous one that are alive, and in new ones for those that were lost."""
+"""Starts one attempt: in live pods of the previous attempt, and in new pods for those that were lost."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
 BEHIND_SECONDS: Final = 20.0
-"""How long an operator may not have seen an object that another one refers to."""
+"""Seconds for which the webhook of an operator may not know an object that another one refers to."""
 BEHIND_RETRY_SECONDS: Final = 0.1
 STARTING_TRAINER: Final = "unsupported runtime: "
-"""Of a Trainer that has just started, whose webhook does not know its own kinds of runtimes yet."""
+"""Error of a Trainer that has just started, whose webhook does not know its own kinds of runtimes yet."""
 PODS_ARE_REUSABLE: Final = ("failure", "hang", "node-loss", "preemption")
-"""Why attempts end without harm to all of their pods."""
+"""Reasons for the end of an attempt after which its pods can be reused."""
 
 
 class AttemptStart:
-    """The start of the newest attempt of a run. Its methods raise EngineError."""
+    """Start of the newest attempt of a run. Its methods raise EngineError."""
 
     def __init__(
         self, backend: KubernetesBackend, record: Recorder, folder: Path, number: int, members: Sequence[int]
@@ -51,14 +51,14 @@ class AttemptStart:
         self._new_pods = PodAssignment.new(number, len(members))
 
     def in_new_pods(self, owner: Mapping[str, Any]) -> None:
-        """Start it in new pods for all nodes; `owner` is the object that owns the others of the run."""
+        """Starts the attempt in new pods for all nodes; `owner` is the run's owner ConfigMap."""
         self._create_pods(self._new_pods, self._specs(self._new_pods), owner, self._spares.num)
 
     def in_running_pods(self) -> bool:
-        """Start it in the pods of the previous attempt, and in new ones for those that were lost.
+        """Starts the attempt in the pods of the previous one, with new pods for lost ones.
 
-        False where it needs new pods for all nodes. What was decided by a supervisor that was killed meanwhile, or
-        could not reach the cluster, holds: the pods that have got their order then begin with it.
+        Returns False if the attempt needs new pods for all nodes. A decision of an earlier supervisor that was killed
+        or could not reach the cluster is kept, since pods that have received their order run by it.
         """
         decided = PodAssignment.decided(self._folder, self._number, len(self._members))
         assignment = decided or self._chosen_pods()
@@ -70,7 +70,8 @@ class AttemptStart:
         specs = self._specs(assignment)
         if decided is None:
             self._decide(assignment)
-            if len(pods) < len(reused) or not self._order(assignment, specs, pods):  # one was lost since it was chosen
+            # a pod was lost after it was chosen
+            if len(pods) < len(reused) or not self._order(assignment, specs, pods):
                 self._decide(self._new_pods)
                 return False
         elif pods:
@@ -81,11 +82,11 @@ class AttemptStart:
     # -- the pods of the previous attempt -----------------------------------------------------------------------------
 
     def _chosen_pods(self) -> PodAssignment:
-        """The pods of the previous attempt, with new ones for those that were lost."""
+        """Returns the pods of the previous attempt, with new pods for lost ones."""
         if self._number == 1 or not self._plan.nodes.reuse_wait_seconds:
             return self._new_pods
         before, now = self._record.status.attempts[-2:]
-        # A resume may bring other code, and pods that are about to end have that of before.
+        # A resume may have new code, while pods that are about to end have the old code.
         if now.is_resume or before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
             return self._new_pods
         folder = self._folder.with_name(f"attempt-{self._number - 1}")
@@ -93,7 +94,8 @@ class AttemptStart:
         pods = reuse.running(self._client, self._plan.run_id, earlier)
         if len(pods) == len(earlier.pods):
             same = PodAssignment(self._number, earlier.pods)
-            return self._new_pods if before.reason == "preemption" else same  # some of their nodes are about to go
+            # some of the cluster's nodes are about to be removed
+            return self._new_pods if before.reason == "preemption" else same
         if not keeps_others(self._plan.only(AttemptStep).manifest):
             return self._new_pods
         others = itertools.chain(self._spares.ready(self._record.status), self._new_pods.pods)
@@ -101,18 +103,18 @@ class AttemptStart:
         return PodAssignment(self._number, tuple(chosen))
 
     def _decide(self, assignment: PodAssignment) -> None:
-        """Store in which pods the attempt is about to begin: a supervisor that adopts it must find them."""
+        """Stores which pods the attempt is about to use, so that a supervisor that adopts it finds them."""
         self._backend.keep_decision(self._record, self._folder, assignment.event())
 
     def _order(self, assignment: PodAssignment, specs: Sequence[NodeSpec], pods: Mapping[int, Pod]) -> bool:
-        """Start it in these pods, by place; returns whether all of them do."""
+        """Orders these pods, by place, to start the attempt; returns whether all of them accepted."""
         taken = self._spares.taken(self._record.status, assignment)
         return reuse.order(self._backend.control, assignment, specs, pods, taken)
 
     def _replace_lost(self, assignment: PodAssignment, specs: Sequence[NodeSpec]) -> None:
-        """End lost pods, and create those that no other pod replaces, and missing spares.
+        """Ends lost pods, and creates pods that replace them and missing spares.
 
-        The other pods of the attempt have their order already, so that this delays none of them.
+        The other pods of the attempt already have their order, so they are not delayed.
         """
         status = self._record.status
         left = self._spares.left(status)
@@ -130,7 +132,7 @@ class AttemptStart:
             self._record.note(Warned(f"no spare could be created: {error.message}"))
 
     def _end_lost(self, kept: Collection[PodId]) -> None:
-        """End what may be left of the pods that are replaced: none of them may keep training."""
+        """Ends the pods that were replaced but may still run: none of them may continue to train."""
         for pod in self._client.find("v1", "Pod", layout.of_attempts(self._plan.run_id))["items"]:
             is_older = layout.attempt_of(pod) < self._number and pod_id(pod) not in kept
             if is_older and not has_ended(pod) and "deletionTimestamp" not in pod["metadata"]:
@@ -139,7 +141,7 @@ class AttemptStart:
     # -- new pods -----------------------------------------------------------------------------------------------------
 
     def _specs(self, assignment: PodAssignment) -> list[NodeSpec]:
-        """The specs of the attempt in these pods."""
+        """Returns the node specs of the attempt in these pods."""
         status = self._record.status
         asked = self._record.history.continuation(status)
         facts = attempt_facts(self._plan, assignment, self._backend.via, status.times.created_at, asked)
@@ -153,16 +155,16 @@ class AttemptStart:
         num_spares: int,
         taken: Collection[int] = (),
     ) -> None:
-        """Create the owner object of the pods that the attempt does not reuse, and what it refers to.
+        """Creates the owner object for the pods that the attempt does not reuse, and the objects that it refers to.
 
-        It creates spares too; at the places `taken`, spares of earlier attempts begin to run a node.
+        The owner object also creates spares. At the places `taken`, spares of earlier attempts begin to run a node.
         """
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
         if (limit := self._plan.policy.timeout_seconds) is not None:
             ahead = (
                 self._client.ahead if status.supervision.supervisor == CLUSTER else 0.0
-            )  # where the record has its times
+            )  # clock offset to the cluster, whose time the record uses
             left = limit - status.times.limited_seconds(time.time() + ahead)
             seconds = pod_template.deadline_seconds(left, self._plan.policy.grace_seconds)
             pod_template.bounded([*parts, maker], seconds)
@@ -173,18 +175,18 @@ class AttemptStart:
             **config_data(assignment, specs, num_spares, taken),
         }
         made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
-        # Trainer admits no change of a TrainJob whose runtime is gone, and so not the last one of a deletion either.
+        # Trainer refuses every change of a TrainJob whose runtime is missing, even the last one of a deletion.
         self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:
-        """Create the object that refers to the others; an operator's webhook may not know these for a moment."""
+        """Creates the object that refers to the others; retries while an operator's webhook does not know these yet."""
         give_up = time.monotonic() + BEHIND_SECONDS
         while True:
             try:
                 self._backend.create(manifest)
                 return
             except Refused as error:
-                name = manifest["metadata"]["name"]  # which Trainer quotes in one way, and Kueue in the other
+                name = manifest["metadata"]["name"]  # Trainer and Kueue quote this name differently
                 words = (f'"{name}" not found', f"'{name}' not found", STARTING_TRAINER)
                 is_behind = any(one in error.message for one in words)
                 if not is_behind or time.monotonic() > give_up:

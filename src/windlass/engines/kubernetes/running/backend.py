@@ -1,4 +1,6 @@
-"""Backend of a cluster: creates and deletes the objects of a run. Every step may be repeated: what exists is kept."""
+"""Backend of a cluster: creates and deletes the objects of a run. Every step may be repeated: existing objects are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -58,29 +60,30 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 
 SENDERS: Final = 8
-"""Objects that are created at once."""
+"""Number of objects that are created in parallel."""
 CLEAN_SECONDS: Final = 20.0
-"""How long the cluster may keep a supervisor from cleaning up after the end of its run; `resume` waits for longer."""
+"""Seconds for which the cleanup after a run is retried while the cluster is unavailable; `resume` waits longer."""
 RETRY_SECONDS: Final = 1.0
 STARTED: Final = "started"
-"""File in the folder of an attempt whose objects were all created."""
+"""Marker file in the folder of an attempt, present once all its objects were created."""
 UNFINISHED: Final = "cleanup-pending"
-"""File in the folder of a run that has ended and may have left something to do in the cluster."""
+"""Marker file in the folder of an ended run whose objects may not be cleaned up yet."""
 MOST_STEPS: Final = 10**8
-"""The name of a Job has no room for more digits."""
+"""Modulus of the step number in the name of a Job, which has no space for more digits."""
 
 
 class KubernetesBackend(Backend):
-    """A namespace of a cluster, for one run."""
+    """Backend of one run in a namespace of a cluster."""
 
     outlives_supervisor = True
 
     def __init__(
         self, plan: Plan, run_dir: Path, control: PodControl | None = None, fetch: Fetch | None = None
     ) -> None:
-        """`control` makes requests of the pods, and `fetch` brings their outputs here; commands in the pods by default.
+        """`control` sends requests to the pods, and `fetch` copies their outputs to this machine; by default both run
+        commands in the pods.
 
-        Raises UsageError for a context that is not there, EngineError for a login that cannot be used.
+        Raises UsageError for a missing context, EngineError for unusable credentials.
         """
         self.plan = plan
         self._run_dir = run_dir
@@ -93,16 +96,16 @@ class KubernetesBackend(Backend):
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
         self._outputs_max = collect.max_bytes if (collect := plan.first(CollectStep)) is not None else 0
-        """Bytes that outputs may have to be collected from the pods; 0: they are not."""
+        """Maximum bytes of outputs that are collected from the pods; 0 if outputs are not collected."""
         fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
         collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
         self._transfers = RunTransfers.of(plan, self._transfer, collection)
         self.uploads_outputs = self._transfers.outputs.is_wanted
         self._attempt: PodAttempt | None = None
-        """The last one that this supervisor has observed."""
+        """Newest attempt that this supervisor observes."""
         self._is_kept_alive = False
         self._is_released = False
-        """Whether the pods of the last attempt were told that no other follows."""
+        """Whether the pods of the last attempt were notified that no attempt follows."""
         self._wake: Callable[[], None] = lambda: None
 
     @override
@@ -111,14 +114,18 @@ class KubernetesBackend(Backend):
 
     # -- who acts -----------------------------------------------------------------------------------------------------
 
+    @override
     def held_elsewhere(self) -> str:
-        """See `Backend`: by the run's Lease. Where the cluster does not answer, the supervisor will find out."""
+        """Returns the holder of the run's Lease on another machine. If the cluster does not answer, returns nothing:
+        the supervisor will detect another holder.
+        """
         with contextlib.suppress(EngineError):
             return held_elsewhere(self.client, self.plan.run_id, self._home, time.time())
         return ""
 
+    @override
     def hold(self) -> bool:
-        """See `Backend`: by the run's Lease, which is renewed from then on."""
+        """Acquires the run's Lease, and renews it in the background from then on."""
         try:
             if not self.lease.ensure():
                 return False
@@ -134,8 +141,9 @@ class KubernetesBackend(Backend):
     def is_lost_to_another(self) -> bool:
         return bool(self.lease.lost_to)
 
+    @override
     def trouble(self) -> TargetUnavailable | None:
-        """See `Backend`: what its background threads fail with, once that has lasted."""
+        """Returns the error of a background thread that has been failing for some time."""
         failing = self.client.health.failing()
         if failing is None:
             return None
@@ -144,8 +152,9 @@ class KubernetesBackend(Backend):
             return unavailable(error, "the pods train on")
         return TargetUnavailable("NotObserved", f"{what}: {error.message}; the pods train on", error.hint)
 
+    @override
     def lives(self) -> bool:
-        """See `Backend`: whether any pod of the run has not ended; where the cluster does not answer, one may."""
+        """Returns whether any pod of the run has not ended; True if the cluster does not answer."""
         try:
             return bool(shutdown.live_pods(self.client, self.plan.run_id))
         except EngineError:
@@ -154,21 +163,22 @@ class KubernetesBackend(Backend):
     # -- what all attempts share --------------------------------------------------------------------------------------
 
     def create_first(self, record: Recorder, owner: Mapping[str, Any]) -> None:
-        """Create the pods of the first attempt: a supervisor takes a moment to start. The end of a run that is resumed,
-        which may be before its first attempt, is forgotten. Raises EngineError.
+        """Creates the pods of the first attempt now, because a supervisor takes seconds to start. Removes the end
+        marker of a run that is resumed. Raises EngineError.
         """
         if record.status.phase.is_terminal:
             markers.forget(self.client, self.plan.run_id)
         if not record.status.attempts and not self.plan.first(StageJobStep) and not self.capacity.is_elastic:
-            # Where data is staged, pods would wait for it; with a range of nodes, capacity decides. What is refused now
-            # is refused again by the supervisor, which records it.
+            # If data is staged, the pods would wait for the staging; with a range of nodes, free capacity decides. A
+            # request that is refused here is refused again in the supervisor, which records it.
             with contextlib.suppress(EngineError):
                 AttemptStart(self, record, self._folder(1), 1, range(self.plan.num_nodes)).in_new_pods(owner)
 
     def create_shared(self, owner: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Create what all attempts share, and give the object that owns it. Raises EngineError, UsageError.
+        """Creates the objects that all attempts share, and returns the run's owner ConfigMap. Raises EngineError,
+        UsageError.
 
-        `owner` is that object of a run that must exist: one that was removed is not created again.
+        `owner` is the existing owner ConfigMap, for a run that must not be created again if it was removed.
         """
         owner = owner or self.owner_config_map()
         claims = self.plan.manifests(ClaimStep)
@@ -179,15 +189,15 @@ class KubernetesBackend(Backend):
         return owner
 
     def _missing_pieces(self) -> list[Manifest]:
-        """The pieces of the code, unless the cluster has them all."""
+        """Returns the ConfigMaps with pieces of the code, or nothing if the cluster has all of them."""
         planned = {piece["metadata"]["name"] for piece in self.plan.only(CodeStep).pieces}
         found = self.client.find("v1", "ConfigMap", layout.selector(self.plan.run_id), limit="500")["items"]
         return [] if planned <= {one["metadata"]["name"] for one in found} else code_store.pieces(self.plan)
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
-        """Objects that are created from a user's machine alone; those that are of no run are made here."""
+        """Returns the objects that only the user's machine creates. Objects shared by several runs are created here."""
         code = self.plan.only(CodeStep)
-        if not code.is_imported:  # else the machine that submitted it has made and stored them
+        if not code.is_imported:  # for an imported run, the submitting machine has created and stored them
             for made in self.plan.manifests(DataClaimStep, MountVolumeStep, MountClaimStep):
                 self.client.create_if_absent(made)
             if code.source:
@@ -195,15 +205,15 @@ class KubernetesBackend(Backend):
         return [*self.plan.manifests(NetworkPolicyStep), *map(filled, self.plan.manifests(TransferStep))]
 
     def _is_claim_kept(self) -> bool:
-        """Whether the claim of the run stays when the run is removed."""
+        """Whether the run's claim is kept when the run is removed."""
         return self.plan.only(ClusterStep).keeps_claim
 
     def owner_config_map(self) -> Mapping[str, Any]:
-        """The object that owns all others of the run, made if it is not there. Raises EngineError."""
+        """Returns the run's owner ConfigMap, which is created if missing. Raises EngineError."""
         return self.create(self.plan.manifests(ObjectStep)[0])
 
     def create(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Create an object, or give the existing one if it is of the run. Raises EngineError."""
+        """Creates an object, or returns the existing one if it belongs to the run. Raises EngineError."""
         if (made := self.client.create_if_absent(manifest)) is not None:
             return made
         kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -213,13 +223,15 @@ class KubernetesBackend(Backend):
         return there
 
     def _folder(self, number: int) -> Path:
-        """Of an attempt."""
+        """Returns the local folder of an attempt."""
         return self._run_dir / f"attempt-{number}"
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _transfer(self, kind: type[ManifestStep], step: int | None = None) -> JobTransfer | None:
-        """By a Job of the plan; one that is made several times has the step of a checkpoint in its name."""
+        """Returns the transfer by the plan's Job of this kind, or None. A Job that runs at several checkpoints has the
+        step in its name.
+        """
         for made in self.plan.manifests(kind):
             if step is not None:
                 meta = made["metadata"]
@@ -244,30 +256,36 @@ class KubernetesBackend(Backend):
     def check_outputs(self, record: Recorder, clock: Clock) -> None:
         self._transfers.check.turn(record, clock)
 
+    @override
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`. Pods that wait for another attempt are ended first: others may want their resources."""
+        """Ends pods that wait for another attempt, whose resources other runs may need, and then uploads the
+        outputs.
+        """
         if not self._is_released:
             self._is_released = True
             self._transfers.checkpoints.end()
-            with contextlib.suppress(EngineError):  # `clean_up` does it again
+            with contextlib.suppress(EngineError):  # `clean_up` repeats this
                 self._release_pods(record)
         return self._transfers.outputs.turn(record, clock)
 
+    @override
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
-        """See `Backend`. As the nodes have reported at their end."""
+        """Returns the nodes that reported outputs at their end."""
         if not self._outputs_max:
             return ()
         number = len(record.status.attempts)
         ends = {node: self._end_of(number, node) for node in self._members(record)}
         nodes = tuple(node for node, end in ends.items() if isinstance(end, NodeEnded) and end.outputs)
-        if nodes:  # else a lost node, too, may have had none
+        if nodes:  # without outputs of any node, a lost node may have had none either
             lost = [node for node, end in ends.items() if isinstance(end, NodeStarted)]
             for message in lost_words(lost, "it has ended without reporting"):
                 record.note(Warned(message, OUTPUTS_INCOMPLETE))
         return nodes
 
     def _end_of(self, number: int, node: int) -> NodeStarted | NodeEnded | None:
-        """The end of a node of an attempt, as it reported; else its start, and None where it has not started."""
+        """Returns the reported end of a node in an attempt, or else its reported start; None if the node has not
+        started.
+        """
         path = self._folder(number) / f"node-{node}.events"
         found = [event for event in node_events.read(path) if isinstance(event, NodeStarted | NodeEnded)]
         return found[-1] if found else None
@@ -279,8 +297,9 @@ class KubernetesBackend(Backend):
         seen = {} if self._attempt is None else self._attempt.running_pods(ids)
         return self._transfers.collection.turn(record, ids, seen, clock.wake)
 
+    @override
     def remove(self) -> None:
-        """See `Backend`: all objects of the run, except a claim that the job keeps."""
+        """Removes all objects of the run, except a claim that the job keeps."""
         shutdown.remove(self.client, self.plan.run_id)
         for claim in () if self._is_claim_kept() else self.plan.manifests(ClaimStep):
             self.client.delete("v1", "PersistentVolumeClaim", claim["metadata"]["name"])
@@ -294,8 +313,11 @@ class KubernetesBackend(Backend):
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
+    @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        """See `Backend`. In the pods of the previous attempt that are kept alive, and in new ones for the others."""
+        """Starts the attempt in the pods of the previous attempt that were kept alive, and in new pods for the other
+        nodes.
+        """
         try:
             if not self.hold():
                 why = "another supervisor may still hold the run: its Lease has not expired, or is refused now"
@@ -307,7 +329,7 @@ class KubernetesBackend(Backend):
                 attempt.in_new_pods(owner)
         except (Refused, Unreachable) as error:
             refuse(error)
-        with contextlib.suppress(OSError):  # on a full disk: what exists already is then requested again
+        with contextlib.suppress(OSError):  # on a full disk, existing objects are requested again later
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / STARTED).touch()
         return self.adopt(folder, number, members, clock)
@@ -320,47 +342,53 @@ class KubernetesBackend(Backend):
         self._attempt = PodAttempt(self.client, self.plan, number, specs, folder, clock.wake, self.control)
         return self._attempt
 
+    @override
     def is_started(self, folder: Path) -> bool:
-        """See `Backend`.
+        """Returns whether all pods of the attempt were created or have received their order.
 
-        An attempt of which some pods may have got their order is not started: all are ordered again.
+        If only some pods may have received their order, the attempt is not started: all pods are ordered again.
         """
         return (folder / STARTED).exists()
 
+    @override
     def unreachable(self) -> set[int]:
-        """See `Backend`. Of the nodes that are away, those for whose pods there is no capacity."""
+        """Returns the missing nodes for whose pods the cluster has no capacity."""
         return self.capacity.missing()
 
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
-        """Keep in which pods an attempt is about to begin. Raises OSError."""
+        """Stores which pods an attempt is about to reuse. Raises OSError."""
         pod_assignment.store_assignment(folder, decided)
 
     def _delete_others(self, record: Recorder, number: int) -> None:
-        """Delete the remaining objects of earlier attempts: none of their pods may keep training. Raises
-        EngineError."""
+        """Deletes the remaining objects of earlier attempts, since none of their pods may continue to train. Raises
+        EngineError.
+        """
         self.capacity.leave()
         kept = sorted({number, *self._kept_attempts(record, number)})
         self._delete_attempts(",".join(f"{layout.ATTEMPT_LABEL}!={one}" for one in kept))
 
     def _kept_attempts(self, record: Recorder, number: int) -> set[int]:
-        """Attempts before this one whose ended pods have the only copy of what their ranks printed."""
+        """Returns the numbers of earlier attempts whose ended pods have the only copy of their ranks' output."""
         return set()
 
     def _delete_attempts(self, which: str = "") -> None:
         selector = ",".join(part for part in (layout.of_attempts(self.plan.run_id), which) if part)
-        for made in reversed(attempt_objects(self.plan)):  # the owner of pods before what it refers to
+        # the owner of pods is deleted before the objects that it refers to
+        for made in reversed(attempt_objects(self.plan)):
             for one in self.client.find(made["apiVersion"], made["kind"], selector)["items"]:
                 self.client.delete(made["apiVersion"], made["kind"], one["metadata"]["name"])
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    @override
     def prepare_end(self, record: Recorder) -> None:
-        """See `Backend`. A run whose objects must still be cleaned up is marked by a file on this machine."""
+        """Marks, with a file on this machine, that the objects of the run must still be cleaned up."""
         with contextlib.suppress(OSError):
             (self._run_dir / UNFINISHED).touch()
 
+    @override
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """See `Backend`. What could not be done, the next command that looks tries again."""
+        """Cleans up the run's objects. If that fails, the next command that reads the run tries again."""
         give_up, marker = time.monotonic() + (CLEAN_SECONDS if is_patient else 0.0), self._run_dir / UNFINISHED
         while True:
             try:
@@ -383,8 +411,8 @@ class KubernetesBackend(Backend):
             record.note(Warned(message))
 
     def _clean_up_once(self, record: Recorder) -> None:
-        """Pods are kept until the run is removed, so that `kubectl logs` shows their output; except those that
-        containers beside ours would keep running. Raises EngineError.
+        """Cleans up once. Pods are kept until the run is removed, so that `kubectl logs` shows their output; pods that
+        sidecar containers would keep running are deleted. Raises EngineError.
         """
         self.capacity.leave()
         status = record.status
@@ -397,9 +425,9 @@ class KubernetesBackend(Backend):
         if number and self.is_started(folder):
             self._release_pods(record)
         elif number and self._assignment(record).reused:
-            for name in shutdown.live_pods(self.client, self.plan.run_id):  # some may have got their order
+            for name in shutdown.live_pods(self.client, self.plan.run_id):  # some pods may have received their order
                 self.client.delete("v1", "Pod", name)
-        else:  # nothing that was created with the run may begin
+        else:  # no pod of the attempt may start
             self._delete_attempts()
         self.spares.end(status)
         self._transfers.end()
@@ -408,10 +436,10 @@ class KubernetesBackend(Backend):
             record.note(Warned(message))
 
     def _release_pods(self, record: Recorder) -> None:
-        """End the pods of the last attempt that wait for another one."""
+        """Ends the pods of the last attempt that wait for another attempt."""
         status = record.status
         has_failed = any(rank.exit_code != 0 for rank in status.ranks)
-        # Pods with outputs, and those that failed beside them, were kept until these were collected.
+        # Pods with outputs were kept until these were collected, and failed pods were kept with them.
         have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
         nodes = self.plan.nodes
         if ((nodes.reuse_wait_seconds or nodes.outputs_max) and has_failed) or have_outputs:
@@ -419,11 +447,11 @@ class KubernetesBackend(Backend):
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
     def _members(self, record: Recorder) -> tuple[int, ...]:
-        """The nodes of the last attempt, by place."""
+        """Returns the node numbers of the last attempt, by place."""
         return record.status.attempts[-1].members
 
     def _assignment(self, record: Recorder) -> PodAssignment:
-        """Their pods."""
+        """Returns which pods the last attempt runs in."""
         number = len(record.status.attempts)
         return PodAssignment.of(self._folder(number), number, len(self._members(record)))
 

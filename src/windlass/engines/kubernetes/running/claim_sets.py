@@ -1,4 +1,4 @@
-"""The data sets that are staged in a claim: a helper pod lists them, and removes one that no run reads."""
+"""Lists the data sets that are staged in a claim, and removes unused ones, by a helper pod."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ROOT: Final = f"{MOUNT}/{layout.DATA_FOLDER}"
 
 
 def list_sets(client: Client, target: KubernetesTarget, claim: str) -> list[dict[str, Any]]:
-    """The sets of a claim, the least recently used first. Raises UsageError, EngineError."""
+    """Lists the data sets of a claim, least recently used first. Raises UsageError, EngineError."""
     with claim_files(client, target, claim) as files:
         return list(_asked(files, {"kind": "list", "namespace": client.namespace})["sets"])
 
 
 def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str) -> dict[str, Any]:
-    """Remove the set of a source, or of a digest that begins so, if no run reads it that still exists; gives what it
-    was. Raises UsageError, EngineError.
+    """Removes the data set of a source, or of a digest with this prefix, unless an existing run reads it; returns a
+    description of the set. Raises UsageError, EngineError.
     """
     named = {"namespace": client.namespace}
     with claim_files(client, target, claim) as files:
-        # A link is made after its run, whose id is never given to another: one that is not there now will not be.
+        # A link is created after its run, and run ids are not reused: a run that is missing now will never exist again.
         runs = _asked(files, {"kind": "list", **named})["runs"]
         gone = [run for run in runs if client.get_if_exists("v1", "ConfigMap", run) is None]
         return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])
 
 
 def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the program answers. Raises EngineError."""
+    """Runs the program in the helper pod and returns its answer. Raises EngineError."""
     program, out, err = transfer_archive(), io.BytesIO(), io.BytesIO()
     variables = {"WINDLASS_TRANSFER": json.dumps({**asked, "root": ROOT}), "WINDLASS_TRANSFER_RESULT": os.devnull}
     command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), json.dumps(variables)]

@@ -1,4 +1,4 @@
-"""Stages a data set in a claim of a target ahead of runs, by a Job such as runs have, without a run."""
+"""Stages a data set in a target's claim ahead of runs, with the same Job that stages data for a run."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 MAX_SECONDS: Final = 7 * 24 * 3600
-"""After so long the cluster itself ends the Job: a command that was killed does not."""
+"""Deadline of the Job, in seconds: if the command is killed, the cluster ends the Job."""
 KEPT_SECONDS: Final = 600
-"""How long its result is kept for a command that cannot reach the cluster."""
+"""Seconds that the finished Job is kept, for a command that cannot reach the cluster meanwhile."""
 SET: Final = "data"
-"""What the program calls the one set."""
+"""Name of the single data set in the staging program."""
 
 
 def stage_set(
@@ -50,11 +50,12 @@ def stage_set(
     keys: Sequence[str] = (),
     service_account: str | None = None,
 ) -> dict[str, Any]:
-    """Stage the set of a source; gives the line of its result. What keeps it waiting is told, each thing once.
+    """Stages the data set of a source and returns the result that the program printed. Reports each reason for waiting
+    once.
 
-    Beside the environment of the target, the pod reads the store with `keys`, Secrets of the namespace whose keys are
-    variables such as AWS_ACCESS_KEY_ID, and as `service_account`, of a role that may read it.
-    Whatever ends it, the Job is deleted, and what was fetched is kept for the next one. Raises UsageError, EngineError.
+    In addition to the target's environment, the pod reads the store with `keys` (Secrets of the namespace whose keys
+    are variables such as AWS_ACCESS_KEY_ID) and as `service_account` (of a role that may read the store). The Job is
+    always deleted; files that were fetched stay in the claim for the next call. Raises UsageError, EngineError.
     """
     scheme = source.partition("://")[0]
     if scheme not in READ:
@@ -85,7 +86,7 @@ def objects(
     keys: Sequence[str],
     service_account: str | None,
 ) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
-    """The ConfigMap of the program, still without it, and the Job. Their name is new each time."""
+    """Returns the program's ConfigMap, still without the program, and the Job. Each call creates a new name."""
     name = f"windlass-stage-{secrets.token_hex(3)}"
     job = Job(
         name="data",
@@ -115,7 +116,7 @@ def objects(
 
 
 def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
-    """The Job: made, or the one that an earlier request has made whose answer was lost."""
+    """Creates the Job, or returns it if an earlier request created it and its response was lost."""
     return client.create_if_absent(made) or client.get("batch/v1", "Job", made["metadata"]["name"])
 
 
@@ -134,7 +135,7 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, on_line: O
                     progress.is_listing = False
                     progress.num_bytes, progress.bytes_done = line["of"], line["done"]
                     progress.bytes_moved = line["moved"]
-        except TargetUnavailable as error:  # the Job goes on meanwhile
+        except TargetUnavailable as error:  # the Job continues meanwhile
             if error.message != said:
                 said = error.message
                 on_line(said)
@@ -146,17 +147,17 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, on_line: O
 
 
 class _Notes:
-    """Takes what a run would have in its record: tells what passes, and raises what does not."""
+    """Stands in for the recorder of a run: prints warnings that may pass, and raises permanent errors."""
 
     def __init__(self, on_line: OnLine, image: str) -> None:
         self._on_line = on_line
         self._image = image
 
     status = Status("", "", "", Phase.STAGING, Times(0.0, 0.0), "")
-    """Of a run without attempts, whose warnings name its pods."""
+    """Status of a run without attempts: warnings then name the pods."""
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
-        """Tell a warning. Raises EngineError for a pod that cannot start."""
+        """Prints a warning. Raises EngineError for a pod that cannot start."""
         if not isinstance(entry, Warned):
             return
         verdict = explained(entry.message, "the pod", (), 0.0, image=self._image)

@@ -1,5 +1,6 @@
-"""Brings the code of a run to its pods: in pieces, as objects of the run; or, where these cannot carry it, in a store,
-once for all runs that have the same.
+"""Transfers the code of a run to its pods, in pieces as ConfigMaps or through a store.
+
+A store is used if ConfigMaps cannot hold the code; runs with the same code share one archive there.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ HINT: Final = "the store is storage: of the target; this machine writes to it, a
 
 
 def packed(plan: Plan) -> bytes:
-    """The code as it was planned. Raises EngineError where the folder has changed since the plan, UsageError."""
+    """Packs the code as planned. Raises EngineError if the folder has changed since the plan, and UsageError."""
     if plan.only(CodeStep).is_imported:
         raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
     return planned_code(plan)
 
 
 def pieces(plan: Plan) -> list[Manifest]:
-    """The pieces of the code with their content. Raises as `packed`."""
+    """Returns the code's ConfigMaps with their content. Raises like `packed`."""
     data, planned = packed(plan), plan.only(CodeStep).pieces
     return [
         {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
@@ -38,7 +39,7 @@ def pieces(plan: Plan) -> list[Manifest]:
 
 
 def send(address: str, size: int, data: Callable[[], bytes]) -> None:
-    """Write an archive to `s3://bucket/key`, whose key names its digest, unless it is there. Raises EngineError."""
+    """Writes an archive to `s3://bucket/key`, whose key contains its digest, unless it exists. Raises EngineError."""
     name, _, key = address.partition("://")[2].partition("/")
     try:
         store = S3Store(name)

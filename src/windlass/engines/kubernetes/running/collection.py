@@ -1,11 +1,12 @@
-"""Outputs collection: brings the outputs of the pods of a run to its supervisor, before the pods end.
+"""Collects the outputs of a run's pods to the supervisor, before the pods end.
 
-A supervisor on a user's machine reads the folder of each pod by exec; to one in the cluster, each pod sends it over a
-connection of its own (`worker/outputs.py`). The folders are merged: of files with the same path, that of the first node
-is kept. Each file is moved to its place once all are here and verified; a collection that was killed is repeated.
+A supervisor on a user's machine reads the output folder of each pod by exec; to a supervisor in the cluster, each pod
+sends its folder over a separate connection (`worker/outputs.py`). The folders are merged: of files with the same path,
+the one of the first node is kept. Files are moved to their final place once all are here and verified; an interrupted
+collection is repeated.
 
-While the API server does not answer, the pods that ran when they were last seen are kept alive and asked for their
-outputs, and the collection waits.
+While the API server does not answer, the pods that last ran are kept alive and asked for their outputs, and the
+collection waits.
 """
 
 from __future__ import annotations
@@ -45,48 +46,49 @@ from windlass.worker.output_size import MAX_FILES, entries, measure
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 FOLDER: Final = "collecting"
-"""In the folder of the run: what has come so far."""
+"""Subfolder of the run's folder for files that were received so far."""
 TRIES: Final = 6
-"""How often a pod is read that fails while the API server answers: for a minute, by `PAUSES_SECONDS`."""
+"""Number of tries per pod that fails while the API server answers: about a minute with `PAUSES_SECONDS`."""
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
-"""Between two tries; the last one is repeated."""
+"""Pauses between tries; the last one is repeated."""
 UNANSWERED_SECONDS: Final = 5.0
-"""Between two tries while the API server does not answer."""
+"""Seconds between tries while the API server does not answer."""
 MAX_REFUSALS: Final = 60
-"""How often the list of pods may be refused: a proxy in front of the API server refuses for a while too."""
+"""Number of refusals of the pod list after which the collection fails; a proxy in front of the API server may refuse
+temporarily."""
 HOLD_SECONDS: Final = 15.0
-"""Between two requests to keep the pods alive that have not been read: each lasts for `pod_reuse.OUTPUTS_SECONDS`."""
+"""Seconds between requests that keep unread pods alive; each request lasts for `pod_reuse.OUTPUTS_SECONDS`."""
 CONNECT_SECONDS: Final = 30.0
-"""How long a pod may take to connect: it starts an interpreter first."""
+"""Seconds that a pod may take to connect, which includes the start of an interpreter."""
 NAMED: Final = 5
-"""Files that a warning names."""
+"""Maximum number of files that a warning names."""
 HEADER_BYTES: Final = 4096
-"""What a file may add to the stream beside its content."""
+"""Maximum bytes per file of a stream in addition to the file's content."""
 KEEP: Final = "a claim keeps them: kubernetes: {results: {size: 20GiB}}"
 
 
 class OutputsSkipped(EngineError):
-    """The outputs of a pod cannot be collected, however often that is tried."""
+    """The outputs of a pod cannot be collected; retries are useless."""
 
 
 Fetch = Callable[[Pod, Path, int], list[str]]
-"""Copies the outputs of a pod, of so many bytes at most, to a path that does not exist; returns the entries that were
-left out, each with the reason. Raises EngineError, OutputsSkipped, OSError."""
+"""Copies the outputs of a pod, up to a number of bytes, to a path that does not exist; returns the skipped entries,
+each with the reason. Raises EngineError, OutputsSkipped, OSError."""
 
 
 @dataclass(slots=True)
 class Collected:
-    """What was collected."""
+    """Result of a collection."""
 
     nodes: list[int] = field(default_factory=list)
-    """Whose outputs are here."""
+    """Nodes whose outputs were collected."""
     size: Mapping[str, Any] = field(default_factory=dict)
-    """`files`, `bytes` and `sha256` of all of them together; empty where nothing is here."""
+    """`files`, `bytes` and `sha256` of all outputs together; empty if none were collected."""
     warnings: list[str] = field(default_factory=list)
 
 
 class OutputsCollection:
-    """The collection of the outputs of one run."""
+    """Collection of the outputs of one run, in a thread."""
 
     def __init__(
         self, client: Client, control: PodControl, fetch: Fetch, plan_id: str, run_dir: Path, max_bytes: int
@@ -102,16 +104,17 @@ class OutputsCollection:
         self._closed = threading.Event()
         self._found = Collected()
         self._unanswered: EngineError | None = None
-        """Why the pods cannot be listed now."""
+        """Why the pods cannot be listed now; None if they can."""
         self._num_refused = 0
-        """How often a list was refused."""
+        """Number of refused lists of pods."""
 
     def turn(
         self, record: Recorder, ids: Mapping[int, PodId], seen: Mapping[int, Pod], wake: Callable[[], None]
     ) -> bool:
-        """Go on with it; returns whether it is over. `ids` are the pods by node, `seen` those that ran when last seen.
+        """Continues the collection and returns whether it is over. `ids` are the pods by node, `seen` the pods that ran
+        when last observed.
 
-        Raises TargetUnavailable while it waits for the API server, and nothing else.
+        Raises TargetUnavailable while the collection waits for the API server, and no other error.
         """
         if self._thread is None:
             work = (dict(ids), dict(seen), wake)
@@ -149,7 +152,9 @@ class OutputsCollection:
             wake()
 
     def _collect(self, ids: dict[int, PodId], left: dict[int, Pod]) -> None:
-        """Collect; `left` has the pods that are still to be read, as last seen. Raises EngineError, OSError."""
+        """Collects the outputs; `left` has the pods that remain to be read, as last observed. Raises EngineError,
+        OSError.
+        """
         found, work = self._found, self._run_dir / FOLDER
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(mode=0o700, parents=True)
@@ -171,7 +176,8 @@ class OutputsCollection:
                 parts[node] = part
                 found.warnings += skipped_words(node, skipped)
                 del left[node]
-                if "deletionTimestamp" in pod["metadata"]:  # no other request ends these
+                # a pod that is being deleted receives no later request to end
+                if "deletionTimestamp" in pod["metadata"]:
                     list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
             if (left or not is_answered) and self._closed.wait(next(pauses) if is_answered else UNANSWERED_SECONDS):
                 raise EngineError("the collection was ended", "")
@@ -186,9 +192,9 @@ class OutputsCollection:
         shutil.rmtree(work, ignore_errors=True)
 
     def _look(self, waiting: Mapping[int, PodId], left: dict[int, Pod], lost: dict[int, str]) -> bool:
-        """Look which pods still have outputs; returns whether the API server has answered. Raises Refused.
+        """Lists which pods still have outputs; returns whether the API server has answered. Raises Refused.
 
-        While it does not, pods are lost at their deadline alone: the kubelet then ends them.
+        While the API server does not answer, pods count as lost only after their deadline, when the kubelet ends them.
         """
         try:
             pods = by_id(self._client.find("v1", "Pod", selector(self._run_id, waiting.values()))["items"])
@@ -203,7 +209,7 @@ class OutputsCollection:
             return False
         self._unanswered = None
         for node, one in waiting.items():
-            # Also those that are being deleted: they wait for this in their grace period.
+            # Pods that are being deleted count too: they wait for the collection during their grace period.
             if one in pods and container_state(pods[one])[0] == "running":
                 left[node] = pods[one]
             else:
@@ -216,7 +222,7 @@ class OutputsCollection:
         return self._fetch(pod, part, max_bytes)
 
     def _hold(self, left: Mapping[int, Pod]) -> None:
-        """Keep the pods alive that have not been read."""
+        """Keeps the pods alive that were not read yet."""
         while not self._closed.wait(HOLD_SECONDS):
             list(self._control.call_all([(pod, Request.hold()) for pod in list(left.values())], ANSWER_SECONDS))
 
@@ -225,16 +231,18 @@ class OutputsCollection:
 
 
 class ExecFetch:
-    """By commands in the pod: for a supervisor outside the cluster."""
+    """Fetches outputs with commands in the pod, for a supervisor outside the cluster."""
 
     def __init__(self, client: Client, python: str) -> None:
-        """`python` is the interpreter in the pods."""
+        """`python` is the path of the interpreter in the pods."""
         self._client = client
         self._python = [python, "-I", "-S"]
         self._files = PodFiles(client, self._python, KEEP)
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, OutputsSkipped."""
+        """Fetches the outputs of one pod into `into`; returns the skipped entries. Raises EngineError,
+        OutputsSkipped.
+        """
         words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
         code, answer, complaint = exec_stream.call(self._client, pod, words, outputs.SILENCE_SECONDS)
         expected = parsed(answer)
@@ -246,13 +254,15 @@ class ExecFetch:
 
 
 class PushFetch:
-    """Over a connection that the pod makes: for a supervisor in the cluster."""
+    """Fetches outputs over a connection from the pod, for a supervisor in the cluster."""
 
     def __init__(self, control: ConnectionControl) -> None:
         self._control = control
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the paths. Raises EngineError, OutputsSkipped."""
+        """Fetches the outputs of one pod into `into`; returns the skipped entries. Raises EngineError,
+        OutputsSkipped.
+        """
         name, server = pod["metadata"]["name"], self._control.events
         connections: SimpleQueue[socket] = SimpleQueue()
         server.expect_outputs(name, connections.put)
@@ -277,11 +287,11 @@ class PushFetch:
 
 
 def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
-    """Take what a pod sends, and confirm it; returns the entries that were left out. Raises EngineError, OSError."""
+    """Receives the stream of a pod and confirms it; returns the skipped entries. Raises EngineError, OSError."""
     connection.settimeout(outputs.SILENCE_SECONDS)
     connection.sendall(order_protocol.written(go=True))
     allowance = Allowance(max_bytes)
-    most = max_bytes + MAX_FILES * HEADER_BYTES + tarpipe.BUFFER_BYTES  # to which a stream is filled up
+    most = max_bytes + MAX_FILES * HEADER_BYTES + tarpipe.BUFFER_BYTES  # maximum length of a stream, with its padding
     with contextlib.closing(outputs.PieceReader(connection, most)) as reader:
         try:
             found = tarpipe.receive(reader, str(into), "", allowance)
@@ -295,9 +305,9 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
 def fetch_verified(
     files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], on_progress: Callable[[int], None]
 ) -> list[str]:
-    """Copy a folder of a pod that has this `digest`; returns the entries that were left out.
+    """Copies a folder of a pod and compares its digest with `expected`; returns the skipped entries.
 
-    Raises EngineError also where it has another one here; OSError.
+    Raises EngineError, also for a different digest, and OSError.
     """
     found = files.fetch(pod, path, into, on_progress)
     here = outputs.digest(str(into))
@@ -311,14 +321,16 @@ def fetch_verified(
 
 
 class Allowance:
-    """Called with the bytes so far after each file. Raises OutputsSkipped where there are too many of either."""
+    """Limit of a transfer, called with the bytes so far after each file. Raises OutputsSkipped for too many files or
+    bytes.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._files = 0
 
     def __call__(self, num_bytes: int) -> None:
-        """One more file has come."""
+        """Counts one more file."""
         self._files += 1
         if num_bytes > self._max_bytes or self._files > MAX_FILES:
             raise OutputsSkipped(_too_many(num_bytes, self._max_bytes))
@@ -328,7 +340,7 @@ class Allowance:
 
 
 def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
-    """Move the files of the nodes into one folder; returns those that another node has with other content.
+    """Moves the files of all nodes into one folder; returns files that another node has with different content.
 
     Raises OSError.
     """
@@ -347,7 +359,7 @@ def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
 
 
 def move_into(source: Path, target: Path) -> None:
-    """Move the files of a folder into another one, each at once; what has the same path there is replaced.
+    """Moves the files of a folder into another one, each atomically; existing files with the same path are replaced.
 
     Raises OSError.
     """
@@ -365,7 +377,7 @@ def move_into(source: Path, target: Path) -> None:
 
 
 def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
-    """Move the files of a folder to the outputs of a run, and mark these as complete. Raises OSError."""
+    """Moves the files of a folder to the outputs of a run, and marks the outputs as complete. Raises OSError."""
     move_into(source, run_dir / OUTPUT)
     part = run_dir / f"{OUTPUT_DIGEST}.{os.getpid()}"
     part.write_text(digest)
@@ -373,7 +385,7 @@ def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
 
 
 def _is_free(into: Path, path: str) -> bool:
-    """Whether all that there is on the way to a path is folders."""
+    """Returns whether all existing parents of a path are folders."""
     parents = [into / one for one in Path(path).parents]
     return all(one.is_dir() and not one.is_symlink() for one in parents if os.path.lexists(one))
 
@@ -388,7 +400,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def lost_words(nodes: Sequence[int], why: str) -> list[str]:
-    """The warning that the outputs of these nodes are lost; none without any."""
+    """Returns the warning that the outputs of these nodes are lost; no warning without nodes."""
     if not nodes:
         return []
     shown = ", ".join(map(str, nodes[:NAMED])) + (f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else "")
@@ -396,14 +408,14 @@ def lost_words(nodes: Sequence[int], why: str) -> list[str]:
 
 
 def conflict_words(conflicts: Sequence[str]) -> list[str]:
-    """The warning that several nodes have written the same files."""
+    """Returns the warning that several nodes wrote the same files."""
     if not conflicts:
         return []
     return [f"other nodes have written the same files, and those of the first node are kept: {_listed(conflicts)}"]
 
 
 def skipped_words(node: int, skipped: Sequence[str]) -> list[str]:
-    """The warning that entries were left out."""
+    """Returns the warning that entries were skipped."""
     return [f"of the outputs of node {node} were left out: {_listed(skipped)}"] if skipped else []
 
 

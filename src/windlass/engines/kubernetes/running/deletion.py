@@ -1,7 +1,7 @@
-"""After the run ends, watches the nodes provisioned for it until they are deleted, and records when.
+"""After the run ends, watches the nodes that were provisioned for it until they are deleted, and records when.
 
-Karpenter deletes them by its own rules, and a deleted node leaves no trace in the cluster: only a process that watches
-can record when it went. It holds nothing meanwhile: the run may be resumed or removed, which ends the watch.
+Karpenter deletes nodes by its own rules, and a deleted node leaves no trace in the cluster: only a process that watches
+can record the time. The watch holds no lock: if the run is resumed or removed, the watch ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from windlass.runs.node_events import Reported
 from windlass.runs.store import Store
 
 MAX_SECONDS: Final = 1800.0
-"""Nodes that are not deleted by then are kept for a reason that is not known."""
+"""Seconds after which a node that still exists is recorded as kept, for an unknown reason."""
 LOOK_SECONDS: Final = 5.0
 KEPT: Final = "kept"
 
 
 def watch_deletion(store: Store, run_id: str, client: Client) -> None:
-    """Record when each node of an ended run is deleted, until none is left, the run is resumed or time is over."""
+    """Records when each node of an ended run is deleted, until no node is left, the run is resumed, or MAX_SECONDS have
+    passed.
+    """
     with contextlib.suppress(WindlassError):
         known = claims.recorded(store.events(run_id), time.time(), every_attempt=True)
         watch = ProvisioningWatch(client, [one for one in claims.still_there(known) if one.state != KEPT])
@@ -41,7 +43,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
                     watch.read((), ())
                 for event in counted(watch):
                     _record(store, run_id, event.entry, event.at)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object of an unknown shape
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object of unknown shape
                 client.health.crashed("machines", error)
                 for warning in client.health.updates():
                     _record(store, run_id, Warned(warning.message))
@@ -50,7 +52,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
 
 
 def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
-    """What is new of the nodes; a node that is deleted with how many are left after it."""
+    """Yields the changes of nodes; the event of a deleted node includes the number of nodes that remain after it."""
     changes = list(watch.changes())
     is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in changes]
     for at, event in enumerate(changes):
@@ -60,7 +62,9 @@ def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
 
 
 def _record(store: Store, run_id: str, entry: Entry, at: float | None = None) -> None:
-    """One more event of an ended run; a supervisor that holds the record has resumed it, and writes its own."""
+    """Appends an event to the record of an ended run. If a supervisor holds the record, it has resumed the run, and
+    nothing is written.
+    """
     writer = store.writer(run_id)
     if writer is not None:
         with contextlib.closing(writer):

@@ -1,7 +1,7 @@
-"""Expiry of runs that have ended: the cluster deletes their objects and their record together, and never results.
+"""Expiry of ended runs: the cluster deletes their objects and their record together, and never their results.
 
 The Job of a supervisor has a TTL, and owns the run's owner ConfigMap once the run has ended: the cluster deletes the
-Job, and with it all objects of the run. Nothing needs to run for that. A resume first removes the Job from the owners
+Job, and with it all objects of the run. No process is needed for that. A resume first removes the Job from the owners
 of the owner ConfigMap, since it replaces the Job. Runs that a machine supervises have no such Job: `sweep` removes them
 at each submission from that machine.
 """
@@ -27,24 +27,24 @@ KEPT_ANNOTATION: Final = "windlass.dev/kept-from"
 """Annotation of an owner ConfigMap: the uid of the supervisor's Job that a resume has replaced. That Job must not own
 the owner ConfigMap again."""
 SWEPT: Final = "expired"
-"""File in the folder of a run once it was looked at after its expiry."""
+"""Marker file in the folder of a run that was checked after its expiry."""
 AT_ONCE: Final = 5
-"""Ended runs that one submission looks at: the user waits for it."""
+"""Maximum number of ended runs that one submission checks, since the user waits for it."""
 
 
 def begin(client: Client, run_id: str) -> None:
-    """Have the run expire with the Job of its supervisor, which ends now. Raises EngineError."""
+    """Makes the run expire with the Job of its supervisor, which ends now. Raises EngineError."""
     job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
     if "ttlSecondsAfterFinished" not in job["spec"]:
         return
     owner_config_map = client.get("v1", "ConfigMap", run_id)
     if _notes(owner_config_map).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
-        # Refused where the owner ConfigMap was changed meanwhile, as by a resume.
+        # The request is refused if the owner ConfigMap was changed meanwhile, for example by a resume.
         client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(owner_config_map, job))
 
 
 def release(client: Client, run_id: str) -> None:
-    """Have the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
+    """Makes the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
     job = client.get_if_exists(BATCH, "Job", layout.supervisor_name(run_id))
     if job is None:
         return
@@ -57,7 +57,8 @@ def release(client: Client, run_id: str) -> None:
             "metadata": {**meta, "annotations": {**_notes(owner_config_map), KEPT_ANNOTATION: uid}},
         }
 
-    client.update("v1", "ConfigMap", run_id, released)  # its supervisor may bind the owner ConfigMap meanwhile, once
+    # retried, since the supervisor may change the owner ConfigMap once meanwhile
+    client.update("v1", "ConfigMap", run_id, released)
 
 
 def _notes(owner_config_map: Mapping[str, Any]) -> dict[str, str]:
@@ -68,7 +69,7 @@ def _notes(owner_config_map: Mapping[str, Any]) -> dict[str, str]:
 
 
 def sweep(store: Store, client: Client, target: str, now: float) -> None:
-    """Remove expired runs of this machine from the namespace of a client; their records stay here.
+    """Removes expired runs of this machine from the namespace of a client; their local records are kept.
 
     Raises EngineError, StoreError, OSError.
     """
@@ -83,7 +84,9 @@ def sweep(store: Store, client: Client, target: str, now: float) -> None:
 
 
 def _ended(store: Store, target: str, now: float) -> Iterator[Status]:
-    """Runs that ended a week ago or earlier, and were not looked at since; a lost one may have pods that train."""
+    """Yields runs that ended at least a week ago and were not checked since. Lost runs are excluded, since their pods
+    may still train.
+    """
     for status in store.statuses():
         is_ours = (
             status.target == target and status.supervision.supervisor != CLUSTER and status.phase is not Phase.LOST

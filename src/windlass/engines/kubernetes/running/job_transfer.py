@@ -1,4 +1,4 @@
-"""Moves files of a run by a Job, which goes on without the supervisor, and in another pod where its pod is lost."""
+"""Transfers files of a run by a Job, which continues without the supervisor and replaces lost pods."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.files import parsed
@@ -27,16 +28,16 @@ from windlass.supervise.transfers import Line, Notes, Transfer, TransferRefused
 
 PROGRESS: Final = frozenset({"name", "done", "of", "moved"})
 WAIT: Final = frozenset({"name", "waits"})
-"""Fields of the lines that a transfer writes meanwhile."""
+"""Fields of a log line that reports what a transfer waits for."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at the Job."""
+"""Seconds between two reads of the Job."""
 
 
 class JobTransfer(Transfer):
-    """The Job of one transfer. A supervisor that takes over finds it as it is."""
+    """The Job of one transfer. A supervisor that takes over continues with the same Job."""
 
     def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True) -> None:
-        """`create` makes the object, or gives the one that exists. `warns`: whether to record what keeps its pods."""
+        """`create` creates the Job, or returns the existing one. With `warns`, problems of its pods are recorded."""
         self._client = client
         self._manifest = manifest
         self._name: str = manifest["metadata"]["name"]
@@ -45,11 +46,12 @@ class JobTransfer(Transfer):
         self._warns = warns
         self._uid = ""
         self._look_at = 0.0
-        """When to look next, in monotonic seconds."""
+        """Time of the next read, in monotonic seconds."""
         self._warned: set[str] = set()
 
+    @override
     def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
-        """See `Transfer`. Looks now and then, and gives nothing in between."""
+        """Yields new progress and results. Reads the Job at most once in LOOK_SECONDS."""
         if clock.monotonic() < self._look_at:
             return
         self._look_at = clock.monotonic() + LOOK_SECONDS
@@ -58,8 +60,9 @@ class JobTransfer(Transfer):
         except (Refused, Unreachable) as error:
             refuse(error)
 
+    @override
     def end(self) -> None:
-        """See `Transfer`. Raises Refused, Unreachable."""
+        """Deletes the Job. Raises Refused, Unreachable."""
         self._client.delete("batch/v1", "Job", self._name)
 
     # -- one look -----------------------------------------------------------------------------------------------------
@@ -82,7 +85,7 @@ class JobTransfer(Transfer):
             self._look_at_job(record, pods)
 
     def _pods(self) -> list[dict[str, Any]]:
-        """The pods that the Job has made, the oldest first."""
+        """Returns the Job's pods, oldest first."""
         its = self._manifest["metadata"]["labels"]
         of = layout.RUN_LABEL if layout.RUN_LABEL in its else HELPER
         found = self._client.find("v1", "Pod", f"{of}={its[of]},{COMPONENT}={TRANSFER}")["items"]
@@ -90,24 +93,25 @@ class JobTransfer(Transfer):
         return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def _progress(self, pod: Json) -> Iterator[Line]:
-        """The last line that it has written, if it runs."""
+        """Yields the progress in the last log line of a running pod."""
         if container_state(pod)[0] != "running":
             return
-        with contextlib.suppress(Refused):  # its container may have ended meanwhile
+        with contextlib.suppress(Refused):  # the container may have ended meanwhile
             for line in self._client.logs(pod["metadata"]["name"], container=TRANSFER, follow=False, tail=1):
                 reported = parsed(line.partition(b" ")[2])
                 if reported is not None and (reported.keys() >= PROGRESS or reported.keys() >= WAIT):
                     yield reported
 
     def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
-        """Why it makes no pod. Raises EngineError where it gives up."""
+        """Finds out why the Job has no live pod. Raises EngineError if the Job has failed."""
         job = self._client.get_if_exists("batch/v1", "Job", self._name)
         if job is None:
-            self._uid = ""  # it was deleted: the next look makes it again
+            self._uid = ""  # the Job was deleted: the next read creates it again
             return
         if end_of(job) == "Failed":
             raise EngineError(*self._given_up(job, pods))
-        if end_of(job) and not pods:  # the pod with the results was removed, and nothing is left to be moved
+        # the pod with the results was removed; a new Job has nothing to transfer and reports them again
+        if end_of(job) and not pods:
             self.end()
             self._uid = ""
         elif not self._warns:
@@ -115,7 +119,7 @@ class JobTransfer(Transfer):
         elif admission.is_suspended(job):
             self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
         elif not pods:
-            for event in self._events(self._name):  # a quota, or a webhook
+            for event in self._events(self._name):  # for example of a quota or a webhook
                 self._warn(record, event)
 
     def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
@@ -129,7 +133,7 @@ class JobTransfer(Transfer):
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
     def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
-        """Warn, once, of what keeps a pod from its work, or has ended it."""
+        """Warns, once, about a problem that blocks a pod or has ended it."""
         if is_problem(seen):
             self._warn(record, seen)
         elif seen.state == "ended":
@@ -141,7 +145,7 @@ class JobTransfer(Transfer):
                     self._warn(record, replace(seen, reason=event.reason, message=event.message))
 
     def _events(self, name: str) -> Iterator[ObjectReport]:
-        """What the cluster reports of one object that is no ordinary course of things."""
+        """Yields the warning events of one object, except ordinary ones."""
         which = f"involvedObject.name={name},type=Warning,{NOT_ORDINARY}"
         for event in self._client.find("v1", "Event", fieldSelector=which)["items"]:
             about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
@@ -149,7 +153,7 @@ class JobTransfer(Transfer):
 
     def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
         reported = warning(seen)
-        # Once there are attempts, what is recorded of a pod counts as one of theirs.
+        # Once the run has attempts, details recorded about a pod would count as details of their pods.
         more = {} if record.status.attempts else {name: reported[name] for name in reported if name != "message"}
         self._note(record, reported["message"], key(seen), **more)
 
@@ -160,13 +164,13 @@ class JobTransfer(Transfer):
 
 
 def _error_of(pod: Json) -> str:
-    """The error with which the program of a pod has ended; empty where it reports none."""
+    """Returns the error with which the program of a pod has ended; empty if it reported none."""
     reported = parsed(str(container_state(pod)[1].get("message") or "").encode())
     return str((reported or {}).get("error", ""))
 
 
 def _results(pod: Json) -> list[Line] | None:
-    """What a pod that has succeeded reports; None of another. Raises TransferRefused where no pod can succeed."""
+    """Returns the results of a pod that has succeeded, else None. Raises TransferRefused if no pod can succeed."""
     where, ended = container_state(pod)
     if where != "terminated":
         return None

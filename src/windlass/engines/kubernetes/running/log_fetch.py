@@ -1,6 +1,6 @@
-"""Copies the logs of a run's pods into files on this machine, by the run's objects alone.
+"""Copies the logs of a run's pods into files on this machine, without the run's record.
 
-The node specs of an attempt are in the cluster beside its pods, so the code of a supervisor reads the logs.
+The ConfigMaps of the attempts contain the node specs, from which the log reader of a supervisor can be built.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from windlass.supervise.log_tail import LogTail
 from windlass.worker.protocol import NodeSpec
 
 READERS: Final = 16
-"""Logs that are read at once."""
+"""Number of logs that are read in parallel."""
 TURN_SECONDS: Final = 1.0
-"""How often a followed run is checked for another attempt and for its end."""
+"""Seconds between two checks of a followed run for a new attempt and for its end."""
 
 
 class _Begun(NamedTuple):
-    """A pod, the first attempt that it runs, and its node."""
+    """A pod with its node spec and the first attempt that it runs."""
 
     first: int
     id: PodId
@@ -47,32 +47,33 @@ class _Begun(NamedTuple):
 
 
 class _FollowedAttempt(PodAttempt):
-    """An attempt whose supervisor ends it: what a queue has suspended is not deleted with the reader."""
+    """An attempt that a supervisor controls: if its queue suspends it, the log reader does not delete its objects."""
 
     is_taken_back = False
 
 
 class LogReader:
-    """The logs of one run in a folder laid out as in the record, of the attempts whose pods exist."""
+    """Reads the logs of one run into a folder with the layout of a record, for the attempts whose pods exist."""
 
     def __init__(self, client: Client, run_id: str, folder: Path) -> None:
         self._client = client
         self._run_id = run_id
         self._folder = folder
         self._attempts: dict[tuple[int, int], _FollowedAttempt] = {}
-        """By the first attempt of the pods, and the attempt that they run: pods may serve several."""
+        """Followed attempts, by the first attempt of their pods and the attempt that they run: pods may serve several
+        attempts."""
         self._over = threading.Event()
         self._closed = threading.Event()
 
     def read(self) -> bool:
-        """Read all lines written so far; returns whether any pod has a log. Raises EngineError, OSError."""
+        """Reads all lines that were written so far; returns whether any pod has a log. Raises EngineError, OSError."""
         pods = by_id(self._client.find("v1", "Pod", layout.of_attempts(self._run_id))["items"])
         of_nodes: dict[int, list[_Begun]] = defaultdict(list)
         for config in self._configs():
             for one, spec in beginning_pods(config).items():
                 if one in pods:
                     of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
-        # Where a node has newer pods, an older one that still waits for an attempt has none of theirs.
+        # If a node has newer pods, lines of their attempts are not in the log of an older pod that still waits.
         wanted = [
             (pod, None if newer is None else newer.first)
             for of_node in of_nodes.values()
@@ -84,15 +85,15 @@ class LogReader:
         return bool(wanted)
 
     def follow(self) -> None:
-        """Read further lines in a thread, also those of later attempts; no line is read twice."""
+        """Starts a thread that reads further lines, also those of later attempts. No line is read twice."""
         threading.Thread(target=self._run, name=f"logs of {self._run_id}", daemon=True).start()
 
     def is_over(self) -> bool:
-        """Whether the run has ended, and all its lines are in the folder."""
+        """Returns whether the run has ended and all its lines were written to the folder."""
         return self._over.is_set()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         self._closed.set()
         for attempt in list(self._attempts.values()):
             attempt.close()
@@ -100,7 +101,9 @@ class LogReader:
     # -- one attempt --------------------------------------------------------------------------------------------------
 
     def _read(self, one: _Begun, end: int | None) -> None:
-        """Read the lines of a pod so far, of all attempts before `end` that it has served; a deleted log has none."""
+        """Reads the lines of a pod so far, for all attempts before `end` that it has served. A deleted log has no
+        lines.
+        """
         name, container = one.pod["metadata"]["name"], layout.container_of(one.pod)
         waited, ranks = one.first != one.id.made_for, _ranks(one.spec)
         for number in itertools.count(one.first):
@@ -115,8 +118,8 @@ class LogReader:
                 return
 
     def _begin(self, number: int, config: Mapping[str, Any], nodes: Collection[int] | None = None) -> None:
-        """Follow an attempt in the pods that have begun with the one that `config` describes, if their owner object
-        exists; only those of these nodes. Raises EngineError.
+        """Follows attempt `number` in the pods whose first attempt is the one of `config`, if their owner object
+        exists; only the pods of `nodes`, if given. Raises EngineError.
         """
         first = layout.attempt_of(config)
         of = {one: spec for one, spec in beginning_pods(config).items() if nodes is None or spec.node in nodes}
@@ -137,7 +140,7 @@ class LogReader:
             job={},
             steps=(AttemptStep("", maker),),
         )
-        for other in self._attempts.values():  # whose pods waited for the attempt, which has new ones
+        for other in self._attempts.values():  # older pods that waited for an attempt which now has new pods
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
                 other.close()
         control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
@@ -157,7 +160,7 @@ class LogReader:
         return self._folder / f"attempt-{number}"
 
     def _configs(self) -> list[dict[str, Any]]:
-        """What describes the attempts for which pods were made, the oldest first. Raises EngineError."""
+        """Returns the ConfigMaps of all attempts with their own pods, oldest first. Raises EngineError."""
         found = self._client.find("v1", "ConfigMap", layout.of_attempts(self._run_id))["items"]
         return sorted(found, key=layout.attempt_of)
 
@@ -176,16 +179,17 @@ class LogReader:
     def _run(self) -> None:
         background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
         if self._closed.is_set():
-            self.close()  # what this thread has begun meanwhile
+            self.close()  # attempts that this thread has started to follow meanwhile
         self._over.set()
 
     def _paced_turn(self) -> bool:
         return self._turn() or self._closed.wait(TURN_SECONDS)
 
     def _turn(self) -> bool:
-        """Begin new attempts; returns whether the run is over."""
+        """Follows new attempts; returns whether the run is over."""
         try:
-            phase = discovery.one(self._client, self._run_id).phase  # checked first: nothing begins after its end
+            # read first: no attempt starts after the end of a run
+            phase = discovery.one(self._client, self._run_id).phase
         except NoSuchRun:
             return True
         configs = {layout.attempt_of(config): config for config in self._configs()}
@@ -205,7 +209,7 @@ class LogReader:
         return is_over
 
     def _waiting(self, first: int, number: int) -> set[int]:
-        """The nodes whose pods wait for their next attempt, as far as that has no newer pods for them."""
+        """Returns the nodes whose pods wait for their next attempt and have no newer pods in that attempt."""
         of_newer = [one for (by, next_one), one in self._attempts.items() if by > first and next_one == number + 1]
         complete = {node.number for node in self._attempts[first, number].nodes if node.log.is_told}
         return complete.difference(*map(_nodes, of_newer))

@@ -1,4 +1,4 @@
-"""Reads the owner object of the pods of an attempt: whether it still creates pods, and why it does not."""
+"""Reads the owner object of the pods of an attempt: whether it still creates pods, and why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.reading.kueue import evicted
 
 
 class OwnerObject:
-    """The Job, JobSet or other object that creates the pods of an attempt, as it was when it was last read."""
+    """State of the Job, JobSet or other object that creates the pods of an attempt, when it was last read."""
 
     def __init__(self, client: Client, api: str, kind: str, name: str, listen: Callable[[], None]) -> None:
         """`listen` is called before each read."""
@@ -25,21 +25,22 @@ class OwnerObject:
         self._listen = listen
         self._absence = Absence()
         self._is_deleted = False
-        """Whether it was deleted by `end`."""
+        """Whether `end` has deleted the object."""
         self.is_absent = False
-        """Whether it was reported absent."""
+        """Whether the last read reported the object as missing."""
         self.over: str | None = None
-        """Why it will create no more pods, once that is known."""
+        """Why the object will create no more pods; None while it may create some."""
         self.ends: list[ObjectReport] = []
-        """The same for a record."""
+        """Reports of why the object has ended, for the run's record."""
         self.finished: frozenset[int] = frozenset()
-        """Indexes for which it creates no pod any more."""
+        """Completion indexes for which the object creates no further pods."""
         self.is_suspended = False
         self.taken_back: QueueStatus | None = None
-        """Why it was suspended after it had created pods, which then are deleted; None where it was not."""
+        """Queue status with the reason why the object was suspended after its pods were created (they are then
+        deleted); None if it was not."""
 
     def read(self, pods: Collection[Pod]) -> None:
-        """Read it; `pods` are those that it has created, as far as they were seen. Raises EngineError."""
+        """Reads the object; `pods` are the pods of it that were observed. Raises EngineError."""
         self._listen()
         if self._is_deleted:
             return
@@ -58,13 +59,15 @@ class OwnerObject:
             self.over = f"{self._kind} {self.name} is {why}"
 
     def end(self) -> None:
-        """Delete it before it has created all pods. Raises EngineError."""
+        """Deletes the object before it has created all pods. Raises EngineError."""
         self._is_deleted = True
         self._client.delete(self._api, self._kind, self.name)
         self.over = f"{self._kind} {self.name} was deleted before it had made all pods"
 
     def _take_absence(self, pods: Collection[Pod], *, is_absent: bool) -> None:
-        """Whether it is removed: it is once it was absent for some seconds, or its pods are deleted too."""
+        """Records whether the object is missing. It counts as removed after it was missing for some seconds, or if its
+        pods are being deleted too.
+        """
         is_removed = self._absence.is_confirmed(is_absent=is_absent)
         self.is_absent = is_absent
         if not is_absent:

@@ -1,8 +1,8 @@
-"""Reports the stage and the problems of the pods of one attempt, as node events; each once, and again where a pod goes
-back to wait, for the record has then forgotten what it waits for.
+"""Reports the stage and the problems of the pods of one attempt, as node events, each once.
 
-Most of it is in the status of the pods. Why pods are not created, only events on their owner object report: these are
-read as long as a pod is missing or waits.
+If a pod returns to waiting, its problems are reported again, because the record has dropped what it waits for. Most
+problems are in the status of the pods. Why pods are not created is reported only in events of their owner object, which
+are read while a pod is missing or waits.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from windlass.runs.phase import Phase
 from windlass.worker.protocol import NodeEvent, NodeWarning
 
 PATIENCE_SECONDS: Final = 1.0
-"""A pod that waits no longer is one that starts."""
+"""Seconds that a pod must wait before its problems are reported; pods that wait for less are just starting."""
 FIRST_LOOK_SECONDS: Final = 1.5
 LOOK_SECONDS: Final = 4.0
-"""Between two reads of events."""
+"""Seconds between two reads of events."""
 MOST: Final = 200
-"""Problems of one attempt that go into the record; those of a thousand pods are mostly the same."""
+"""Maximum number of problems of one attempt in the record; the problems of a thousand pods are mostly equal."""
 OBJECTS: Final = "objects"
 ENDS: Final = "ends"
 MAX_EVENTS: Final = "1000"
 UNSCHEDULABLE: Final = "Unschedulable"
 """Reason of a pod that fits on no node now."""
 NOT_CREATED: Final = "FailedCreate"
-"""Reason of an event of an owner object whose pod a quota or a webhook refuses."""
+"""Reason of an event of an owner object whose pod was refused by a quota or a webhook."""
 STAGES: Final = {
     "missing": Phase.QUEUED,
     "queued": Phase.QUEUED,
     "provisioning": Phase.PROVISIONING,
     "pulling": Phase.PULLING,
 }
-"""By the state of a pod; `provisioning` is one for which a node is provisioned, or whose node is not ready yet."""
+"""Stage by the state of a pod; in `provisioning`, a node is provisioned for the pod or its node is not ready yet."""
 
 
 class PodProblems:
-    """Of one attempt; what it gives has the form of node events."""
+    """Problems of the pods of one attempt, reported as node events."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PodProblems:
         changed: Callable[[], None],
         spares: Sequence[str] = (),
     ) -> None:
-        """`spares` are prefixes of the names of pods for which the attempt does not wait."""
+        """`spares` are name prefixes of pods that the attempt does not wait for."""
         self._client = client
         self._ids = (run_id, number)
         self._pods = pods
@@ -75,29 +75,29 @@ class PodProblems:
         self._queue = queue
         self._provisioning = ProvisioningWatch(client)
         self._awaited: set[str] = set()
-        """The pods that waited for a node, or on it, when nodes were read last."""
+        """Pods that waited for a node, or for their node to be ready, at the last read."""
         self._changed = changed
         self._stages: set[str] = set()
-        """The stages that were reported."""
+        """Stages that were reported."""
         self._reported: dict[str, set[str]] = {}
-        """The problems that were reported: of the pod at a place and of other objects, since a pod waits; of ends."""
+        """Reported problems, by pod and by other object, since a pod waits; and problems that ended pods."""
         self._problems: set[tuple[str, str]] = set()
-        """All that were ever reported."""
+        """All problems that were ever reported."""
         self._states: dict[int, tuple[str, float]] = {}
-        """The state of the pod at each place, and since when."""
+        """State of the pod at each place, and since when."""
         self.ours: set[int] = set()
-        """Places of pods that we have deleted."""
+        """Places of pods that Windlass has deleted."""
         self._objects: list[ObjectReport] = []
         self._closed = threading.Event()
         self._pause = FIRST_LOOK_SECONDS
         background.start(f"events of {run_id}", self._run, self._closed, client.health)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         self._closed.set()
 
     def of_pod(self, place: int, node: int) -> Iterator[NodeEvent]:
-        """What is new of the pod at a place, which runs `node`."""
+        """Yields new problems and stages of the pod at a place, which runs `node`."""
         pod, now = pod_status(node, self._pods.pod(place)), time.time()
         (before, since), state = self._states.get(place, ("", now)), pod.state
         if state in ("queued", "pulling") and self._provisioning.is_provisioning(pod.name):
@@ -116,22 +116,22 @@ class PodProblems:
                 yield StageReached(since, stage.value)
             is_unnamed = (
                 pod.state == "running" and pod.reason == eviction.BY_API
-            )  # Karpenter reports why a moment later
+            )  # Karpenter reports the reason a moment later
             is_expected = pod.reason == "Deleted" and self._is_expected(place)
             if is_problem(pod) and not (is_expected or is_unnamed):
                 yield from self._warned(pod, now, str(place) if pod.state in ("ended", "gone") else OBJECTS)
 
     def _is_expected(self, place: int) -> bool:
-        """Whether a pod is deleted by us, by a queue, or because another failed: its owner then deletes the rest."""
+        """Returns whether a pod is deleted by Windlass, by a queue, or by its owner because another pod failed."""
         if self._pods.owner.taken_back is not None:
             return True
         others = (pod_status(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
 
     def without_capacity(self) -> dict[int, float]:
-        """The places whose pods the cluster does not schedule, or create, each with since when, in unix seconds.
+        """Returns the places whose pods the cluster does not schedule or create, with the Unix time since when.
 
-        Not those for which a node is provisioned.
+        Places for which a node is being provisioned are excluded.
         """
         found = {}
         for place, (state, since) in self._states.items():
@@ -141,7 +141,7 @@ class PodProblems:
         return found
 
     def why_not_created(self) -> str:
-        """Why a pod that is not there was not created."""
+        """Returns why a missing pod was not created."""
         refusal = self._refusal()
         return "its pod was never made" + (f": {refusal.message}" if refusal is not None else "")
 
@@ -149,9 +149,9 @@ class PodProblems:
         return next((report for report in self._objects if report.reason == NOT_CREATED), None)
 
     def of_objects(self) -> Iterator[NodeEvent]:
-        """What is new of the other objects, and of nodes that are provisioned."""
+        """Yields new problems of other objects, and provisioning progress of nodes."""
         now = time.time()
-        # A pod that a queue holds back waits for the queue alone.
+        # A pod that a queue holds back waits only for the queue.
         of_objects = () if self._queue.holds else self._objects
         for report in (*of_objects, *self._provisioning.reports):
             yield from self._warned(report, now, OBJECTS)
@@ -169,7 +169,7 @@ class PodProblems:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> bool:
-        """Read once; gives whether it was the last time."""
+        """Reads the events once; returns whether this was the last read."""
         if self._closed.wait(self._pause):
             return True
         self._pause = LOOK_SECONDS
@@ -183,7 +183,7 @@ class PodProblems:
             self._changed()
         if are_all_there:
             return False
-        with contextlib.suppress(EngineError):  # the watch of the pods reports it
+        with contextlib.suppress(EngineError):  # the watch of the pods reports the error
             found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
             self._objects = list(object_reports(found, *self._ids, claims=self._claims, spares=self._spares))
             self._read_provisioning(found)
@@ -191,9 +191,9 @@ class PodProblems:
         return False
 
     def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Read of the nodes that pods wait for, or waited for at the last read.
+        """Reads the nodes that pods wait for, or waited for at the last read.
 
-        A node may come, and a pod start on it, between two reads; Karpenter nominates no pod again within two minutes.
+        Between two reads, a node may join and the pod start on it; Karpenter nominates no pod again within two minutes.
         """
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
         waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}

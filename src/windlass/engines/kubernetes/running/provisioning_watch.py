@@ -15,13 +15,15 @@ from windlass.runs.node_events import Reported
 
 
 class ProvisioningWatch:
-    """The nodes that are provisioned for the pods of one attempt, or that were provisioned for an ended run."""
+    """Watch of the nodes that are provisioned for the pods of one attempt, or that were provisioned for an
+    ended run.
+    """
 
     def __init__(self, client: Client, known: Iterable[NodeClaimStatus] = ()) -> None:
-        """`known` are nodes as they are recorded already."""
+        """`known` are the nodes that the run's record already contains."""
         self._client = client
         self._api: str | None = None
-        """Of Karpenter; empty where there is none, None before it was read."""
+        """API version of Karpenter; empty if the cluster has no Karpenter, None before it was read."""
         self._nodes = tuple(known)
         self._steps: list[NodeClaimStatus] = []
         self._reported = {
@@ -33,24 +35,26 @@ class ProvisioningWatch:
         }
         self._pods: frozenset[str] = frozenset()
         self.reports: list[ObjectReport] = []
-        """Why no node is provisioned."""
+        """Reasons why no node is provisioned."""
 
     @property
     def left(self) -> tuple[NodeClaimStatus, ...]:
-        """The nodes that are not deleted."""
+        """Nodes that are not deleted yet."""
         return claims.still_there(self._nodes)
 
     @property
     def is_open(self) -> bool:
-        """Whether a node that is provisioned has more to report."""
+        """Whether a provisioned node has more states to report."""
         return any(one.state not in claims.FINAL for one in self.left)
 
     def is_provisioning(self, pod: str) -> bool:
-        """Whether a node is provisioned for a pod, or not ready yet."""
+        """Returns whether a node is being provisioned for a pod, or is not ready yet."""
         return pod in self._pods
 
     def read(self, pods: Sequence[Json], events: Sequence[Json]) -> None:
-        """Read progress for `pods`, which wait or have waited; `events` are the namespace's. Raises EngineError."""
+        """Reads the progress for `pods`, which wait or have waited for a node; `events` are those of the namespace.
+        Raises EngineError.
+        """
         if self._api is None:
             self._api = served(self._client, GROUP)
         asked = karpenter.questions(self._client, self._api)
@@ -58,7 +62,7 @@ class ProvisioningWatch:
         self.take(pods, events, answers, time.time())
 
     def take(self, pods: Sequence[Json], events: Sequence[Json], answers: claims.Answers, now: float) -> None:
-        """Take what was read."""
+        """Updates the nodes from objects that were read at `now`."""
         self._nodes, self.reports = claims.provisioned(pods, events, answers, (), self._nodes, now)
         there = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
         self._steps = [
@@ -81,7 +85,7 @@ class ProvisioningWatch:
         )
 
     def changes(self) -> Iterator[Reported]:
-        """What is new of the nodes."""
+        """Yields the node states that were not reported before."""
         for one in self._steps:
             is_late = one in self._nodes and one.state not in claims.FINAL and claims.is_late(one)
             once = (one.name, one.state, is_late)

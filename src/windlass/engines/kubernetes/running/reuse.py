@@ -1,8 +1,8 @@
-"""Pod reuse: runs the next attempt in the pods of the one before, if they are alive (`worker/pod_reuse.py`).
+"""Pod reuse: runs the next attempt in the live pods of the previous one (`worker/pod_reuse.py`).
 
-This saves the seconds of scheduling, containers and code transfer. Where a pod was lost, and its owner object has kept
-the others, only that one is made anew, by an owner object of its own. Where a pod does not accept its order, the caller
-creates new pods for all nodes and deletes all of these.
+Reuse saves the seconds of scheduling, container start and code transfer. If a pod was lost and its owner object has
+kept the others, only that pod is replaced, by a separate owner object. If a pod does not accept its order, the caller
+creates new pods for all nodes and deletes the old ones.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from windlass.worker.protocol import NodeSpec, pack
 
 ANSWER_SECONDS: Final = pod_reuse.STILL_ENDING_SECONDS + 5.0
 SPARE_ORDERS: Final = 6
-"""How often a spare is given its order: it refuses one after `STILL_ENDING_SECONDS` in which it did not wait for it."""
+"""Maximum number of orders to a spare, which refuses an order that arrives while it is still importing, after
+`STILL_ENDING_SECONDS`."""
 
 
 def running(client: Client, run_id: str, assignment: PodAssignment) -> dict[int, Pod]:
-    """The pods of an attempt that run, by place. Raises EngineError."""
+    """Returns the running pods of an attempt, by place. Raises EngineError."""
     found = assignment.by_place(client.find("v1", "Pod", assignment.selector(run_id))["items"])
     return {place: pod for place, pod in found.items() if _is_well(pod)}
 
@@ -39,9 +40,9 @@ def order(
     pods: Mapping[int, Pod],
     spares: Collection[int] = (),
 ) -> bool:
-    """Start an attempt in these pods, by place, each its node; returns whether all of them do.
+    """Orders the pods at these places to start their node of the attempt; returns whether all accepted.
 
-    At the places `spares` are pods that may have to import first: a new pod would take longer.
+    Pods at the places `spares` may have to finish their imports first, which is still faster than a new pod.
     """
     number = assignment.attempt
     nodes = {place: {assignment.pods[place].index: specs[place]} for place in pods}
@@ -58,9 +59,9 @@ def order(
 
 
 def release(client: Client, control: PodControl, run_id: str, made_for: int) -> set[str]:
-    """End pods that stay alive when no attempt follows in them; those that do not answer end after `STAY_SECONDS`.
+    """Ends the pods that wait for an attempt when none follows. Pods that do not answer end after `STAY_SECONDS`.
 
-    Returns the names of those that have answered, in which no rank runs.
+    Returns the names of pods that have answered, in which no rank runs.
     """
     which = f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}={made_for}"
     with contextlib.suppress(EngineError):
@@ -69,7 +70,7 @@ def release(client: Client, control: PodControl, run_id: str, made_for: int) -> 
 
 
 def dismiss(control: PodControl, pods: Iterable[Pod]) -> set[str]:
-    """End those of these pods that run and wait for an attempt; returns the names of those that have answered."""
+    """Ends the running pods that wait for an attempt; returns the names of those that have answered."""
     pods = [pod for pod in pods if _is_well(pod)]
     answers = control.call_all([(pod, Request.leave()) for pod in pods], ANSWER_SECONDS)
     return {pods[at]["metadata"]["name"] for at, answer in answers if answer == pod_reuse.TAKEN}

@@ -1,6 +1,6 @@
-"""Stops and removes a run by its objects, on whichever machine its supervisor is.
+"""Stops and removes a run through its objects, wherever its supervisor runs.
 
-The run is marked first: its supervisor, which sees the pods being deleted, then knows that a stop was requested.
+A marker is created first, so that the supervisor can attribute the deleted pods to a requested stop.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from windlass.engines.kubernetes.running import markers
 from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
-"""How long owner objects may take to report their end after their pods."""
+"""Seconds that owner objects may take to report their end after their pods have ended."""
 OWNER_PAUSE_SECONDS: Final = 1.0
 
 
 def grace_seconds(client: Client, run_id: str) -> float:
-    """How long the ranks of a run have to exit; 0 where none runs. Raises Refused, Unreachable."""
+    """Returns the grace period of the run's ranks in seconds; 0 without pods. Raises Refused, Unreachable."""
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     given = [pod["spec"].get("terminationGracePeriodSeconds", 0) for pod in pods]
     return float(max(0, max(given, default=0) - END_SECONDS))
 
 
 def request(client: Client, run_id: str, *, now: bool) -> None:
-    """Request the end of a run; `now` leaves out the grace period. Raises NoSuchRun, Refused, Unreachable."""
+    """Requests the end of a run, with `now` without grace period. Raises NoSuchRun, Refused, Unreachable."""
     owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
     if owner_config_map is None:
         raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
@@ -44,7 +44,9 @@ def request(client: Client, run_id: str, *, now: bool) -> None:
 
 
 def stop(client: Client, run_id: str, *, now: bool) -> None:
-    """The same, and end the pods, whatever their supervisor does. Raises NoSuchRun, Refused, Unreachable."""
+    """Requests the end of a run and deletes its pods, independently of the supervisor. Raises NoSuchRun, Refused,
+    Unreachable.
+    """
     request(client, run_id, now=now)
     delete_makers(client, run_id)
     if now:
@@ -53,41 +55,42 @@ def stop(client: Client, run_id: str, *, now: bool) -> None:
 
 
 def remove(client: Client, run_id: str) -> None:
-    """Delete all objects of a run, but a claim that it does not own. Raises Refused, Unreachable."""
-    # The pods before the Jobs: Kubernetes may forget the finalizers of ended pods whose Job is gone, after the API
-    # server was restarted. The owner ConfigMap last: what it owns is deleted in the other order.
+    """Deletes all objects of a run, except a claim that it does not own. Raises Refused, Unreachable."""
+    # Pods are deleted before Jobs: after a restart of the API server, Kubernetes may not remove the finalizers of ended
+    # pods whose Job is missing. The owner ConfigMap is deleted last, since the objects that it owns would be deleted in
+    # the other order.
     delete_makers(client, run_id, are_pods_first=True)
     client.delete("v1", "ConfigMap", run_id)
-    for name in live_pods(client, run_id):  # their owner object may have been deleted without them
+    for name in live_pods(client, run_id):  # their owner object may have been deleted before, without them
         client.delete("v1", "Pod", name)
 
 
 def live_pods(client: Client, run_id: str) -> list[str]:
-    """The names of the pods of a run that have not ended. Raises Refused, Unreachable."""
+    """Returns the names of the run's pods that have not ended. Raises Refused, Unreachable."""
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     return [str(pod["metadata"]["name"]) for pod in pods if not has_ended(pod)]
 
 
 def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
-    """End the pods of a run that has ended by its record. Raises Refused, Unreachable."""
+    """Ends the remaining pods of a run that has ended by its record. Raises Refused, Unreachable."""
     found = live_pods(client, run_id)
     if not found:
         return
-    with contextlib.suppress(NoSuchRun):  # its owner ConfigMap is deleted: only the pods are left
+    with contextlib.suppress(NoSuchRun):  # the owner ConfigMap is deleted, and only the pods remain
         stop(client, run_id, now=now)
     for name in found:
         client.delete("v1", "Pod", name, grace=0 if now else None)
 
 
 def delete_makers(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
-    """Delete the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
+    """Deletes the owner objects of a run's pods, and thereby the pods. Raises Refused, Unreachable."""
     for api, kind in (*OWNING_PARTS, *OWNER_KINDS) if are_pods_first else OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
 
 
 def end_makers(client: Client, run_id: str, way: Workload) -> None:
-    """Make sure that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
+    """Ensures that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
 
     Raises Refused, Unreachable.
     """
@@ -103,9 +106,10 @@ def end_makers(client: Client, run_id: str, way: Workload) -> None:
 
 
 def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
-    """Delete the owner objects of pods that only containers beside ours keep running, and with them the pods.
+    """Deletes the owner objects of pods that only sidecar containers keep running, and thereby the pods.
 
-    Returns the names of these containers. Raises EngineError while ours still runs beside them; Refused, Unreachable.
+    Returns the names of the sidecars. Raises EngineError while the ranks' container still runs, and Refused,
+    Unreachable.
     """
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     held = [pod for pod in pods if sidecars(pod) and "deletionTimestamp" not in pod["metadata"]]
@@ -113,15 +117,15 @@ def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
         raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command looks again")
     if held:
         delete_makers(client, run_id)
-        for pod in held:  # their owner object may have been deleted without them
+        for pod in held:  # their owner object may have been deleted before, without them
             client.delete("v1", "Pod", pod["metadata"]["name"])
     return sorted({name for pod in held for name in sidecars(pod)})
 
 
 def end_supervisor_job(client: Client, run_id: str) -> None:
-    """Have the Job of a supervisor that has done all end at once, where containers beside it keep its pod running.
+    """Ends the Job of a supervisor that is done, if sidecar containers keep its pod running.
 
-    Its time to live begins then, as after an end of the pod by itself.
+    The Job's TTL starts then, as it does when the pod ends by itself.
     """
     with contextlib.suppress(EngineError):
         pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
@@ -131,13 +135,13 @@ def end_supervisor_job(client: Client, run_id: str) -> None:
 
 
 def _with_supervisor_container(pod: Json) -> Json:
-    """The pod, whose container of ours is the supervisor's."""
+    """Returns the pod with an annotation that names the supervisor's container."""
     notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
     return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
 
 
 def only_copy(client: Client, run_id: str) -> str:
-    """What is deleted with a run that owns a claim; empty where it owns none. Raises Unreachable."""
+    """Describes the data that is deleted with a run that owns a claim; empty if it owns none. Raises Unreachable."""
     with contextlib.suppress(Refused):
         claim = client.get("v1", "PersistentVolumeClaim", run_id)
         if any(owner["name"] == run_id for owner in claim["metadata"].get("ownerReferences", ())):
@@ -149,6 +153,6 @@ def _found(client: Client, api: str, kind: str, run_id: str) -> list[dict[str, A
     try:
         return list(client.find(api, kind, layout.of_attempts(run_id))["items"])
     except Refused as error:
-        if api != BATCH and error.status in (403, 404):  # not installed, or not permitted
+        if api != BATCH and error.status in (403, 404):  # the kind is not installed, or listing it is not permitted
             return []
         raise

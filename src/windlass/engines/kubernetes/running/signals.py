@@ -1,4 +1,4 @@
-"""Signals to the pods of an attempt: sent without waiting, all that are due at once, in a few threads."""
+"""Sends signals to the pods of an attempt in background threads, all due signals at once."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.attempt import PodNode
 
 SEND_SECONDS: Final = 10.0
-"""How long a request of a pod may take, such as to signal it."""
+"""Time limit for a request to a pod, such as a signal, in seconds."""
 SENDERS: Final = 4
 
 
 class Signals:
-    """The signals of one attempt. A node gets one after the other."""
+    """Queue of the signals of one attempt. Each node receives one signal at a time."""
 
     def __init__(self, control: PodControl, number: int, health: Health) -> None:
-        """`number` is that of the attempt; `health` gets the unexpected errors of the threads."""
+        """`number` is the number of the attempt; `health` receives unexpected errors of the threads."""
         self._control = control
         self._number = number
         self._health = health
@@ -35,34 +35,36 @@ class Signals:
         self._lock = threading.Lock()
         self._queued: dict[PodNode, list[Intent]] = {}
         self._busy: set[PodNode] = set()
-        """Nodes to which one is being sent."""
+        """Nodes to which a signal is being sent."""
         self._is_scheduled = False
-        """Whether a thread will send what is queued."""
+        """Whether a thread is scheduled to send the queued signals."""
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accepts no further signals."""
         self._pool.shutdown(wait=False)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all are sent."""
+        """Whether all signals were sent."""
         with self._lock:
             return not (self._queued or self._busy)
 
     def put(self, node: PodNode, intent: Intent) -> None:
-        """Signal a node; one that cannot be reached is deleted where it must end."""
+        """Queues a signal to a node. If the signal must end the node and the pod cannot be reached, the pod is
+        deleted.
+        """
         with self._lock:
             queued = self._queued.setdefault(node, [])
-            if intent not in queued:  # in a cluster that does not answer they must not pile up
+            if intent not in queued:  # signals to an unreachable cluster must not pile up
                 queued.append(intent)
         self._schedule()
 
     def tell_first_ended(self, node: PodNode) -> None:
-        """Notify a pod that waits for the first pod's name that it will not resolve any more."""
+        """Notifies a pod that waits for the first pod's host name that the name will not resolve any more."""
         self._request(node, Request.first_ended(self._number))
 
     def hold(self, node: PodNode) -> None:
-        """Keep a pod alive whose node has ended with outputs."""
+        """Keeps the pod of an ended node alive because the pod has outputs."""
         self._request(node, Request.hold())
 
     def _request(self, node: PodNode, request: Request) -> None:
@@ -72,7 +74,7 @@ class Signals:
     # -- the threads --------------------------------------------------------------------------------------------------
 
     def _submit(self, work: Callable[[], object]) -> None:
-        """Do something in a thread; an error of it is recorded."""
+        """Runs `work` in a thread; an exception is reported to `health`."""
 
         def guarded() -> None:
             try:
@@ -80,7 +82,7 @@ class Signals:
             except Exception as error:
                 self._health.crashed(f"signals of attempt {self._number}", error)
 
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the pool was closed meanwhile
             self._pool.submit(guarded)
 
     def _schedule(self) -> None:
@@ -112,7 +114,7 @@ class Signals:
             raise
 
     def _next(self) -> Mapping[PodNode, Intent]:
-        """The next intent of each node to which none is being sent; one that ends it first."""
+        """Returns the next signal of each node to which none is being sent; KILL precedes all others."""
         with self._lock:
             self._is_scheduled = False
             batch = {}
@@ -133,7 +135,9 @@ class Signals:
         self._submit(lambda: self._end(node, intent))
 
     def _end(self, node: PodNode, intent: Intent) -> None:
-        """Delete a pod that a request does not reach; one that has ended is kept, since its log may not be read."""
+        """Deletes a pod that a request cannot reach. A pod that has ended is kept, since its log may not be
+        read yet.
+        """
         try:
             pod = node.pod
             if intent is not Intent.DUMP_STACKS and (pod is None or not has_ended(pod)):
@@ -143,6 +147,6 @@ class Signals:
 
 
 def _running(node: PodNode) -> Pod | None:
-    """Its pod, if its container runs."""
+    """Returns the node's pod if its container runs."""
     pod = node.pod
     return pod if pod is not None and not has_ended(pod) and container_state(pod)[0] == "running" else None

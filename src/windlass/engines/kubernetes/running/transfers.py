@@ -1,4 +1,4 @@
-"""The transfers of files of one run: by Jobs of its plan, and from its pods to where its supervisor is."""
+"""The file transfers of one run: by Jobs of its plan, and from its pods to the supervisor's machine."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from windlass.supervise.transfers import CheckpointUploads, DataStaging, Outputs
 
 
 class JobOf(Protocol):
-    """Gives the transfer by the Job of a step of a plan; None where the plan has no such step."""
+    """Creates the transfer by the Job of a step of a plan; None if the plan has no such step."""
 
     def __call__(self, kind: type[ManifestStep], step: int | None = None) -> JobTransfer | None:
-        """`step` is that of a checkpoint, for a Job that is created several times."""
+        """`step` is the step of a checkpoint, for a Job that is created several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTransfers:
-    """What is transferred before, during and after the attempts of a run."""
+    """The transfers before, during and after the attempts of a run."""
 
     staging: DataStaging
     check: OutputsCheck
@@ -32,7 +32,7 @@ class RunTransfers:
 
     @classmethod
     def of(cls, plan: Plan, job: JobOf, collection: OutputsCollection) -> RunTransfers:
-        """Those of a plan; `job` gives the transfers by its Jobs."""
+        """Creates the transfers of a plan; `job` creates those that run as Jobs."""
         sources = {one.name: one.source for one in plan.every(StageStep)}
         upload = plan.first(UploadStep)
         destination = "" if upload is None else upload.destination
@@ -46,7 +46,7 @@ class RunTransfers:
         )
 
     def end(self) -> None:
-        """End those that are active. Raises EngineError."""
+        """Ends all active transfers. Raises EngineError."""
         self.staging.end()
         self.check.end()
         self.checkpoints.end()
