@@ -1,4 +1,4 @@
-"""Backend of a supervisor that runs in the cluster: nothing is done before the cluster has the record of it."""
+"""Backend of a supervisor in the cluster: every action waits until the record of it is in the cluster."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 
 FLUSH_SECONDS: Final = 20.0
-"""How long an attempt waits for its record until the target counts as unavailable."""
+"""Seconds that the start of an attempt waits for its record to be written before the target counts as unavailable."""
 LEAVE_SECONDS: Final = 5.0
-"""How long pods of an earlier attempt may take to end, until they are deleted with what they have printed."""
+"""Seconds that pods of earlier attempts may take to end before they are deleted with their output."""
 LEAVE_PAUSE_SECONDS: Final = 0.2
 END_SECONDS: Final = 600.0
-"""Time limit for writing the record at the end; a supervisor that gives up is started again, and reads how it ended."""
+"""Time limit for writing the record at the end, in seconds. A supervisor that exceeds it is restarted, and reads the
+end from its own files."""
 
 
 class InClusterBackend(KubernetesBackend):
-    """The namespace of a run, for its supervisor there."""
+    """Backend of one run in its namespace, for the supervisor in the cluster."""
 
     def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: ConnectionControl) -> None:
         super().__init__(plan, run_dir, control, PushFetch(control))
@@ -49,8 +50,11 @@ class InClusterBackend(KubernetesBackend):
     def is_lost_to_another(self) -> bool:
         return super().is_lost_to_another or self._mirror.is_lost
 
+    @override
     def requested_at(self, number: int) -> float | None:
-        """See `Backend`: those of the first attempt were requested by the machine that submitted the run."""
+        """Returns when the pods of an attempt were requested, by the creation time of their owner object: those of the
+        first attempt were requested by the submitting machine.
+        """
         made = self.plan.only(AttemptStep).manifest
         try:
             found = self.client.get(made["apiVersion"], made["kind"], layout.attempt_name(self.plan.run_id, number))
@@ -58,12 +62,16 @@ class InClusterBackend(KubernetesBackend):
             return None
         return seconds_of(found["metadata"].get("creationTimestamp"), time.time())
 
+    @override
     def owner_config_map(self) -> Mapping[str, Any]:
-        """See `KubernetesBackend`: a run that was removed must not begin again."""
+        """Returns the existing owner ConfigMap; it is not created, since a removed run must not start again."""
         return self.client.get("v1", "ConfigMap", self.plan.run_id)
 
+    @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        """See `Backend`. A supervisor that takes over must know of every attempt whose pods exist."""
+        """Starts an attempt once the record is written: a supervisor that takes over must know every attempt whose pods
+        exist.
+        """
         self.require_written(FLUSH_SECONDS)
         return super().start(record, folder, number, members, clock)
 
@@ -79,18 +87,21 @@ class InClusterBackend(KubernetesBackend):
             found = self.client.find("v1", "Pod", layout.of_attempts(self.plan.run_id))["items"]
             pods = {pod["metadata"]["name"]: pod for pod in found if layout.attempt_of(pod) != number}
             live = {layout.attempt_of(pod) for name, pod in pods.items() if name not in gone and not has_ended(pod)}
-            if fresh := live - released:  # their ranks have ended: they may only wait for another attempt
+            # the ranks of these attempts have ended: their pods may only wait for another attempt
+            if fresh := live - released:
                 for one in fresh:
                     gone |= reuse.release(self.client, self.control, self.plan.run_id, one)
                 released |= fresh
             elif not live or time.monotonic() > give_up:
-                held = {layout.attempt_of(pod) for pod in pods.values() if sidecars(pod)}  # their GPUs are wanted
+                # pods with sidecars keep their GPUs
+                held = {layout.attempt_of(pod) for pod in pods.values() if sidecars(pod)}
                 return {layout.attempt_of(pod) for pod in pods.values()} - live - held
             else:
                 time.sleep(LEAVE_PAUSE_SECONDS)
 
+    @override
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """See `Backend`. Raises TargetUnavailable, and HeldElsewhere."""
+        """Cleans up once the record is written, and lets the run expire. Raises TargetUnavailable, HeldElsewhere."""
         self.require_written(END_SECONDS)
         super().clean_up(record, is_patient=is_patient)
         self.require_written(END_SECONDS)
@@ -101,16 +112,19 @@ class InClusterBackend(KubernetesBackend):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
-        return []  # so that the supervisor needs no right to create them
+        return []  # the supervisor needs no permission to create these objects
 
+    @override
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
-        """See `KubernetesBackend`. Raises TargetUnavailable, HeldElsewhere."""
+        """Records which pods an attempt reuses, and waits until this is written. Raises TargetUnavailable,
+        HeldElsewhere.
+        """
         record.note(decided)
         self.require_written(FLUSH_SECONDS)
         super().keep_decision(record, folder, decided)
 
     def require_written(self, seconds: float) -> None:
-        """Wait until the cluster has all of the record. Raises TargetUnavailable, HeldElsewhere."""
+        """Waits until the whole record is in the cluster. Raises TargetUnavailable, HeldElsewhere."""
         if self._mirror.flush(seconds):
             return
         if self._mirror.is_lost:

@@ -1,4 +1,4 @@
-"""Lets a command continue the record of a run in its cluster, while it holds the Lease of the run."""
+"""Lets a command append to the record of a run in its cluster while the command holds the run's Lease."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from windlass.runs.store import RunWriter, Store
 from windlass.supervise.backend import HeldElsewhere
 
 HOLD_SECONDS: Final = 60.0
-"""How long an ended run may be held by the supervisor that cleans up after it: longer than a Lease is valid."""
+"""Seconds that the supervisor of an ended run may hold its Lease while it cleans up; longer than a Lease is valid."""
 HOLD_PAUSE_SECONDS: Final = 0.5
 
 
 def lease_of(client: Client, run_id: str, home: Path) -> Lease:
-    """The Lease of a run, for a command with this home."""
+    """Returns the Lease of a run, for a command that uses this home folder."""
     return Lease(client, run_id, holder_of(home), has_ended=partial(supervisor_status.has_ended_on, client, run_id))
 
 
 @contextlib.contextmanager
 def held(client: Client, status: Status, home: Path) -> Iterator[None]:
-    """Hold the Lease of an ended run whose record is as this status; of several commands, one gets it.
+    """Holds the Lease of an ended run whose record matches this status; of several commands, only one acquires it.
 
-    Raises UsageError where another machine has changed the record, NoSuchRun where the run was removed, EngineError.
+    Raises UsageError if another machine has changed the record, NoSuchRun if the run was removed, EngineError.
     """
     give_up, lease = time.monotonic() + HOLD_SECONDS, lease_of(client, status.id, home)
     with contextlib.ExitStack() as stack:
@@ -71,20 +71,21 @@ def _require_same(client: Client, status: Status) -> None:
 
 
 class RecordFirst(Store):
-    """The store of a command that continues a record of the cluster: each event is written there first."""
+    """Store of a command that appends to a record in the cluster: each event is written to the cluster first."""
 
     def __init__(self, home: Path, record: ClusterRecord) -> None:
         super().__init__(home)
         self._record = record
 
+    @override
     def append(self, after: Status, added: Any, plan: str | None = None) -> None:
-        """See `Store`. Raises EngineError."""
+        """Appends events to the record in the cluster, and then to the store. Raises EngineError."""
         self._record.write(added, after, {})
         super().append(after, added, plan)
 
 
 class ClusterClock(Clock):
-    """The time of the API server."""
+    """Clock with the time of the API server."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -97,7 +98,9 @@ class ClusterClock(Clock):
 
 @contextlib.contextmanager
 def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
-    """The writer of a run whose Lease this process holds: it writes the record in the cluster, then its own."""
+    """Yields a writer for a run whose Lease this process holds; it writes to the record in the cluster, and then to the
+    local record.
+    """
     home = writer.store.home
     with RecordFirst(home, ClusterRecord(client, writer.status.id, holder_of(home))) as store:
         yield RunWriter(store, writer.status, writer.lock, ClusterClock(client))

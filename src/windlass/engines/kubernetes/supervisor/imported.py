@@ -1,9 +1,9 @@
-"""Reads the plan of a run that another machine has submitted: it is input, which others in the namespace can change.
+"""Reads the plan of a run that another machine submitted, as untrusted input.
 
-Later commands act by this plan with the rights of their user. So it must be the one with which the Job of the run's
-supervisor was created, and may name nothing but the objects of its run. `Plan.from_json` refuses unknown kinds of steps
-and unknown fields. Of each step, the fields that its class lists as `shared` are kept: none of them names a program, a
-folder or a file of this machine.
+Other users of the namespace can change the plan, and later commands act on it with the permissions of their user. The
+plan must therefore be the one with which the Job of the run's supervisor was created, and may name only objects of its
+run. `Plan.from_json` refuses unknown kinds of steps and unknown fields. Of each step, only the fields that its class
+lists as `shared` are kept: none of them names a program, a folder or a file of this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windlass.plan.steps import ClusterStep, CodeStep, ManifestStep, Step
 Json = Mapping[str, Any]
 
 SECTIONS: Final = ("checkpoint", "kubernetes", "resources")
-"""Fields of the job that commands look into without checking it as a whole."""
+"""Fields of the job that commands read without validating the whole job."""
 MAX_RANKS: Final = 1 << 20
 KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeClaim", "Job", "NetworkPolicy"}).union(
     *((way.kind, *(kind for kind, _ in way.parts)) for way in WORKLOADS.values())
@@ -33,7 +33,7 @@ KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeCla
 
 
 def imported_plan(contents: Json, job: Json, run_id: str, place: ClusterNamespace) -> Plan:
-    """The plan of a run for this machine, from the ConfigMap and the Job of its supervisor.
+    """Returns the plan of a run for this machine, from the ConfigMap and the Job of its supervisor.
 
     Raises DamagedRecord, UnsupportedVersion.
     """
@@ -95,12 +95,14 @@ def _problems(plan: Plan, run_id: str, place: ClusterNamespace) -> Iterator[str]
 
 
 def _is_of_run(step: Step) -> bool:
-    """Whether a step is not one that creates objects which belong to no run: the machine that submitted it did so."""
+    """Returns whether a step belongs to the run. Steps for objects that are shared by runs are excluded: the submitting
+    machine has created these.
+    """
     return bool(step.names) if isinstance(step, ManifestStep) else True
 
 
 def _step(step: Step, place: ClusterNamespace) -> Step:
-    """A step as this machine carries it out."""
+    """Returns a step with the values of this machine."""
     found = step.as_shared()
     if isinstance(found, ClusterStep):
         return found.replace(context=place.context, kubeconfig=place.kubeconfig)

@@ -1,4 +1,4 @@
-"""The program of a supervisor's pod: takes the run's Lease, restores its record, and supervises it to its end."""
+"""Program of a supervisor's pod: acquires the run's Lease, restores the record, and supervises the run to its end."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from windlass.supervise.supervisor import Supervisor
 from windlass.worker import order_protocol
 
 HOLD_PAUSE_SECONDS: Final = 1.0
-"""Between two tries to take the Lease of a supervisor that may still be alive."""
+"""Seconds between two tries to acquire the Lease of a supervisor that may still be alive."""
 LISTEN_SECONDS: Final = 20
-"""How long one watch for stop requests lasts; then it is looked whether the run was removed."""
+"""Seconds that one watch for stop requests lasts, after which the removal of the run is checked."""
 
 
 def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)) -> int:
-    """Supervise the run that the environment names; 0 once it has ended."""
+    """Supervises the run that the environment names; returns 0 once it has ended."""
     environ = os.environ if environ is None else environ
     run_id, namespace, home = environ["WINDLASS_RUN"], environ["WINDLASS_NAMESPACE"], Path(environ["WINDLASS_HOME"])
     kubeconfig = str(write_kubeconfig(home, environ))
@@ -64,7 +64,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
                 outputs.hold(client, run_id, home / "runs" / run_id, Clock())
                 shutdown.end_supervisor_job(client, run_id)
             return code
-        except WindlassError as error:  # such as another holder, an API server that is away
+        except WindlassError as error:  # for example another holder of the Lease, or an unreachable API server
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         except Exception as error:
             crash.mark(home / "runs" / run_id, error)
@@ -89,7 +89,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         run_dir = store.run_dir(run_id)
         backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
         webhook = notify.webhook_of(plan.policy, os.environ)
-        if writer.status.phase.is_terminal:  # the supervisor before this one has recorded the end
+        if writer.status.phase.is_terminal:  # a previous supervisor has recorded the end
             outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
             notify.tell_once(writer, webhook, Clock())
@@ -104,7 +104,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         mirror.flush(HOLD_PAUSE_SECONDS)
         if supervisor.detached:
             if supervisor.terminated:
-                backend.lease.release()  # its successor need not wait until the Lease expires
+                backend.lease.release()  # the next supervisor need not wait until the Lease expires
             return AGAIN
         notify.tell_once(writer, webhook, Clock())
         mirror.flush(HOLD_PAUSE_SECONDS)
@@ -114,7 +114,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
 
 
 def _order_server(health: background.Health) -> OrderServer:
-    """Listens for the pods of the run, on all addresses of this pod."""
+    """Creates the server for connections from the run's pods, on all addresses of this pod."""
     key = order_protocol.read_key(f"{layout.KEY}/{layout.KEY_FILE}")
     address = ("::" if socket.has_dualstack_ipv6() else "0.0.0.0", layout.ORDERS_PORT)
     return OrderServer(key, address, crashed=health.crashed)
@@ -122,29 +122,31 @@ def _order_server(health: background.Health) -> OrderServer:
 
 @contextlib.contextmanager
 def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterator[RunWriter]:
-    """The writer of the run, whose record is that of the cluster; what the cluster lacks of it is mirrored."""
+    """Yields the writer of a run whose local record is restored from the cluster; events that the cluster lacks are
+    mirrored.
+    """
     head, events = record.read()
     status = store.copy(plan.run_id, events, plan.to_text())
     progress = max(store.status(plan.run_id).progress.to_json(), head.summary.get("progress", {}), key=_reported_at)
-    if _reported_at(progress):  # the next write of the record would leave it out
+    if _reported_at(progress):  # the next write of the record would omit the progress otherwise
         store.set_progress(plan.run_id, progress)
-    # This pod may have been restarted after it had written events, and before the cluster had them.
+    # This pod may have been restarted after it wrote events locally, before they were in the cluster.
     if lacking := store.events(plan.run_id, events[-1].seq if events else 0):
         store.mirror.put(status, lacking)
     writer = store.writer(plan.run_id)
-    assert writer is not None  # nothing else uses this home
+    assert writer is not None  # no other process uses this home
     with contextlib.closing(writer):
         yield writer
 
 
 def _reported_at(progress: Mapping[str, Any]) -> float:
-    """When the ranks reported it, in Unix seconds; 0 where there is none."""
+    """Returns when the ranks reported this progress, in Unix seconds; 0 for no progress."""
     at = progress.get("at")
     return float(at) if isinstance(at, int | float) else 0.0
 
 
 def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
-    """Restore what the supervisor before this one, on another node, has kept in files: which attempts were started."""
+    """Restores the files of a previous supervisor on another node, which mark the attempts that were started."""
     events = writer.events()
     pod_assignment.restore_assignments(run_dir, events)
     if not writer.status.attempts:
@@ -158,13 +160,13 @@ def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path
 
 
 def _is_made(client: Client, plan: Plan, number: int) -> bool:
-    """Whether the owner object of an attempt's pods exists, which is created last."""
+    """Returns whether the owner object of an attempt's pods exists, which is created last."""
     made, name = plan.only(AttemptStep).manifest, layout.attempt_name(plan.run_id, number)
     return client.get_if_exists(made["apiVersion"], made["kind"], name) is not None
 
 
 def _note_restart(writer: RunWriter, run_dir: Path) -> None:
-    """Record that another supervisor takes over, unless this is the first one."""
+    """Records that another supervisor takes over, unless this is the first one."""
     if not writer.status.attempts:
         return
     crashed = crash.read(run_dir)
@@ -176,7 +178,7 @@ def _note_restart(writer: RunWriter, run_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iterator[None]:
-    """Read stop requests from the cluster meanwhile, also while there are no pods."""
+    """Reads stop requests from the cluster in the background, even while the run has no pods."""
     stop_requests, closed = markers.StopRequestRelay(client, run_id, run_dir), threading.Event()
     selector = markers.stop_selector(run_id)
 
@@ -197,7 +199,7 @@ def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iter
 
 
 def _placed(data: dict[str, Any], kubeconfig: str) -> Plan:
-    """The plan, whose cluster is reached from inside."""
+    """Returns the plan with the cluster's address as seen from inside."""
     plan = Plan.from_json(data)
     inside = plan.only(ClusterStep).replace(context=CONTEXT, kubeconfig=kubeconfig)
     return replace(plan, steps=tuple(inside if isinstance(step, ClusterStep) else step for step in plan.steps))

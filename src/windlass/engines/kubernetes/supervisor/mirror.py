@@ -1,7 +1,7 @@
-"""Mirrors what a supervisor records to the record in the cluster: in a thread, in the order of the events.
+"""Mirrors a supervisor's events to the record in the cluster, in a thread and in their order.
 
-The supervisor goes on while the API server is away. What it must not do before its record is in the cluster, such as
-start an attempt, waits for `flush`.
+The supervisor continues while the API server is unreachable. An action that must not precede its record in the cluster,
+such as the start of an attempt, waits for `flush`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import HeldElsewhere
 
 GATHER_SECONDS: Final = 0.5
-"""How long events gather before they are written."""
+"""Seconds for which events are gathered before they are written."""
 PROGRESS_SECONDS: Final = 10.0
-"""Between two writes of nothing but progress."""
+"""Seconds between two writes of progress alone."""
 CHECK_SECONDS: Final = 30.0
-"""Between two writes of nothing new, which restore a record that something else has changed or deleted."""
+"""Seconds between two writes without changes, which restore a record that something else has changed or deleted."""
 
 
 class Mirror:
-    """Writes events to the record in the cluster, and its status after them."""
+    """Writes events, and the status after them, to the record in the cluster."""
 
     def __init__(self, record: ClusterRecord, health: Health) -> None:
         self._record = record
@@ -41,27 +41,27 @@ class Mirror:
         self._is_progress_new = False
         self._is_urgent = False
         self._written_at = float("-inf")
-        """Monotonic seconds."""
+        """Time of the last write, in monotonic seconds."""
         self._closed = threading.Event()
         self.is_lost = False
-        """Whether another supervisor has written the record: this one must not act any more."""
+        """Whether another supervisor has written the record, so that this one must stop acting."""
         background.start("record in the cluster", self._turn, self._closed, health, is_paced=True)
 
     def put(self, status: Status, added: Sequence[Event]) -> None:
-        """Write these events, and the status after them."""
+        """Queues these events, and the status after them, for writing."""
         with self._changed:
             self._status = status
             self._waiting += added
             self._changed.notify_all()
 
     def put_progress(self, progress: Json) -> None:
-        """Write this progress with the next events, or after some seconds."""
+        """Queues this progress; it is written with the next events, or after PROGRESS_SECONDS."""
         with self._changed:
             self._progress, self._is_progress_new = progress, True
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was put is written, at most so long; returns whether it is."""
+        """Waits at most `seconds` until all queued events are written; returns whether they are."""
         give_up = time.monotonic() + seconds
         with self._changed:
             self._is_urgent = True
@@ -72,13 +72,13 @@ class Mirror:
             return not self._waiting
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Stops writing."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
 
     def _turn(self) -> bool:
-        """Write what there is, once it is due; returns whether there will be nothing more."""
+        """Writes the queued events once they are due; returns whether the thread must end."""
         added, status, progress = self._next()
         if status is None:
             return self._closed.is_set()
@@ -99,9 +99,9 @@ class Mirror:
             self._changed.notify_all()
 
     def _next(self) -> tuple[list[Event], Status | None, Json]:
-        """The events that the thread writes next, once they are due, with the status and progress after them.
+        """Waits until a write is due; returns the events to write, with the status and progress after them.
 
-        The status is None where the mirror was closed meanwhile.
+        The status is None if the mirror was closed meanwhile.
         """
         with self._changed:
             while not self._closed.is_set():
@@ -113,7 +113,7 @@ class Mirror:
         return [], None, {}
 
     def _due_in(self) -> float:
-        """Seconds until the thread has to write."""
+        """Returns the seconds until a write is due."""
         if self._waiting and self._is_urgent:
             return 0.0
         pause = GATHER_SECONDS if self._waiting else PROGRESS_SECONDS if self._is_progress_new else CHECK_SECONDS
@@ -121,10 +121,10 @@ class Mirror:
 
 
 class MirroredStore(Store):
-    """The store of a supervisor in the cluster: of one run, whose events it also gives to a mirror."""
+    """Store of a supervisor in the cluster: contains one run, and passes its events to a mirror."""
 
     def __init__(self, home: Path, mirror: Mirror) -> None:
-        """Raises StoreError."""
+        """Opens the store. Raises StoreError."""
         super().__init__(home)
         self.mirror = mirror
 

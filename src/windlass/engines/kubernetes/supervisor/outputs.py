@@ -1,7 +1,7 @@
-"""Outputs of a run whose supervisor is in the cluster: its pod holds them after the end, until a machine fetches them.
+"""Outputs of a run with a supervisor in the cluster: its pod keeps them after the end until a machine fetches them.
 
-The machine marks them as fetched, by a ConfigMap like those of `markers.py`; the pod then ends. It also ends after
-`HELD_SECONDS`. What it holds is on the disk of its node: with the pod or the node, it is lost.
+The machine creates a marker, as in `markers.py`, once the outputs are fetched; the pod then ends. It also ends after
+`HELD_SECONDS`. The outputs are on the disk of the pod's node: they are lost with the pod or the node.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 HELD_SECONDS: Final = 24 * 3600
-"""How long a supervisor's pod holds outputs that no machine fetches."""
+"""Seconds that a supervisor's pod keeps outputs that no machine fetches."""
 LISTEN_SECONDS: Final = 60
-"""How long one watch for the mark lasts."""
+"""Seconds that one watch for the marker lasts."""
 PAUSE_SECONDS: Final = 5.0
 LOST: Final = "the outputs were lost with the supervisor's pod"
 
 
 def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
-    """Whether the folder of a run has these outputs, complete."""
+    """Returns whether the folder of a run has these outputs completely."""
     with contextlib.suppress(OSError):
         return (run_dir / OUTPUT_DIGEST).read_text() == collected.digest
     return False
@@ -49,7 +49,9 @@ def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
 
 
 def hold(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
-    """Return once the outputs in the folder of the run are fetched, or too old; at once where there are none."""
+    """Waits until the outputs in the folder of the run are fetched or HELD_SECONDS old; returns at once if there are
+    none.
+    """
     try:
         give_up = (run_dir / OUTPUT_DIGEST).stat().st_mtime + HELD_SECONDS
     except FileNotFoundError:
@@ -59,19 +61,20 @@ def hold(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
             if _is_over(client, run_id):
                 return
             _await_marker(client, run_id)
-        except EngineError:  # the API server is away: the outputs are held meanwhile
+        except EngineError:  # the API server is unreachable, and the outputs are kept meanwhile
             clock.wait(PAUSE_SECONDS)
 
 
 def end_at_sigterm() -> None:
-    """Have SIGTERM end this process: the first one of a container ignores signals that it has no handler for."""
+    """Makes SIGTERM end this process: the first process of a container ignores signals without a handler."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(AGAIN))
 
 
 def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
-    """Record, once, that outputs which were collected are no longer here, and on no other machine. Raises EngineError.
+    """Records, once, that collected outputs were lost: they are neither here nor on another machine. Raises
+    EngineError.
 
-    The pod before this one had them.
+    A previous pod of the supervisor had them on its disk.
     """
     collected = record.status.files.collected
     if collected is None or is_fetched(run_dir, collected) or _is_over(client, record.status.id):
@@ -82,12 +85,12 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
 
 def _is_over(client: Client, run_id: str) -> bool:
-    """Whether they are marked as fetched, or the run was removed."""
+    """Returns whether the outputs are marked as fetched, or the run was removed."""
     return _marker(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
 
 
 def _await_marker(client: Client, run_id: str) -> None:
-    """Return at a mark, and after some time at the latest."""
+    """Waits for the marker, at most LISTEN_SECONDS."""
     selector = f"{layout.selector(run_id)},{layout.MARKER_LABEL}={layout.FETCHED_MARKER}"
     found = client.find("v1", "ConfigMap", selector)
     if not found["items"]:
@@ -104,21 +107,22 @@ def _marker(client: Client, run_id: str) -> Mapping[str, Any] | None:
 
 
 def is_due(status: Status, run_dir: Path) -> bool:
-    """Whether a machine has to fetch the outputs of a run from its cluster."""
+    """Returns whether the outputs of a run must still be fetched from its cluster."""
     is_held = status.supervision.supervisor == CLUSTER and status.phase.is_terminal
     return is_held and status.files.collected is not None and not is_fetched(run_dir, status.files.collected)
 
 
 def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
-    """Bring the outputs from the supervisor's pod to the folder of the run; returns False while another process does.
+    """Copies the outputs from the supervisor's pod to the folder of the run; returns False while another process does.
 
-    `is_patient` waits for it. Raises UsageError where the pod does not have them any more, EngineError, OSError.
+    With `is_patient`, waits for the other process. Raises UsageError if the pod no longer has the outputs, EngineError,
+    OSError.
     """
     with locked(run_dir / "output.lock", is_patient=is_patient) as is_held:
         if not is_held:
             return False
         collected = status.files.collected
-        assert collected is not None  # see `is_due`
+        assert collected is not None  # `is_due` has checked this
         if not is_fetched(run_dir, collected):
             pod = _pod(client, status.id)
             work = run_dir / FOLDER
@@ -137,10 +141,10 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 
 
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
-    """The pod that holds the outputs of a run. Raises UsageError where there is none."""
+    """Returns the pod that keeps the outputs of a run. Raises UsageError if there is none."""
     pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
-        if supervisor_status.is_running(found):  # there may be sidecars beside it
+        if supervisor_status.is_running(found):  # the pod may also have sidecars
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     marker = _marker(client, run_id)
@@ -157,6 +161,6 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
 
 
 def _python(pod: Mapping[str, Any]) -> str:
-    """The interpreter of the supervisor in its pod."""
+    """Returns the path of the supervisor's interpreter in its pod."""
     [container] = [one for one in pod["spec"]["containers"] if one["name"] == labels.SUPERVISOR]
     return str(container["command"][0])

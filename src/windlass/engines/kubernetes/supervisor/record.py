@@ -1,11 +1,11 @@
-"""The record of a run in its cluster: its events and its status, in ConfigMaps that the run's owner ConfigMap owns.
+"""The record of a run in its cluster: events and status, in ConfigMaps that the run's owner ConfigMap owns.
 
     ConfigMap RUN-record      the head: the newest events, one a line; the status in short, as an annotation
     ConfigMap RUN-record-K    part K = 1, 2, … of the events before these, compressed; never changed
 
-Only the holder of the run's Lease writes. A head that another supervisor has written since is not overwritten: the
-resource version of each write is that of the head which was read. A head that something else has changed or deleted is
-written again as its supervisor knows it.
+Only the holder of the run's Lease writes. A head that another supervisor has written meanwhile is not overwritten,
+since each write carries the resource version of the head that was read. A head that something else has changed or
+deleted is restored by its supervisor.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from windlass.supervise.backend import HeldElsewhere
 EVENTS: Final = "events"
 PARTS: Final = "parts"
 HEAD_BYTES: Final = 64 << 10
-"""How long the events of the head may become: each write sends all of it."""
+"""Maximum bytes of the head's events; each write sends all of them."""
 FIRST_PARTS: Final = 4
 UNPACKED_BYTES: Final = 64 << 20
-"""How large compressed data may become, all parts together: another user may have changed it to fill the memory."""
+"""Maximum bytes of all parts after decompression: another user may have changed them to exhaust the memory."""
 MAX_PARTS: Final = 256
-"""Parts that are kept, the first ones among them: some 16 MiB of events, compressed to a tenth."""
+"""Maximum number of parts that are kept, including the first ones: some 16 MiB of events, compressed to a tenth."""
 Json = Mapping[str, Any]
 
 
 class DamagedRecord(EngineError):
-    """Something else than a supervisor has changed the record: it is not what one writes."""
+    """The record was changed by something other than a supervisor, and is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head as it was read."""
+    """The head of a record, as read."""
 
     events: tuple[Event, ...]
     summary: Json
-    """Of the status, see `summary.py`; empty where it was damaged."""
+    """Summary of the status, see `summary.py`; empty if it was damaged."""
     num_parts: int
     writer: str
-    """The supervisor that wrote it, as its Lease names it."""
+    """Lease identity of the supervisor that wrote the head."""
 
 
 class ClusterRecord:
-    """The record of one run. Its methods raise Refused, Unreachable and DamagedRecord."""
+    """Reader and writer of the record of one run. Its methods raise Refused, Unreachable and DamagedRecord."""
 
     def __init__(self, client: Client, run_id: str, writer: str = "") -> None:
         """`writer` identifies the supervisor that writes; a reader needs none."""
@@ -65,20 +65,20 @@ class ClusterRecord:
         self._run_id = run_id
         self._writer = writer
         self._object: dict[str, Any] | None = None
-        """The head's, as this writer last wrote it; None where it may be another by now."""
+        """The head's ConfigMap, as last written here; None if it may have changed since."""
         self._written: Head | None = None
         """The head that this writer last wrote; None before the first write."""
 
     def head(self) -> Head:
-        """The head as it is now."""
+        """Reads the current head."""
         return head_of(self._get())
 
     def events(self, after: int = 0) -> list[Event]:
-        """The events after number `after`, in order."""
+        """Returns the events after number `after`, in order."""
         return self.read(after)[1]
 
     def read(self, after: int = 0) -> tuple[Head, list[Event]]:
-        """The head, and the events after number `after`; parts are read only as far back as these reach."""
+        """Reads the head and the events after number `after`; only parts that contain such events are read."""
         head = self.head()
         found = list(head.events)
         left = UNPACKED_BYTES
@@ -88,16 +88,17 @@ class ClusterRecord:
             text = self._part(number, left)
             left -= len(text)
             found = [*_parsed(layout.record_name(self._run_id, number), text), *found]
-        # A part that was made before its head could be written has events that the head has too.
+        # If a part was created and the following write of the head failed, the head still has the events of the part.
         unique = {event.seq: event for event in found}
         if 1 in unique and not self._is_creation(unique[1]):
             raise _damaged(layout.record_name(self._run_id), f"its first event is not the creation of {self._run_id}")
         return head, [unique[seq] for seq in sorted(unique) if seq > after]
 
     def _is_creation(self, event: Event) -> bool:
-        """Of this run, and of one that a supervisor in the cluster supervises; no other may get into a cache.
+        """Returns whether an event creates this run, with a supervisor in the cluster; other records must not get into
+        the cache.
 
-        Its outputs are in no folder of the machine that reads it.
+        The run's outputs must not be in a folder of the machine that reads the record.
         """
         first = event.entry
         if not isinstance(first, Created) or first.output_dir.startswith("/"):
@@ -110,9 +111,9 @@ class ClusterRecord:
         return "" if part is None else unpacked(part, EVENTS, max_bytes)
 
     def write(self, added: Sequence[Event], status: Status, progress: Json) -> None:
-        """Append events, and set the status after them; all or nothing. May be repeated after an error.
+        """Appends events and sets the status after them, atomically. May be repeated after an error.
 
-        Raises HeldElsewhere where another supervisor has written since.
+        Raises HeldElsewhere if another supervisor has written since.
         """
         found = self._object or self._current()
         head = self._written or head_of(found)
@@ -125,7 +126,7 @@ class ClusterRecord:
             self._create_part(num_parts, events[:-1])
             events = events[-1:]
         fresh = Head(events, summary_of(status, progress), num_parts, self._writer)
-        self._object = None  # after an error, what is there is read before the next write
+        self._object = None  # after an error, the head is read before the next write
         try:
             self._object = self._client.call("PUT", self._path, _with_head(found, fresh))
         except Refused as error:
@@ -135,9 +136,9 @@ class ClusterRecord:
         self._written = fresh
 
     def _current(self) -> dict[str, Any]:
-        """The head's object as it is now, made anew where it was deleted.
+        """Reads the head's ConfigMap; a deleted one is created again.
 
-        Raises HeldElsewhere where another supervisor has written it, and Refused where the run was removed.
+        Raises HeldElsewhere if another supervisor has written it, and Refused if the run was removed.
         """
         try:
             found = self._get()
@@ -151,7 +152,9 @@ class ClusterRecord:
         return found
 
     def _is_holder(self) -> bool:
-        """Whether this writer holds the Lease of the run: then no other supervisor has written its record."""
+        """Returns whether this writer holds the run's Lease, so that no other supervisor can have written its
+        record.
+        """
         try:
             spec = self._client.get(lease.API, lease.KIND, self._run_id).get("spec") or {}
         except Refused:
@@ -168,7 +171,7 @@ class ClusterRecord:
     def _create_part(self, number: int, events: Iterable[Event]) -> None:
         owner_config_map = self._client.get("v1", "ConfigMap", self._run_id)
         part = _part_manifest(owner_config_map, number, events)
-        if self._client.create_if_absent(part) is None:  # it was created, and the head could not be written
+        if self._client.create_if_absent(part) is None:  # an earlier try created the part, and failed to write the head
             self._client.delete("v1", "ConfigMap", part["metadata"]["name"])
             self._client.create(part)
         if number > MAX_PARTS:
@@ -177,7 +180,7 @@ class ClusterRecord:
 
 
 def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
-    """The object of a head, owned by the run's owner ConfigMap."""
+    """Returns the ConfigMap of a head, owned by the run's owner ConfigMap."""
     meta = owner_config_map["metadata"]
     its = labels.like(meta["labels"], labels.RECORD, **{layout.MARKER_LABEL: layout.RECORD})
     made = manifests.core("ConfigMap", layout.record_name(meta["name"]), meta["namespace"], its)
@@ -185,7 +188,7 @@ def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
 
 
 def _with_head(found: Json, head: Head) -> dict[str, Any]:
-    """The object with the content of another head."""
+    """Returns the ConfigMap with the content of another head."""
     notes = {
         layout.STATUS_ANNOTATION: json.dumps(head.summary, separators=(",", ":")),
         layout.WRITER_ANNOTATION: head.writer,
@@ -196,7 +199,7 @@ def _with_head(found: Json, head: Head) -> dict[str, Any]:
 
 def _part_manifest(owner_config_map: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
     meta = owner_config_map["metadata"]
-    # By the second one lists of runs leave it out.
+    # The code label excludes the part from lists of runs.
     its = labels.like(meta["labels"], labels.RECORD, **{layout.CODE_LABEL: layout.RECORD})
     data = {EVENTS: base64.b64encode(gzip.compress("".join(map(_line, events)).encode(), mtime=0)).decode()}
     name = layout.record_name(meta["name"], number)
@@ -205,7 +208,7 @@ def _part_manifest(owner_config_map: Json, number: int, events: Iterable[Event])
 
 
 def head_of(found: Json) -> Head:
-    """The head in its object. Raises DamagedRecord."""
+    """Parses the head in a ConfigMap. Raises DamagedRecord."""
     data = found.get("data") or {}
     name, num_parts = found["metadata"]["name"], data.get(PARTS) or "0"
     if not (num_parts.isascii() and num_parts.isdigit() and len(num_parts) < 10):
@@ -215,28 +218,30 @@ def head_of(found: Json) -> Head:
 
 
 def writer_of(found: Json) -> str:
-    """The supervisor that wrote a head, as its Lease names it."""
+    """Returns the Lease identity of the supervisor that wrote a head."""
     return str((found["metadata"].get("annotations") or {}).get(layout.WRITER_ANNOTATION, ""))
 
 
 def _kept(num_parts: int) -> list[int]:
-    """The parts of so many that are kept."""
+    """Returns the numbers of the parts that are kept out of `num_parts`."""
     first = min(num_parts, FIRST_PARTS)
     return [*range(1, first + 1), *range(max(first, num_parts - MAX_PARTS + FIRST_PARTS) + 1, num_parts + 1)]
 
 
 def _require_same(head: Head, added: Iterable[Event]) -> None:
-    """Raise HeldElsewhere where the record has another event of the same number: another supervisor has written it."""
+    """Raises HeldElsewhere if the record has a different event of the same number, which another supervisor has
+    written.
+    """
     known = {event.seq: _line(event) for event in head.events}
     if any(known.get(event.seq, line) != line for event in added for line in (_line(event),)):
         raise HeldElsewhere("another supervisor has written the record of the run")
 
 
 def unpacked(found: Json, key: str, max_bytes: int) -> str:
-    """The compressed text under a key of a ConfigMap, of at most so many bytes. Raises DamagedRecord."""
+    """Decompresses the text under a key of a ConfigMap, up to `max_bytes`. Raises DamagedRecord."""
     try:
         unpacker = zlib.decompressobj(wbits=31)
-        # A maximum of 0 would be none.
+        # A max_length of 0 would mean no limit.
         data = unpacker.decompress(base64.b64decode(found["binaryData"][key]), max(1, max_bytes))
         if unpacker.eof:
             return data.decode()
@@ -261,7 +266,7 @@ def _line(event: Event) -> str:
 
 
 def _parsed(name: str, text: str) -> tuple[Event, ...]:
-    """The events of an object with this name. Raises DamagedRecord."""
+    """Parses the events of a ConfigMap with this name. Raises DamagedRecord."""
     return tuple(_event(name, line) for line in text.splitlines() if line)
 
 

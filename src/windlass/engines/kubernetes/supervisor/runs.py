@@ -1,4 +1,4 @@
-"""Runs whose supervisor is in their cluster, as seen from a user's machine: its store is a cache of their records."""
+"""Runs with a supervisor in their cluster, on a user's machine: the local store is a cache of their records."""
 
 from __future__ import annotations
 
@@ -48,55 +48,57 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
 REFRESH_SECONDS: Final = 1.0
-"""How old the cache of a run may be that a command follows."""
+"""Maximum age, in seconds, of the cache of a run that a command follows."""
 ENDED_REFRESH_SECONDS: Final = 30.0
-"""The same for a run that has ended, which another machine may resume."""
+"""Maximum age, in seconds, of the cache of an ended run, which another machine may resume."""
 QUIET: Final = "the run's supervisor in cluster {} has given no sign of life since"
 EXPIRED: Final = "it has expired there, or was removed"
 GONE_SECONDS: Final = 60.0
-"""How long the Job of an earlier supervisor may take to be deleted."""
+"""Seconds that the deletion of an earlier supervisor's Job may take."""
 
 
 class Stale(NamedTuple):
-    """Why the record of a run cannot be read now."""
+    """Reason why the record of a run cannot be read now."""
 
     since: float
-    """Unix seconds."""
+    """Time of the first failed read, in Unix seconds."""
     type: str
-    """Of the run's condition meanwhile."""
+    """Type of the condition that the run has meanwhile."""
     why: str
     message: str
 
 
 class ClusterSupervised:
-    """The runs of this store that are supervised in their clusters."""
+    """The runs of a store whose supervisors are in their clusters."""
 
     def __init__(self, store: Store) -> None:
         self.pid = os.getpid()
-        """Of the process whose connections are used."""
+        """Id of the process that owns the connections."""
         self._store = store
         self._reader = UpdateReader(store)
         self._next: dict[str, float] = {}
-        """When the cache of a run is refreshed next, in monotonic seconds."""
+        """Time of the next refresh of each run's cache, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
         """Runs whose record cannot be read now."""
         self._read_at: dict[str, float] = {}
-        """When the record of a run was read last, in Unix seconds."""
+        """Time of the last read of each run's record, in Unix seconds."""
         self._absent: dict[str, Absence | None] = {}
-        """Why no supervisor acts for a run, by its id; None where one does."""
+        """Why no supervisor acts for a run, by run id; None if one does."""
         self._quiet_since: dict[str, float | None] = {}
-        """The last sign of life of the supervisor of a run, by its id, where one is overdue."""
+        """Last sign of life of an overdue supervisor in Unix seconds, by run id; None if it is not overdue."""
         self._fetch_at: dict[str, float] = {}
-        """When the outputs of a run are fetched next, in monotonic seconds."""
+        """Time of the next fetch of each run's outputs, in monotonic seconds."""
         self._elsewhere: dict[str, str] = {}
-        """Why the outputs of a run cannot be brought to this machine, by its id."""
+        """Why the outputs of a run cannot be fetched to this machine, by run id."""
         self._removed: set[str] = set()
         """Runs that are no longer in the cluster."""
         self._leases: dict[str, Lease] = {}
-        """Of runs that this process ends, since no supervisor acts for them."""
+        """Leases of runs that this process ends because no supervisor acts for them."""
 
     def reconnected(self, store: Store) -> ClusterSupervised:
-        """The same runs and connections to clusters, with another connection to the records, for another thread."""
+        """Returns a copy with the same runs and cluster connections, and another connection to the records, for another
+        thread.
+        """
         found = copy.copy(self)
         found._store, found._reader = store, self._reader.reconnected(store)
         return found
@@ -104,13 +106,13 @@ class ClusterSupervised:
     # -- start --------------------------------------------------------------------------------------------------------
 
     def start(self, backend: KubernetesBackend, owner: Json, status: Status, events: Iterable[Event]) -> None:
-        """Create the supervisor of a run, with the record so far. What exists is kept. Raises EngineError."""
+        """Creates the supervisor of a run, with the record so far. Existing objects are kept. Raises EngineError."""
         plan, client = backend.plan, backend.client
         head = Head(tuple(events), summary_of(status, {}), 0, holder_of(self._store.home))
         self._create(client, owner, [head_manifest(owner, head), *_objects(plan)])
 
     def resume(self, writer: RunWriter, backend: KubernetesBackend, plan: Plan | None, checkpoint: str | None) -> None:
-        """Have an ended run continue by a new supervisor. Raises UsageError, EngineError, StoreError."""
+        """Continues an ended run with a new supervisor. Raises UsageError, EngineError, StoreError."""
         client, run_id = backend.client, writer.status.id
         self._require_record(client, run_id)
         with held(client, writer.status, self._store.home), writing(client, writer) as first:
@@ -121,7 +123,8 @@ class ClusterSupervised:
             markers.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
             *contents, job = _objects(backend.plan)
-            self._create(client, owner, contents)  # first: other machines read the plan once they see the resume
+            # created first: other machines read the plan once they observe the resume
+            self._create(client, owner, contents)
             reopen(first, self._store.run_dir(run_id), plan, checkpoint)
             self._create(client, owner, [job])
         self._next.pop(run_id, None)
@@ -135,12 +138,14 @@ class ClusterSupervised:
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
-        """Create what does not exist yet. Raises EngineError."""
+        """Creates the objects that do not exist yet. Raises EngineError."""
         for made in objects:
             client.create_if_absent(manifests.owned(made, owner))
 
     def _delete_job(self, client: Client, run_id: str) -> None:
-        """Delete the Job of the supervisor that has ended, and wait until it is gone: the next one has its name."""
+        """Deletes the Job of the supervisor that has ended, and waits for the deletion: the next Job has the
+        same name.
+        """
         name, give_up = layout.supervisor_name(run_id), time.monotonic() + GONE_SECONDS
         while client.delete(BATCH, "Job", name):
             if time.monotonic() > give_up:
@@ -150,11 +155,15 @@ class ClusterSupervised:
     # -- the cache ----------------------------------------------------------------------------------------------------
 
     def status(self, status: Status) -> Status:
-        """The status of a run as of now; where the cluster does not answer, the last one with that as its condition."""
+        """Returns the current status of a run; if the cluster does not answer, the last status with a condition that
+        states this.
+        """
         return self.states([status])[0].status
 
     def states(self, statuses: Iterable[Status]) -> list[RunState]:
-        """Runs as of now; all places of those whose cache is old are asked at the same time. Raises StoreError."""
+        """Returns the current states of runs; the clusters of all runs with an old cache are read in parallel. Raises
+        StoreError.
+        """
         statuses = list(statuses)
         due = [status for status in statuses if time.monotonic() >= self._next.get(status.id, 0.0)]
         updates = self._reader.read(due)
@@ -163,13 +172,13 @@ class ClusterSupervised:
         return [self._state(status.id) for status in statuses]
 
     def is_stale(self, run_id: str) -> bool:
-        """Whether the record of a run could not be read when it was last looked at."""
+        """Returns whether the last read of a run's record failed."""
         return run_id in self._stale
 
     def fetch_outputs(self, status: Status, *, is_patient: bool) -> None:
-        """Fetch the outputs that the supervisor's pod of an ended run holds, unless they are here.
+        """Fetches the outputs that the supervisor's pod of an ended run keeps, unless they are here.
 
-        Raises UsageError where it does not hold them any more, EngineError, OSError.
+        Raises UsageError if the pod no longer has them, EngineError, OSError.
         """
         run_dir = self._store.run_dir(status.id)
         if outputs.is_due(status, run_dir):
@@ -177,26 +186,30 @@ class ClusterSupervised:
             outputs.fetch(self.client(status.id), status, run_dir, host, is_patient=is_patient)
 
     def with_outputs(self, status: Status) -> Status:
-        """The status, once the outputs of an ended run are here, if they can be fetched now; tried now and then."""
+        """Tries to fetch the outputs of an ended run, at most once in ENDED_REFRESH_SECONDS; returns the status after
+        that.
+        """
         if not outputs.is_due(status, self._store.run_dir(status.id)):
             return status
         if time.monotonic() >= self._fetch_at.get(status.id, 0.0):
             self._fetch_at[status.id] = time.monotonic() + ENDED_REFRESH_SECONDS
             try:
                 self.fetch_outputs(status, is_patient=False)
-            except UsageError as error:  # another machine has them, or nothing has
+            except UsageError as error:  # another machine has fetched the outputs, or they are lost
                 self._elsewhere[status.id] = error.message
             except (WindlassError, OSError):
                 pass
         return replace(status, output_dir=self._store.status(status.id).output_dir)
 
     def elsewhere(self, run_id: str) -> str:
-        """Why the outputs of an ended run cannot be brought here, as `with_outputs` has found; empty where they can."""
+        """Returns why the last call of `with_outputs` could not fetch the outputs of an ended run; empty if it
+        could.
+        """
         return self._elsewhere.get(run_id, "")
 
     def with_missing_lines(self, status: Status) -> Status:
-        """The status with the lines that are missing from the logs as this machine has read them: its supervisor reads
-        none.
+        """Returns the status with the lines that are missing from the logs on this machine: the supervisor reads no
+        logs.
         """
         found = {one.key: one for one in status.dropped}
         for attempt in status.attempts:
@@ -207,7 +220,7 @@ class ClusterSupervised:
         return replace(status, warnings=with_incomplete_logs(status) if found else status.warnings)
 
     def client(self, run_id: str) -> Client:
-        """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
+        """Returns the client for the run's namespace, which is reused. Raises EngineError, UsageError."""
         return self._reader.client(run_id)
 
     def _take(self, status: Status, update: RunUpdate | WindlassError | None) -> None:
@@ -239,7 +252,7 @@ class ClusterSupervised:
             self._end_stopped(status.id)
 
     def _why_stale(self, status: Status, error: WindlassError | None) -> Stale:
-        """Why there is no update of a run, by the error; None where there was no answer in time."""
+        """Returns why a run could not be updated; `error` is None if the cluster did not answer in time."""
         before = self._stale.get(status.id)
         since = time.time() if before is None else before.since
         if isinstance(error, DamagedRecord | StoreError):
@@ -259,18 +272,19 @@ class ClusterSupervised:
     def _state(self, run_id: str) -> RunState:
         status, now = self._store.status(run_id), time.time()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
-            from windlass.engines.kubernetes.reading.diagnose.supervisors import absent  # most runs have a supervisor
+            # imported here, since most runs have a supervisor
+            from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 
             advice = absent(absence.message, absence.log, status.target)
             since = status.times.phase_since if absence.since is None else absence.since
             condition = ConditionChanged(SUPERVISOR_ABSENT, absence.message, since, absence.log, advice.fix)
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
-                status = in_phase(status, Phase.TRAINING, "", since)  # as a list of the cluster shows it
+                status = in_phase(status, Phase.TRAINING, "", since)  # like the list of the cluster's runs
             return RunState(status.with_condition(condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.supervision.condition is None:
                 message = f"the run is no longer in the cluster: {EXPIRED}; its record is on this machine"
-                condition = ConditionChanged(REMOVED, message)  # since when is not known
+                condition = ConditionChanged(REMOVED, message)  # the time of the removal is unknown
                 status = status.with_condition(condition)
             if (quiet_since := self._quiet_since.get(run_id)) and not status.phase.is_terminal:
                 return RunState(status, quiet_since, QUIET.format(status.target))
@@ -281,26 +295,27 @@ class ClusterSupervised:
         return RunState(status if status.phase.is_terminal else status.with_condition(condition), as_of, why)
 
     def _recorded_at(self, status: Status) -> float:
-        """When the newest of what is here of a record was written: an earlier command has read it."""
+        """Returns the time of the newest event or progress in the cached record, which an earlier command has read."""
         events = self._store.events(status.id, status.last_seq - 1)
         times = [status.times.created_at, *(event.time for event in events), status.progress.at]
         return min(time.time(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:
-        """The submission was killed before the supervisor was created: create it."""
-        from windlass.engines.kubernetes.running.backend import KubernetesBackend  # commands that show a run need none
+        """Creates the supervisor of a run whose submission was killed before it did so."""
+        # imported here, since commands that only show a run do not need it
+        from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         try:
             plan = self._store.plan(status.id)
             with contextlib.closing(KubernetesBackend(plan, self._store.run_dir(status.id))) as backend:
-                owner = backend.client.get("v1", "ConfigMap", status.id)  # which another machine may have removed
+                owner = backend.client.get("v1", "ConfigMap", status.id)  # fails if another machine has removed the run
                 self.start(backend, backend.create_shared(owner), status, self._store.events(status.id))
             self._absent.pop(status.id, None)
         except WindlassError as error:
             self._absent[status.id] = Absence(f"no supervisor can be started: {error.message}")
 
     def _end_stopped(self, run_id: str) -> None:
-        """Record the end of a run to which a stop was requested, for which no supervisor acts, and no pod lives."""
+        """Records the end of a run with a stop request, no supervisor and no live pod."""
         client = self.client(run_id)
         with contextlib.suppress(WindlassError):
             if markers.requested_stop(client, run_id) is None or shutdown.live_pods(client, run_id):
@@ -308,7 +323,8 @@ class ClusterSupervised:
             writer = self._store.writer(run_id)
             if writer is None:
                 return
-            # Kept: of another holder, a Lease is known to have expired once it was not renewed for its duration.
+            # The Lease object is kept: a Lease of another holder counts as expired only after it was observed unrenewed
+            # for its duration.
             lease = self._leases.setdefault(run_id, lease_of(client, run_id, self._store.home))
             with contextlib.closing(writer), contextlib.ExitStack() as held:
                 if writer.status.phase.is_terminal or not lease.ensure():
@@ -322,12 +338,14 @@ class ClusterSupervised:
                 client.delete(BATCH, "Job", layout.supervisor_name(run_id))
 
     def _end_removed(self, status: Status) -> None:
-        """The run has expired, or another machine has removed it: its record is this one now, and ends."""
+        """Ends the local record of a run that has expired or that another machine has removed; no other record of it
+        remains.
+        """
         writer = None if status.phase.is_terminal else self._store.writer(status.id)
         if writer is None:
             return
         with contextlib.closing(writer):
-            if self._may_have_expired(status):  # after an end that this machine has not seen
+            if self._may_have_expired(status):  # the run may have ended, unseen by this machine
                 writer.append(RunEnded(Phase.LOST, reason="expired"))
                 return
             writer.append(StopRequested(stop_request.REMOVED, True))
@@ -338,7 +356,7 @@ class ClusterSupervised:
         return time.time() - last > ttl.seconds_of(self._store.plan(status.id))
 
     def import_run(self, client: Client, place: ClusterNamespace, run_id: str) -> bool:
-        """Fill the cache with a run that another machine has started; returns whether its supervisor is in the cluster.
+        """Fills the cache with a run that another machine started; returns whether its supervisor is in the cluster.
 
         Raises Refused, Unreachable, DamagedRecord, StoreError.
         """
@@ -356,7 +374,7 @@ class ClusterSupervised:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def stop(self, run_id: str, *, now: bool) -> None:
-        """Request the end of a run: of its supervisor, and where that does not run, of the pods themselves.
+        """Requests the end of a run from its supervisor, or ends its pods directly if no supervisor runs.
 
         Raises NoSuchRun, Refused, Unreachable.
         """
@@ -370,9 +388,9 @@ class ClusterSupervised:
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """The folder of a run's logs, filled from its pods. Raises EngineError where there is none.
+        """Yields the folder of a run's logs, filled from its pods. Raises EngineError if no pod has a log.
 
-        Only one process fills the folder of the run at a time; another one that follows uses a folder of its own.
+        Only one process at a time fills the run's folder; another process that follows uses a temporary folder.
         """
         with contextlib.ExitStack() as stack:
             folder = self._store.run_dir(run_id)
@@ -384,7 +402,7 @@ class ClusterSupervised:
             except EngineError:
                 if not any(folder.glob("attempt-*/rank-*.log")):
                     raise
-                has_logs = True  # as last read
+                has_logs = True  # logs of an earlier read
             if not has_logs and not follow and not any(folder.glob("attempt-*")):
                 raise EngineError(f"{run_id} has no pod with a log", "its pods are gone, or have not started yet")
             if follow:
@@ -392,13 +410,13 @@ class ClusterSupervised:
             yield folder, reader.is_over if follow else None
 
     def read_logs(self, run_id: str) -> None:
-        """Bring the logs in the run's folder up to date, as far as the cluster answers."""
+        """Updates the logs in the run's folder, if the cluster answers."""
         with contextlib.suppress(WindlassError, OSError), self.logs(run_id, follow=False):
             pass
 
 
 def _objects(plan: Plan) -> list[Json]:
-    """What is created for the supervisor of a run, the Job last."""
+    """Returns the objects of a run's supervisor, the Job last."""
     key, contents, service, job = plan.manifests(SupervisorStep)
     text = plan.to_text()
     return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]

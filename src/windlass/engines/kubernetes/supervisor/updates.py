@@ -1,4 +1,4 @@
-"""Reads what clusters have recorded of the runs that are supervised there, since this machine last did."""
+"""Reads updates of cluster-supervised runs: what their records contain since the last read on this machine."""
 
 from __future__ import annotations
 
@@ -30,49 +30,52 @@ from windlass.runs.store import Store
 
 
 class RunUpdate(NamedTuple):
-    """What the cluster has recorded of a run since the cache was filled."""
+    """Changes in a run's record in the cluster since the cache was filled."""
 
     events: list[Event]
     summary: Mapping[str, Any]
     is_started: bool = True
-    """Whether there is a record at all: the submission may have been killed before it was made."""
+    """Whether the record exists with its supervisor: the submission may have been killed before it created them."""
     is_removed: bool = False
     """Whether the run was removed from the cluster."""
     absence: Absence | None = None
-    """Why no supervisor acts for it; None where one does."""
+    """Why no supervisor acts for the run; None if one does."""
     quiet_since: float | None = None
-    """The last sign of life of its supervisor, in Unix seconds, where one is overdue; None where it acts."""
+    """Last sign of life of the supervisor in Unix seconds, if it is overdue; else None."""
     plan: str | None = None
-    """Its new plan, where it was resumed with another number of nodes."""
+    """New plan of a run that was resumed with another number of nodes."""
 
 
 class UpdateReader:
-    """Reads the records of runs of this store; it changes nothing, here or there."""
+    """Reads the records of the runs of a store; changes neither the store nor the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clients: dict[ClusterNamespace, Client] = {}
         self._imported: set[str] = set()
-        """Runs whose plan is of another machine."""
+        """Runs that another machine has planned."""
 
     def reconnected(self, store: Store) -> UpdateReader:
-        """The same clients, with another connection to the records."""
+        """Returns a copy with the same clients and another connection to the store."""
         found = copy.copy(self)
         found._store = store
         return found
 
     def read(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
-        """Update of these runs, or why there is none; a removal is reported only where two requests find it."""
+        """Returns the update of each run, or the error of reading it; a removal is reported only after two requests
+        found it.
+        """
         updates = self._ask(statuses)
         if absent := [
             one for one in statuses if isinstance(found := updates.get(one.id), RunUpdate) and found.is_removed
         ]:
-            time.sleep(ABSENT_SECONDS)  # a server that is being restored reports objects absent for a moment
+            # an API server that is being restored may report objects as missing for a moment
+            time.sleep(ABSENT_SECONDS)
             updates |= self._ask(absent)
         return updates
 
     def client(self, run_id: str) -> Client:
-        """A client of the run's namespace, which is kept. Raises EngineError, UsageError."""
+        """Returns the client for the run's namespace, which is reused. Raises EngineError, UsageError."""
         return self._client_of(namespace_of(self._store.plan(run_id)))
 
     def _client_of(self, place: ClusterNamespace) -> Client:
@@ -81,7 +84,7 @@ class UpdateReader:
         return self._clients[place]
 
     def _ask(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
-        """Update of these runs, or why there is none, from all their places at the same time."""
+        """Returns the update of each run, or the error of reading it; all namespaces are read in parallel."""
         places: dict[ClusterNamespace, list[Status]] = {}
         for status in statuses:
             plan = self._store.plan(status.id)
@@ -102,7 +105,9 @@ class UpdateReader:
     def _look(
         self, place: ClusterNamespace, statuses: Sequence[Status], now: float
     ) -> dict[str, RunUpdate | WindlassError]:
-        """Update of the runs of a place. Of several, one list shows which have any. Raises Unreachable, Refused."""
+        """Reads the updates of runs in one namespace; of several runs, one list shows which have changed. Raises
+        Unreachable, Refused.
+        """
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
         quiet = {one.id for one in statuses if known and not one.phase.is_terminal and self._is_quiet(client, one, now)}
@@ -118,7 +123,7 @@ class UpdateReader:
         return found
 
     def _is_quiet(self, client: Client, status: Status, now: float) -> bool:
-        """Whether nothing was recorded for so long that a supervisor may be absent."""
+        """Returns whether the record has not changed for so long that the supervisor may be absent."""
         newest = self._store.events(status.id, status.last_seq - 1)
         written_at = newest[-1].time if newest else status.times.created_at
         return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
@@ -131,13 +136,14 @@ class UpdateReader:
                 raise
             return self._without_record(client, status, now)
         written_at = max((event.time for event in head.events), default=status.times.created_at)
-        is_quiet = now + client.ahead - written_at > supervisor_status.QUIET_SECONDS  # events have times of the cluster
+        # event times are those of the cluster
+        is_quiet = now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
             absence = supervisor_status.absence(client, status.id, now, may_start=not is_quiet)
         is_watched = not status.phase.is_terminal and is_quiet and absence is None
         silent_since = supervisor_status.quiet_since(client, status.id, now) if is_watched else None
-        # A submission or a resume was killed between the record and the supervisor's Job, which is created last.
+        # The Job is created last: a submission or a resume may have been killed between the record and the Job.
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
         return RunUpdate(
@@ -151,7 +157,7 @@ class UpdateReader:
 
     @staticmethod
     def _without_record(client: Client, status: Status, now: float) -> RunUpdate:
-        """Update of a run whose record is not there: it was removed, or not submitted completely."""
+        """Returns the update of a run without a record, which was removed or not submitted completely."""
         if client.get_if_exists("v1", "ConfigMap", status.id) is None:
             return RunUpdate([], {}, is_started=False, is_removed=True)
         if not supervisor_status.absence(client, status.id, now):
@@ -160,19 +166,19 @@ class UpdateReader:
         return RunUpdate([], {}, is_started=False)
 
     def _new_plan(self, client: Client, place: ClusterNamespace, run_id: str, events: Iterable[Event]) -> str | None:
-        """The plan of a run, where the machine that submitted it has resumed it by another one."""
+        """Returns the new plan of an imported run that its machine has resumed with another number of nodes."""
         is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
         return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
 
 
 def _is_starting(head: Head, run_id: str) -> bool:
-    """Whether no supervisor has recorded anything since it was started: then it may be one that crashes at once."""
+    """Returns whether the supervisor has recorded nothing since its start, and may be crashing repeatedly."""
     by_supervisor = host_of(head.writer).startswith(f"{layout.supervisor_name(run_id)}-")
     return not by_supervisor or (bool(head.events) and head.events[-1].kind == SupervisorRestarted.kind)
 
 
 def plan_in(client: Client, place: ClusterNamespace, run_id: str) -> Plan:
-    """The plan of a run that another machine has submitted.
+    """Reads the plan of a run that another machine submitted.
 
     Raises Refused, Unreachable, DamagedRecord, UnsupportedVersion.
     """
