@@ -1,5 +1,7 @@
-"""The engine of Kubernetes clusters: plans runs, and supervises them by detached processes of this machine. The pods
-keep training without a supervisor; its decisions, such as a restart, wait until the next command starts it again.
+"""Engine of Kubernetes clusters: plans runs, and supervises them from this machine or in the cluster.
+
+On this machine, a detached process supervises a run. The pods continue to train without a supervisor; its decisions,
+such as a restart, wait until the next command starts it again.
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
     from windlass.worker.tarpipe import Received
 
 CLEAN_AGAIN_SECONDS = 30.0
-"""Between two tries to finish what an unreachable cluster has kept from being cleaned up."""
+"""Seconds between two tries of a cleanup that an unreachable cluster has prevented."""
 
 
 class KubernetesEngine(SupervisedEngine):
-    """Runs on clusters that this machine started and supervises; `target.py` has the others."""
+    """Runs on clusters that have a record on this machine; `target.py` has the others."""
 
     kind: ClassVar[str] = "kubernetes"
     is_remote: ClassVar[bool] = True
@@ -58,8 +60,9 @@ class KubernetesEngine(SupervisedEngine):
     # -- targets ------------------------------------------------------------------------------------------------------
 
     @classmethod
+    @override
     def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
-        """See `Engine`; the objects are sent to the API server as a dry run, which creates none."""
+        """Plans a run, and sends its objects to the API server as a dry run, which creates none."""
         from windlass.engines.kubernetes.planning.dry_run import dry_run
         from windlass.engines.kubernetes.planning.facts import boot_program, read_facts
         from windlass.engines.kubernetes.planning.plan import plan
@@ -87,10 +90,11 @@ class KubernetesEngine(SupervisedEngine):
         return check(target, context.environ)
 
     @classmethod
+    @override
     def check_network(
         cls, report: CheckReport, target: KubernetesTarget, context: Context, on_line: Callable[[str], None]
     ) -> CheckReport:
-        """See `Engine`: between two pods."""
+        """Checks the network between two pods."""
         from windlass.engines.kubernetes.reading.preflight.report import check_network
 
         return check_network(report, target, context.environ, on_line)
@@ -110,15 +114,17 @@ class KubernetesEngine(SupervisedEngine):
         return objects(target, context.environ)
 
     @classmethod
+    @override
     def setup(cls, target: KubernetesTarget, context: Context, *, remove: bool = False) -> list[ObjectChange]:
-        """See `Engine`: a service account with its Role."""
+        """Creates or removes the supervisors' service account with its Role."""
         from windlass.engines.kubernetes.reading.preflight import setup
 
         return (setup.remove if remove else setup.create)(target, context.environ)
 
     @classmethod
+    @override
     def instance_type(cls, plan: Plan) -> str | None:
-        """See `Engine`: what the job asks for, or the only type that its node pools provision."""
+        """Returns the instance type that the job requests, or the only type that its node pools provision."""
         if asked := plan.job.get("resources", {}).get("instance"):
             return str(asked)
         pools = _pools_of(plan)
@@ -126,8 +132,9 @@ class KubernetesEngine(SupervisedEngine):
         return types.pop() if len(types) == 1 and all(pool.instance_types for pool in pools) else None
 
     @classmethod
+    @override
     def is_spot(cls, plan: Plan) -> bool:
-        """See `Engine`: by the node pools that match its pods."""
+        """Returns whether all node pools that match the run's pods provision only spot capacity."""
         pools = _pools_of(plan)
         return bool(pools) and all(pool.capacity_types == ("spot",) for pool in pools)
 
@@ -141,8 +148,9 @@ class KubernetesEngine(SupervisedEngine):
         status = self._in_cluster.with_outputs(self._in_cluster.status(status))
         return self._in_cluster.with_missing_lines(status)
 
+    @override
     def statuses(self, recorded: Iterable[Status]) -> list[Status]:
-        """See `Engine`; the clusters with supervisors are asked at once, each once for all its runs."""
+        """Returns current statuses; clusters with supervisors are read in parallel, with one list per namespace."""
         every = list(recorded)
         inside = [one for one in every if one.supervision.supervisor == CLUSTER]
         found = {one.id: one for one in super().statuses(one for one in every if one.supervision.supervisor != CLUSTER)}
@@ -163,19 +171,23 @@ class KubernetesEngine(SupervisedEngine):
             found |= {state.status.id: state for state in self._in_cluster.states(inside.values())}
         return [found[one.id] for one in every]
 
+    @override
     def state(self, run_id: str, now: float) -> RunState:
-        """See `Engine`: with the note that another user may have written."""
+        """Returns the state of a run, with the note that another user may have written."""
         found = super().state(run_id, now)
         return found if found.stale else replace(found, status=found.status.with_note(self.note(run_id)))
 
+    @override
     def note(self, run_id: str) -> str:
-        """See `Engine`: of a run whose record is in the cluster, the note there; as last read where that is away."""
+        """Returns the note on a run. If the record is in the cluster, the note is read there; if the cluster does not
+        answer, the last known note is returned.
+        """
         before = super().note(run_id)
         if not self._is_in_cluster(run_id):
             return before
         try:
             client = self._in_cluster.client(run_id)
-        except WindlassError:  # a context that is no longer there
+        except WindlassError:  # the context no longer exists
             return before
         found = at_once({"note": lambda: run_note.read(client, run_id)}).get("note")
         if not isinstance(found, str) or found == before:
@@ -183,8 +195,9 @@ class KubernetesEngine(SupervisedEngine):
         super().write_note(run_id, found)
         return found
 
+    @override
     def write_note(self, run_id: str, text: str) -> None:
-        """See `Engine`: a run whose record is in the cluster has its note there too."""
+        """Writes the note on a run, also in the cluster if the record is there."""
         if self._is_in_cluster(run_id):
             run_note.write(self._in_cluster.client(run_id), run_id, text)
         super().write_note(run_id, text)
@@ -204,7 +217,7 @@ class KubernetesEngine(SupervisedEngine):
             self._require_same_place(run_id, plan)
         if not self._is_in_cluster(run_id):
             return super().resume(run_id, plan, checkpoint)
-        self.status(run_id)  # which another machine may have resumed
+        self.status(run_id)  # updates the record, since another machine may have resumed the run
         writer = self._writer_of_ended(run_id)
         if writer is None:
             raise UsageError(
@@ -224,8 +237,9 @@ class KubernetesEngine(SupervisedEngine):
         return self.status(run_id)
 
     def _require_same_place(self, run_id: str, plan: Plan) -> None:
-        """Raise UsageError for a plan by which an ended run would go on where its objects and supervisor are not: it is
-        made for the target as it is set now."""
+        """Raises UsageError for a plan by which an ended run would continue in another namespace or with a supervisor
+        elsewhere, because the target's settings have changed.
+        """
         name, again = plan.target, f"start a new run: windlass rerun {run_id}"
         was, now = (
             f"namespace {place.namespace} of context {place.context}"
@@ -255,7 +269,9 @@ class KubernetesEngine(SupervisedEngine):
             yield found
 
     def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
-        """Take over the record of a run from its cluster, if it is there. Raises Refused, Unreachable, StoreError."""
+        """Imports the record of a run from its cluster, if it is there; returns whether it is. Raises Refused,
+        Unreachable, StoreError.
+        """
         from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
 
         return self._in_cluster.import_run(client, ClusterNamespace(context, client.namespace, kubeconfig), run_id)
@@ -280,17 +296,18 @@ class KubernetesEngine(SupervisedEngine):
         with self._files(run_id) as files:
             return files.execute(node, rank, command, stdin, stdout, stderr)
 
+    @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
-        """See `Engine`. Outputs that were brought to this machine are copied from there."""
+        """Copies a file of a run; outputs that were fetched to this machine are copied from the local folder."""
         if (here := self._fetched(run_id, path)) is not None:
             return copying.copy(here, local, on_progress, Path(path).name)
         with self._files(run_id) as files:
             return files.fetch(node, path, local, on_progress)
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
-        """Where a path of the outputs of an ended run is on this machine; None for a path of a pod or a claim.
+        """Returns the local path of an ended run's outputs; None for a path in a pod or a claim.
 
-        Raises UsageError, EngineError, OSError where the outputs were collected, and cannot be brought here.
+        Raises UsageError, EngineError, OSError if the outputs were collected and cannot be fetched to this machine.
         """
         status = self.store.status(run_id, with_progress=False)
         parts = PurePosixPath(layout.RESULTS, path).parts[len(PurePosixPath(layout.RESULTS).parts) :]
@@ -339,12 +356,12 @@ class KubernetesEngine(SupervisedEngine):
             yield RunPods(client, self.store.plan(run_id), self.store.status(run_id))
 
     def _client_of(self, run_id: str) -> contextlib.closing[Client]:
-        """Of the cluster and the namespace of a run."""
+        """Returns a client for the cluster and namespace of a run."""
         place = self.store.plan(run_id).only(ClusterStep)
         return contextlib.closing(Client(place.context, place.namespace, place.kubeconfig))
 
     def observe(self, run_id: str) -> Observations:
-        """All that can be seen of a run. Raises NoSuchRun."""
+        """Returns all observations of a run. Raises NoSuchRun."""
         from windlass.engines.kubernetes.reading.observe import observe
 
         status = self.status(run_id)
@@ -353,8 +370,9 @@ class KubernetesEngine(SupervisedEngine):
             status = self._in_cluster.with_missing_lines(status)
         return observe(self.store, status)
 
+    @override
     def only_copy(self, run_id: str) -> str:
-        """See `Engine`: the claim that the run owns."""
+        """Describes the claim that the run owns, if removing the run would delete it."""
         from windlass.engines.kubernetes.running import shutdown
 
         if self.store.status(run_id).phase not in RESUMABLE or self.results(run_id).kind != "claim":
@@ -364,7 +382,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def still_running(self, run_id: str) -> list[str]:
-        """See `Engine`: pods of an ended run that have not ended. Raises EngineError."""
+        """Returns the pods of an ended run that have not ended. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
         plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
@@ -373,15 +391,16 @@ class KubernetesEngine(SupervisedEngine):
             with contextlib.closing(self._backend(plan, run_dir)) as backend:
                 return shutdown.live_pods(backend.client, run_id)
 
-        answer = at_once({"pods": look}).get("pods")  # the user waits
+        answer = at_once({"pods": look}).get("pods")  # with a time limit, since the user waits
         if answer is None:
             raise EngineError(f"the cluster has not answered within {ANSWER_SECONDS:g} s")
-        if isinstance(answer, WindlassError):  # also of a context that is no longer there
+        if isinstance(answer, WindlassError):  # for example a context that no longer exists
             raise EngineError(answer.message, answer.hint) from answer
         return answer
 
     def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
-        from windlass.engines.kubernetes.running.backend import KubernetesBackend  # a list of runs needs none
+        # imported here, since a list of runs does not need it
+        from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         return KubernetesBackend(plan, run_dir)
 
@@ -392,7 +411,8 @@ class KubernetesEngine(SupervisedEngine):
         if self._supervised_by(plan) != CLUSTER:
             return time.time()
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
-            backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))  # the time limit counts from here
+            # the response has the cluster's time, from which the time limit counts
+            backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))
             return time.time() + backend.client.ahead
 
     def _prepare(self, plan: Plan, writer: RunWriter) -> None:
@@ -411,15 +431,18 @@ class KubernetesEngine(SupervisedEngine):
         if writer.status.supervision.supervisor != CLUSTER:
             super()._start_supervisor(writer)
 
+    @override
     def reconnected(self, store: Store) -> KubernetesEngine:
-        """See `Engine`; connections to clusters are kept, but not those that a parent process has made."""
+        """Returns a copy with another connection to the store; connections to clusters are kept, except those of a
+        parent process.
+        """
         engine = copy.copy(self)
         engine.store, engine._supervised = store, self._in_cluster.reconnected(store)
         return engine
 
     @property
     def _in_cluster(self) -> ClusterSupervised:
-        """The runs that are supervised in their clusters; made when the first one is used."""
+        """The runs with supervisors in their clusters; created on first use."""
         if self._supervised is None or self._supervised.pid != os.getpid():
             from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 
@@ -437,7 +460,7 @@ class KubernetesEngine(SupervisedEngine):
             shutdown.end_leftovers(backend.client, run_id, now=now)
 
     def _after_end(self, status: Status) -> Status:
-        """Finish a clean-up that failed; of a lost run, see whether it is."""
+        """Retries a failed cleanup; for a lost run, adds a condition if pods of it still run."""
         from windlass.engines.kubernetes.running.backend import UNFINISHED
 
         run_dir = self.store.run_dir(status.id)
@@ -466,5 +489,5 @@ class KubernetesEngine(SupervisedEngine):
 
 
 def _pools_of(plan: Plan) -> list[NodePool]:
-    """The node pools that would provision the nodes of a recorded plan."""
+    """Returns the node pools that would provision the nodes of a recorded plan."""
     return [pool for step in plan.every(NodePoolsStep) for pool in step.pools]

@@ -1,4 +1,4 @@
-"""The runs in a cluster's namespace, by their objects: those of other machines have no record here."""
+"""Runs in a namespace of a cluster, read from their objects; for runs without a record on this machine."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ POLL_SECONDS = 0.5
 
 
 class ClusterRuns(TargetRuns):
-    """Runs in a cluster's namespace.
+    """Runs in a namespace of a cluster.
 
-    What only some commands need is imported by their methods: half of the time of a list of runs is imports.
+    Modules that only some commands need are imported in methods: imports take half of the time of a list of runs.
     """
 
     kind: ClassVar[str] = "kubernetes"
     final_phases: ClassVar[frozenset[Phase]] = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
-    """A `lost` run may only wait for its supervisor."""
+    """Phases that are final here; `lost` is not, since a lost run may only wait for its supervisor."""
 
     _target: ClusterAddress | KubernetesTarget
 
     @functools.cached_property
     def _recorded(self) -> KubernetesEngine:
-        """The engine of runs with a record on this machine."""
+        """Engine of the runs with a record on this machine."""
         from windlass.engines.kubernetes.engine import KubernetesEngine
 
         return KubernetesEngine(self.store)
@@ -55,8 +55,9 @@ class ClusterRuns(TargetRuns):
         return connect(self._target, self._context.environ)
 
     @contextlib.contextmanager
+    @override
     def claim_files(self, claim: str) -> Iterator[ClaimFiles]:
-        """See `Engine`; the target is one that was read whole."""
+        """Opens the files of a claim; needs the complete target, not only its address."""
         from windlass.engines.kubernetes.access.claim_files import claim_files
 
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
@@ -131,8 +132,9 @@ class ClusterRuns(TargetRuns):
         )
 
     @contextlib.contextmanager
+    @override
     def watch(self, run_id: str = "") -> Iterator[Watch]:
-        """See `Engine`: by one watch of each kind of object."""
+        """Watches runs with one watch for each kind of object."""
         from windlass.engines.kubernetes.reading.informer import Watched
 
         with self._connected() as client, contextlib.closing(Watched(client, run_id, self._state_of)) as watched:
@@ -141,7 +143,9 @@ class ClusterRuns(TargetRuns):
             yield watched
 
     def _state_of(self, seen: Seen) -> RunState:
-        """With the recorded status, which has more, where this machine has a record."""
+        """Returns the state of a run; if this machine has a record of the run, its status is used, which has more
+        details.
+        """
         state = seen.state(self._target.name)
         try:
             status = self.store.status(seen.id)
@@ -150,7 +154,7 @@ class ClusterRuns(TargetRuns):
         from windlass.engines.kubernetes.reading.discovery.snapshot import merged, signs
 
         if not status.phase.is_terminal:
-            with contextlib.suppress(WindlassError):  # one run that cannot be read must not hide the others
+            with contextlib.suppress(WindlassError):  # one unreadable run must not hide the others
                 status = self._recorded.status(seen.id)
         sign = signs(status, self.store, self._context.now())
         if sign is not None:
@@ -160,8 +164,11 @@ class ClusterRuns(TargetRuns):
             state, status=replace(status.with_note(note), waits_for=status.waits_for or None), is_recorded=True
         )
 
+    @override
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """See `Engine`. Raises EngineError too. Where the cluster does not answer, the record here counts."""
+        """Finds a run by id or name. If the cluster does not answer, the local record decides. Also raises
+        EngineError.
+        """
         try:
             with self._connected() as client:
                 run_id = discovery.find(client, run, self._target.name)
@@ -179,7 +186,7 @@ class ClusterRuns(TargetRuns):
         return self._recorded, run_id
 
     def _known(self, run: str | None) -> str | None:
-        """The run of this target that the record of this machine has; None where it has none."""
+        """Returns the id of this target's run in the local record; None if there is none."""
         if run is None:
             here = (status.id for status in self.store.statuses() if status.target == self._target.name)
             return next(here, None)
@@ -190,13 +197,15 @@ class ClusterRuns(TargetRuns):
 
     # -- one run without a record -------------------------------------------------------------------------------------
 
+    @override
     def status(self, run_id: str) -> Status:
-        """See `Engine`. Raises EngineError too."""
+        """Returns the status of a run. Also raises EngineError."""
         with self._connected() as client:
             return discovery.one(client, run_id).state(self._target.name).status
 
+    @override
     def state(self, run_id: str, now: float) -> RunState:
-        """See `Engine`: with its pods, and the progress that its first node last reported."""
+        """Returns the state of a run with its pods, and the progress that its first node last reported."""
         with self._connected() as client:
             seen = discovery.one(client, run_id)
             pods = discovery.pods(client, seen)
@@ -209,8 +218,11 @@ class ClusterRuns(TargetRuns):
             )
 
     @contextlib.contextmanager
+    @override
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """See `Engine`: in a temporary folder, which is filled in a thread with `follow`. Raises EngineError."""
+        """Yields a temporary folder with the logs of a run; with `follow`, a thread fills it further. Raises
+        EngineError.
+        """
         import tempfile
 
         from windlass.engines.kubernetes.running.log_fetch import LogReader
@@ -229,23 +241,28 @@ class ClusterRuns(TargetRuns):
                 reader.follow()
             yield Path(folder), reader.is_over if follow else None
 
+    @override
     def grace_seconds(self, run_id: str) -> float:
-        """See `Engine`: as its pods have it."""
+        """Returns the grace period in seconds, by the specs of the run's pods."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             return shutdown.grace_seconds(client, run_id)
 
+    @override
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`: its supervisor reads a stop request from the cluster. Raises NoSuchRun, EngineError."""
+        """Creates a stop request in the cluster, which the supervisor reads, and ends the pods. Raises NoSuchRun,
+        EngineError.
+        """
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
             if discovery.one(client, run_id).phase not in self.final_phases:
                 shutdown.stop(client, run_id, now=now)
 
+    @override
     def wait(self, run_id: str, timeout: float | None = None) -> Status:
-        """See `Engine`. Pods take some seconds more than their grace, `END_SECONDS`."""
+        """Waits for the end of a run. Pods need `END_SECONDS` in addition to the grace period."""
         from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
 
         give_up = None if timeout is None else time.monotonic() + timeout + END_SECONDS
@@ -259,8 +276,9 @@ class ClusterRuns(TargetRuns):
                     return status.with_condition(condition)
                 time.sleep(POLL_SECONDS)
 
+    @override
     def only_copy(self, run_id: str) -> str:
-        """See `Engine`: the claim that the run owns."""
+        """Describes the claim that the run owns, if removing the run would delete it."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
@@ -268,8 +286,9 @@ class ClusterRuns(TargetRuns):
                 return ""
             return shutdown.only_copy(client, run_id)
 
+    @override
     def delete(self, run_id: str) -> None:
-        """See `Engine`: all its objects, except a claim with `keep: true`. Raises EngineError."""
+        """Deletes all objects of a run, except a claim with `keep: true`. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
@@ -277,5 +296,5 @@ class ClusterRuns(TargetRuns):
 
     @classmethod
     def unsupported(cls, command: str) -> UsageError:
-        """The error of a command that needs the record of a run."""
+        """Returns the error for a command that needs the record of a run."""
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")

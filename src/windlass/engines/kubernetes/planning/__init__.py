@@ -1,1 +1,1 @@
-"""From a job and the facts of a cluster to a plan; pure but for `facts`."""
+"""Plans a run on a cluster from a job and the facts of the cluster; pure, except `facts` and `dry_run`."""

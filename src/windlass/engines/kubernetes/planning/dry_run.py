@@ -1,4 +1,4 @@
-"""Sends the objects of a plan to the API server as a dry run, and notes which of them it refuses."""
+"""Sends the objects of a plan to the API server as a dry run, and reports those that it refuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from windlass.plan.steps import (
 
 Manifest: TypeAlias = Mapping[str, Any]
 UNFIT: Final = ("unknown field", "cannot create resource")
-"""The API server's errors on an object whose version lacks a field, or that the login may not create."""
+"""Errors of the API server for an object with a field that its version lacks, or that the login may not create."""
 MOUNTS_BY_ADMINISTRATOR: Final = (
     "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
@@ -39,7 +39,7 @@ MOUNTS_BY_ADMINISTRATOR: Final = (
 
 
 def dry_run(plan: Plan) -> list[Note]:
-    """Notes of the API server's dry run of the objects of a plan. Empty where it does not answer."""
+    """Returns the notes of a dry run of the plan's objects; empty if the API server does not answer."""
     cluster = plan.only(ClusterStep)
     client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
     of_attempt = attempt_objects(plan)
@@ -73,31 +73,33 @@ def dry_run(plan: Plan) -> list[Note]:
 
 
 def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: list[Manifest]) -> Note | None:
-    """The note on an object that the API server refuses; None for a refusal that does not matter."""
+    """Returns the note on an object that the API server refuses; None for a refusal that does not matter."""
     if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
         fix = f"{client.kubectl} create namespace {client.namespace}"
         return blocker("namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix)
     if error.status == 409:
-        return None  # the object is that of the run itself, which is resumed with other nodes
+        return None  # the object exists: the run is resumed with another number of nodes
     name = manifest["metadata"]["name"]
     if error.status == 403 and manifest["kind"] == "PersistentVolume":
         message = "this login may not create PersistentVolumes, which are of the whole cluster"
         return blocker("mount-rights", message, MOUNTS_BY_ADMINISTRATOR)
     what = f"{manifest['kind']} {name}: {error.message}"
     if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
-        return None  # what it refers to is made before it, and is not there yet
+        return None  # the object refers to one that is created before it, and does not exist yet
     if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
         return blocker("way-unfit", what, "kubernetes: {via: job} needs no operator")
     return blocker("cluster-refuses", what, error.hint or "change the job")
 
 
 def _is_unfit(error: Refused) -> bool:
-    """Whether another workload kind may do: this one is not served, lacks a field, or the login may not create it."""
+    """Returns whether another workload kind may work: this one is not served, lacks a field, or the login may not
+    create it.
+    """
     return error.status == 404 or any(words in error.message for words in UNFIT)
 
 
 def suspended_supervisor(made: Manifest) -> Note | None:
-    """The note that Kueue suspends a Job without a queue, such as the supervisor's: it manages all Jobs here."""
+    """Returns a note if Kueue manages all Jobs here, and suspends those without a queue, such as the supervisor's."""
     if queue_of(made) or not is_suspended(made):
         return None
     return blocker(
@@ -108,7 +110,7 @@ def suspended_supervisor(made: Manifest) -> Note | None:
 
 
 def ignored(made: Manifest) -> Note | None:
-    """The note that Kueue does not manage an object that names a queue: it would be created unsuspended."""
+    """Returns a note if Kueue does not manage an object that names a queue, so that the object would start at once."""
     if not queue_of(made) or is_suspended(made):
         return None
     return blocker(

@@ -1,9 +1,9 @@
 """Turns a plan into objects that train when they are applied, without a supervisor. Pure.
 
-They are those of a run's first attempt with six differences: no object owns the others, since the uid of the owner is
-not known yet; the code is in smaller pieces, since `kubectl apply` stores each object once more in an annotation; pods
-are not kept for a next attempt, which no supervisor would begin, and do not look for one in the cluster; the time limit
-is enforced in the pods; and nothing expires unless the job says so.
+The objects are those of a run's first attempt with six differences: no object owns the others, since the uid of the
+owner is not known yet; the code is in smaller pieces, since `kubectl apply` stores each object a second time in an
+annotation; pods are not kept for a next attempt, which no supervisor would start, and do not look for one in the
+cluster; the time limit is enforced in the pods; and nothing expires unless the job sets a TTL.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from windlass.plan.steps import (
 )
 
 PIECE_BYTES: Final = 180_000
-"""Of code in one object: 240 KB in base64, and an annotation may hold 256 KiB."""
+"""Bytes of code in one object: 240 KB in base64; an annotation may hold 256 KiB."""
 CODE_VOLUMES: Final = ("code", f"{OURS}code")
 
 
 def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
-    """The objects of a run, for a program that applies them.
+    """Returns the objects of a run, to be applied by another program.
 
-    `code` is what travels, packed; `since` is now, in unix seconds: a script that saves for itself is not to go on from
-    an older checkpoint of another run.
+    `code` is the packed archive; `since` is the current time in Unix seconds: a script with its own checkpoints must
+    not resume from an older checkpoint of another run.
 
-    Raises UsageError where the run needs data that a supervisor stages, or code that a store has.
+    Raises UsageError if the run needs data that a supervisor stages, or if its code is in a store.
     """
     if sets := [one.name for one in plan.every(StageStep)]:
         message = f"data {', '.join(sets)}: a supervisor stages it before the first attempt, and there is none"
@@ -67,11 +67,11 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     assignment = PodAssignment.new(1, plan.num_nodes)
     facts = attempt_facts(plan, assignment, way.name, since, Continuation())
     specs = compose(plan.nodes.replace(reuse_wait_seconds=0.0, outputs_max=0), attempt=facts)
-    *parts, made = numbered(plan, 1, plan.num_nodes)  # spares would wait forever
+    *parts, made = numbered(plan, 1, plan.num_nodes)  # without spares, which would wait forever
     pieces = list(_pieces(plan, code))
     if plan.first(SupervisorStep):
         _leave_out_supervisor(plan.run_id, cluster.namespace, [*parts, made])
-    if keeps_others(made):  # for a supervisor that replaces the lost one
+    if keeps_others(made):  # these limits are for a supervisor that replaces lost pods
         del made["spec"]["backoffLimitPerIndex"]
         made["spec"]["backoffLimit"] = 0
     if plan.job.get("kubernetes", {}).get("ttl") is None:
@@ -83,10 +83,10 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     owner_config_map, *others = plan.manifests(ObjectStep)
     namespace, its = cluster.namespace, owner_config_map["metadata"]["labels"]
     spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **config_data(assignment, specs))
-    # No attempt follows, so that a failed run is seen to be one.
+    # No attempt follows, so that the state of a failed run is failed.
     ended = {**its, layout.MARKER_LABEL: layout.END_MARKER}
     end = core("ConfigMap", layout.marker_name(plan.run_id, layout.END_MARKER), namespace, ended)
-    policies = plan.manifests(NetworkPolicyStep)[:1]  # there is no supervisor
+    policies = plan.manifests(NetworkPolicyStep)[:1]  # only the first policy: the others are for a supervisor
     volumes = map(dict, plan.manifests(MountVolumeStep, MountClaimStep))
     objects = (
         dict(owner_config_map),
@@ -106,7 +106,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
 
 
 def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
-    """The code, cut anew."""
+    """Yields ConfigMaps with the code, in pieces of PIECE_BYTES."""
     sent = plan.only(CodeStep)
     model = sent.pieces[0] if sent.pieces else None
     for number, at in enumerate(range(0, len(code), PIECE_BYTES)):
@@ -117,13 +117,13 @@ def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
 
 
 def _leave_out_ttl(made: Manifest) -> None:
-    """Remove the default: a program that applies objects again would train again once they are gone."""
+    """Removes the default TTL: a program that applies objects repeatedly would train again once they are deleted."""
     for where in (made["spec"], made["spec"].get("runPolicy", {})):
         where.pop("ttlSecondsAfterFinished", None)
 
 
 def _leave_out_supervisor(run_id: str, namespace: str, objects: list[Manifest]) -> None:
-    """Remove what only a supervisor in the cluster uses: its pods' connection."""
+    """Removes the fields by which pods connect to a supervisor in the cluster."""
     fields = order_client_fields(run_id, namespace)
     for spec in pod_specs(objects):
         for one in (spec, *spec["containers"]):
@@ -132,14 +132,14 @@ def _leave_out_supervisor(run_id: str, namespace: str, objects: list[Manifest]) 
 
 
 def _mount(spec: Mapping[str, Any], pieces: list[Manifest]) -> None:
-    """Have pods mount these pieces."""
+    """Replaces the sources of the pods' code volumes with these pieces."""
     for volume in spec.get("volumes", ()):
         if volume["name"] in CODE_VOLUMES:
             volume["projected"]["sources"] = code_sources(one["metadata"]["name"] for one in pieces)
 
 
 def _stands_on_another(plan: Plan) -> bool:
-    """Whether the pods are those of a runtime, to which a TrainJob can give no deadline."""
+    """Returns whether the pods are defined by an existing runtime, for which a TrainJob cannot set a deadline."""
     return plan.only(ClusterStep).user is not None
 
 

@@ -1,4 +1,4 @@
-"""Reads the facts that a plan for a cluster depends on: the code to send, and what the cluster has."""
+"""Reads the facts that a plan for a cluster depends on: the code to send, and the objects of the cluster."""
 
 from __future__ import annotations
 
@@ -31,43 +31,46 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MAX_BYTES: Final = 64 << 20
-"""Code before it is compressed, where objects of the cluster carry it."""
+"""Maximum bytes of uncompressed code if it is transferred in objects of the cluster."""
 WANTED_RIGHTS: Final = (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED)
-"""Rights of the login that a plan depends on."""
+"""Permissions of the login that a plan depends on."""
 MOST_NODES: Final = "500"
-"""In one answer; of more nodes a plan does not read the taints."""
+"""Maximum number of nodes in one list; in larger clusters the plan ignores taints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Facts of a cluster: versions, rights, and the objects that the job names."""
+    """Facts of a cluster: its version, permissions, and the objects that the job names."""
 
     version: str
-    """`v1.34.4`."""
+    """Kubernetes version, such as `v1.34.4`."""
     groups: frozenset[str]
-    """The API groups and versions that it serves: `jobset.x-k8s.io/v1alpha2`."""
+    """API groups and versions that the cluster serves, such as `jobset.x-k8s.io/v1alpha2`."""
     rights: Rights = NO_RIGHTS_MISSING
-    """The rights of the login and of the supervisors' service account."""
+    """Permissions of the login and of the supervisors' service account."""
     gpu_labels: tuple[tuple[str, str], ...] = ()
-    """Labels that name a GPU type, of nodes and of those that NodePools can provision; each once."""
+    """Labels (name, value) that name a GPU type, of existing nodes and of nodes that NodePools can provision, without
+    duplicates."""
     taints: tuple[tuple[Json, ...], ...] | None = None
-    """Of each ready node, the taints that keep pods out; None where the nodes may not be listed, or are many."""
+    """Taints of each ready node that keep pods out; None if the nodes may not be listed, or are too many."""
     secrets: frozenset[str] | None = None
-    """Names of the secrets that the job asks for and that are there; None where they may not be read."""
+    """Names of the job's secrets that exist; None if the login may not read them."""
     claims: frozenset[str] | None = None
-    """Names of the claims that the job asks for and that are there; None where they may not be read."""
+    """Names of the job's claims that exist; None if the login may not read them."""
     csi_drivers: frozenset[str] | None = None
-    """Names of the CSI drivers; None where they may not be listed, or the job mounts no data."""
+    """Names of the CSI drivers; None if they may not be listed, or the job mounts no data."""
     queues: tuple[tuple[str, str], ...] | None = None
-    """LocalQueues of the namespace, each with why it admits no jobs (empty where it does); None where they may not be
-    listed, or the job names none."""
+    """LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it admits some); None if they
+    may not be listed, or the job names no queue."""
     node_pools: tuple[Mapping[str, Any], ...] | None = None
     """NodePools of Karpenter; None without Karpenter, or if the login may not list them."""
     runtimes: Runtimes | None = None
     """The training runtime that the job names; None if the job names none."""
 
     def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
-        """The label of nodes with a GPU type: one whose value has the type as a word; None where there is none."""
+        """Returns the label of nodes with a GPU type, whose value contains the type as a word; None if there is
+        none.
+        """
         if gpu_type is None:
             return None
         wanted = gpu_type.lower()
@@ -77,25 +80,25 @@ class Cluster:
         return None
 
     def has_claim(self, name: str) -> bool:
-        """Whether a claim is known to be there."""
+        """Returns whether a claim is known to exist."""
         return self.claims is not None and name in self.claims
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The world as a plan for a cluster sees it."""
+    """All facts that a plan for a cluster depends on."""
 
     code: travel.CodeFacts
     cluster: Cluster | None
-    """None if the cluster does not answer."""
+    """Facts of the cluster; None if it does not answer."""
     kubeconfig: str
-    """Absolute path of the file with the context: a later command may have another."""
+    """Absolute path of the kubeconfig with the context; a later command may have another default."""
     unreachable: str = ""
     """Why the cluster does not answer."""
     user: str = ""
-    """The name of the user on this machine; empty where it has none."""
+    """Name of the user on this machine; empty if unknown."""
     prices: Table | None = None
-    """List prices; None where the target names no region."""
+    """List prices; None if the target names no region."""
 
 
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
@@ -106,7 +109,7 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
     """
     require_websockets()
     kubeconfig = find_kubeconfig(target, environ)
-    with ThreadPoolExecutor(1) as pool:  # compress while the answers are awaited
+    with ThreadPoolExecutor(1) as pool:  # compresses the code while the cluster answers
         limit = MAX_BYTES if target.storage is None else travel.MAX_BYTES
         code = pool.submit(travel.read_code, job, base, environ, limit)
         cluster, unreachable = _look(job, target, kubeconfig)
@@ -121,8 +124,9 @@ def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mappi
 
 
 def _prices(environ: Mapping[str, str]) -> Table:
-    """List prices of AWS. Raises StoreError for fetched prices that are damaged."""
-    from windlass.pricing.refreshed import load  # a supervisor in a cluster imports this module, and has no prices
+    """Loads the list prices of AWS. Raises StoreError for fetched prices that are damaged."""
+    # imported here, because a supervisor in a cluster imports this module and has no price data
+    from windlass.pricing.refreshed import load
 
     return load(default_home(environ))
 
@@ -140,7 +144,7 @@ def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster 
 
 
 def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
-    """Facts of the cluster that matter to this job, read in parallel. Raises Refused (401), Unreachable."""
+    """Reads the facts of the cluster that this job needs, in parallel. Raises Refused (401), Unreachable."""
     asked = [*job.secrets, *([job.notify] if job.notify is not None else [])]
     claims = [volume.claim for volume in job.volumes]
     results = job.kubernetes.results
@@ -188,7 +192,7 @@ def _csi_drivers(client: Client) -> frozenset[str] | None:
 
 
 def _nodes(client: Client, *, is_whole: bool) -> list[Json] | None:
-    """The nodes; None where they may not be listed, or are more than are asked for."""
+    """Lists the nodes; returns None if they may not be listed, or without `is_whole` are more than MOST_NODES."""
     try:
         found = client.find("v1", "Node") if is_whole else client.find("v1", "Node", limit=MOST_NODES)
     except Refused:
@@ -202,7 +206,7 @@ def _gpu_labels(nodes: Iterable[Json]) -> set[tuple[str, str]]:
 
 
 def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None:
-    """The names of these objects that exist; None if the login may not read them."""
+    """Returns the names of the objects that exist; None if the login may not read them."""
     try:
         return frozenset(name for name in names if client.get_if_exists("v1", kind, name) is not None)
     except Refused as error:
@@ -212,5 +216,5 @@ def _there(client: Client, kind: str, names: list[str]) -> frozenset[str] | None
 
 
 def boot_program() -> str:
-    """The text of the program that unpacks the code in a pod."""
+    """Returns the source of the program that unpacks the code in a pod."""
     return (Path(__file__).parents[3] / "worker" / "boot.py").read_text(encoding="utf-8")

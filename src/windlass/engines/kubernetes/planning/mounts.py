@@ -1,4 +1,4 @@
-"""Plans the volumes of data sets with `via: mount`: the driver for each, steps, and what a cluster lacks. Pure."""
+"""Plans the volumes of data sets with `via: mount`: drivers, steps, and what the cluster lacks. Pure."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 SOURCE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.'()*=+@-]+)*/?", re.ASCII)
-"""Addresses whose prefix can be an option of a mount and a folder of a volume."""
+"""Addresses whose prefix can be used as a mount option and as a folder of a volume."""
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 SMALL_BYTES: Final = 1 << 20
-"""Files that are smaller on average cost more in requests than in transfer."""
+"""Average file size in bytes below which requests cost more than the transfer."""
 MANY_FILES: Final = 1_000_000
-"""So many count as small files where the size of the set is not given."""
+"""Number of files from which a data set of unknown size counts as one of small files."""
 LARGE_BYTES: Final = 1 << 40
-"""A set from this size on is not read from the bucket again in each epoch."""
+"""Bytes from which a data set should not be read again from the bucket in each epoch."""
 
 
 PlannedMount: TypeAlias = "tuple[Data, Way, Volume, str]"
-"""A set, how it is mounted, its volume, and why so."""
+"""A data set, its mount method, its volume, and the reason for the method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Mounts:
     """The data sets that a cluster mounts for a run."""
 
     sets: tuple[Mounted, ...]
-    """As the pods have them."""
+    """Data sets as the pods mount them."""
     steps: tuple[Step, ...]
-    """The volumes that are created, and where each set is."""
+    """Steps that create volumes, and one for the mount of each data set."""
 
 
 def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
-    """All ways to mount a set, whatever is installed."""
+    """Yields all methods to mount a data set, regardless of installed drivers."""
     yield Way(MOUNTPOINT, "")
     for one in file_systems:
         above, below = one.source.rstrip("/") + "/", data.source.rstrip("/") + "/"
@@ -65,9 +65,10 @@ def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
 
 
 def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None) -> tuple[Way | None, str]:
-    """The best way to mount a set, and the reason; None if no way fits, with what is missing.
+    """Returns the best method to mount a data set, and the reason; None if no method works, with the reason why it
+    would be needed.
 
-    `drivers` are the CSI drivers of the cluster; if they are not known (None), all count as installed.
+    `drivers` are the CSI drivers of the cluster; None (unknown) counts all as installed.
     """
     every = list(ways(data, file_systems))
     order, why = _order(data)
@@ -80,7 +81,7 @@ def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[s
 
 
 def _order(data: Data) -> tuple[tuple[str, ...], str]:
-    """The kinds that serve a set, the best first, and the reason."""
+    """Returns the kinds of file systems for a data set, best first, and the reason."""
     if data.write:
         return (S3_FILES, LUSTRE), "it is written, and needs a file system in which files change in place"
     if data.files is not None and data.size is not None and data.size < data.files * SMALL_BYTES:
@@ -93,14 +94,14 @@ def _order(data: Data) -> tuple[tuple[str, ...], str]:
 
 
 def plan_mounts(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Mounts:
-    """The sets of a job that are mounted, as far as the cluster can."""
+    """Plans the mounts of a job's data sets for which the cluster has a driver."""
     planned = list(_planned(job, target, cluster))
     sets = (Mounted(data.name, made.claim_name, way.folder, data.write) for data, way, made, _ in planned)
     return Mounts(tuple(sets), tuple(_steps(planned, cluster)))
 
 
 def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator[Step]:
-    """The volumes that are not there yet, and where each set is."""
+    """Yields steps for volumes that do not exist yet, and for the mount of each data set."""
     made: set[str] = set()
     for data, way, one, why in planned:
         name = one.claim_name
@@ -121,7 +122,7 @@ def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator
 
 
 def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
-    """The claims that the sets of a job would have, whichever way is chosen for each."""
+    """Returns the names of the claims of a job's data sets, for all mount methods that may be chosen."""
     namespace = job.kubernetes.namespace or target.namespace
     return [
         volume(way, data.source, namespace, target.user).claim_name
@@ -131,7 +132,7 @@ def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
 
 
 def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:
-    """What keeps sets from being mounted, and what a user has to know of the volumes."""
+    """Yields notes on problems that keep data sets from being mounted, and on properties of the volumes."""
     drivers = None if cluster is None else cluster.csi_drivers
     for data in (one for one in job.data if one.is_mounted):
         if not SOURCE.fullmatch(data.source):
@@ -177,7 +178,9 @@ def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
 
 
 def _of_repository(data: Data, way: Way) -> Note:
-    """What of a repository Lustre does not do by itself, with the command of the AWS CLI that does it."""
+    """Returns a note on what Lustre does not do automatically for a data repository, with the AWS CLI command
+    for it.
+    """
     assert way.file_system is not None
     system = way.file_system.id
     kind, message = (

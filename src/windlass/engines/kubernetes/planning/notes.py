@@ -1,6 +1,6 @@
 """Notes of a plan for the user: problems that block the run, and warnings. Pure.
 
-The modules that plan mounts, transfers, runtimes and node provisioning make the notes on these.
+Notes on mounts, transfers, runtimes and node provisioning are created by the modules that plan these.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plan_notes(
     supervisor: SupervisorPlace,
     on_provisioning: Sequence[Note],
 ) -> Iterator[Note]:
-    """All notes of a plan. `via` is the workload kind that was requested or chosen, which may be unknown."""
+    """Yields all notes of a plan. `via` is the requested or chosen workload kind, which may be unknown."""
     cluster = facts.cluster
     yield from _code_notes(job, target, facts.code)
     yield from _workload_notes(job, cluster, via)
@@ -65,7 +65,7 @@ def plan_notes(
 
 
 def _code_notes(job: Job, target: KubernetesTarget, code: CodeFacts) -> Iterator[Note]:
-    """Problems with the code that is sent, and with the path of the interpreter."""
+    """Yields problems of the transferred code, and of the interpreter's path."""
     yield from code.notes(job.script_argv[0])
     packed = code.packed
     if packed is not None and num_pieces(code.num_packed_bytes) > MAX_PIECES and target.storage is None:
@@ -86,7 +86,7 @@ def _code_notes(job: Job, target: KubernetesTarget, code: CodeFacts) -> Iterator
 
 
 def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
-    """Problems with the workload kind that the job requests or that was chosen for it."""
+    """Yields problems of the requested or chosen workload kind."""
     if via not in WORKLOADS:
         yield blocker("via-unknown", f"via: {via} is not in this version", f"known are {', '.join(WORKLOADS)}")
         return
@@ -119,7 +119,9 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
 
 
 def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervisor: SupervisorPlace) -> Iterator[Note]:
-    """Reasons why the supervisor cannot run in a cluster that the target requires, or that was set up for it."""
+    """Yields reasons why the supervisor cannot run in a cluster, if the target requires this or the cluster was set up
+    for it.
+    """
     if cluster is None or supervisor.is_in_cluster:
         return
     if target.supervisor == "cluster":
@@ -129,7 +131,9 @@ def _supervisor_notes(target: KubernetesTarget, cluster: Cluster | None, supervi
 
 
 def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor: SupervisorPlace) -> Iterator[Note]:
-    """Problems of the cluster: no answer, missing rights, and missing objects or GPUs that the job names."""
+    """Yields problems of the cluster: no answer, missing permissions, and missing objects or GPUs that the job
+    names.
+    """
     cluster = facts.cluster
     if cluster is None:
         yield blocker("cluster-unreachable", facts.unreachable, "is it the right context, and is it up?")
@@ -164,13 +168,16 @@ def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor:
         if cluster.claims is not None and claim not in cluster.claims:
             yield blocker("claim-missing", f"the claim {claim} is not in the namespace", "see: kubectl get pvc")
     is_unknown = job.resources.gpu_type is not None and cluster.gpu_label(job.resources.gpu_type) is None
-    if is_unknown and cluster.gpu_labels and cluster.node_pools is None:  # else one may be provisioned
+    # with NodePools, a node with this GPU may be provisioned
+    if is_unknown and cluster.gpu_labels and cluster.node_pools is None:
         had = ", ".join(sorted({value for _, value in cluster.gpu_labels}))
         yield blocker("gpu-type-missing", f"no node has a GPU of type {job.resources.gpu_type}", f"there are: {had}")
 
 
 def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool) -> Iterator[Note]:
-    """Reasons why a job cannot have the spares that it asks for, and a warning about their cost."""
+    """Yields reasons why a job cannot have its requested spares, and a warning if the supervisor runs on this
+    machine.
+    """
     if not job.kubernetes.spares or cluster is None:
         return
     asked = f"kubernetes.spares: {job.kubernetes.spares}"
@@ -213,7 +220,7 @@ def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool
 
 
 def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
-    """Problems with the job's queue."""
+    """Yields problems of the job's queue."""
     if job.queue is None or cluster is None:
         return
     if not version_of(GROUP, cluster.groups):
@@ -241,14 +248,14 @@ def queue_notes(job: Job, cluster: Cluster | None) -> Iterator[Note]:
 
 
 def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int) -> Iterator[Note]:
-    """Warnings about ranks that do not communicate. A runtime may add GPUs that the job does not request."""
+    """Yields warnings about ranks that do not communicate. A runtime may add GPUs that the job does not request."""
     asks_for_none = not job.resources.gpus and job.kubernetes.runtime is None
     no_gpus, env = "the job asks for no GPUs" if asks_for_none else "", {*target.env, *job.env}
     yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus=no_gpus)
 
 
 def _default_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:
-    """Warnings about missing settings, with the default that is used, and about settings without effect."""
+    """Yields warnings about missing settings, with the default that is used, and about settings without effect."""
     if not job.image and not target.image and job.kubernetes.runtime is None:
         yield Note("image-default", f"no image is named: {IMAGE} is used", "set image:, in the job or the target")
     if job.resources.cpus is None and job.resources.memory is None and job.kubernetes.runtime is None:

@@ -1,4 +1,4 @@
-"""Plans a run on a cluster, from its job and the facts of the cluster: every object, and the node template. Pure."""
+"""Plans a run on a cluster from its job and the facts of the cluster: every object, and the node template. Pure."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ FOLDERS: Final = Folders(layout.CODE, layout.TRAVEL)
 
 
 def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: str) -> Plan:
-    """The plan of one run on a cluster. `boot` is the program that unpacks the code. Blockers are in `notes`."""
+    """Plans one run on a cluster. `boot` is the program that unpacks the code. Blocking problems are in `notes`."""
     cluster = facts.cluster
     via, why = choose_workload(job, target)
-    planned_via = via if via in WORKLOADS else "job"  # notes refuse the unknown kind, and the rest is planned
+    # an unknown kind is refused in the notes, and the rest is planned with a Job
+    planned_via = via if via in WORKLOADS else "job"
     place = planned_supervisor(job, target, cluster, planned_via)
     mounts = plan_mounts(job, target, cluster)
     shape = _shape(job, target, facts, run_id, planned_via, mounts, is_inside=place.is_in_cluster)
@@ -96,9 +97,9 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
 
 
 def choose_workload(job: Job, target: KubernetesTarget) -> tuple[str, str]:
-    """The kind of object that the job gets there, and why so.
+    """Returns the workload kind of a job, and the reason.
 
-    A Job unless another kind is asked for: of a Job alone, the loss of a pod keeps the others.
+    The default is a Job, the only kind that keeps the other pods when one is lost.
     """
     if job.kubernetes.via != "auto":
         return job.kubernetes.via, "kubernetes.via of the job"
@@ -112,7 +113,7 @@ def choose_workload(job: Job, target: KubernetesTarget) -> tuple[str, str]:
 
 
 def planned_supervisor(job: Job, target: KubernetesTarget, cluster: Cluster | None, via: str) -> SupervisorPlace:
-    """Where the supervisor of the run of a job, of this workload kind, runs."""
+    """Returns where the supervisor of a job's run with this workload kind will run."""
     if cluster is None:
         return SupervisorPlace(False, "the cluster does not answer")
     needs = supervisor_needs(WORKLOADS[via], is_queued=job.queue is not None)
@@ -164,13 +165,15 @@ def _shape(
 
 
 def _runtimes(facts: Facts) -> Runtimes:
-    """The runtime that the job names, as far as it is known."""
+    """Returns the runtime that the job names, as far as it is known."""
     seen = facts.cluster.runtimes if facts.cluster is not None else None
     return seen or Runtimes(None)
 
 
 def _code_source(target: KubernetesTarget, code: CodeFacts) -> str:
-    """Where the code is stored that objects cannot carry; empty where they can, or the target names no store."""
+    """Returns the store address for code that is too large for objects; empty if it fits, or the target names
+    no store.
+    """
     if target.storage is None or num_pieces(code.num_packed_bytes) <= MAX_PIECES:
         return ""
     return f"{target.storage.rstrip('/')}/code/{code.digest}.tar.gz"
@@ -188,7 +191,7 @@ def _output_dir(shape: Shape, job: Job) -> str:
 def _nodes(
     shape: Shape, job: Job, target: KubernetesTarget, code: CodeFacts, data_paths: Mapping[str, str]
 ) -> NodeTemplate:
-    """The template from which the node specs of each attempt are made."""
+    """Returns the template from which the node specs of each attempt are created."""
     procs, num_nodes = shape.procs_per_node, job.nodes.max
     nodes = remote_nodes(
         job,
@@ -217,7 +220,7 @@ def _nodes(
 
 
 def _cluster_step(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, why: str) -> ClusterStep:
-    """Where the objects are created, and facts for commands on the run that its objects do not have."""
+    """Returns the step with the cluster, the namespace, and facts for later commands that no object contains."""
     results, of_runtime = job.kubernetes.results, shape.runtime is not None
     return ClusterStep(
         f"{why}: {WORKLOADS[shape.via].api} in namespace {shape.namespace} of context {target.context}",
@@ -235,7 +238,7 @@ def _cluster_step(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
 
 
 def _object_steps(objects: RunObjects, shape: Shape, job: Job, code: CodeFacts) -> Iterator[Step]:
-    """The objects that every run has, in the order in which they are created."""
+    """Yields steps for the objects that every run has, in the order of their creation."""
     run_id, num = shape.run_id, len(objects.pieces)
     how = f"to {shape.code_source}" if shape.code_source else f"in {num or 'no'} piece{'' if num == 1 else 's'}"
     yield ObjectStep(f"make ConfigMap {run_id}, which owns all others", objects.owner_config_map)
@@ -273,5 +276,5 @@ def _supervisor_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def _named(made: Manifest) -> str:
-    """`ConfigMap digits-7f3k2`."""
+    """Returns kind and name of an object, such as `ConfigMap digits-7f3k2`."""
     return f"{made['kind']} {made['metadata']['name']}"

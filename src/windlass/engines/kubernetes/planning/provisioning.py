@@ -41,7 +41,7 @@ class Provisioning:
 def plan_provisioning(
     job: Job, target: KubernetesTarget, cluster: Cluster | None, prices: Table | None, pods: Json
 ) -> Provisioning:
-    """Matches node pools with the pods of a run. `pods` is their spec; empty if it is not known."""
+    """Plans node provisioning for the pods of a run. `pods` is their spec; empty if it is not known."""
     pools = matches(cluster.node_pools or (), pods) if cluster is not None and pods else ()
     taints = cluster.taints if cluster is not None else None
     return Provisioning(
@@ -52,7 +52,7 @@ def plan_provisioning(
 
 
 def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator[Step]:
-    """The step that shows matching NodePools and instance types, with prices."""
+    """Yields the step that lists matching NodePools and instance types, with prices."""
     fit = [pool for pool in pools if not pool.mismatch]
     if fit:
         shown = "; or ".join(_text(pool, target) for pool in fit[:MAX_POOLS])
@@ -62,7 +62,7 @@ def _steps(pools: Iterable[NodePoolMatch], target: KubernetesTarget) -> Iterator
 
 
 def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
-    """A warning if no NodePool matches the pods. Existing nodes may suffice, and NodePools may be changed."""
+    """Yields a warning if no NodePool matches the pods. Existing nodes may suffice, and NodePools may be changed."""
     if pools and all(pool.mismatch for pool in pools):
         why = "; ".join(f"NodePool {pool.name}: {pool.mismatch[0]}" for pool in pools[:MAX_POOLS])
         more = f"; and {len(pools) - MAX_POOLS} more" if len(pools) > MAX_POOLS else ""
@@ -73,7 +73,7 @@ def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
 
 
 def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """A warning if every node has a taint that the pods do not tolerate, and no NodePool matches them."""
+    """Yields a warning if every node has a taint that the pods do not tolerate, and no NodePool matches them."""
     found = [taint_not_tolerated(one, pods) for one in taints or ()]
     kept = [taint for taint in found if taint is not None]
     if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
@@ -88,7 +88,9 @@ def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Ite
 
 
 def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """Warnings about NodePools that end pods in spite of do-not-disrupt, or delete nodes that a restart needs."""
+    """Yields warnings about NodePools that end pods in spite of do-not-disrupt, or delete nodes that a restart
+    needs.
+    """
     for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
         found = [pool.ends_pods] if pool.ends_pods else []
         if pool.empty_for and job.restarts.max:
@@ -107,7 +109,7 @@ def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note
 
 
 def _node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
-    """The instance type of the job's nodes, where only one can serve it."""
+    """Returns the instance type of the job's nodes if only one type can serve it, else None."""
     types = [job.resources.instance] if job.resources.instance is not None else []
     fit = [pool for pool in pools if not pool.mismatch]
     if not types and all(pool.types for pool in fit):
@@ -116,7 +118,7 @@ def _node_type(job: Job, pools: Iterable[NodePoolMatch]) -> str | None:
 
 
 def _price(job: Job, pools: tuple[NodePoolMatch, ...], target: KubernetesTarget, table: Table | None) -> Price | None:
-    """The price of a plan: the target's own, else the list price where the target names its region."""
+    """Returns the price of a plan: the target's price, or else the list price if the target names its region."""
     num_nodes, spares = job.nodes.max, job.kubernetes.spares
     kind = _node_type(job, pools)
     per_hour = target.prices.get(kind or "", target.price_per_hour)
@@ -134,6 +136,6 @@ def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
 
 
 def _pool(pool: NodePoolMatch, target: KubernetesTarget) -> NodePool:
-    """The same as a value of a plan."""
+    """Returns the matching NodePool as a value of a plan."""
     prices = {one: target.prices[one] for one in pool.types if one in target.prices}
     return NodePool(pool.name, tuple(pool.types), tuple(pool.capacity_types), tuple(pool.others), prices)

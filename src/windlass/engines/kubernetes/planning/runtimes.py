@@ -1,6 +1,6 @@
-"""The training runtime that a job names: reads it from the cluster, and notes what keeps a run from using it.
+"""Reads the training runtime that a job names, and reports what keeps a run from using it.
 
-Pure but for `read_runtimes`, which asks the cluster.
+Pure, except `read_runtimes`, which sends requests to the cluster.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 KINDS: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
-"""The namespace's own come first."""
+"""Kinds of runtimes; the namespace's own precede those of the cluster."""
 GRACE_SECONDS: Final = 30
-"""The default termination grace period of a pod."""
+"""Default termination grace period of a pod, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +35,25 @@ class Runtimes:
     """The runtime that a job names, as found in a cluster."""
 
     names: tuple[str, ...] | None
-    """The names of all runtimes; None if the login may not list them."""
+    """Names of all runtimes; None if the login may not list them."""
     found: Json | None = None
-    """The one that is named, as the API server has it, with its kind."""
+    """Manifest of the named runtime from the API server, with its kind; None if it was not found."""
     patching: Patching | None = None
-    """How a TrainJob overrides it there; None where the installed version cannot."""
+    """How a TrainJob overrides the runtime; None if the installed version of Trainer cannot."""
 
     @property
     def image(self) -> str:
-        """The image of the training container; empty if it has none, or the runtime is not known."""
+        """Image of the training container; empty if it has none, or the runtime is not known."""
         return str(((self.found and container_of(self.found)) or {}).get("image", ""))
 
     @property
     def tolerations(self) -> tuple[Manifest, ...]:
-        """The tolerations of the training pods; empty if the runtime is not known."""
+        """Tolerations of the training pods; empty if the runtime is not known."""
         return () if self.found is None else tuple(pod_of(self.found).get("tolerations", ()))
 
 
 def read_runtimes(client: Client, name: str, kind: str | None) -> Runtimes:
-    """Look for a runtime in the namespace, then in the cluster, unless its kind is given. Raises EngineError."""
+    """Looks for a runtime in the namespace and then in the cluster, or only for the given kind. Raises EngineError."""
     kinds = (kind,) if kind is not None else KINDS
     with ThreadPoolExecutor(3) as pool:
         schema = pool.submit(_schema, client)
@@ -66,11 +66,11 @@ def read_runtimes(client: Client, name: str, kind: str | None) -> Runtimes:
 
 
 def _listed(client: Client, kind: str) -> list[Json] | None:
-    """The objects of a kind; None if the login may not list them."""
+    """Lists the objects of a kind; returns None if the login may not list them."""
     try:
         return list(client.find(API, kind)["items"])
     except Refused as error:
-        if error.status == 404:  # not served: the plan has a note on that already
+        if error.status == 404:  # the kind is not served, for which the plan has a note already
             return []
         if error.status == 403:
             return None
@@ -78,7 +78,7 @@ def _listed(client: Client, kind: str) -> list[Json] | None:
 
 
 def _schema(client: Client) -> Json:
-    """The OpenAPI schema of a TrainJob's spec, which every login may read; empty if it is not served."""
+    """Reads the OpenAPI schema of a TrainJob's spec, which every login may read; empty if it is not served."""
     document = unless_absent(lambda: client.call("GET", f"/openapi/v3/apis/{API}")) or {}
     for schema in document.get("components", {}).get("schemas", {}).values():
         if any(one.get("kind") == "TrainJob" for one in schema.get("x-kubernetes-group-version-kind", ())):
@@ -88,7 +88,7 @@ def _schema(client: Client) -> Json:
 
 
 def runtime_of(name: str | None, kind: str | None, seen: Runtimes | None) -> Runtime | None:
-    """The runtime for a plan; for one that this login may not read, with defaults."""
+    """Returns the runtime for a plan, with defaults if the login may not read it."""
     if name is None:
         return None
     found = seen.found if seen is not None else None
@@ -98,7 +98,7 @@ def runtime_of(name: str | None, kind: str | None, seen: Runtimes | None) -> Run
 
 
 def training(runtime: Json) -> Json:
-    """The job of the training in a runtime; empty where it has none."""
+    """Returns the replicated job of a runtime that trains; empty if it has none."""
     for job in runtime["spec"].get("template", {}).get("spec", {}).get("replicatedJobs", ()):
         if job.get("template", {}).get("metadata", {}).get("labels", {}).get(STEP) == "trainer":
             found: Json = job
@@ -107,18 +107,18 @@ def training(runtime: Json) -> Json:
 
 
 def pod_of(runtime: Json) -> Json:
-    """The spec of the pods that train."""
+    """Returns the spec of the training pods."""
     found: Json = training(runtime).get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
     return found
 
 
 def container_of(runtime: Json) -> Json | None:
-    """The container that trains."""
+    """Returns the training container, or None."""
     return next((one for one in pod_of(runtime).get("containers", ()) if one.get("name") == NODE), None)
 
 
 def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
-    """Reasons why no run can use a runtime, each with a fix."""
+    """Yields reasons why no run can use a runtime, each with a fix."""
     job = training(runtime)
     jobs = runtime["spec"].get("template", {}).get("spec", {})
     if not job or job["name"] != NODE:
@@ -147,7 +147,7 @@ def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
 
 
 def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
-    """Findings on `kubernetes.runtime`."""
+    """Yields notes on `kubernetes.runtime`."""
     name, kind = job.kubernetes.runtime, job.kubernetes.runtime_kind
     if name is None:
         if kind is not None:
@@ -206,7 +206,7 @@ def _against(job: Job, runtime: Json, seen: Runtimes) -> Iterator[Note]:
 
 
 def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[str, str]]:
-    """Fields of the job that its TrainJob cannot express."""
+    """Yields fields of the job that its TrainJob cannot express, each with a fix."""
     if job.secrets:
         yield f"secrets ({', '.join(job.secrets)})", f"name them in envFrom of the runtime's container {NODE}"
     if job.priority is not None and pod_of(runtime).get("priorityClassName") != job.priority:
@@ -224,7 +224,7 @@ def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[
 
 
 def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[Note]:
-    """Differences from a run that brings its own runtime."""
+    """Yields notes on differences from a run that brings its own runtime."""
     if job.image is None and not (container_of(runtime) or {}).get("image"):
         yield blocker("runtime-image", f"{called}: its container {NODE} has no image", "set image:")
     given = pod_of(runtime).get("terminationGracePeriodSeconds", GRACE_SECONDS)

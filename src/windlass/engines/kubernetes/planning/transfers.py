@@ -30,40 +30,41 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MAX_SETS: Final = 12
-"""The report on so many data sets fits into the 4 KiB of a pod's termination message."""
+"""Maximum number of staged data sets: the report on them must fit into the 4 KiB of a pod's termination message."""
 OUTPUTS_MAX: Final = 1 << 30
-"""Default limit of outputs that are collected, in bytes."""
+"""Default limit of collected outputs, in bytes."""
 KEEPS_PODS: Final = ("job", "jobset")
-"""Workloads whose pods may wait until their outputs are collected: operators of the others end pods by themselves."""
+"""Workload kinds whose pods can wait until their outputs are collected; the operators of the others end pods by
+themselves."""
 NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """How the files of a run are moved, and where its ranks find their data."""
+    """Transfers of a run's files, and the paths at which its ranks find their data."""
 
     before: tuple[Step, ...]
-    """Before the first attempt: data sets are staged."""
+    """Steps before the first attempt, which stage data sets."""
     after: tuple[Step, ...]
-    """After the last attempt: outputs are uploaded from the claim of the results, or collected by the supervisor."""
+    """Steps after the last attempt: outputs are uploaded from the results claim, or collected by the supervisor."""
     data_paths: Mapping[str, str]
-    """By data set, its path in the pods, or the address of its source."""
+    """Path of each data set in the pods, or the address of its source."""
 
 
 def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
-    """The claim in which the data sets of a job are staged; None where none is, or none is named."""
+    """Returns the claim in which the data sets of a job are staged; None if none are staged, or no claim is named."""
     return (job.kubernetes.data or target.data) if _staged(job) else None
 
 
 def outputs_max(job: Job, via: str) -> int:
-    """Limit of the outputs that are collected from the pods, in bytes; 0 if none are collected."""
+    """Returns the limit in bytes of outputs that are collected from the pods; 0 if none are collected."""
     if job.kubernetes.results is not None or via not in KEEPS_PODS:
         return 0
     return OUTPUTS_MAX if job.kubernetes.outputs_max is None else job.kubernetes.outputs_max
 
 
 def _staged(job: Job) -> list[Data]:
-    """The data sets that are staged in a claim."""
+    """Returns the data sets that are staged in a claim."""
     return [data for data in job.data if data.is_staged]
 
 
@@ -83,7 +84,7 @@ def _data_path(shape: Shape, data: Data) -> str:
 
 
 def _staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Step]:
-    """The claim, the transfer program, and the Job that stages data sets before the first attempt."""
+    """Yields steps for the claim, the transfer program, and the Job that stages data sets before the first attempt."""
     claim = wanted_claim(job, target)
     is_there = claim is not None and cluster is not None and cluster.has_claim(claim.claim)
     if claim is not None and claim.size is not None and not is_there:
@@ -128,8 +129,9 @@ def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
-    """The step that copies the outputs from the pods after the last attempt."""
-    from windlass.spec.units import format_size  # the supervisor in the cluster has no `spec`
+    """Yields the step that copies the outputs from the pods after the last attempt."""
+    # imported here, because the supervisor in the cluster has no `spec` package
+    from windlass.spec.units import format_size
 
     if most := outputs_max(job, shape.via):
         yield CollectStep(
@@ -141,7 +143,7 @@ def _collect_steps(shape: Shape, job: Job) -> Iterator[Step]:
 
 
 def lost_notes(job: Job, via: str) -> Iterator[Note]:
-    """Warnings about outputs and checkpoints that are deleted with the pods."""
+    """Yields warnings about outputs and checkpoints that are deleted with the pods."""
     if job.kubernetes.results is not None:
         return
     has_checkpoints, keep = job.checkpoint.folder is None, "write kubernetes: {results: {size: 20GiB}} or {claim: NAME}"
@@ -154,7 +156,7 @@ def lost_notes(job: Job, via: str) -> Iterator[Note]:
 
 
 def transfer_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
-    """Problems with data sets and outputs on this cluster."""
+    """Yields problems with data sets and outputs on this cluster."""
     for data in job.data:
         yield from _data_notes(data, job, target)
     yield from _image_notes(job, target)
@@ -205,7 +207,7 @@ def _data_notes(data: Data, job: Job, target: KubernetesTarget) -> Iterator[Note
 
 
 def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
-    """A note if the image of the transfer pods needs obstore."""
+    """Yields a note if the image of the transfer pods needs obstore."""
     addresses = [data.source for data in _staged(job)] + ([job.outputs.to] if job.outputs.to is not None else [])
     if found := [one for one in addresses if needs_obstore(one)]:
         of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
@@ -215,7 +217,7 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
 
 
 def _destination(shape: Shape, job: Job) -> str:
-    """The address to which outputs are uploaded; empty if they are not uploaded."""
+    """Returns the address to which outputs are uploaded; empty if they are not uploaded."""
     if job.outputs.to is None or job.outputs.scheme not in REACHED:
         return ""
     return f"{job.outputs.to.rstrip('/')}/{shape.run_id}/"
