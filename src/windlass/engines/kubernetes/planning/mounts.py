@@ -65,8 +65,7 @@ def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
 
 
 def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None) -> tuple[Way | None, str]:
-    """Returns the best method to mount a data set, and the reason; None if no method works, with the reason why it
-    would be needed.
+    """Returns the best method to mount a data set, or None if none works; and the reason for the preferred method.
 
     `drivers` are the CSI drivers of the cluster; None (unknown) counts all as installed.
     """
