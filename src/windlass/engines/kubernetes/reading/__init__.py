@@ -1,1 +1,1 @@
-"""What a cluster reports: informers, logs, queues, nodes, preflight checks, diagnosis."""
+"""Reads the state of a cluster: informers, logs, queues, nodes, preflight checks, diagnosis."""

@@ -1,8 +1,8 @@
-"""Admission of one attempt by Kueue: its state, and why it is pending or was evicted. Pure.
+"""Reads Kueue's state of one attempt: whether it is admitted, and why it is pending or was evicted. Pure.
 
-Kueue makes a Workload for each object that names a queue, and suspends that object until it is admitted. From 0.18 on a
-Workload has a reason for which it waits (kueue KEP-10852); older versions report only `Pending` and a message, from
-which the same reason is read. Messages and conditions are those of kueue 0.15 to 0.19.
+Kueue creates a Workload for each object with a queue name, and suspends that object until it is admitted. From 0.18 on,
+a Workload has the reason why it waits (kueue KEP-10852); older versions report only `Pending` and a message, from which
+this module derives the same reason. Messages and conditions are those of kueue 0.15 to 0.19.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from windlass.runs.events import Event, QueueChanged, entries, of_newest_attempt
 
 GROUP: Final = "kueue.x-k8s.io"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
-"""Of a Workload: the object that it stands for."""
+"""Label of a Workload with the uid of the object for which it was created."""
 UNNAMED: Final = ("Pending", "Inadmissible", "Waiting", "")
-"""Reasons of versions that report why in a message alone."""
+"""Reasons of versions that explain the cause only in a message."""
 WAITS: Final = ("waiting", "requeued")
 MAX_MESSAGE: Final = 1500
 
@@ -44,14 +44,14 @@ _MEANINGS: Final = (
     (r"allows to fit only|topology \S+ doesn't allow", "TopologyPlacementFailed"),
     (r"untolerated taint|doesn't match node affinity|flavor \S+ not found", "NoMatchingFlavor"),
 )
-"""Messages of older versions and the reasons of newer ones; the first counts. A flavor that is in use comes before
-those that do not fit: it is the one to wait for."""
+"""Messages of older versions with the equivalent reasons of newer ones; the first match counts. A flavor whose quota is
+in use comes before flavors that do not fit, since the workload waits for the former."""
 _SHORT: Final = re.compile(
     r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
     r"borrowing limit for (\S+) in flavor \S+ exceeded"
 )
 NOT_SEEN: Final = "the workload with UID "
-"""How a workload is called that may not be read."""
+"""Description of a Workload that the user may not read."""
 _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
 
 
@@ -59,18 +59,18 @@ _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobU
 
 
 def is_suspended(owner: Json) -> bool:
-    """Whether the owner object of the pods is suspended; which field that is depends on its kind."""
+    """Whether the owner object of the pods is suspended; the field depends on its kind."""
     spec = owner.get("spec", {})
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
 def queue_of(owner: Json) -> str:
-    """The LocalQueue that it names; empty where it names none."""
+    """Returns the name of the LocalQueue in an object's labels; empty if there is none."""
     return str(owner["metadata"].get("labels", {}).get(layout.QUEUE_LABEL, ""))
 
 
 def workload_of(owner: Json, workloads: Iterable[Json]) -> Json | None:
-    """The Workload that stands for it; the newest where there are several."""
+    """Returns the newest Workload that Kueue created for an owner object, or None."""
     meta = owner["metadata"]
     found = [
         one
@@ -90,10 +90,10 @@ def queue_status(
     local_queues: Sequence[Json] | None = None,
     cluster_queue: Json | None = None,
 ) -> QueueStatus | None:
-    """What Kueue reports of `owner`; None where no queue has to do with it.
+    """Returns Kueue's status of `owner`, or None if it uses no queue.
 
-    `workloads` and `local_queues` are those that may be read, `cluster_queue` that of its queue; None where these may
-    not be read.
+    `workloads` and `local_queues` are the readable ones, `cluster_queue` is the ClusterQueue of the owner's queue; None
+    if the user may not read them.
     """
     workloads, namespace = list(workloads), owner["metadata"].get("namespace")
     here = None if local_queues is None else [one for one in local_queues if one["metadata"]["namespace"] == namespace]
@@ -121,7 +121,7 @@ def queue_status(
 
 
 def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | None:
-    """Why Kueue has suspended `owner` again, also where it waits anew by now; None where it reports no reason."""
+    """Returns why Kueue suspended `owner` again, even if it waits anew by now; None if Kueue reports no reason."""
     workloads = list(workloads)
     seen, workload = queue_status(owner, workloads), workload_of(owner, workloads)
     if seen is None or workload is None or not is_true(workload, "Evicted"):
@@ -131,32 +131,34 @@ def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | Non
 
 
 def is_deactivated(seen: QueueStatus) -> bool:
-    """Whether a Workload was evicted since it is not active any more: `Deactivated` by an administrator, or
-    `DeactivatedDueTo…` by Kueue itself, such as after its maximum execution time."""
+    """Whether a Workload was evicted because it was deactivated: `Deactivated` by an administrator, or
+    `DeactivatedDueTo…` by Kueue itself, such as after its maximum execution time.
+    """
     return seen.state == "evicted" and seen.reason.startswith("Deactivated")
 
 
 def reason_in(message: str) -> str:
-    """The reason of newer versions for a message of older ones; empty for one that is not known."""
+    """Returns the reason of newer versions for a message of older ones; empty for an unknown message."""
     return next((reason for pattern, reason in _MEANINGS if re.search(pattern, message)), "")
 
 
 def lacking(message: str) -> tuple[str, ...]:
-    """The resources with insufficient quota, from a message of Kueue."""
+    """Returns the resources with insufficient quota, parsed from a message of Kueue."""
     return tuple(dict.fromkeys(found[1] or found[2] for found in _SHORT.finditer(message)))
 
 
 def inactive(queue: Json) -> str:
-    """Why a LocalQueue or ClusterQueue admits nothing, as Kueue reports it; empty where it is active."""
+    """Returns why a LocalQueue or ClusterQueue admits nothing, as Kueue reports it; empty if it is active."""
     active = condition(queue, "Active")
     return str(active.get("message") or active.get("reason")) if active.get("status") == "False" else ""
 
 
 def _state(workload: Json, local: Json | None, cluster_queue: Json | None) -> tuple[str, str, str]:
-    """How far a Workload is, why, and Kueue's message on that."""
+    """Returns the state of a Workload, the reason, and Kueue's message."""
     if is_true(workload, "Finished"):
         return "finished", *_said(workload, "Finished")
-    is_off = workload["spec"].get("active") is False  # Kueue calls it an eviction also of one that only waited
+    # Kueue also reports an eviction for a deactivated Workload that only waited.
+    is_off = workload["spec"].get("active") is False
     if is_true(workload, "Evicted") and not is_true(workload, "Requeued") and not is_off:
         return "evicted", *_said(workload, "Evicted")
     if is_true(workload, "Admitted"):
@@ -172,13 +174,16 @@ def _why_waiting(workload: Json, local: Json | None, cluster_queue: Json | None)
     if is_true(workload, "QuotaReserved"):
         return "UnsatisfiedAdmissionChecks", _checks(workload)
     if reason in UNNAMED:
-        is_old = message in ("", _said(workload, "Evicted")[1])  # it was not evaluated since
+        # Kueue has not evaluated the Workload since its eviction.
+        is_old = message in ("", _said(workload, "Evicted")[1])
         reason = "PendingEvaluation" if is_old else reason_in(message) or "Pending"
     return _why_inactive(message, local, cluster_queue) if reason == "Suspended" else (reason, message)
 
 
 def _why_inactive(message: str, local: Json | None, cluster_queue: Json | None) -> tuple[str, str]:
-    """Kueue calls a queue inactive also where it was not stopped, and what it refers to does not exist."""
+    """Returns reason and message for an inactive queue. Kueue also calls a queue inactive if an object that it refers
+    to does not exist.
+    """
     if any((queue or {}).get("spec", {}).get("stopPolicy", "None") != "None" for queue in (local, cluster_queue)):
         return "Suspended", message
     if cluster_queue is not None and (why := inactive(cluster_queue)):
@@ -187,7 +192,7 @@ def _why_inactive(message: str, local: Json | None, cluster_queue: Json | None) 
 
 
 def _checks(workload: Json) -> str:
-    """The admission checks that have not been passed."""
+    """Returns the admission checks that have not passed, as text."""
     return "; ".join(
         f"{one['name']} is {one['state']}" + (f": {one['message']}" if one.get("message") else "")
         for one in workload.get("status", {}).get("admissionChecks", ())
@@ -196,13 +201,13 @@ def _checks(workload: Json) -> str:
 
 
 def _preemptor(workload: Json, known: Iterable[Json]) -> str:
-    """For which it was preempted: by name where that one may be read, else as Kueue reports."""
+    """Returns the workload that preempted this one: its name if the user may read it, else Kueue's description."""
     if not is_true(workload, "Preempted"):
         return ""
     found = _PREEMPTOR.search(_said(workload, "Preempted")[1])
     if found is None:
         return ""
-    # A Workload may have been recreated by now, for the same object.
+    # The preempting Workload may have been recreated by now for the same object.
     named = next((one for one in known if {found[1], found[2]} & {uid_of(one), *_owners(one)}), None)
     here = workload["metadata"]["namespace"]
     return called(named, here) if named is not None else f"{NOT_SEEN}{found[1]}"
@@ -221,7 +226,7 @@ def _said(found: Json, kind: str) -> tuple[str, str]:
 
 
 def called(workload: Json, namespace: str) -> str:
-    """What a Workload stands for: `Job digits-7f3k2-1`, `Job b/other` in another namespace."""
+    """Describes the object of a Workload: `Job digits-7f3k2-1`, or `Job b/other` in another namespace."""
     meta = workload["metadata"]
     ref = next(iter(meta.get("ownerReferences", ())), {"kind": "Workload", "name": meta["name"]})
     place = "" if meta["namespace"] == namespace else f"{meta['namespace']}/"
@@ -229,23 +234,23 @@ def called(workload: Json, namespace: str) -> str:
 
 
 def cluster_queue_of(workload: Json, local: Json | None) -> str:
-    """Where its quota is, or would be; empty where that may not be known."""
+    """Returns the ClusterQueue with the quota for a Workload; empty if it is unknown."""
     admission = workload.get("status", {}).get("admission") or {}
     return str(admission.get("clusterQueue") or (local or {}).get("spec", {}).get("clusterQueue", ""))
 
 
 def priority_of(workload: Json) -> int:
-    """What queues order it by."""
+    """Returns the priority of a Workload in its queue."""
     return int(workload["spec"].get("priority") or 0)
 
 
 def created(workload: Json) -> str:
-    """When it was made; as text it sorts."""
+    """Returns the creation timestamp of a Workload, whose text order is the order in time."""
     return str(workload["metadata"].get("creationTimestamp", ""))
 
 
 def uid_of(workload: Json) -> str:
-    """Its uid."""
+    """Returns the uid of a Workload."""
     return str(workload["metadata"].get("uid", ""))
 
 
@@ -253,12 +258,12 @@ def uid_of(workload: Json) -> str:
 
 
 def event_of(seen: QueueStatus, *, is_again: bool) -> QueueChanged:
-    """What the record has of it; `is_again`: an attempt before was admitted."""
+    """Returns the event that records a queue status; `is_again` means that an earlier attempt was admitted."""
     reported = {name: value for name in QueueChanged.fields() if (value := getattr(seen, name))}
     return QueueChanged(**reported | {"state": "requeued"} if is_again and seen.state == "waiting" else reported)
 
 
 def recorded(events: Iterable[Event]) -> QueueStatus | None:
-    """What the queue reported last of the newest attempt, by the record."""
+    """Returns the last recorded queue status of the newest attempt."""
     found = list(entries(of_newest_attempt(events), QueueChanged))
     return QueueStatus.from_json(found[-1].to_json()).replace(lacking=lacking(found[-1].message)) if found else None

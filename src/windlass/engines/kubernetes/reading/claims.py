@@ -1,8 +1,8 @@
-"""Which nodes are provisioned for the pods of an attempt, and how far each is: NodeClaims and events. Pure.
+"""Determines the nodes that are provisioned for the pods of an attempt, from NodeClaims and events. Pure.
 
-For which pods a node is provisioned, only events report: Karpenter nominates a pod for a NodeClaim, Cluster Autoscaler
-names the node group that it scales up. How far a node is, only the conditions of its NodeClaim report. Reasons and
-conditions are those of karpenter 1.14 and cluster-autoscaler 1.34.
+Only events relate a node that is being provisioned to a pod: Karpenter nominates a pod for a NodeClaim, and Cluster
+Autoscaler names the node group that it scales up. Only the conditions of a NodeClaim show the progress of a node.
+Reasons and conditions are those of karpenter 1.14 and cluster-autoscaler 1.34.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ SCALED_UP: Final = "TriggeredScaleUp"
 FAILED: Final = "FailedScheduling"
 REFUSED: Final = "NotTriggerScaleUp"
 OF_CLAIMS: Final = ("InsufficientCapacityError", "NodeClassNotReady", "UnregisteredTaintMissing")
-"""Reasons of events of a NodeClaim that explain why it has no node."""
+"""Reasons of NodeClaim events that explain why it has no node."""
 STEPS: Final = (("Launched", "launched"), ("Registered", "registered"), ("Initialized", "initialized"))
-"""Conditions of a NodeClaim in the order in which they become true, and the state that each means."""
+"""Conditions of a NodeClaim in the order in which they become true, with the state that each indicates."""
 STATES: Final = ("asked", *(state for _, state in STEPS))
 FINAL: Final = ("initialized", "gone")
 LATE_SECONDS: Final = 60.0
-"""A step that takes longer is reported once more, with its reason."""
+"""Seconds after which an unfinished step is reported once more, with its reason."""
 MAX_MESSAGE: Final = 1500
 _GROUP: Final = re.compile(r"\{?([\w./:-]+) (\d+)->(\d+)(?: \(max: (\d+)\))?\}?")
 Answers = Mapping[str, Sequence[Json]]
-"""Objects by kind: `claims`, `refused` and `of claims` (events), `pools`; a kind that may not be listed is absent."""
+"""Objects by kind: `claims`, `refused` and `of claims` (events), `pools`; kinds that the user may not list are
+missing."""
 
 
 def newest_events(events: Iterable[Json], pods: Collection[str]) -> dict[str, Json]:
-    """By pod, the last event of a node autoscaler on it; the scheduler has an event of the same reason as Karpenter."""
+    """Returns by pod its newest event from a node autoscaler. The scheduler emits an event with the same reason as
+    Karpenter; it is skipped.
+    """
     found: dict[str, Json] = {}
     for event in sorted(events, key=event_time):
         about, reason = event.get("involvedObject", {}), event.get("reason")
@@ -49,7 +52,7 @@ def newest_events(events: Iterable[Json], pods: Collection[str]) -> dict[str, Js
 
 
 def provisioned_by(event: Json, now: float) -> list[NodeClaimStatus]:
-    """The NodeClaim that a pod was nominated for, or the node groups that are scaled up for it."""
+    """Returns the NodeClaim for which a pod was nominated, or the node groups that are scaled up for it."""
     if event["reason"] == NOMINATED and (claim := re.search(r"nodeclaim/([\w.-]+)", _message(event))):
         return [NodeClaimStatus(claim[1], seconds=max(0.0, now - seconds_of(event_time(event), now)))]
     groups = _GROUP.findall(_message(event)) if event["reason"] == SCALED_UP else ()
@@ -67,10 +70,10 @@ def provisioned(
     known: Sequence[NodeClaimStatus],
     now: float,
 ) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:
-    """The nodes that are provisioned for these pods, which wait or have waited, and the reports on pods without one.
+    """Returns the nodes that are provisioned for these pods, and reports on pods without a node.
 
-    `events` are those of the namespace, `known` are nodes from an earlier call. Also a node that a pod was placed on is
-    one of them, if it was not ready or was asked for after the pod.
+    `events` are the events of the namespace, `known` are nodes from an earlier call. The node of a scheduled pod is
+    included if it was not ready, or was requested after the pod was created.
     """
     last = newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
     claims = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
@@ -104,7 +107,9 @@ def provisioned(
 
 
 def _failures(answers: Answers, claims: Sequence[NodeClaimStatus], since: str) -> list[ObjectReport]:
-    """Why NodeClaims failed: of these, and of others of their NodePools, which Karpenter makes in place of them."""
+    """Returns the failures of these NodeClaims, and of others in their NodePools, which Karpenter creates to replace
+    them.
+    """
     names, pools = {one.name for one in claims}, {one.name.rpartition("-")[0] for one in claims}
     found = []
     for event in sorted(answers.get("of claims", ()), key=event_time, reverse=True):
@@ -117,12 +122,12 @@ def _failures(answers: Answers, claims: Sequence[NodeClaimStatus], since: str) -
 
 
 def node_of(pod: Json) -> str:
-    """The node that a pod was placed on; empty where it has none."""
+    """Returns the name of the node to which a pod is assigned; empty if it has none."""
     return str(pod.get("spec", {}).get("nodeName") or "")
 
 
 def is_group(one: NodeClaimStatus) -> bool:
-    """Whether it stands for a node group that is scaled up, whose nodes cannot be distinguished."""
+    """Whether the status is that of a scaled-up node group, whose new nodes cannot be distinguished."""
     return " " in one.name
 
 
@@ -134,12 +139,14 @@ def _message(event: Json) -> str:
 
 
 def claim_status(claim: Json, nodes: Iterable[Json], now: float) -> NodeClaimStatus:
-    """How far a NodeClaim is at `now` (Unix seconds); a node that is not ready reports why itself."""
+    """Returns the current state of a NodeClaim; `now` is in Unix seconds. If its node is not ready, the reason is the
+    node's own.
+    """
     return steps(claim, nodes, now)[-1]
 
 
 def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatus]:
-    """The states that a NodeClaim has been in, each as it was then, and the one that it is in."""
+    """Returns all states that a NodeClaim has reached, ending with the current one."""
     status, labels = claim.get("status", {}), claim["metadata"].get("labels") or {}
     at = claim["metadata"].get("creationTimestamp")
     seen = NodeClaimStatus(
@@ -151,7 +158,7 @@ def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatu
         if one.get("status") != "True":
             found[-1] = _with_reason(found[-1], one, nodes)
             break
-        # What an instance is, is known from its launch; the name of its node, from its registration.
+        # The instance type is known after the launch, and the node name after the registration.
         seen = seen.replace(
             state=state,
             instance_type=labels.get(INSTANCE_LABEL, ""),
@@ -165,7 +172,7 @@ def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatu
 
 
 def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) -> NodeClaimStatus:
-    """With the reason why the next condition is not true; Karpenter's placeholders for `not yet` are ignored."""
+    """Adds the reason why the next condition is not true; Karpenter's placeholders for `not yet` are ignored."""
     reason, message = str(pending.get("reason") or ""), str(pending.get("message") or "").strip()[:MAX_MESSAGE]
     if reason in ("", "AwaitingReconciliation", "Unknown", pending.get("type")):
         return seen
@@ -181,18 +188,20 @@ def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) ->
 
 
 def event_of(seen: NodeClaimStatus) -> NodeProvisioning:
-    """What the record has of it; with the reason where the step is late."""
+    """Returns the event that records a node's state; it includes the reason only if the step is late."""
     shown = seen if is_late(seen) else seen.replace(reason="", message="")
     return NodeProvisioning(**{name: value for name in NodeProvisioning.fields() if (value := getattr(shown, name))})
 
 
 def is_late(seen: NodeClaimStatus) -> bool:
-    """Whether a node takes longer for a step than most do."""
+    """Whether the current step of a node takes longer than usual."""
     return seen.seconds > LATE_SECONDS
 
 
 def recorded(events: Iterable[Event], now: float, *, every_attempt: bool = False) -> tuple[NodeClaimStatus, ...]:
-    """The nodes provisioned for the newest attempt, or for any, each as last recorded; `now` is in Unix seconds."""
+    """Returns the last recorded state of each node provisioned for the newest attempt, or for every attempt; `now` is
+    in Unix seconds.
+    """
     found: dict[str, NodeClaimStatus] = {}
     for event in events if every_attempt else of_newest_attempt(events):
         if event.kind == NodeProvisioning.kind:
@@ -202,5 +211,5 @@ def recorded(events: Iterable[Event], now: float, *, every_attempt: bool = False
 
 
 def still_there(nodes: Sequence[NodeClaimStatus]) -> tuple[NodeClaimStatus, ...]:
-    """Of these nodes, the ones that are not deleted."""
+    """Returns those of these nodes that are not deleted."""
     return tuple(one for one in nodes if one.state != "gone" and not is_group(one))

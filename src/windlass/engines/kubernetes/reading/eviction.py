@@ -1,7 +1,8 @@
-"""Planned evictions: a drain or a node autoscaler ends a pod on purpose. Reads why, where Karpenter reports it.
+"""Reads why a pod was evicted on purpose, by a drain or a node autoscaler, if Karpenter reports the reason.
 
-The Eviction API sets the condition `DisruptionTarget` of the pod and gives no reason. Karpenter reports one as an event
-of the pod, a moment later: `Evicted`, or `Disrupted` where it deletes the pod since the time of its node is over.
+The Eviction API sets the condition `DisruptionTarget` of the pod without a specific reason. Karpenter reports one as an
+event of the pod a moment later: `Evicted`, or `Disrupted` if it deletes the pod because the lifetime of its node is
+over.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from windlass.engines.kubernetes.objects.quantity import condition, event_time, 
 from windlass.errors import EngineError
 
 BY_API: Final = "EvictionByEvictionAPI"
-"""Reason of the condition of a pod that was evicted by a request: a drain, Karpenter, Cluster Autoscaler."""
+"""Reason of the condition of a pod that was evicted through the API, such as by a drain, Karpenter or Cluster
+Autoscaler."""
 KARPENTER: Final = "by Karpenter: "
-"""With this begins the message of that condition once Karpenter's reason is known."""
+"""Prefix of the message of that condition once Karpenter's reason is known."""
 _REPORTS: Final = re.compile(r"Evicted pod(?:: (?P<why>.+))?|(?P<late>Deleting the pod to accommodate the termination)")
 MAX_EVENTS: Final = "50"
 
@@ -25,24 +27,26 @@ Pod = Mapping[str, Any]
 
 
 def is_planned(pod: Pod) -> bool:
-    """Whether the pod was evicted on purpose: its node is drained, replaced or saved."""
+    """Whether the pod was evicted on purpose, because its node is drained, replaced or removed."""
     return is_true(pod, "DisruptionTarget") and condition(pod, "DisruptionTarget").get("reason") == BY_API
 
 
 def is_unnamed(pod: Pod) -> bool:
-    """Whether Karpenter may have reported why this pod ends: it was evicted, or is deleted for no known reason."""
+    """Whether Karpenter may have reported why the pod ends: it was evicted, or is being deleted for an unknown
+    reason.
+    """
     return is_planned(pod) or ("deletionTimestamp" in pod["metadata"] and not is_true(pod, "DisruptionTarget"))
 
 
 def named(client: Client, pod: Pod) -> Pod:
-    """The pod, whose condition says why Karpenter has ended it, if it has; unchanged where that is not known."""
+    """Returns the pod with Karpenter's reason in its condition; unchanged if Karpenter reported none."""
     if not is_unnamed(pod):
         return pod
     meta = pod["metadata"]
     fields = f"involvedObject.kind=Pod,involvedObject.name={meta['name']},reason!=Killing"
     try:
         events = client.find("v1", "Event", fieldSelector=fields, limit=MAX_EVENTS)["items"]
-    except EngineError:  # it is evicted all the same
+    except EngineError:  # The pod counts as evicted even without the reason.
         return pod
     for event in sorted(events, key=event_time, reverse=True):
         found = _REPORTS.match(str(event.get("message") or ""))

@@ -1,7 +1,7 @@
-"""Informer: keeps the runs of a namespace up to date by one watch of each kind, however many runs there are.
+"""Informer: keeps the runs of a namespace up to date with one watch per kind, independent of the number of runs.
 
-A watch that ends, or whose connection breaks, continues from its last version. Only where the server no longer has that
-version (410 Gone) all is listed again.
+A watch that ends, or whose connection breaks, continues from its last version. Only if the server no longer has that
+version (410 Gone), all objects are listed again.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.engines.values import RunState
 
 WATCH_SECONDS: Final = 60
-"""How long one watch lasts; by then a dead connection is detected."""
+"""Duration of one watch in seconds, after which a dead connection is detected."""
 
 
 class Watched:
-    """The runs of a namespace, or one of them, as of now."""
+    """Current state of the runs of a namespace, or of one of them."""
 
     more_seconds = 5.0
-    """Between two requests for what the watches do not show, while anything is open."""
+    """Seconds between further requests for state that the watches do not show, while a run needs them."""
 
     def __init__(
         self, client: Client, run_id: str = "", state_of: Callable[[Seen], RunState] = lambda seen: seen.state("")
     ) -> None:
-        """Raises Refused, Unreachable: a list that is refused is reported at once."""
+        """Raises Refused, Unreachable: a refused list is reported at once."""
         self._client = client
         self._state_of = state_of
         self._run_id = run_id
@@ -49,16 +49,16 @@ class Watched:
         self._changed.set()
         for table in TABLES:
             background.start(_watch_of(table), functools.partial(self._turn, table), self._closed, client.health)
-        # What fails of these is no trouble: the watches notice where the cluster does not answer.
+        # Failures of these requests are not reported: the watches detect that the cluster does not respond.
         background.start("questions beside the watches", self._ask_more, self._closed, background.Health())
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stops all watches."""
         self._closed.set()
 
     @property
     def trouble(self) -> str | None:
-        """Why the cluster does not answer now."""
+        """Reason why the cluster does not respond now; None if it does."""
         failing = self._client.health.failing()
         return None if failing is None else failing[1].message
 
@@ -70,14 +70,17 @@ class Watched:
         return changed
 
     def runs(self) -> list[RunState]:
-        """All runs, newest first."""
+        """Returns all runs, newest first."""
         with self._lock:
             found = self._lists.runs(time.time())
         return [self._state_of(seen) for seen in found]
 
     def _turn(self, table: Table) -> bool:
-        """Apply changes until the server ends the watch; returns whether that is final. Raises Refused, Unreachable."""
-        if self.trouble is not None:  # a watch without events would not show for a minute that it works
+        """Applies changes until the server ends the watch; returns whether to stop watching. Raises Refused,
+        Unreachable.
+        """
+        # A watch without events would not show for a minute that the cluster responds again.
+        if self.trouble is not None:
             self._client.find(table.api, table.kind, table.selector(self._run_id), limit="1")
             self._note_answer(table)
         try:
@@ -114,7 +117,7 @@ class Watched:
         self._client.health.well(_watch_of(table))
 
     def _ask_more(self) -> bool:
-        """Ask, as long as anything is open that no watch shows; returns whether that is final."""
+        """Makes further requests while a run needs state that no watch shows; returns whether to stop."""
         if self._closed.wait(self.more_seconds):
             return True
         with self._lock:
@@ -126,9 +129,9 @@ class Watched:
         return False
 
     def _list(self, table: Table) -> None:
-        """List all again, since changes were missed."""
+        """Lists all objects of a kind again, since changes were missed."""
         fresh = ObjectLists(self._client.namespace)
-        with contextlib.suppress(Refused, Unreachable):  # asked again after the next watch that is refused
+        with contextlib.suppress(Refused, Unreachable):  # The list is requested again after the next refused watch.
             fill(fresh, self._client, table, self._run_id)
             with self._lock:
                 self._lists.take(table, fresh)

@@ -1,4 +1,4 @@
-"""Reads what Karpenter and Cluster Autoscaler report; objects that the login may not read are left out."""
+"""Reads the state of Karpenter and Cluster Autoscaler; objects that the user may not read are skipped."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.reading.claims import FAILED
 
 MOST: Final = "1000"
-"""Objects of a kind that are read."""
+"""Most objects of a kind that are read."""
 REFUSED: Final = f"reason={FAILED},source!=default-scheduler"
 OF_CLAIMS: Final = "involvedObject.kind=NodeClaim"
 EVENTS_OF_CLUSTER: Final = "default"
-"""The namespace of events on objects that are in no namespace."""
+"""Namespace of events on cluster-scoped objects."""
 
 
 def questions(client: Client, api: str) -> dict[str, Callable[[], Json]]:
-    """What to ask where pods have no node; `api` is Karpenter's, empty where there is none."""
+    """Returns the requests to make if pods have no node; `api` is Karpenter's API version, empty if it is not
+    installed.
+    """
     if not api:
         return {}
     return {
@@ -31,23 +33,20 @@ def questions(client: Client, api: str) -> dict[str, Callable[[], Json]]:
 
 
 def node_pools(client: Client) -> tuple[Json, ...] | None:
-    """The NodePools; None where there is no Karpenter, or they may not be listed. Raises EngineError."""
+    """Returns the NodePools; None if Karpenter is not installed or the user may not list them. Raises EngineError."""
     api = served(client, GROUP)
     found = items(lambda: client.find(api, "NodePool", limit=MOST)) if api else None
     return None if found is None else tuple(found)
 
 
 def autoscaler_status(client: Client) -> Json | None:
-    """The status of Cluster Autoscaler, of versions that write it as YAML. None where there is none.
-
-    Raises EngineError.
-    """
+    """Returns the status of a Cluster Autoscaler whose version writes it as YAML, or None. Raises EngineError."""
     found = unless_absent(lambda: client.within("kube-system").get("v1", "ConfigMap", "cluster-autoscaler-status"))
     return None if found is None else parsed_status(found)
 
 
 def parsed_status(found: Json) -> Json | None:
-    """The status in that ConfigMap; None where it is none that is known. Pure."""
+    """Returns the status in the autoscaler's ConfigMap, or None if its format is unknown. Pure."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

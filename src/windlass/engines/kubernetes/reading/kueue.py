@@ -1,4 +1,4 @@
-"""Reads what Kueue reports of the owner object of an attempt."""
+"""Reads Kueue's state of the owner object of an attempt."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from windlass.engines.kubernetes.reading.admission import (
 from windlass.errors import EngineError
 
 MOST: Final = "2000"
-"""Workloads of a namespace that are read."""
+"""Most Workloads of a namespace that are read."""
 
 
 def read(client: Client, owner: Json) -> QueueStatus | None:
-    """What Kueue reports of `owner`, as far as it may be read; None where no queue has to do with it.
-
-    Raises EngineError.
+    """Returns Kueue's status of `owner`, as far as the user may read it; None if it uses no queue. Raises
+    EngineError.
     """
     api = served(client, GROUP)
     if not api:
         return queue_status(owner, ())
     mine = _objects(client, api, "Workload", f"{JOB_UID_LABEL}={owner['metadata']['uid']}") or ()
     seen = queue_status(owner, mine)
-    if seen is not None and seen.state in WAITS:  # its queue then reports whether it is stopped
+    if seen is not None and seen.state in WAITS:  # The queues are read as well, to find out whether they are stopped.
         seen = queue_status(owner, mine, _objects(client, api, "LocalQueue"))
-    elif seen is not None and seen.by.startswith(NOT_SEEN):  # the workload that preempted it is another's
+    # The workload that preempted this one belongs to another user.
+    elif seen is not None and seen.by.startswith(NOT_SEEN):
         seen = queue_status(owner, _objects(client, api, "Workload") or mine)
     return seen
 
 
 def evicted(client: Client, owner: Json) -> QueueStatus:
-    """Why an owner object that had created pods is suspended again."""
+    """Returns why an owner object that had created pods is suspended again."""
     message = f"{owner['kind']} {owner['metadata']['name']} was suspended"
     known = QueueStatus("evicted", queue_of(owner), reason="Suspended", message=message)
     try:
@@ -54,9 +54,9 @@ def evicted(client: Client, owner: Json) -> QueueStatus:
 
 
 def queues(client: Client) -> tuple[tuple[str, str], ...] | None:
-    """LocalQueues of the namespace, each with why it admits no jobs; None where they may not be listed.
+    """Returns the LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it does).
 
-    Raises EngineError.
+    Returns None if the user may not list them. Raises EngineError.
     """
     api = served(client, GROUP)
     found = _objects(client, api, "LocalQueue") if api else None

@@ -1,7 +1,7 @@
 """Collects observations of a run on a cluster, for `why`: the record, the logs, and the cluster's present state.
 
-The cluster is asked a handful of questions at once, with a bounded wait: what it reported of pods that failed is in the
-record, and a diagnosis rests on that where the cluster does not answer or has forgotten them.
+A few requests are sent in parallel, with a time limit. The record contains what the cluster reported about failed pods,
+so that a diagnosis is possible even if the cluster does not respond or has deleted them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from windlass.runs.store import Store
 
 MOST: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
-"""Read in the namespace and in all of them: workloads of other namespaces compete as well."""
+"""Kinds that are read in the namespace and, if allowed, in all namespaces: workloads of other namespaces compete as
+well."""
 CALLED: Final = {
     "pods": "pods cannot be listed",
     "owner": "the owner object of the pods cannot be read",
@@ -58,14 +59,14 @@ CALLED: Final = {
     "of claims": "events of NodeClaims cannot be listed",
     "pool api": "whether there is Karpenter cannot be asked",
 }
-"""How a missing answer is reported."""
+"""Texts for requests that failed."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
-"""By question an answer or an error."""
+"""Result or error by the name of the request."""
 
 
 def observe(store: Store, status: Status) -> Observations:
-    """What is known of a run on a cluster."""
+    """Returns the observations of a run on a cluster."""
     plan = store.plan(status.id)
     seen = diagnose.observe(store, status, moved=(layout.CODE, plan.only(CodeStep).folder))
     cluster = replace(cluster_status(store, status, plan), pod_spec=pod_spec(attempt_objects(plan)))
@@ -76,7 +77,7 @@ def observe(store: Store, status: Status) -> Observations:
 
 
 def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
-    """The newest attempt in its cluster: as it is now, completed by the record."""
+    """Returns the current state of the newest attempt in its cluster, completed from the record."""
     events = store.events(status.id)
     known, reports = recorded(events)
     turn = admission.recorded(events)
@@ -115,7 +116,7 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
 
 
 def _not_seen(answers: Answers) -> list[str]:
-    """What could not be read, with the reason; what does not exist, or is not installed, is none of it."""
+    """Returns what could not be read, with reasons; missing objects and APIs that are not installed are excluded."""
     return [
         f"{CALLED[name]}: {error.message}"
         for name, error in answers.items()
@@ -124,7 +125,7 @@ def _not_seen(answers: Answers) -> list[str]:
 
 
 def _unread(store: Store, status: Status) -> tuple[str, ...]:
-    """Whether a new supervisor has yet to read what the pods have logged."""
+    """Returns a note if a new supervisor has not yet read what the pods have logged."""
     newest = store.events(status.id, status.last_seq - 1)
     if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
         return ()
@@ -154,10 +155,10 @@ def _merged(
     ignored = assignment.spare_prefixes(plan)
     events = object_reports(_items(answers, "events"), plan.run_id, assignment.newest, claims=volumes, spares=ignored)
     owner = answers["owner"]
-    # One that is not there may not have been created yet; that it was deleted, its supervisor has recorded.
+    # A missing owner object may not have been created yet; if it was deleted, the supervisor has recorded that.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
     is_suspended = isinstance(owner, dict) and admission.is_suspended(owner)
-    # What the record has comes after what the cluster reports now.
+    # Current reports of the cluster take precedence over recorded ones.
     every = {(one.kind, key(one)): one for one in reversed((*ends, *events, *reports))}
     return ClusterStatus(
         tuple(pods), tuple(reversed(every.values())), tuple(map(_cluster_node, _items(answers, "nodes"))), is_suspended
@@ -165,7 +166,7 @@ def _merged(
 
 
 def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:
-    """The status of a pod: the present one, unless it is gone and was seen to fail."""
+    """Returns the current status of a pod, or the recorded one if the pod no longer exists and had failed."""
     if before is None:
         return now
     if not now.name:
@@ -177,7 +178,7 @@ def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodSta
 
 
 def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
-    """What the cluster reports now, and why it does not, if so."""
+    """Returns the results of all requests, and why the cluster does not respond (empty if it does)."""
     cluster, made = plan.only(ClusterStep), plan.only(AttemptStep).manifest
     try:
         client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
@@ -205,7 +206,7 @@ def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
 
 
 def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
-    """The list of the pods of an attempt, without spares that wait beside it."""
+    """Returns the list of the pods of an attempt, without waiting spares."""
     found, ignored = client.find("v1", "Pod", assignment.selector(plan.run_id)), tuple(assignment.spare_prefixes(plan))
     return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
 
@@ -213,7 +214,9 @@ def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
 def _ask_optional(
     client: Client, group: str, name: str, questions: Callable[[Client, str], Mapping[str, Callable[[], Json]]]
 ) -> Answers:
-    """The answers of an API that need not be installed; `name` is that of the question whether it is."""
+    """Returns the results of requests to an API that may not be installed; `name` is the name of the request that
+    checks this.
+    """
     api = _answers({name: lambda: {"api": served(client, group)}})
     if isinstance(api[name], EngineError):
         return api
@@ -237,12 +240,12 @@ def _every(client: Client, api: str, kind: str) -> Json:
 
 
 def _not_running(answers: Answers) -> list[Json]:
-    """The pods that are on no node yet, or on one that may not be ready."""
+    """Returns the pods that are on no node yet, or on a node that may not be ready."""
     return [pod for pod in _items(answers, "pods") if pod_status(0, pod).state in ("queued", "pulling")]
 
 
 def _queue(answers: Answers) -> QueueStatus | None:
-    """What Kueue reports of the attempt; None where no queue has to do with it."""
+    """Returns Kueue's status of the attempt, or None if it uses no queue."""
     owner = answers["owner"]
     if not isinstance(owner, dict):
         return None
@@ -262,7 +265,7 @@ def _answers(questions: Mapping[str, Callable[[], Json]]) -> Answers:
 
 
 def _list(answers: Answers, name: str) -> list[Any] | None:
-    """The objects of a list; None where it was not read."""
+    """Returns the objects of a list, or None if it was not read."""
     answer = answers.get(name)
     return list(answer["items"]) if isinstance(answer, dict) else None
 
@@ -272,6 +275,6 @@ def _items(answers: Answers, name: str) -> list[Any]:
 
 
 def _cluster_node(node: Json) -> ClusterNode:
-    """A node, as far as scheduling goes."""
+    """Returns the fields of a node that matter for scheduling."""
     meta, allocatable = node["metadata"], node.get("status", {}).get("allocatable", {})
     return ClusterNode(meta["name"], is_true(node, "Ready"), allocatable, meta.get("labels", {}))

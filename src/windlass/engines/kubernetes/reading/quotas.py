@@ -1,4 +1,4 @@
-"""What the Workloads of a queue report: the position of one of them, what it requests, which have the quota. Pure."""
+"""Derives a workload's position in its queue, its requests, and the users of the quota, from Workloads. Pure."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def counted(
     *,
     is_everywhere: bool,
 ) -> QueueStatus | None:
-    """As `queue_status`, with the position among those that wait, and the workloads that have the quota.
+    """Returns the result of `queue_status` with the position among the waiting workloads, and the workloads that use
+    the quota.
 
-    `workloads` and `local_queues` are those of the namespace or, where `is_everywhere`, of all.
+    `workloads` and `local_queues` are those of the namespace, or of all namespaces if `is_everywhere`.
     """
     seen, workload = queue_status(owner, workloads, local_queues, cluster_queue), workload_of(owner, workloads)
     if seen is None or workload is None:
@@ -54,7 +55,7 @@ def counted(
 def _competing(
     workloads: Iterable[Json], workload: Json, seen: QueueStatus, local_queues: Iterable[Json]
 ) -> Iterator[Json]:
-    """Workloads that wait for the same quota, as far as it is known which queues share it."""
+    """Yields the workloads that wait for the same quota, as far as it is known which queues share it."""
     same = {(workload["metadata"]["namespace"], seen.queue)}
     for one in local_queues:
         if seen.cluster_queue and one["spec"].get("clusterQueue") == seen.cluster_queue:
@@ -66,14 +67,16 @@ def _competing(
 
 
 def _position(workload: Json, waiting: Iterable[Json]) -> tuple[int | None, int]:
-    """Its position in the order in which a queue tries them, and how many there are."""
+    """Returns the position of a workload in the order in which a queue tries them (None if missing), and their
+    number.
+    """
     order = sorted(waiting, key=lambda one: (-priority_of(one), created(one), uid_of(one)))
     place = next((at for at, one in enumerate(order, 1) if uid_of(one) == uid_of(workload)), None)
     return place, len(order)
 
 
 def _holders(workloads: Iterable[Json], workload: Json, seen: QueueStatus) -> Iterator[QuotaHolder]:
-    """Workloads with quota reserved in the same ClusterQueue, the most of what is short first."""
+    """Yields workloads with reserved quota in the same ClusterQueue, largest user of the scarce resources first."""
     found = []
     for one in workloads:
         where = cluster_queue_of(one, None)
@@ -87,7 +90,7 @@ def _holders(workloads: Iterable[Json], workload: Json, seen: QueueStatus) -> It
 
 
 def _used(workload: Json, of: Collection[str]) -> dict[str, float]:
-    """What of these resources, or of all, is reserved for a Workload."""
+    """Returns how much of these resources, or of all, is reserved for a Workload."""
     total: dict[str, float] = {}
     for pods in workload["status"]["admission"].get("podSetAssignments", ()):
         for name, value in pods.get("resourceUsage", {}).items():
@@ -97,7 +100,7 @@ def _used(workload: Json, of: Collection[str]) -> dict[str, float]:
 
 
 def _asked(workload: Json) -> dict[str, str]:
-    """What all its pods together request."""
+    """Returns the sum of the requests of all pods of a Workload."""
     total: dict[str, float] = {}
     for pods in workload["spec"].get("podSets", ()):
         for container in pods["template"]["spec"].get("containers", ()):
@@ -108,7 +111,7 @@ def _asked(workload: Json) -> dict[str, str]:
 
 
 def _quota(cluster_queue: Json | None, short: Collection[str]) -> Iterator[str]:
-    """What a ClusterQueue has of the resources that are short, and how much of it is reserved."""
+    """Yields a line for each scarce resource of a ClusterQueue: its quota, and how much of it is reserved."""
     if cluster_queue is None:
         return
     reserved = {

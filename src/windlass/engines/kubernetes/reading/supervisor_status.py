@@ -1,4 +1,4 @@
-"""Finds out why a run in its cluster has no supervisor at present, as the cluster reports it."""
+"""Determines why a run in a cluster has no supervisor at present, from what the cluster reports."""
 
 from __future__ import annotations
 
@@ -27,49 +27,51 @@ from windlass.engines.kubernetes.reading.admission import is_suspended
 Json = Mapping[str, Any]
 
 QUIET_SECONDS: Final = 20.0
-"""How long nothing may be recorded until it is looked whether there is a supervisor that had acted before."""
+"""Seconds without a record entry after which it is checked whether a supervisor still exists."""
 SILENT_SECONDS: Final = 25.0
-"""How long a supervisor may not have renewed its Lease, which it does each 10 s, until it may not act any more."""
+"""Seconds without a renewal of the Lease, which is due every 10 s, after which a supervisor may not act any more."""
 GONE_ON: Final = "{} of {} pods train unsupervised since {}, and nothing is restarted until there is one"
 NOTHING: Final = "no pod trains, and none is started until there is one"
 SILENT: Final = "which does not answer"
 NO_ACCOUNT: Final = f'serviceaccount "{layout.SUPERVISOR_ACCOUNT}" not found'
-"""As the API server writes it where it refuses the pod; a pod that runs is refused with its token."""
+"""Part of the API server's error if it refuses the pod. If a running pod's account is deleted, its token is
+rejected."""
 MOST_EVENTS: Final = "100"
 LOG_LINES: Final = 8
 NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
-"""Reasons of the end of a container whose command could not be executed."""
+"""Termination reasons of a container whose command could not be executed."""
 
 
 class Absence(NamedTuple):
-    """Why no supervisor acts for a run."""
+    """Reason why no supervisor acts for a run."""
 
     message: str
-    """In one sentence, with the reason that the cluster reports."""
+    """One sentence with the reason that the cluster reports."""
     log: tuple[str, ...] = ()
-    """The last lines of the supervisor's log, where its container has ended."""
+    """Last lines of the supervisor's log, if its container has ended."""
     since: float | None = None
-    """Since when none acts, in Unix seconds, or since when pods train without one; None where that is not known."""
+    """Time since when no supervisor acts, or since when pods train without one, in Unix seconds; None if unknown."""
     is_training: bool = False
-    """Whether pods train without one."""
+    """Whether pods train without a supervisor."""
 
 
 class Trouble(NamedTuple):
-    """Why the pod of a supervisor does not run."""
+    """Reason why the pod of a supervisor does not run."""
 
     words: str
     log: tuple[str, ...] = ()
 
 
 def selector(run_id: str) -> str:
-    """Selects the pods of the supervisor of a run."""
+    """Returns the label selector of the pods of a run's supervisor."""
     return f"{layout.selector(run_id)},{labels.COMPONENT}={labels.SUPERVISOR}"
 
 
 def absence(client: Client, run_id: str, now: float, *, may_start: bool = False) -> Absence | None:
-    """Why no supervisor acts for the run; None where one does. Raises EngineError. `now` is this machine's time.
+    """Returns why no supervisor acts for the run, or None if one does. Raises EngineError. `now` is this machine's
+    time.
 
-    With `may_start` only a reason that the cluster reports counts: a pod may just have been requested.
+    With `may_start`, only reasons that the cluster reports count: the pod may just have been requested.
     """
     pods = client.find("v1", "Pod", selector(run_id))["items"]
     silent = [pod for pod in pods if is_silent(pod)]
@@ -80,7 +82,7 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     log: tuple[str, ...] = ()
     if silent:
         what = f"pod {silent[0]['metadata']['name']} is on node {_node_of(silent[0])}, {SILENT}"
-        if open_pods:  # no fault of the pod that is to replace it
+        if open_pods:  # The lost node is not a problem of the replacement pod.
             trouble = trouble_of(open_pods[0])
             what += f"; pod {open_pods[0]['metadata']['name']} {trouble.words if trouble else 'is about to take over'}"
     elif open_pods:
@@ -114,37 +116,38 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
 
 
 def quiet_since(client: Client, run_id: str, now: float) -> float | None:
-    """When a supervisor last renewed the Lease of the run, if it should have done so again since; None where it acts.
+    """Returns when a supervisor last renewed the run's Lease if a renewal is overdue; None if it is not.
 
-    Its node may be lost, which the cluster reports only after its grace period. Raises EngineError.
+    Its node may be lost, which the cluster reports only after a grace period. Raises EngineError.
     """
     renewed = lease.renewed_at(client, run_id)
     return renewed if renewed and now + client.ahead - renewed > SILENT_SECONDS else None
 
 
 def acting(client: Client) -> set[str]:
-    """The runs of the namespace with a supervisor's pod that runs. Raises EngineError."""
+    """Returns the runs of the namespace whose supervisor's pod runs. Raises EngineError."""
     pods = client.find("v1", "Pod", f"{labels.COMPONENT}={labels.SUPERVISOR},{layout.RUN_LABEL}")["items"]
     return {pod["metadata"]["labels"][layout.RUN_LABEL] for pod in pods if is_running(pod) and not is_silent(pod)}
 
 
 def _has_no_account(client: Client) -> bool:
-    """Whether the service account of supervisors is known to be gone."""
+    """Whether the service account of supervisors is known to be missing."""
     with contextlib.suppress(Refused):
         return client.get_if_exists("v1", "ServiceAccount", layout.SUPERVISOR_ACCOUNT) is None
     return False
 
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
-    """Whether a supervisor holds the Lease of the run, whose pod has not crashed since it renewed that, and whose node
-    answers."""
+    """Whether a supervisor holds the run's Lease, and its pod has not crashed since the last renewal, and its node
+    responds.
+    """
     holder = lease.fresh_holder(client, run_id, now)
     its = [pod for pod in pods if pod["metadata"]["name"] == lease.host_of(holder)]
     return bool(holder) and not any(_is_crashed(pod) or is_silent(pod) for pod in its)
 
 
 def has_ended_on(client: Client, run_id: str, host: str) -> bool:
-    """Whether this host was a supervisor's pod of the run, and the cluster reports that it has ended."""
+    """Whether this host was a pod of the run's supervisor that has ended, according to the cluster."""
     if not host.startswith(f"{layout.supervisor_name(run_id)}-"):
         return False
     pods = client.find("v1", "Pod", selector(run_id))["items"]
@@ -155,9 +158,9 @@ def has_ended_on(client: Client, run_id: str, host: str) -> bool:
 
 
 def is_over(pod: Json) -> bool:
-    """Whether the pod will not run again; a container that has failed is restarted in its pod, unless that is deleted.
+    """Whether the pod will not run again; a failed container is restarted in its pod, unless the pod is deleted.
 
-    The phase of a pod may follow the end of its container by some seconds.
+    The phase of a pod may change some seconds after the end of its container.
     """
     if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
         return True
@@ -166,17 +169,17 @@ def is_over(pod: Json) -> bool:
 
 
 def is_running(pod: Json) -> bool:
-    """Whether a supervisor runs in this pod, and not only until the end of its grace period."""
+    """Whether a supervisor runs in this pod, and the pod is not being deleted."""
     return "running" in _container(pod).get("state", {}) and "deletionTimestamp" not in pod["metadata"]
 
 
 def is_silent(pod: Json) -> bool:
-    """Whether a supervisor ran in this pod when its node last answered."""
+    """Whether a supervisor ran in this pod when its node last responded."""
     return "running" in _container(pod).get("state", {}) and is_on_silent_node(pod)
 
 
 def _is_lost(pod: Json) -> bool:
-    """Whether a rank's pod is on a node that does not answer: whether it trains is not known."""
+    """Whether a rank's pod is on a node that does not respond, so that it is unknown whether the rank trains."""
     return container_state(pod)[0] == "running" and is_on_silent_node(pod)
 
 
@@ -185,7 +188,7 @@ def _node_of(pod: Json) -> str:
 
 
 def trouble_of(pod: Json) -> Trouble | None:
-    """Why a supervisor's pod does not run, as the cluster reports it; None where it runs, or is being started."""
+    """Returns why a supervisor's pod does not run, as the cluster reports it; None if it runs or is being started."""
     container = _container(pod)
     state = container.get("state", {})
     if "running" in state:
@@ -202,10 +205,12 @@ def trouble_of(pod: Json) -> Trouble | None:
 
 
 def _crash(ended: Json, restarts: int) -> Trouble:
-    """That its container has ended: the kubelet keeps the end of its log, and restarts it at longer intervals."""
+    """Returns the reason for a container that has ended. The kubelet keeps the end of its log, and restarts it with
+    increasing delays.
+    """
     code, reason = ended.get("exitCode"), ended.get("reason") or ""
     why = f"OOMKilled, exit code {code}" if reason == "OOMKilled" else f"exit code {code}"
-    if reason in NOT_STARTED:  # such as an interpreter that the image does not have
+    if reason in NOT_STARTED:  # The image may not contain the interpreter.
         said = str(ended.get("message") or reason).strip().splitlines()[-1]
         why = said.rpartition("unable to start container process: ")[2].removesuffix(": unknown")[:MAX_WORDS]
     times = f", {restarts} restarts so far" if restarts > 1 else ", 1 restart so far" if restarts else ""
@@ -227,13 +232,13 @@ def _is_crashed(pod: Json) -> bool:
 
 
 def _end_of(pod: Json) -> str:
-    """Why a pod that is over has ended: evicted, or removed with its node."""
+    """Returns why a pod has ended permanently: it was evicted, or removed with its node."""
     status = pod.get("status", {})
     return f"pod {pod['metadata']['name']}: {_reason(status)}" if status.get("reason") else ""
 
 
 def _container(pod: Json) -> Json:
-    """The status of the supervisor's container, beside which there may be sidecars."""
+    """Returns the status of the supervisor's container; the pod may have sidecars."""
     statuses: Sequence[Json] = pod.get("status", {}).get("containerStatuses") or ()
     return next((one for one in statuses if one["name"] == labels.SUPERVISOR), {})
 
@@ -246,7 +251,9 @@ def _reason(reported: Json) -> str:
 
 
 def _no_pod(client: Client, run_id: str) -> str:
-    """Why the Job of the supervisor has no pod, such as a queue, or a quota that refuses it; empty if not known."""
+    """Returns why the Job of the supervisor has no pod, such as a queue, or a quota that rejects it; empty if
+    unknown.
+    """
     with contextlib.suppress(Refused):
         job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
         if is_suspended(job):

@@ -1,4 +1,4 @@
-"""Rules on nodes that are not there yet: what Karpenter and Cluster Autoscaler report of pods that wait for one."""
+"""Rules on nodes that do not exist yet, from reports of Karpenter and Cluster Autoscaler on pods that wait for one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from windlass.engines.kubernetes.reading.diagnose.scheduling import FIELDS
 from windlass.errors import near
 
 NOT_READY_SECONDS: Final = 90.0
-"""How long a node may be in the cluster and not be ready: drivers and plugins take a minute."""
+"""Seconds for which a new node may be not ready: its drivers and plugins take about a minute."""
 NOT_REGISTERED_SECONDS: Final = 150.0
-"""How long one may take from its launch until it is in the cluster: a large one boots for two minutes."""
+"""Seconds that a node may take from its launch until it joins the cluster: a large instance boots for two minutes."""
 NOT_LAUNCHED_SECONDS: Final = 60.0
 MAX_EVIDENCE: Final = 8
 NO_CAPACITY: Final = "InsufficientCapacityError"
@@ -66,8 +66,8 @@ REPORTS: Final = (
      r"didn't match Pod's node affinity/selector", _LABEL),
     (r"incompatible requirements", _TYPE),
 )  # fmt: skip
-"""Reports of a node autoscaler on a pod for which it provisions no node. A report names every NodePool; the first row
-that matches is the closest match for the job."""
+"""Patterns for a node autoscaler's report on a pod for which it provisions no node. A report covers every NodePool; the
+NodePool that matches the first possible row is the closest match for the job."""
 NOT_PROGRESSING: Final = {
     "ResourceNotRegistered": Advice(
         "machine-not-ready",
@@ -87,11 +87,13 @@ NOT_PROGRESSING: Final = {
         "does not work. kubectl delete nodeclaim {name} has another one provisioned",
     ),
 }
-"""By the reason of the NodeClaim's condition `Initialized`."""
+"""Advice by the reason of the NodeClaim's condition `Initialized`."""
 
 
 def awaited(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Pods that wait for a node: none can be provisioned, or one is, and how far it is."""
+    """Yields verdicts on pods that wait for a node: none can be provisioned, or the state of one that is being
+    provisioned.
+    """
     waiting = waiting_pods(cluster, case)
     if not waiting:
         return
@@ -101,7 +103,8 @@ def awaited(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     for claim in cluster.claims:
         yield from _of_claim(claim, evidence)
     if any(one.state in ("launched", "registered") for one in cluster.claims):
-        reports = [one for one in reports if one.kind != "NodeClaim"]  # these are of claims before it
+        # These reports are about NodeClaims before the current one.
+        reports = [one for one in reports if one.kind != "NodeClaim"]
     if cluster.pools and all(pool.not_ready for pool in cluster.pools):
         if pods:
             pool = cluster.pools[0]
@@ -116,7 +119,7 @@ def _is_of_autoscaler(report: ObjectReport, pods: set[str]) -> bool:
 
 
 def _nearest(reports: list[ObjectReport]) -> tuple[Advice, str, str] | None:
-    """The advice on the reports, with the NodePool and the part of the message that it is on."""
+    """Returns the advice for the closest NodePool, the name of this NodePool, and its part of the message."""
     for claim in (one for one in reports if one.kind == "NodeClaim"):
         advice = _CAPACITY if claim.reason == NO_CAPACITY else _NOT_READY
         return advice, claim.name.rpartition("-")[0], claim.message
@@ -125,7 +128,7 @@ def _nearest(reports: list[ObjectReport]) -> tuple[Advice, str, str] | None:
         for part in parts:
             if re.search(pattern, part):
                 pool = re.search(r"NodePool=\"?/?([\w.-]+)|nodepool:? \"([\w.-]+)\"", part)
-                # What is cut off is the NodePool's own requirements, which are long.
+                # The NodePool's own requirements are cut off from the message, since they are long.
                 why = re.split(r", requirements=| \(NodePool=|, resources=", part)[0].rpartition("schedule pod, ")[2]
                 return advice, (pool[1] or pool[2]) if pool else "", why.strip().rstrip(".")
     return None
@@ -159,7 +162,7 @@ def _refused(cluster: ClusterStatus, advice: Advice, pool: str, why: str, eviden
 
 
 def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Verdict]:
-    """What keeps a node from getting ready, or that nothing does."""
+    """Yields a verdict on what keeps a provisioned node from becoming ready, or that it proceeds normally."""
     since, what, why = f"{claim.seconds:.0f} s", _called(claim), claim.message or claim.reason
     if claim.state == "registered" and claim.seconds > NOT_READY_SECONDS:
         advice = NOT_PROGRESSING.get(claim.reason, NOT_PROGRESSING[""])
@@ -198,7 +201,7 @@ def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Ver
 
 
 def _called(claim: NodeClaimStatus) -> str:
-    """`g5.12xlarge, spot, bed-a, of NodePool gpus`."""
+    """Describes a NodeClaim: `g5.12xlarge, spot, bed-a, of NodePool gpus`."""
     of = f"of NodePool {claim.pool}" if claim.pool else f"NodeClaim {claim.name}"
     if " " in claim.name:
         of = f"node group {claim.name}"
@@ -206,7 +209,7 @@ def _called(claim: NodeClaimStatus) -> str:
 
 
 def _evidence(cluster: ClusterStatus, reports: list[ObjectReport]) -> Iterator[str]:
-    """Each node that is provisioned, the autoscaler's reports, each NodePool."""
+    """Yields evidence: each node that is provisioned, the autoscaler's reports, each NodePool."""
     for claim in cluster.claims:
         why = ": ".join(part for part in (claim.reason, claim.message) if part)
         yield f"node {claim.machine or claim.name} ({_called(claim)}): {claim.state}" + (f": {why}" if why else "")

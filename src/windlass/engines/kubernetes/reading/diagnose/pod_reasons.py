@@ -1,4 +1,4 @@
-"""The one table from what a cluster reports of pods to a verdict: what it means, and what to do about it."""
+"""Table of verdicts for what a cluster reports about pods: the meaning, and what to do about it."""
 
 from __future__ import annotations
 
@@ -97,9 +97,10 @@ MESSAGES: Final = (
      Advice("admission-refused", "the cluster refuses to create the pods: {1}",
             "change the job as it says, or ask a cluster administrator")),
 )  # fmt: skip
-"""Searched in `Reason: message`, whichever object reports it; the first that matches is what it means."""
+"""Patterns for `Reason: message` of any object, with their verdicts; the first match counts."""
 _IS_GENERAL: Final = re.compile(r"^(?:FailedCreate|\(\?:FailedMount|unbound|\(\?:CreateContainer)")
-"""Patterns for any message with a reason: such a verdict counts less than one that names a cause."""
+"""Patterns that match any message with a certain reason. Their verdicts have a lower score than those with a specific
+cause."""
 
 _RESTARTED: Final = "restarts: {{max: 3, on: [node-loss]}} restarts it on another node"
 KARPENTER_REASONS: Final = {
@@ -108,7 +109,7 @@ KARPENTER_REASONS: Final = {
     "Empty": "its node had nothing else to run (consolidation)",
     "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or since the cloud takes it back",
 }
-"""By Karpenter's reason for an eviction."""
+"""Texts by Karpenter's reason for an eviction."""
 _LOST: Final = "the node of {it} is no longer in the cluster"
 ENDS: Final = {
     "OOMKilled": Advice(
@@ -143,11 +144,13 @@ ENDS: Final = {
         "pod-deleted", "{it} was deleted by another user or program",
         "see what deletes pods there; restarts: {{max: 3, on: [preemption, node-loss]}} starts it again"),
 }  # fmt: skip
-"""By the reason of a pod that has ended, or is lost."""
+"""Verdicts by the reason of a pod that has ended or is lost."""
 
 
 def explained(message: str, it: str, evidence: tuple[str, ...], score: float, *, image: str = "") -> Verdict | None:
-    """The verdict on a message that `it` reports (`Reason: message`); None for one that is not in the table."""
+    """Returns the verdict on a message (`Reason: message`) of the object `it`, or None if the table has no matching
+    row.
+    """
     for pattern, advice in MESSAGES:
         if found := re.search(pattern, message, re.DOTALL):
             less = 3.0 if _IS_GENERAL.match(pattern) else 0.0

@@ -1,7 +1,7 @@
-"""Rules on pods: those that do not start, those that were ended from outside, and a cluster that does not answer.
+"""Rules on pods that do not start, on pods that were ended from outside, and on a cluster that does not respond.
 
-They do not apply to a script that fails: where a rank has ended by an exception or an exit code of its own, they give
-no verdict.
+The rules do not apply to a failing script: if a rank ended with an exception or its own exit code, they give no
+verdict.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ NODE_GONE: Final = ("NodeNotReady", "NodeLost", "DeletionByTaintManager", "Delet
 ENDED: Final = ("Deleted", "DeadlineExceeded")
 MAX_EVIDENCE: Final = 6
 _NAME: Final = re.compile(r"waiting for the name (\S+), (\d+) s so far|the name (\S+) is not known after (\d+) s")
-"""Lines of a pod that waits for another one (`worker/pod.py`)."""
+"""Log lines of a pod that waits for another pod (`worker/pod.py`)."""
 
 
 def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Pods that are not created, not scheduled, or do not start."""
+    """Yields verdicts on pods that are not created, not scheduled, or do not start."""
     waiting = waiting_pods(cluster, case)
     if not waiting:
         return
@@ -64,7 +64,7 @@ def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 
 
 def _no_reason(waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdict:
-    """Where no reason is reported for which pods wait; they may just have been requested."""
+    """Returns the verdict for pods that wait without a reported reason; they may just have been requested."""
     created = [pod for pod in waiting if pod.state != "missing"]
     idle = [pod for pod in created if pod.state == "queued" and not pod.reason]
     if not created:
@@ -83,7 +83,7 @@ def _no_reason(waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdi
 
 
 def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Pods, or their owner with all of them, that were ended from outside."""
+    """Yields verdicts on pods, or on their owner object with all pods, that were ended from outside."""
     if not _is_open(case):
         return
     for one in cluster.reports:
@@ -117,7 +117,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """A rank that was killed, in a pod that is reported as out of memory."""
+    """Yields a verdict on a killed rank in a pod that is reported as out of memory."""
     if case.first is None or case.signal != "SIGKILL" or case.cause.node_lost is not None:
         return
     for pod in cluster.pods:
@@ -130,7 +130,7 @@ def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def lost_peer(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Ranks that lost the connection to a peer whose node no longer answers."""
+    """Yields a verdict on ranks that lost the connection to a peer whose node no longer responds."""
     if case.only_victims:
         for pod in (pod for pod in cluster.pods if pod.reason in NODE_GONE):
             yield _of_end(case, pod, 97, _where(cluster, pod))
@@ -157,7 +157,7 @@ def _of_end(
 
 
 def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Pods that cannot resolve the name of the first one."""
+    """Yields a verdict on pods that cannot resolve the name of the first pod."""
     if waiting_pods(cluster, case):
         return
     begun = {state.node for state in case.status.ranks if state.pid is not None}
@@ -178,7 +178,7 @@ def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
 
 
 def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """A run that has not ended, as far as is known, in a cluster that does not answer."""
+    """Yields a verdict on an unfinished run in a cluster that does not respond."""
     if not cluster.unreachable or case.status.phase.is_terminal:
         return
     evidence = [cluster.unreachable]
@@ -197,7 +197,9 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 
 
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """An active run of which its supervisor cannot read something, though the cluster answers this command."""
+    """Yields a verdict on an active run whose supervisor cannot read something, although the cluster responds to this
+    command.
+    """
     state = case.status.supervision.condition
     if state is None or case.status.phase.is_terminal or state.type == SUPERVISOR_ABSENT:
         return
@@ -215,7 +217,7 @@ def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
 
 
 def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """An attempt whose objects the cluster has refused."""
+    """Yields a verdict on an attempt whose objects were refused by the cluster."""
     message = case.cause.summary
     if not message.startswith("could not start: "):
         return
@@ -246,7 +248,7 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
 
 
 def waiting_pods(cluster: ClusterStatus, case: Observations) -> list[PodStatus]:
-    """Pods of nodes of which no rank was ever started, unless a rank of another failed for a reason of its own."""
+    """Returns the pods of nodes on which no rank was ever started; empty if a rank of another node failed by itself."""
     if not (_is_open(case) or is_rendezvous_missed(case)):
         return []
     begun = {state.node for state in case.status.ranks if state.pid is not None or state.exit_code == 0}
@@ -258,7 +260,7 @@ def waiting_pods(cluster: ClusterStatus, case: Observations) -> list[PodStatus]:
 
 
 def _is_open(case: Observations) -> bool:
-    """Whether the run has not ended, or neither its script nor its user ended it."""
+    """Whether the run has not ended, or was ended by neither its script nor its user."""
     status = case.status
     if not status.phase.is_terminal:
         return True
@@ -269,7 +271,7 @@ def _is_open(case: Observations) -> bool:
 
 
 def _is_rejected(pod: PodStatus) -> bool:
-    """Whether its node has ended it before it ran."""
+    """Whether the pod was rejected by its node before it ran."""
     return pod.state == "ended" and pod.exit_code is None and pod.reason not in ENDS and bool(pod.reason)
 
 

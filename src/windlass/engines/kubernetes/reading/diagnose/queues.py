@@ -58,7 +58,7 @@ WAITS: Final = {
         "queue-checks", "{queue} has quota for the run, and waits for admission checks: {message}",
         "see: kubectl describe workload {workload}; a ProvisioningRequest, for example, waits for nodes"),
 }  # fmt: skip
-"""By the reason for which a Workload has no quota."""
+"""Advice by the reason why a Workload has no quota."""
 OTHER: Final = Advice(
     "queue-waits",
     "the run waits in {queue}{place}: {message}",
@@ -92,7 +92,7 @@ EVICTED: Final = {
         "ask who administers the queue; windlass resume {run} queues it again, by a new Workload",
     ),
 }
-"""By the reason for which a Workload was evicted."""
+"""Advice by the reason why a Workload was evicted."""
 EVICTED["LocalQueueStopped"] = EVICTED["ClusterQueueStopped"]
 PUT_OUT: Final = Advice(
     "queue-evicted",
@@ -108,7 +108,7 @@ MAX_EVIDENCE: Final = 8
 
 
 def waits(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """A run that no queue has admitted."""
+    """Yields a verdict on a run that no queue has admitted."""
     seen = _queue(cluster, case)
     is_waiting = seen is not None and seen.state in ("waiting", "requeued")
     if seen is not None and is_waiting and all(state.pid is None for state in case.status.ranks):
@@ -117,7 +117,7 @@ def waits(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def evicted(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """A run that a queue has evicted."""
+    """Yields a verdict on a run that a queue has evicted."""
     seen = _queue(cluster, case)
     if seen is not None and seen.state == "evicted":
         advice = DEACTIVATED_BY_KUEUE if seen.reason.startswith("DeactivatedDueTo") else PUT_OUT
@@ -125,7 +125,7 @@ def evicted(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def _queue(cluster: ClusterStatus, case: Observations) -> QueueStatus | None:
-    """What the queue reports, where neither the script nor its user ended the run."""
+    """Returns the queue status; None if the run was ended by its script or its user."""
     status = case.status
     is_over = status.phase.is_terminal and not case.timed_out
     stop = case.last(StopRequested)
@@ -160,7 +160,7 @@ def _verdict(case: Observations, seen: QueueStatus, advice: Advice, evidence: tu
 
 
 def _there(seen: QueueStatus) -> str:
-    """A similar queue name, or the names that exist."""
+    """Returns a queue with a similar name, or the names of all queues, as text."""
     if seen.queues is None or seen.queue in seen.queues:
         return ""
     if not seen.queues:
@@ -171,7 +171,7 @@ def _there(seen: QueueStatus) -> str:
 
 
 def _evidence(seen: QueueStatus) -> Iterator[str]:
-    """Kueue's reason and message, the position, the quota and the workloads that have it."""
+    """Yields Kueue's reason and message, the position, the quota, and the workloads that use it."""
     name = f"Workload {seen.workload}" if seen.workload else "its queue"
     if seen.reason or seen.message:
         yield f"{name}: {': '.join(part for part in (seen.reason, seen.message) if part)}"
@@ -190,7 +190,7 @@ def _position(seen: QueueStatus) -> str:
 
 
 def _evicted_before(case: Observations) -> Iterator[str]:
-    """That an earlier attempt was evicted."""
+    """Yields evidence that an earlier attempt was evicted."""
     number, found = 0, ""
     for event in case.events:
         match event.entry:

@@ -1,4 +1,4 @@
-"""The rules that the Kubernetes engine contributes to a diagnosis; of equal scores the earlier rule wins."""
+"""Diagnosis rules of the Kubernetes engine; of verdicts with equal scores, the earlier rule's counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.engines.kubernetes.reading.diagnose import nodes, pods, queues, su
 
 
 def rules_on(cluster: ClusterStatus) -> tuple[Rule, ...]:
-    """All of them, on what was observed of a run's newest attempt in its cluster."""
+    """Returns all rules, bound to the observed state of a run's newest attempt in its cluster."""
     every = (
         pods.unreachable, supervisors.not_running, pods.not_followed, pods.could_not_start, queues.waits,
         queues.evicted, nodes.awaited, pods.not_started, pods.ended, pods.oom, pods.lost_peer, pods.name_unknown,

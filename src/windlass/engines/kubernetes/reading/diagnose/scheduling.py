@@ -1,4 +1,4 @@
-"""Pods that the scheduler cannot place: which resource is short on how many nodes, and what would fit."""
+"""Verdict on pods that the scheduler cannot place: which resource is short on how many nodes, and what would fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodS
 from windlass.spec.quantities import amount
 
 FIELDS: Final = {"cpu": "resources.cpus", "memory": "resources.memory", "nvidia.com/gpu": "resources.gpus"}
-"""The field of a job that requests a resource."""
+"""Field of a job file that requests each resource."""
 _SHORT: Final = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 _OTHER: Final = (
     (
@@ -30,7 +30,7 @@ _OTHER: Final = (
 
 
 def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdict:
-    """The verdict on pods that the scheduler reports to fit nowhere."""
+    """Returns the verdict on pods that fit on no node, according to the scheduler."""
     message = waiting[0].message
     total = re.search(r"0/(\d+) nodes are available", message)
     of = f" of {total[1]}" if total else ""
@@ -66,7 +66,7 @@ def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence
 
 
 def _what_fits(cluster: ClusterStatus, resource: str) -> str:
-    """What to change, by the largest node there is."""
+    """Returns what to change in the job so that its pods fit on the largest node."""
     field, asked = FIELDS.get(resource, f"of {resource}"), cluster.requests.get(resource)
     if asked is None or not cluster.nodes:
         return f"ask for less ({field}), or add nodes"
@@ -80,7 +80,7 @@ def _what_fits(cluster: ClusterStatus, resource: str) -> str:
 
 
 def _nodes(cluster: ClusterStatus, resources: Sequence[str]) -> Iterator[str]:
-    """A line for each node: what it has of what is short, and of the requested labels."""
+    """Yields a line for each node: its amounts of the scarce resources, and its values of the requested labels."""
     for node in cluster.nodes[:8]:
         has = [f"{node.allocatable[name]} {name}" for name in dict.fromkeys(resources) if name in node.allocatable]
         has += [f"{name}={node.labels.get(name, 'nothing')}" for name in cluster.pod_spec.get("nodeSelector", {})]

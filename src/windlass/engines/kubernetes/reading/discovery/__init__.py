@@ -1,1 +1,1 @@
-"""Runs found in a cluster by their objects, whichever machine started them."""
+"""Finds runs in a cluster by their objects, whichever machine started them."""

@@ -1,6 +1,7 @@
 """Finds the runs of a namespace by their objects, whichever machine started them.
 
-`object_lists.py` keeps the lists, `phase.py` derives the runs; `informer.py` keeps them up to date.
+`object_lists.py` stores the lists of objects, `phase.py` derives the runs, and `informer.py` keeps the lists up to
+date.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.objects.observations import PodStatus
 
 TAIL_LINES: Final = 400
-"""Of the log of a first node, in which its newest progress is sought."""
+"""Number of log lines of the first node that are searched for its newest progress."""
 
 
 def look(client: Client, run_id: str = "") -> ObjectLists:
-    """The objects of all runs of the namespace, or of one. Raises Refused, Unreachable."""
+    """Returns the objects of all runs of the namespace, or of one run. Raises Refused, Unreachable."""
     found = ObjectLists(client.namespace)
     errors: list[BaseException] = []
 
@@ -44,7 +45,7 @@ def look(client: Client, run_id: str = "") -> ObjectLists:
         except BaseException as error:
             errors.append(error)
 
-    # Not by `concurrent.futures`, whose import takes as long as an answer.
+    # Plain threads are used, since importing `concurrent.futures` takes as long as a response.
     threads = [threading.Thread(target=ask, args=(table,), daemon=True) for table in TABLES]
     for thread in threads:
         thread.start()
@@ -57,7 +58,7 @@ def look(client: Client, run_id: str = "") -> ObjectLists:
 
 
 def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> None:
-    """Read one list, of all runs or of one, into the object lists. Raises Refused, Unreachable."""
+    """Reads one list, for all runs or for one, into the object lists. Raises Refused, Unreachable."""
     while True:
         pages = client.pages(table.api, table.kind, table.selector(run_id), includeObject=table.include)
         try:
@@ -65,12 +66,14 @@ def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> 
             lists.ahead = client.ahead
             return
         except Refused as error:
-            if error.status != 410:  # the version of its first page has expired
+            if error.status != 410:  # 410: the server no longer has the version of the first page
                 raise
 
 
 def everywhere(client: Client, now: float) -> list[Seen]:
-    """The runs of all namespaces, the newest first. Raises Refused where they may not all be listed, Unreachable."""
+    """Returns the runs of all namespaces, newest first. Raises Refused if the user may not list all of them,
+    Unreachable.
+    """
     pages = client.pages(
         OWNER_CONFIG_MAPS.api,
         OWNER_CONFIG_MAPS.kind,
@@ -84,10 +87,10 @@ def everywhere(client: Client, now: float) -> list[Seen]:
 
 
 def find(client: Client, prefix: str | None, where: str) -> str:
-    """The id of the run in the namespace that `prefix` stands for, as `naming.choose`; the newest's without one.
+    """Returns the id of the run that `prefix` identifies, as in `naming.choose`, or the id of the newest run.
 
-    `where` is the name of the place in messages. Raises NoSuchRun, UsageError where the namespace does not exist,
-    Refused, Unreachable.
+    `where` is the description of the namespace in messages. Raises NoSuchRun, UsageError if the namespace does not
+    exist, Refused, Unreachable.
     """
     if prefix and _is_there(client, prefix):
         return prefix
@@ -95,7 +98,7 @@ def find(client: Client, prefix: str | None, where: str) -> str:
     fill(lists, client, OWNER_CONFIG_MAPS)
     ids = [seen.id for seen in lists.runs(time.time())]
     hint = f"windlass ps --on {where} lists them"
-    if prefix == "":  # from a script whose variable is not set
+    if prefix == "":  # An empty prefix comes from a script whose variable is not set.
         raise NoSuchRun("the id that was given is empty", hint)
     found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
     if found is None:
@@ -107,7 +110,7 @@ def find(client: Client, prefix: str | None, where: str) -> str:
 
 
 def _is_there(client: Client, run_id: str) -> bool:
-    """Whether this is the id of a run, and not only the beginning of one."""
+    """Whether a text is the complete id of a run, and not only a prefix of one."""
     if "/" in run_id:
         return False
     try:
@@ -121,14 +124,16 @@ def _is_there(client: Client, run_id: str) -> bool:
 
 
 def one(client: Client, run_id: str) -> Seen:
-    """One run, as it is now. Raises NoSuchRun, Refused, Unreachable."""
+    """Returns the current state of one run. Raises NoSuchRun, Refused, Unreachable."""
     for seen in look(client, run_id).runs(time.time()):
         return seen
     raise NoSuchRun(f"{run_id} is no longer in namespace {client.namespace}", "its objects were deleted")
 
 
 def progress(client: Client, pods: Iterable[PodStatus]) -> Progress:
-    """The progress that the first node of a run last reported; empty where there is none, or its log cannot be read."""
+    """Returns the newest progress reported by the first node of a run; empty if there is none or its log cannot be
+    read.
+    """
     first = next((pod.name for pod in pods if pod.node == 0), "")
     if not first:
         return Progress()
@@ -141,7 +146,7 @@ def progress(client: Client, pods: Iterable[PodStatus]) -> Progress:
 
 
 def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
-    """The newest progress among the last lines of a pod's log."""
+    """Returns the newest progress in these last lines of a pod's log."""
     from windlass.runs import node_events
     from windlass.worker.protocol import NODE_TAG, ProgressMade
 
@@ -156,7 +161,7 @@ def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
 
 
 def pods(client: Client, seen: Seen) -> tuple[PodStatus, ...]:
-    """The pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
+    """Returns the status of the pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
     from windlass.engines.kubernetes.objects.pod_status import pod_status
     from windlass.engines.kubernetes.objects.pods import by_id
 

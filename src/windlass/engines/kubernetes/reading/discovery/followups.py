@@ -1,7 +1,7 @@
-"""Asks what the lists of runs do not show: the owner object of a run, which nodes are provisioned for it.
+"""Makes further requests for what the lists of runs do not show: owner objects and nodes that are being provisioned.
 
-Each question is asked only where a run needs it: most lists of runs need no further request, and import nothing of what
-reads the answers.
+Each request is made only if a run needs it: most lists of runs need none, and do not import the modules that parse the
+responses.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ OF_PODS: Final = ",".join(("involvedObject.kind=Pod", *(f"reason!={reason}" for 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Answers to what the lists of runs do not show."""
+    """Results of further requests about runs."""
 
     makers: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
-    """By run, its newest owner object of another kind than Job: the attempt, how it is, how many pods it is to have."""
+    """Newest owner object of each run if it is no Job: its attempt, its state, and its number of pods."""
     coming: Mapping[str, str] = field(default_factory=dict)
-    """By pod, the node that is being provisioned for it: a NodeClaim, or the group that grows."""
+    """Name of the node that is being provisioned for each pod: a NodeClaim, or a node group that scales up."""
     unlisted: tuple[str, ...] = ()
-    """Kinds of owner objects that may not be listed."""
+    """Kinds of owner objects that the user may not list."""
 
 
 def ask(client: Client, selector: str, bare: Collection[str], waiting: Collection[str]) -> More:
-    """Answer the open questions. Raises Unreachable; questions without the right to read stay open.
+    """Makes the further requests for these runs and pods. Raises Unreachable; results that the user may not read are
+    missing.
 
-    `bare` are runs without Jobs and pods, `waiting` are pods without a node; `selector` is that of objects of runs.
+    `bare` are runs without Jobs and pods, `waiting` are pods without a node; `selector` is the label selector of
+    objects of runs.
     """
     makers, unlisted = _makers(client, selector, bare) if bare else ({}, ())
     return More(makers, _coming(client, waiting) if waiting else {}, unlisted)
@@ -45,19 +47,19 @@ def ask(client: Client, selector: str, bare: Collection[str], waiting: Collectio
 def _makers(
     client: Client, selector: str, runs: Collection[str]
 ) -> tuple[dict[str, tuple[int, str, int]], tuple[str, ...]]:
-    """The newest owner object of each of these runs, and the kinds that may not be listed."""
+    """Returns the newest owner object of each of these runs, and the kinds that the user may not list."""
     from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
     from windlass.engines.kubernetes.objects.workloads.job import BATCH
 
     found: dict[str, tuple[int, str, int]] = {}
     unlisted = []
     for api, kind in OWNER_KINDS:
-        if api == BATCH:  # Jobs are in the object lists
+        if api == BATCH:  # The object lists already contain Jobs.
             continue
         try:
             items = client.find(api, kind, selector)["items"]
         except Refused as error:
-            if error.status == 403:  # 404: it is not installed, and nothing of it can be there
+            if error.status == 403:  # On 404, the kind is not installed, so that no object of it can exist.
                 unlisted.append(kind)
             continue
         for one in items:
@@ -69,7 +71,7 @@ def _makers(
 
 
 def _word(owner: Json) -> str:
-    """The state of an owner object, in the form of a Job's row."""
+    """Returns the state of an owner object, in the format of a Job's row."""
     from windlass.engines.kubernetes.objects.object_reports import end_of
     from windlass.engines.kubernetes.reading.admission import is_suspended
 
@@ -79,14 +81,14 @@ def _word(owner: Json) -> str:
 
 
 def _wanted(owner: Json) -> int:
-    """The number of pods of a PyTorchJob or MPIJob; 0 for kinds that have it in a template."""
+    """Returns the number of pods of a PyTorchJob or MPIJob; 0 for kinds that have this number in a template."""
     spec = owner.get("spec", {})
     replicas: Mapping[str, Json] = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {}
     return sum(int(one.get("replicas", 1)) for one in replicas.values())
 
 
 def _coming(client: Client, waiting: Collection[str]) -> dict[str, str]:
-    """By pod, the node that is being provisioned for it, from its newest event of a node autoscaler."""
+    """Returns by pod the node that is being provisioned for it, from its newest event of a node autoscaler."""
     from windlass.engines.kubernetes.reading import claims
 
     try:

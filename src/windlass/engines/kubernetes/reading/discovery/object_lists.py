@@ -1,6 +1,7 @@
-"""Keeps the lists from which the runs of a namespace are derived: owner ConfigMaps, Jobs and pods.
+"""Stores the lists from which the runs of a namespace are derived: owner ConfigMaps, Jobs and pods.
 
-Each is a table with the rows that kubectl would print: the pods of a thousand runs as objects are tens of megabytes.
+Each list is a table with the rows that kubectl would print, since the complete pods of a thousand runs are tens of
+megabytes.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from windlass.engines.kubernetes.reading.discovery.phase import PodRow, RunObjec
 from windlass.spec.labels import job_labels
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
-"""Selects the objects of all runs."""
+"""Label selector of the objects of all runs."""
 
 
 class Table(NamedTuple):
-    """One of the lists."""
+    """Request for one of the lists."""
 
     api: str
     kind: str
     columns: tuple[str, ...]
-    """The columns that are read; one that the server does not have is empty."""
+    """Names of the columns that are read; a column that the server does not have is read as empty."""
     include: str = "None"
-    """What each row includes of its object: `Metadata` or `None`."""
+    """Part of each object that its row includes: `Metadata` or `None`."""
     without: str = ""
-    """What further selects its rows."""
+    """Further label selector, appended to the one of runs."""
 
     def selector(self, run_id: str = "") -> str:
-        """Selects the objects of all runs, or of one."""
+        """Returns the label selector of the list for all runs, or for one."""
         return f"{OURS}={run_id}{self.without}" if run_id else f"{OURS}{self.without}"
 
 
 OWNER_CONFIG_MAPS: Final = Table(
     "v1", "ConfigMap", ("Name",), "Metadata", f",!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}"
 )
-"""With the marks and the heads of records of the runs."""
+"""This list also contains the markers, and the heads of records, of the runs."""
 JOBS: Final = Table("batch/v1", "Job", ("Name", "Status", "Completions"))
 PODS: Final = Table("v1", "Pod", ("Name", "Ready", "Status"))
 TABLES: Final = (OWNER_CONFIG_MAPS, JOBS, PODS)
@@ -52,11 +53,11 @@ class Row(NamedTuple):
 
     cells: tuple[str, ...]
     meta: Json
-    """The metadata of the object, where the table includes it."""
+    """Metadata of the object, if the table includes it."""
 
 
 class ObjectLists:
-    """The rows of a namespace, by kind."""
+    """Rows of the lists of a namespace, by kind."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -72,7 +73,7 @@ class ObjectLists:
         """Answers to further questions (`followups.py`)."""
 
     def fill(self, table: Table, pages: Iterable[Json]) -> None:
-        """Replace the rows of one kind."""
+        """Replaces all rows of one kind."""
         fresh: dict[str, Row] = {}
         for page in pages:
             self.versions[table.kind] = str(page["metadata"]["resourceVersion"])
@@ -80,12 +81,12 @@ class ObjectLists:
         self._rows[table.kind] = fresh
 
     def take(self, table: Table, other: ObjectLists) -> None:
-        """Replace the rows of one kind by those of other object lists."""
+        """Replaces all rows of one kind with those of other object lists."""
         self._rows[table.kind] = other._rows[table.kind]
         self.versions[table.kind], self.ahead = other.versions[table.kind], other.ahead
 
     def change(self, table: Table, kind: str, page: Json) -> None:
-        """Apply an event of a watch: `ADDED`, `MODIFIED` or `DELETED`; a `BOOKMARK` only has a version."""
+        """Applies an event of a watch: `ADDED`, `MODIFIED` or `DELETED`. A `BOOKMARK` only updates the version."""
         self.versions[table.kind] = str(page["metadata"].get("resourceVersion") or self.versions[table.kind])
         for name, row in self._read(table, page) if kind != "BOOKMARK" else ():
             if kind == "DELETED":
@@ -94,7 +95,7 @@ class ObjectLists:
                 self._rows[table.kind][name] = row
 
     def _read(self, table: Table, page: Json) -> Iterator[tuple[str, Row]]:
-        if page.get("columnDefinitions"):  # only the first event of a watch has them
+        if page.get("columnDefinitions"):  # Only the first event of a watch contains column definitions.
             names = [column["name"] for column in page["columnDefinitions"]]
             self._places[table.kind] = [names.index(name) if name in names else None for name in table.columns]
         places = self._places[table.kind]
@@ -103,27 +104,27 @@ class ObjectLists:
             yield cells[0], Row(cells, row["object"]["metadata"] if row.get("object") else {})
 
     def runs(self, now: float) -> list[Seen]:
-        """All runs, newest first."""
+        """Returns all runs, newest first."""
         there = now + self.ahead
         found = (seen(run_id, self._namespace, one, self.more, there) for run_id, one in self._objects().items())
         return sorted(found, key=lambda one: (-one.objects.created_at, one.id))
 
     def open_questions(self) -> tuple[set[str], set[str]]:
-        """What the lists do not show, as `followups.ask` takes it.
+        """Returns the runs and pods for which `followups.ask` must make further requests.
 
-        Runs without a Job, pods or markers, which may have an owner object of another kind; pods that have no node
-        yet.
+        The runs have no Job, pods or markers, and may have an owner object of another kind; the pods have no node yet.
         """
         bare = {run_id for run_id, objects in self._objects().items() if objects.is_bare and not objects.markers}
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
-        """The objects of each run, by the rows."""
+        """Returns the objects of each run, from the rows."""
         found = self._owner_config_maps()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
             if (of := _run_of(name, found)) is not None:
-                found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)  # of `0/8`
+                # The column has the format `0/8`.
+                found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)
             elif (supervised := name.removesuffix(layout.supervisor_name(""))) != name and supervised in found:
                 found[supervised].supervisor_job = status
         for pod in self._pods():
@@ -140,7 +141,7 @@ class ObjectLists:
             yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
 
     def _owner_config_maps(self) -> dict[str, RunObjects]:
-        """The runs, with their marks and the summaries of their records."""
+        """Returns the runs with their markers and the summaries of their records."""
         found: dict[str, RunObjects] = {}
         metas = [row.meta for row in self._rows["ConfigMap"].values()]
         for meta in metas:
@@ -161,7 +162,7 @@ class ObjectLists:
 
 
 def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None:
-    """The run and attempt of a Job or pod by its name, such as `digits-7f3k2-1-0-x8z4q`."""
+    """Returns the run and attempt in the name of a Job or pod, such as `digits-7f3k2-1-0-x8z4q`."""
     at = name.rfind("-")
     while at > 0:
         if name[:at] in runs:
@@ -172,7 +173,9 @@ def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None
 
 
 def summaries(client: Client) -> dict[str, Json]:
-    """The summaries of all runs of the namespace whose record is there, by run. Raises Refused, Unreachable."""
+    """Returns by run the summaries of all runs of the namespace with a record in the cluster. Raises Refused,
+    Unreachable.
+    """
     selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARKER_LABEL}={layout.RECORD}"
     return {
         row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}

@@ -1,4 +1,4 @@
-"""Derives where a run is from its objects, as the lists of its namespace show them. Pure."""
+"""Derives the phase of a run from its objects in the lists of its namespace. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
-"""The marks that a run may have, see `running/markers.py`."""
+"""Markers that a run may have (`running/markers.py`)."""
 WELL: Final = "well"
-"""Value of the end mark of a run that has succeeded."""
+"""Value of the end marker of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
-"""Statuses in the row of a Job that has ended."""
+"""Statuses in the row of a Job that has failed."""
 STATES: Final = {
     "Running": "running",
     "NotReady": "running",
@@ -33,64 +33,64 @@ STATES: Final = {
     "Terminating": "ending",
     **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
 }
-"""The states of pods by their status column."""
+"""State of a pod by the text in its status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
-"""How long after its owner ConfigMap the first Job of a run may be created."""
+"""Seconds after the creation of its owner ConfigMap within which the first Job of a run may be created."""
 UNSAID: Final = "it has failed, and its supervisor has not reported whether it restarts"
 GONE: Final = "its pods and their owner objects were deleted"
 ENDED_SOMEHOW: Final = "it has ended, and whether it succeeded is not recorded"
 
 
 class PodRow(NamedTuple):
-    """A pod, as its row shows it."""
+    """A pod as shown by its row in a list."""
 
     name: str
     is_ready: bool
     word: str
-    """Its status column."""
+    """Text of the status column."""
 
     @property
     def state(self) -> str:
-        """`queued`, `pulling`, `running`, `ending`, `done` or `failed`."""
+        """State of the pod: `queued`, `pulling`, `running`, `ending`, `done` or `failed`."""
         return "pulling" if self.word.startswith("Init:") else STATES.get(self.word, "failed")
 
 
 @dataclass(slots=True)
 class RunObjects:
-    """The objects of one run."""
+    """Objects of one run."""
 
     name: str
-    """Of the job."""
+    """Name of the job."""
     created_at: float
-    """Unix seconds."""
+    """Creation time of the run, in Unix seconds."""
     labels: Mapping[str, str]
-    """Those of its job."""
+    """Labels of the job."""
     note: str | None
-    """What users have written about it; None where none ever did."""
+    """The users' note on the run; None if none was ever written."""
     num_spares: int
-    """How many pods it has beside those of its nodes."""
+    """Number of spare pods, in addition to the pods of its nodes."""
     markers: dict[str, str] = field(default_factory=dict)
-    """Its marks; that of its end with how it ended, `well` or `badly`, empty where that is not known."""
+    """Markers of the run. The value of the end marker is `well` or `badly`, or empty if unknown."""
     summary: Json | None = None
-    """What its supervisor, where that is in the cluster, last recorded of its status."""
+    """Status that a supervisor in the cluster recorded last; None if there is none."""
     jobs: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By attempt, the status of its Job and the number of pods it should have."""
+    """Status of the Job, and its number of pods, by attempt."""
     pods: dict[int, list[PodRow]] = field(default_factory=dict)
-    """By attempt."""
+    """Pods by the attempt for which they were created."""
     supervisors: list[PodRow] = field(default_factory=list)
     supervisor_job: str = ""
-    """The status of the Job of a supervisor in the cluster; empty where there is none."""
+    """Status of the Job of a supervisor in the cluster; empty if there is none."""
 
     @property
     def is_bare(self) -> bool:
-        """Whether it has neither a Job nor a pod."""
+        """Whether the run has neither a Job nor a pod."""
         return not self.jobs and not self.pods
 
     @property
     def supervisor_absence(self) -> str:
-        """How the supervisor in the cluster is that does not run: `Pending`, `no pod`; empty where one does, or none is
-        wanted.
+        """State of a supervisor in the cluster that does not run: `Pending`, `no pod`; empty if one runs or none is
+        needed.
         """
         has_open_job = self.supervisor_job not in ("", *ENDED_WELL, *ENDED_BADLY)
         if not has_open_job or any(pod.state == "running" for pod in self.supervisors):
@@ -99,29 +99,31 @@ class RunObjects:
 
     @property
     def supervisor_trouble(self) -> str:
-        """Why no pod of that supervisor runs: `CrashLoopBackOff`; empty where one runs, or is being started."""
+        """Reason why no pod of the supervisor runs, such as `CrashLoopBackOff`; empty if one runs or is being
+        started.
+        """
         is_in_trouble = all(pod.word in STUCK or pod.state == "failed" for pod in self.supervisors)
         return self.supervisors[-1].word if self.supervisors and is_in_trouble else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run, as far as its objects show it."""
+    """State of a run, derived from its objects."""
 
     id: str
     namespace: str
     objects: RunObjects
     phase: Phase
-    """`training` where all its pods run: their logs are not read."""
+    """Phase of the run. It is `training` if all pods run, since their logs are not read."""
     waits_for: str
-    """Why it does not proceed, as the cluster reports it; empty where nothing blocks it."""
+    """Reason why the run does not proceed, as the cluster reports it; empty if nothing blocks it."""
     attempt: int
-    """The newest with pods; 0 before the first."""
+    """Newest attempt with pods; 0 before the first attempt."""
     pods_ready: int
     pods_total: int
 
     def state(self, target: str) -> RunState:
-        """The run on this target, as a run without a record."""
+        """Returns the state of the run, for a target, without a local record."""
         of = self.objects
         status = Status(
             self.id,
@@ -141,26 +143,27 @@ class Seen:
         elif of.supervisor_trouble and not status.phase.is_terminal:
             status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
         status = replace(status, about=replace(status.about, labels=of.labels, note=of.note or ""))
-        recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)  # which may run in older pods
+        # A recorded newer attempt may run in the pods of an older one.
+        recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)
         placement = Placement(self.namespace, max(self.attempt, recorded), self.pods_ready, self.pods_total)
         return RunState(status, time.time(), is_recorded=False, placement=placement)
 
 
 class _Attempt(NamedTuple):
-    """The newest attempt of a run."""
+    """Newest attempt of a run."""
 
     number: int
     job: str
-    """The status of its Job; empty where there is none, or that does not decide how the run is."""
+    """Status of its Job; empty if it has none, or the Job does not determine the state of the run."""
     num_wanted: int
-    """How many pods that Job should have."""
+    """Number of pods that the Job should have."""
     pods: Sequence[PodRow]
     reused: Sequence[PodRow] = ()
-    """Pods of earlier attempts that run this one."""
+    """Pods that were created for earlier attempts and run this one."""
 
 
 def seen(run_id: str, namespace: str, objects: RunObjects, more: More, now: float) -> Seen:
-    """The run; `now` is by the clock of the cluster."""
+    """Derives the state of a run; `now` is the time of the cluster's clock."""
     maker = more.makers.get(run_id) if objects.is_bare else None
     attempt = _newest(objects, objects.jobs if maker is None else {maker[0]: maker[1:]})
     phase = _phase(attempt, objects.markers, is_fresh=now - objects.created_at < MAKING_SECONDS)
@@ -178,31 +181,31 @@ def _newest(objects: RunObjects, jobs: Mapping[int, tuple[str, int]]) -> _Attemp
     number = max((*jobs, *objects.pods), default=0)
     job, num_wanted = jobs.get(number, ("", 0))
     pods = objects.pods.get(number, [])
-    # Pods of earlier attempts run the newest too, where only those that were lost were made anew.
+    # Pods of earlier attempts also run the newest one, if only lost pods were replaced.
     earlier = (pod for attempt, made in objects.pods.items() if attempt != number for pod in made)
     reused = [pod for pod in earlier if pod.state == "running"]
     if not objects.num_spares:
         return _Attempt(number, job, num_wanted, pods, reused)
-    # Which pods are spares, the rows do not show. Those that wait are taken for spares: where other pods run, the run
-    # does not wait for them.
+    # The rows do not show which pods are spares. Waiting pods count as spares, since a run does not wait for them while
+    # enough other pods run.
     num_wanted = max(1, num_wanted + len(reused) - objects.num_spares)
     found = sorted((*pods, *reused), key=lambda pod: pod.state == "running")
     found = found[max(0, len(found) - num_wanted) :]
     is_known = bool(objects.markers.get(END)) or any(pod.state in LIVE for pod in found)
-    # The newest Job may be one of spares alone, which ends otherwise than the run.
+    # The newest Job may contain only spares, and its end is then unrelated to the end of the run.
     return _Attempt(number, "" if is_known else job, num_wanted, found)
 
 
 def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> Phase:
-    """The phase of a run by its newest Job, its pods and its marks.
+    """Returns the phase of a run, from its newest Job, its pods and its markers.
 
-    How it ended, by the end mark, decides where no pod runs any more: a Job with `ttl` is deleted by then.
+    If no pod runs any more, the end marker determines the phase, since a Job with `ttl` may already be deleted.
     """
     job, states = attempt.job, {pod.state for pod in attempt.pods}
     is_live = not states.isdisjoint(LIVE)
     if STOP in markers:
         return Phase.STOPPING if is_live else Phase.STOPPED
-    if job in ENDED_WELL:  # also of a run that its supervisor had declared lost
+    if job in ENDED_WELL:  # This includes a run that its supervisor had declared lost.
         return Phase.SUCCEEDED
     if markers.get(END) and not is_live:
         return Phase.SUCCEEDED if markers[END] == WELL else Phase.FAILED
@@ -218,7 +221,7 @@ def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> 
 
 
 def _waits(phase: Phase, attempt: _Attempt, objects: RunObjects, more: More) -> str:
-    """Why a run does not proceed."""
+    """Returns why a run does not proceed; empty if it does."""
     if phase in (Phase.QUEUED, Phase.PULLING):
         stuck = (pod.word for pod in attempt.pods if pod.word in STUCK)
         return next(stuck, SUSPENDED if attempt.job == SUSPENDED else "")

@@ -1,7 +1,7 @@
-"""Asks clusters, for a bounded time, for the state of recorded runs, and merges it into their statuses.
+"""Queries clusters, with a time limit, for the state of recorded runs, and merges it into their statuses.
 
-The record of a run is as old as what its supervisor last wrote: older than the state in the cluster after a reboot,
-while the API server is away, and of a run that was declared lost although its pods run.
+The record of a run is only as new as the last write of its supervisor. It is outdated after a reboot of the
+supervisor's machine, after an outage of the API server, and for a run that was declared lost although its pods run.
 """
 
 from __future__ import annotations
@@ -32,29 +32,33 @@ if TYPE_CHECKING:
     pass
 
 FRESH_SECONDS: Final = 10.0
-"""A record that its supervisor has written to within this time is as of now, unless it was restarted within it."""
+"""Seconds for which a record counts as current after a write of its supervisor, unless the supervisor was restarted
+within them."""
 WAITING: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING})
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 REMOVED: Final = "its objects were removed from the cluster"
 LOST_SECONDS: Final = 86400.0
-"""For how long after its end a list of runs asks whether a lost one is lost; to show one run, it is always asked."""
+"""Seconds after its end for which a list of runs still queries the cluster about a lost run. Showing a single run
+always does."""
 RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the cluster reports now"
 BEHIND: Final = "the phase is what the cluster reports now, and the record has not followed yet"
 
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """What a cluster reports of runs."""
+    """State of runs as reported by a cluster, or the error."""
 
     seen: Mapping[str, Seen] = field(default_factory=dict)
-    """By id, those with objects."""
+    """Runs that have objects, by id."""
     error: str = ""
-    """Why it could not be read; empty where it was."""
+    """Why the cluster could not be read; empty if it was."""
 
 
 def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, ListResult]:
-    """The present state of the runs with these ids, by place; all places are queried in parallel, each for at most
-    `ANSWER_SECONDS`. Raises nothing."""
+    """Returns the current state of the runs with these ids, by namespace. Raises nothing.
+
+    All namespaces are queried in parallel, each for at most `ANSWER_SECONDS`.
+    """
     results = at_once({place: partial(_look, place, ids) for place, ids in wanted.items()})
     return {place: _result(results.get(place)) for place in wanted}
 
@@ -76,7 +80,7 @@ def _result(found: Mapping[str, Seen] | WindlassError | None) -> ListResult:
 
 
 class Sign(NamedTuple):
-    """The last sign of a run in its record."""
+    """Namespace of a run, and the time of the last evidence in its record that the run was observed."""
 
     place: ClusterNamespace
     as_of: float
@@ -84,7 +88,9 @@ class Sign(NamedTuple):
 
 
 def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough: bool) -> list[RunState]:
-    """Recorded runs as of `now`; the clusters of those whose record may be old are asked at once, each once."""
+    """Returns the state of recorded runs at `now`. The clusters of runs with a possibly outdated record are queried in
+    parallel, each once.
+    """
     statuses = list(statuses)
     found: dict[str, Sign] = {}
     wanted: dict[ClusterNamespace, list[str]] = {}
@@ -111,7 +117,7 @@ def _state(status: Status, sign: Sign, results: Mapping[ClusterNamespace, ListRe
 
 
 def signs(status: Status, store: Store, now: float) -> Sign | None:
-    """The last sign of a run whose record may be old; None for a record that is as of now."""
+    """Returns when a run was last observed if its record may be outdated; None if the record is current."""
     events = store.events(status.id, status.last_seq - 1)
     is_cut_off = bool(events) and not _is_sign(events[-1])
     if is_cut_off:
@@ -125,15 +131,15 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
 
 
 def _is_reading_back(store: Store, run_id: str, now: float) -> bool:
-    """Whether a supervisor was restarted just now: it records first what happened while there was none."""
+    """Whether a supervisor was restarted just now: it first records what happened while no supervisor ran."""
     recent = store.events(run_id, since=now - FRESH_SECONDS)
     return any(event.kind == SupervisorRestarted.kind for event in recent)
 
 
 def _is_sign(event: Event) -> bool:
-    """Whether an event shows that the run's supervisor had an answer of its cluster.
+    """Whether an event proves that the run's supervisor received a response of its cluster.
 
-    It does not where a new supervisor was started, or where the event reports what cannot be found out.
+    The start of a new supervisor proves nothing, nor does an event about something that cannot be read.
     """
     if event.kind == SupervisorRestarted.kind:
         return False
@@ -141,10 +147,10 @@ def _is_sign(event: Event) -> bool:
 
 
 class Staleness:
-    """Why the status of a run that a command follows may be old; asks its cluster in a thread."""
+    """Determines, in a thread, why the status of a run that a command follows may be outdated."""
 
     again_seconds = 5.0
-    """Between two questions."""
+    """Seconds between two queries of the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -153,7 +159,7 @@ class Staleness:
         self._why = ""
 
     def of(self, status: Status) -> str:
-        """Take the newest status; returns at once, by the last answer. Empty: it is as of now."""
+        """Returns at once why this newest status may be outdated, from the last query; empty if it is current."""
         is_asking = self._thread is not None and self._thread.is_alive()
         if is_asking or status.phase.is_terminal or time.monotonic() - self._asked_at < self.again_seconds:
             return self._why
@@ -174,7 +180,7 @@ class Staleness:
 
 
 def _last_written(run_dir: Path, status: Status) -> float:
-    """When the supervisor last wrote a log of the newest attempt, in Unix seconds."""
+    """Returns when the supervisor last wrote a log of the newest attempt, in Unix seconds."""
     folder = run_dir / f"attempt-{len(status.attempts)}"
     with contextlib.suppress(OSError):
         return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
@@ -182,12 +188,13 @@ def _last_written(run_dir: Path, status: Status) -> float:
 
 
 def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str]:
-    """A recorded status with what the cluster reports now, and how the two differ; empty where they agree. Pure.
+    """Merges a recorded status with the cluster's current state; also returns how they differ, empty if they agree.
+    Pure.
 
-    `seen` is None where the cluster has nothing of the run; `as_of` is how old the record is, in Unix seconds.
+    `seen` is None if the cluster has no object of the run; `as_of` is the time of the record, in Unix seconds.
     """
     if status.phase is Phase.LOST:
-        # The marker of a run that ended as lost says only that it did not succeed.
+        # The end marker of a run that ended as lost records only that it did not succeed.
         if seen is None or seen.phase in (Phase.LOST, Phase.FAILED, Phase.RESTARTING):
             return status, ""
         return in_phase(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST
@@ -200,29 +207,30 @@ def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str
 
 
 def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
-    """The phase of an unfinished run, and what it waits for."""
+    """Returns the phase of an unfinished run, and what it waits for."""
     before = status.phase
     if seen is None:
         return Phase.STOPPING, REMOVED
     if before is (Phase.UPLOADING if status.attempts else Phase.STAGING) and seen.attempt <= len(status.attempts):
-        return before, ""  # the objects of attempts say nothing of Jobs that move files
+        return before, ""  # The objects of attempts do not show the state of Jobs that transfer files.
     if seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.STOPPING):
         return seen.phase, ""
     if before in (Phase.STOPPING, Phase.RESTARTING) and seen.attempt <= len(status.attempts):
-        return before, ""  # pods of an attempt that is over may still be there
+        return before, ""  # Pods of an ended attempt may still exist.
     if seen.phase in (Phase.RESTARTING, Phase.LOST):
         is_between = not status.attempts or status.attempts[-1].ended_at is not None
         is_older = seen.phase is Phase.RESTARTING and seen.attempt < len(status.attempts)
         if is_between or is_older:
-            return before, ""  # the objects of the attempt are not made yet
+            return before, ""  # The objects of the next attempt are not created yet.
         return Phase.RESTARTING, GONE if seen.phase is Phase.LOST else seen.waits_for
     if seen.phase in WAITING:
-        return (before if before is Phase.PROVISIONING else seen.phase), seen.waits_for  # which the record knows finer
+        # The record distinguishes more phases than the objects.
+        return (before if before is Phase.PROVISIONING else seen.phase), seen.waits_for
     return (before if before in RUNNING else Phase.STARTING), ""
 
 
 def in_phase(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
-    """The status in another phase, which counts from `as_of`."""
+    """Returns the status with another phase, which began at `as_of`."""
     times = replace(
         status.times,
         phase_since=max(as_of, status.times.phase_since),

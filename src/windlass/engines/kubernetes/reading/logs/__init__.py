@@ -1,1 +1,1 @@
-"""Logs of pods: followed into the files of an attempt, or fetched for a run without a local record."""
+"""Reads logs of pods: follows them into the files of an attempt, or completes the events that pods send."""

@@ -1,7 +1,8 @@
-"""Event feed of one node: its events as its pod sends them, completed from the pod's log where they are cut off.
+"""Event feed of one node: the events that its pod sends, completed from the pod's log after a lost connection.
 
-For a supervisor in the cluster, which follows no logs. The files are those of a local node. A line of the log is
-written only if the feed has not brought it, and the other way round: the events of a node differ by their times.
+It is used by a supervisor in the cluster, which follows no logs. It writes the same files as for a local node. Each
+event is written once, whether it arrives through the feed, the log, or both: the events of a node differ by their
+times.
 """
 
 from __future__ import annotations
@@ -33,33 +34,34 @@ from windlass.worker.order_protocol import ProtocolError
 from windlass.worker.protocol import NodeEnded
 
 READERS: Final = 4
-"""Logs that are read at once."""
+"""Most logs that are read at once."""
 UNFED_SECONDS: Final = 30.0
-"""How long a pod that runs may have no connection until its log is read; less where silence soon counts as a hang."""
+"""Seconds for which a running pod may have no connection before its log is read; less if the run detects hangs
+sooner."""
 POLL_SECONDS: Final = 5.0
-"""Between two reads of the log of such a pod, at least."""
+"""Least seconds between two reads of the log of a pod without a connection."""
 PRINTED_SECONDS: Final = 5.0
-"""The same between two reports of how much ranks have printed."""
+"""Seconds between two reports on how much ranks have printed."""
 MARGIN_SECONDS: Final = 2.0
-"""How much of the log that is known already is read again: its times are whole seconds in requests."""
+"""Seconds of the log that are read again although they are known: requests specify times in whole seconds."""
 _END: Final = f'{{"kind": "{NodeEnded.kind}"'.encode()
 
 
 class Feeds(Protocol):
-    """Connections of pods; see `OrderServer`."""
+    """Interface of the connections of pods, see `OrderServer`."""
 
     def subscribe(self, pod: str, sink: EventSink) -> None:
-        """Have a pod send its events to the sink."""
+        """Requests the events of a pod for the sink."""
 
     def unsubscribe(self, pod: str, sink: EventSink) -> None:
-        """Give the sink nothing more."""
+        """Stops passing events to the sink."""
 
 
 class Readers:
-    """Reads the logs of the pods of an attempt, a few at once."""
+    """Threads that read the logs of the pods of an attempt, a few logs at once."""
 
     def __init__(self, num_nodes: int, hang_seconds: float | None = None) -> None:
-        """`hang_seconds` is how long the ranks may print nothing."""
+        """`hang_seconds` is the time without output after which ranks count as hung."""
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="logs")
         share = math.inf if hang_seconds is None else hang_seconds / 4
         self.unfed_seconds = min(UNFED_SECONDS, share)
@@ -70,16 +72,16 @@ class Readers:
         """Between two reports of how much ranks have printed."""
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Call it in one of the threads."""
+        """Calls the function in one of the threads."""
         self._pool.submit(work)
 
     def close(self) -> None:
-        """Do nothing that has not begun."""
+        """Cancels all calls that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class NodeFeed:
-    """The events of one node of one attempt. Used by the server's thread, the monitor's and those of `Readers`."""
+    """Events of one node of one attempt. Used by the threads of the order server, the attempt monitor and `Readers`."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class NodeFeed:
         wake: Callable[[], None],
         clock: Clock | None = None,
     ) -> None:
-        """`what` is the name of the log in the record; `wake` is called when something new was written.
+        """`what` is the name of the log in the record; `wake` is called after something new was written.
 
         Raises OSError.
         """
@@ -123,12 +125,12 @@ class NodeFeed:
         """Whether all events of the node are in its file, as far as the cluster still has them."""
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Stops receiving events."""
         if self._is_closed:
             return
         self._is_closed = True
         self._reader.closed.set()
-        self._client.health.well(self._what)  # what can no longer be read of an attempt that is over
+        self._client.health.well(self._what)  # Errors of reading the log no longer matter after the end of the attempt.
         if self._pod:
             self._feeds.unsubscribe(self._pod, self)
 
@@ -145,7 +147,9 @@ class NodeFeed:
         return self._readers.printed_seconds
 
     def take(self, token: str, events: bytes) -> None:
-        """See `EventSink`. A container that was started again has other events, of an attempt that has ended."""
+        """Receives events of the pod, as `EventSink` requires. Events of a restarted container are ignored: its attempt
+        has ended.
+        """
         with self._lock:
             if self._is_closed or not self._files.is_of(token):
                 return
@@ -154,7 +158,7 @@ class NodeFeed:
                 self.is_told = self._files.feed(events) or self.is_told
             except (OSError, ProtocolError):
                 raise
-            except Exception as error:  # the thread serves the other pods too
+            except Exception as error:  # The thread also serves the other pods.
                 self._client.health.crashed(self._what, error)
                 raise ProtocolError("events: cannot be taken") from error
         if events:
@@ -174,20 +178,20 @@ class NodeFeed:
     # -- the pod ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The pods have changed."""
+        """Subscribes to the pod's events once the pod exists; called when the pods have changed."""
         pod = None if self._pod or self._is_closed else self._pods.pod(self._place)
         if pod is not None and not has_ended(pod) and not is_restarted(pod):
             self._pod = str(pod["metadata"]["name"])
             self._feeds.subscribe(self._pod, self)
 
     def catch_up(self) -> None:
-        """Find out whether all events are there, and have the log read where they are not and will not be sent."""
+        """Checks whether all events have arrived, and has the log read if some are missing and will not be sent."""
         if self.is_done or self._is_closed:
             return
         if self.is_told:
             self._finish()
             return
-        self.look()  # the pod may have been there before this was
+        self.look()  # The pod may have existed before this feed.
         pod, now = self._pods.pod(self._place), self._clock.monotonic()
         if pod is None:
             if self._pods.is_gone(self._place):
@@ -220,7 +224,7 @@ class NodeFeed:
             return self._files.tail()
 
     def _read(self) -> None:
-        """Read the log once."""
+        """Reads the log once."""
         pod, ended = self._pods.pod(self._place), self._reader.has_ended
         is_last, pause = False, self._readers.pause_seconds
         try:
@@ -233,7 +237,7 @@ class NodeFeed:
                 self._client.health.well(self._what)
         except Exception as error:
             is_last, pause = self._reader.is_final(error), self._reader.backoff.next()
-        if self._is_closed:  # a read that began before may fail long after
+        if self._is_closed:  # A read that started before `close` may fail long after it.
             self._client.health.well(self._what)
         with self._lock:
             self._is_reading = False
@@ -250,12 +254,12 @@ class NodeFeed:
 
 
 class NodeFiles:
-    """The files of one node of an attempt, from its feed and from its pod's log."""
+    """Files of one node of an attempt, written from its feed and from its pod's log."""
 
     def __init__(
         self, folder: Path, node: int, ranks: tuple[int, ...], number: int, first: int, waited: bool = False
     ) -> None:
-        """They are of attempt `number`; see `LogTail`. Raises OSError."""
+        """`number` is the attempt of the files; `LogTail` describes the other arguments. Raises OSError."""
         self._folder = folder
         self._of = (node, ranks, number, first, waited)
         self.number = number
@@ -279,7 +283,9 @@ class NodeFiles:
         """Hashes of the lines in the file that the feed has not brought yet."""
 
     def _cut(self) -> set[int]:
-        """Remove the half line of a supervisor that was killed; gives the whole lines. Raises OSError."""
+        """Removes an incomplete last line, left by a killed supervisor; returns hashes of the complete lines. Raises
+        OSError.
+        """
         with open(self._events, "a+b") as file:
             file.seek(0)
             found, length = set(), 0
@@ -292,12 +298,14 @@ class NodeFiles:
         return found
 
     def is_of(self, token: str) -> bool:
-        """Whether a feed with this mark is that of the node: the first is."""
+        """Whether a feed with this token belongs to the node; the first token that arrives does."""
         self._token = self._token or token
         return token == self._token
 
     def feed(self, data: bytes) -> bool:
-        """Take what the feed brings; returns whether it ends with the attempt. Raises OSError, ProtocolError."""
+        """Writes events from the feed; returns whether they include the end of the attempt. Raises OSError,
+        ProtocolError.
+        """
         *lines, partial = (self._partial + data).split(b"\n")
         if len(partial) > node_events.MAX_BYTES:
             raise ProtocolError("events: a line is too long")
@@ -320,11 +328,11 @@ class NodeFiles:
             self._end = found.event
 
     def has_end_of(self, exit_code: int | None) -> bool:
-        """Whether the feed has brought the end of the node, and its container has ended in the same way."""
+        """Whether the feed contained the end of the node, and its container has ended with the same result."""
         return self._end is not None and (exit_code is None or (exit_code == 0) is not bool(self._end.failures))
 
     def grow(self, sizes: Mapping[int, int]) -> None:
-        """Make the logs of ranks as long as what they have printed, with no content. Raises OSError."""
+        """Extends the logs of ranks with empty data to the length of what they have printed. Raises OSError."""
         for rank in self._ranks & sizes.keys():
             path = self._folder / f"rank-{rank}.log"
             with open(path, "ab") as file:
@@ -332,12 +340,12 @@ class NodeFiles:
                     file.truncate(sizes[rank])
 
     def tail(self) -> LogTail:
-        """What writes the log, from where the feed has brought all."""
+        """Returns a writer for the pod's log, from the last event of the feed on."""
         known = Known(self._last_at - MARGIN_SECONDS, self._token) if self._last_at else None
         return LogTail(self._beside, *self._of, has_output=False, known=known)
 
     def merge(self) -> None:
-        """Take what the log has brought. Raises OSError."""
+        """Adds the events in the pod's log that the feed does not have. Raises OSError."""
         with open(self._beside / self._events.name, "rb") as file:
             file.seek(self._merged)
             lines = [line for line in file if line.endswith(b"\n")]
@@ -352,7 +360,7 @@ class NodeFiles:
             shutil.copyfile(self._beside / self._out, self._folder / self._out)
 
     def _append(self, lines: list[bytes]) -> None:
-        """Append whole lines, or none of them. Raises OSError."""
+        """Appends all of these lines, or none of them. Raises OSError."""
         if not lines:
             return
         with open(self._events, "ab", buffering=0) as file:

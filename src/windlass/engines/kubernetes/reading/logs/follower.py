@@ -1,4 +1,4 @@
-"""Follows the log of one node's pod to its end, over broken connections, and writes it by its `LogTail`."""
+"""Follows the log of one node's pod to its end, across broken connections, and writes it with its `LogTail`."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from windlass.errors import EngineError
 from windlass.supervise.log_tail import LogTail
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at a pod that has not started, if no watch event arrives."""
+"""Seconds between two checks of a pod that has not started, if no watch event arrives."""
 KEPT_SECONDS: Final = 60.0
-"""How long requests for the log of an ended pod may fail until the rest of it counts as lost."""
+"""Seconds for which requests for the log of an ended pod may fail before the rest of the log counts as lost."""
 MAX_FOLLOWED: Final = 256
-"""Logs that are followed at once, each over its own connection; all others are polled in turn."""
+"""Most logs that are followed at once, each over a separate connection; all others are polled in turn."""
 RESERVED_FILES: Final = 64
-"""Open files of this process that are not connections of logs."""
+"""Open files of this process other than connections for logs."""
 MAX_POLLING: Final = 8
 POLLS_A_SECOND: Final = 20.0
-"""Polls of all nodes together."""
+"""Polls per second, of all nodes together."""
 
 
 class Pods(Protocol):
-    """The pods of an attempt as last seen; see `PodWatch`."""
+    """Pods of an attempt as last seen; `PodWatch` implements this."""
 
     def pod(self, place: int) -> Pod | None:
-        """The pod at a place, as it was last seen; None where there was none yet."""
+        """Returns the last seen state of the pod at a place, or None if it never existed."""
 
     def is_gone(self, place: int) -> bool:
-        """Whether the pod at a place was deleted, or will never be there."""
+        """Whether the pod at a place was deleted, or will never exist."""
 
 
 class Connections:
-    """How many logs of an attempt may be followed at once, so that no limit on open files is reached."""
+    """Limits the number of logs of an attempt that are followed at once, to respect the limit on open files."""
 
     def __init__(self, num_nodes: int, max_followed: int | None = None) -> None:
         """`max_followed` defaults to what the limit on open files allows."""
@@ -68,21 +68,23 @@ class Connections:
 
 
 def max_followed_now() -> int:
-    """How many connections the limit on open files leaves for logs."""
+    """Returns the number of connections for logs that the limit on open files allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_FOLLOWED if soft == resource.RLIM_INFINITY else (soft - RESERVED_FILES) // 2
     return max(1, min(MAX_FOLLOWED, limit))
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as its user may: a watch, signals and a log of each pod are connections."""
+    """Raises this process's limit on open files to the hard limit: a watch, signals and each pod's log need
+    connections.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class PodLogReader:
-    """Reads the log of one node's pod into its `LogTail`, and decides when the rest of it is lost."""
+    """Reads the log of one node's pod into its `LogTail`, and decides when the rest of the log is lost."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class PodLogReader:
         make_intake: Callable[[], LogTail],
         wake: Callable[[], None],
     ) -> None:
-        """`what` is the name of the log in the record; `wake` is called when something new was written."""
+        """`what` is the name of the log in the record; `wake` is called after something new was written."""
         self._what = what
         self._client = client
         self._pods = pods
@@ -114,7 +116,7 @@ class PodLogReader:
         return self._pods.is_gone(self._place) or (pod is not None and has_ended(pod))
 
     def read(self, pod: Pod, *, follow: bool) -> None:
-        """Write lines until the connection ends. Raises EngineError, OSError."""
+        """Writes lines until the connection ends. Raises EngineError, OSError."""
         intake = self.intake = self.intake or self._make_intake()
         since = intake.begin()
         lines = self._client.logs(
@@ -132,7 +134,8 @@ class PodLogReader:
                 if self.closed.is_set():
                     break
         except EngineError as error:
-            self._flush(intake)  # the lines before the error: else a connection that always breaks would give none
+            # The lines before an error are written, or a connection that always breaks would make no progress.
+            self._flush(intake)
             if not follow or not isinstance(error, Silent):
                 raise
         self._flush(intake)
@@ -143,22 +146,23 @@ class PodLogReader:
             self._progressed()
 
     def _progressed(self) -> None:
-        """Something new was written: the next failure is tried again at once."""
+        """Resets the backoff after something new was written, so that the next failure is retried at once."""
         self._client.health.well(self._what)
         self.backoff.reset()
         self._failing_since = None
         self._wake()
 
     def is_final(self, error: Exception) -> bool:
-        """Whether what `read` has raised means that the rest of the log is lost; it is recorded if it does not."""
+        """Whether an error of `read` means that the rest of the log is lost; an error that does not is recorded."""
         health = self._client.health
         if isinstance(error, Refused):
             if self._is_lost(error):
                 return True
             health.failed(self._what, error)
-        elif isinstance(error, EngineError):  # no answer, or a login that cannot be renewed now: tried without end
+        # If the server does not respond or the login cannot be renewed, reading is retried without limit.
+        elif isinstance(error, EngineError):
             health.failed(self._what, error)
-        elif isinstance(error, OSError):  # a full disk: reading continues from the cursor
+        elif isinstance(error, OSError):  # The disk is full: reading continues from the cursor later.
             health.failed(self._what, EngineError(f"it cannot be written: {error.strerror or error}"))
         else:
             health.crashed(self._what, error)
@@ -175,7 +179,7 @@ class PodLogReader:
         return self._is_late()
 
     def _is_late(self) -> bool:
-        """Whether requests for the log of an ended pod have failed for KEPT_SECONDS; this is then recorded."""
+        """Whether requests for the log of an ended pod have failed for KEPT_SECONDS; if so, the loss is recorded."""
         now = time.monotonic()
         if not self.has_ended:
             self._failing_since = None
@@ -188,7 +192,7 @@ class PodLogReader:
 
 
 class Follower(PodLogReader):
-    """Reads the log of one node in a thread of its own, until `is_done`."""
+    """Reads the log of one node in a separate thread, until `is_done`."""
 
     @override
     def __init__(
@@ -210,28 +214,29 @@ class Follower(PodLogReader):
         threading.Thread(target=self._run, name=what, daemon=True).start()
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         self.closed.set()
         self._looked.set()
-        self._client.health.well(self._what)  # what can no longer be read of an attempt that is over
+        self._client.health.well(self._what)  # Errors of reading the log no longer matter after the end of the attempt.
 
     @property
     def is_told(self) -> bool:
-        """Whether the attempt is over and the pod is kept alive for the next one, by its log."""
+        """Whether, according to the log, the attempt is over and the pod is kept alive for the next one."""
         return self.intake is not None and self.intake.is_told
 
     def catch_up(self) -> None:
-        """Write the last lines of many that came at once; after the end of the attempt no more output will come."""
+        """Writes buffered lines; after the end of the attempt, no further output will follow."""
         if self.intake is None or self.is_done:
             return
-        with contextlib.suppress(OSError):  # a full disk, or closed meanwhile: the thread handles it
+        # The disk is full, or the file was closed meanwhile; the thread handles both.
+        with contextlib.suppress(OSError):
             self.intake.flush()
         if self.is_told:
             self.is_done = True
             self.close()
 
     def look(self) -> None:
-        """The pods have changed; if this one has, the thread stops waiting."""
+        """Wakes the thread if its pod has changed; called when the pods have changed."""
         pod = self._pods.pod(self._place)
         state = None if pod is None else (pod["metadata"].get("uid"), container_state(pod)[0], has_ended(pod))
         if (seen := (state, self._pods.is_gone(self._place))) != self._last_state:
@@ -254,7 +259,7 @@ class Follower(PodLogReader):
         self._wake()
 
     def _turn(self) -> bool:
-        """Read the available lines; returns whether the log is complete."""
+        """Reads the available lines; returns whether the log is complete."""
         pod, gone = self._pods.pod(self._place), self._pods.is_gone(self._place)
         if pod is None or (container_state(pod)[0] == "waiting" and not has_ended(pod)):
             if not gone:
@@ -269,10 +274,10 @@ class Follower(PodLogReader):
             self._client.health.well(self._what)
             self._wait(self._connections.pause_seconds)
         else:
-            self._wait(self.backoff.next())  # the log ends a moment before the pod's status changes
+            self._wait(self.backoff.next())  # The log ends shortly before the pod's status changes.
         return False
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the pod has changed, at most so long."""
+        """Waits until the pod changes, at most for `seconds`."""
         self._looked.wait(seconds)
         self._looked.clear()

@@ -1,1 +1,1 @@
-"""Checks before anything runs: RBAC, capacity, network and what the cluster has."""
+"""Checks of a cluster before a run: RBAC, capacity, network, nodes, operators and storage."""

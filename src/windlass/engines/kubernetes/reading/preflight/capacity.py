@@ -1,8 +1,8 @@
-"""Capacity probe: whether the missing nodes of an elastic run could be scheduled, by pods that request as much.
+"""Capacity probe: tests with idle pods whether the missing nodes of an elastic run could be scheduled.
 
-Only the scheduler decides whether a pod fits: requests, quota, taints, priorities, nodes that an autoscaler could
-provision. So idle pods probe it. One that runs has been scheduled and holds its capacity until the run has saved and
-begins an attempt in which a node replaces it.
+Only the scheduler can decide whether a pod fits, given requests, quota, taints, priorities, and nodes that an
+autoscaler could provision. Therefore idle pods with the same requests probe it. A running probe pod reserves its
+capacity until the run has saved a checkpoint and starts an attempt in which a node takes the pod's place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from windlass.plan.plan import Plan
 
 LOOK_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 3600
-"""The longest lifetime of such pods: without a supervisor they must not hold nodes forever."""
+"""Largest lifetime of probe pods, in seconds: without a supervisor they must not occupy nodes forever."""
 WAIT: Final = "import signal; signal.pause()"
 LIKE_A_NODE: Final = (
     "nodeSelector",
@@ -34,11 +34,11 @@ LIKE_A_NODE: Final = (
     "automountServiceAccountToken",
     "enableServiceLinks",
 )
-"""What of a pod's spec decides where it may go, and whether it is admitted."""
+"""Pod-spec fields that determine where a pod is scheduled and whether it is admitted."""
 
 
 class CapacityProbe:
-    """Of one run."""
+    """Capacity probe of one run."""
 
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
@@ -52,11 +52,11 @@ class CapacityProbe:
         self._is_asking = False
 
     def begin(self, members: Sequence[int]) -> None:
-        """An attempt of these nodes is in progress."""
+        """Starts an attempt with the nodes `members`; all other nodes are missing."""
         self._away = tuple(node for node in range(self._plan.num_nodes) if node not in members)
 
     def missing(self) -> set[int]:
-        """The missing nodes for which there is no capacity, as far as is known; probes for it from now on."""
+        """Returns the missing nodes for which no capacity is known, and keeps probing for it from now on."""
         if not (self.is_elastic and self._away):
             return set()
         if not self._is_asking:
@@ -68,16 +68,19 @@ class CapacityProbe:
         return set(self._away[self._found :])
 
     def leave(self) -> None:
-        """Release the places: they are taken over, or not needed any more. Raises EngineError."""
+        """Deletes the probe pods, whose capacity is used by the run or no longer needed. Raises EngineError."""
         self._done.set()
         if self.is_elastic:
             self._client.delete(BATCH, "Job", self._name)
         self._is_asking, self._found = False, 0
 
     def _ask(self, away: tuple[int, ...], done: threading.Event) -> bool:
-        """One look; gives whether it is the last. Where the cluster does not answer, nothing new is known."""
+        """Counts the running probe pods once; returns whether to stop. An unreachable cluster leaves the count
+        unchanged.
+        """
         self._make(len(away))
-        if done.is_set():  # `leave` may have deleted the Job before it was created here: this thread deletes it
+        # `leave` may have tried to delete the Job before it was created here, so that this thread must delete it.
+        if done.is_set():
             self._client.delete(BATCH, "Job", self._name)
             return True
         pods = self._client.find("v1", "Pod", f"{labels.HELPER}={self._name}")["items"]
@@ -87,14 +90,14 @@ class CapacityProbe:
         return done.wait(LOOK_SECONDS)
 
     def _make(self, num_pods: int) -> None:
-        """Make the pods, or leave those that are there."""
+        """Creates the probe pods, unless they exist."""
         made = attempt_objects(self._plan)
         owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
         self._client.create_if_absent(manifests.owned(waiting(made, self._name, num_pods), owner))
 
 
 def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:
-    """A Job of so many pods that ask for what the pods of an attempt ask for, and do nothing. Pure."""
+    """Returns a Job with `num_pods` idle pods that have the same requests as the pods of an attempt. Pure."""
     like, meta = pod_spec(made), made[-1]["metadata"]
     [container] = like["containers"]
     asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}

@@ -1,4 +1,4 @@
-"""Checks on a cluster: what was found, whether runs can go well, what to do. Pure."""
+"""Derives checks of a cluster from a survey: the findings, whether they hinder runs, and fixes. Pure."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ OPERATORS: Final = (
     ("MPIJob", "kubeflow.org/v2beta1", "mpijobs"),
     ("Karpenter", "karpenter.sh", None),
 )
-"""What is found, the group (or its one version) that it is served in, and which of its kinds is meant."""
+"""Name of each operator, the API group (or its only version) that serves it, and its kind."""
 PODS_MUST_SAY: Final = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
-"""Limits of a quota under which a pod without a request for the resource is refused."""
+"""Limits of a quota that reject pods without a request for the resource."""
 Json = Mapping[str, Any]
 
 
 def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
-    """All checks of a cluster; where the first of them fail, those that then mean nothing are left out."""
+    """Returns all checks of a cluster. If one of the first checks fails, the checks that depend on it are omitted."""
     if (error := seen.error("version")) is not None and not isinstance(error, Refused):
         name = "login" if isinstance(error, NotLoggedIn) or not isinstance(error, Unreachable) else "api"
         return [Check(name, "fail", error.message, error.hint)]
@@ -78,7 +78,7 @@ def _login(seen: Survey) -> Check:
 
 
 def _absent(seen: Survey) -> Check | None:
-    """That the namespace is not there, where that may be known."""
+    """Returns a failed check if the namespace is known not to exist."""
     if seen.refusal("namespace") == 404:
         fix = f"{seen.kubectl} create namespace {seen.namespace}; or set namespace: in targets.yaml"
         return Check("namespace", "fail", f"there is no namespace {seen.namespace}", fix)
@@ -119,7 +119,7 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
 
 
 def _supervisor(place: SupervisorPlace, target: KubernetesTarget) -> Check:
-    """Where the supervisors of runs run."""
+    """Returns the check of where the supervisors of runs run."""
     is_required = target.supervisor == "cluster"
     if place.lacking:
         what = "are not started" if is_required else "are supervised on the machine that starts them"
@@ -168,7 +168,7 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
 
 
 def _queues(seen: Survey, found: Json) -> Iterator[Check]:
-    """The LocalQueues of the namespace, where there is a Kueue."""
+    """Yields a check of the LocalQueues of the namespace, if Kueue is installed."""
     queues = {one["metadata"]["name"]: one for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])}
     idle = {name: why for name, one in queues.items() if (why := inactive(one))}
     active = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
@@ -222,4 +222,4 @@ RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]
     "autoscaler": ("the node autoscaler", lambda _, found: group_checks(found["status"])),
     "namespace": ("pod security", _security),
 }
-"""By an answer that is needed, what it is called where it is forbidden, and the checks on it."""
+"""Checks by the name of the survey result that they need, with the text for a result that is forbidden."""

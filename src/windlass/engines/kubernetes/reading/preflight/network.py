@@ -1,7 +1,7 @@
-"""Probes the network of a cluster with two pods, and turns what they measured into checks and one verdict.
+"""Tests the network of a cluster with two pods, and derives checks and one verdict from the measurements.
 
-The pods are those of an Indexed Job with a headless Service, on two nodes where there are two, as the pods of a run
-are. `worker/netprobe.py` runs the steps in them.
+The pods belong to an Indexed Job with a headless Service, like the pods of a run, and run on two nodes if possible.
+`worker/netprobe.py` runs the steps in them.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ Json = Mapping[str, Any]
 OnLine = Callable[[str], None]
 
 PROBE_SECONDS: Final = 600
-"""After so long the cluster itself ends the pods."""
+"""Seconds after which the cluster ends the pods."""
 START_SECONDS: Final = 240.0
-"""How long the pods may take to run: an image is large."""
+"""Seconds within which the pods must run, which includes the pull of a large image."""
 STEP_SECONDS: Final = 90.0
 REDUCE_SECONDS: Final = 150.0
-"""torch takes its time to be imported from a cold disk."""
+"""Time limit of the reduce step in seconds, which includes importing torch from a cold disk."""
 PROGRAM: Final = "netprobe.py"
 SLOW_SECONDS: Final = 0.005
 SLOW_BYTES: Final = 100e6
-"""A tenth of what 10 Gbit/s carry."""
+"""Bandwidth below which a network counts as slow, in bytes per second: about a tenth of 10 Gbit/s."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the pods have found; each step has an entry for each of the two."""
+    """Results of the test; each step has one entry per pod."""
 
     nodes: list[str] = field(default_factory=list)
     names: list[Json] = field(default_factory=list)
     reach: list[Json] = field(default_factory=list)
     by_address: list[Json] = field(default_factory=list)
-    """The same by address, where names are not known."""
+    """Connections by address, tested if names do not resolve."""
     speed: list[Json] = field(default_factory=list)
     reduce: list[Json] = field(default_factory=list)
     failed: str = ""
-    """Why it was not completed."""
+    """Why the test was not completed; empty if it was."""
     fix: str = ""
 
     def figures(self) -> dict[str, Any]:
-        """What was measured, as JSON data."""
+        """Measurements as JSON data."""
         found: dict[str, Any] = {"nodes": self.nodes}
         if self.speed and not any("error" in one for one in self.speed):
             found["latency_seconds"] = self.speed[0]["latency_seconds"]
@@ -68,8 +68,10 @@ class Findings:
 
 
 def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
-    """The objects of the probe: the program, which owns the others, the Service and the Job. Pure except for its
-    creator."""
+    """Returns the objects of the test: the ConfigMap with the program, which owns the others, the Service and the Job.
+
+    Pure, except for the annotation with the process that creates them.
+    """
     command = [target.python or PYTHON, "-I", "-S", f"{layout.BOOT}/{PROGRAM}", "serve", str(PROBE_SECONDS)]
     spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command)
     spec["subdomain"] = name
@@ -99,7 +101,7 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
 
 
 def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings:
-    """Create two pods, run the checks, delete them. Errors are in the findings."""
+    """Creates two pods, runs the steps, and deletes the pods. Errors are part of the findings."""
     name = f"windlass-net-{secrets.token_hex(3)}"
     found = Findings()
     try:
@@ -114,7 +116,7 @@ def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings
 
 
 class _Pair:
-    """Two running pods."""
+    """Two running pods of the test."""
 
     def __init__(self, client: Client, target: KubernetesTarget, pods: Sequence[Json]) -> None:
         self._client = client
@@ -124,23 +126,23 @@ class _Pair:
         self.addresses = [str(pod.get("status", {}).get("podIP", "")) for pod in pods]
 
     def both(self, words: Sequence[Sequence[str]], seconds: float = STEP_SECONDS) -> list[Json]:
-        """The answer of each pod to its command, run in parallel."""
+        """Runs one command in each pod, in parallel, and returns their results."""
         pool = ThreadPoolExecutor(2)
         try:
             return list(pool.map(lambda at: self.one(at, words[at], seconds), (0, 1)))
         finally:
-            pool.shutdown(wait=False)  # after an interrupt the pods are deleted, without waiting for them
+            pool.shutdown(wait=False)  # After an interrupt, the pods are deleted without waiting for the commands.
 
     def one(self, at: int, words: Sequence[str], seconds: float = STEP_SECONDS) -> Json:
-        """What one pod answers."""
-        isolated = ["-I", "-S"] if words[0] != "reduce" else []  # torch is where the image has it
+        """Runs one command in a pod and returns its result."""
+        isolated = ["-I", "-S"] if words[0] != "reduce" else []  # The reduce step needs the image's packages for torch.
         command = [self._python, *isolated, f"{layout.BOOT}/{PROGRAM}", *words]
         _, out, complaint = exec_stream.call(self._client, self.pods[at], command, seconds)
         return parsed(out) or {"error": last_line(complaint, "it had no output")}
 
 
 def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
-    """All steps; one that fails leaves out those that cannot go well then."""
+    """Runs all steps; after a failed step, the steps that depend on it are skipped."""
     hosts = [f"{name}-{at}.{name}" for at in (0, 1)]
     full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
     on_line("looking up names")
@@ -159,7 +161,7 @@ def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
 
 
 def _address(names: Json) -> str:
-    """The address of the short name, which comes first; empty where it does not resolve."""
+    """Returns the address of the short name, the first of the names; empty if it does not resolve."""
     first: Any = next(iter(names.values()), {})
     return str(first.get("address", "")) if isinstance(first, Mapping) else ""
 
@@ -168,10 +170,10 @@ def _address(names: Json) -> str:
 
 
 def checks(found: Findings) -> list[Check]:
-    """What was found, step by step, and the verdict. Pure."""
+    """Returns a check for each step, and the verdict. Pure."""
     steps = list(_steps(found))
     failed = [check for check in steps if check.level == "fail"]
-    failed.sort(key=lambda check: check.name != "ports")  # where nothing passes, DNS has not failed of itself
+    failed.sort(key=lambda check: check.name != "ports")  # If no connection succeeds at all, DNS is not the cause.
     warned = [check for check in steps if check.level == "warn"]
     if failed:
         verdict = Check("network", "fail", f"ranks cannot meet: {failed[0].name}: {failed[0].found}", failed[0].fix)

@@ -1,4 +1,4 @@
-"""Checks on nodes: their GPUs, taints and images, and what node autoscalers can provision. Pure."""
+"""Derives checks of nodes: GPUs, taints, images, and what node autoscalers can provision. Pure."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MACHINES: Final = "machines"
-"""The name of the check on node autoscalers."""
+"""Name of the check on node autoscalers."""
 
 
 def node_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
-    """GPUs and taints of nodes; `pods` are those on them, None where they may not be listed."""
+    """Yields checks of the GPUs and taints of nodes; `pods` are the pods of the cluster, None if the user may not list
+    them.
+    """
     yield from _gpu_checks(nodes, pods)
     found = [taints_of_node(node) for node in nodes if is_true(node, "Ready")]
     texts = collections.Counter(taint_text(one) for taints in found for one in taints)
@@ -85,7 +87,7 @@ def _counted(values: Iterable[str]) -> str:
 
 
 def _taken(pods: Iterable[Json], nodes: Json) -> int:
-    """GPUs that pods on these nodes have."""
+    """Returns the number of GPUs that are allocated to pods on these nodes."""
     return sum(
         int(amount(str(container.get("resources", {}).get("limits", {}).get(GPU, "0"))))
         for pod in pods
@@ -95,7 +97,7 @@ def _taken(pods: Iterable[Json], nodes: Json) -> int:
 
 
 def pool_check(pools: Iterable[Json]) -> Check:
-    """What Karpenter's NodePools make, and which of them are not ready."""
+    """Returns the check of what Karpenter's NodePools provision, and which of them are not ready."""
     shown, wrong = [], []
     for pool in pools:
         seen = match(pool, {})
@@ -115,7 +117,9 @@ def pool_check(pools: Iterable[Json]) -> Check:
 
 
 def group_checks(status: Json | None) -> Iterator[Check]:
-    """The node groups of Cluster Autoscaler, and which of them are in backoff; `status` is None where it has none."""
+    """Yields checks of Cluster Autoscaler's node groups, and of which are in backoff; `status` is None if it has no
+    status.
+    """
     if status is None:
         return
     shown, wrong = [], []
@@ -138,9 +142,10 @@ def group_checks(status: Json | None) -> Iterator[Check]:
 
 
 def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
-    """Checks whether a node has pulled the image of a target; only a pod can show the image's content.
+    """Returns the check whether a node has already pulled the image of a target; only a pod can show the image's
+    content.
 
-    `nodes` are those that this login may list. No registry is asked: only the nodes have the credentials for it.
+    `nodes` are the nodes that the user may list. No registry is queried: only the nodes have the credentials for it.
     """
     text = target.image or IMAGE
     python = target.python or PYTHON
@@ -159,7 +164,7 @@ def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
 
 
 def full_name(image: str) -> str:
-    """The name by which nodes report an image: with registry, and with either digest or tag."""
+    """Returns the full name of an image, as nodes report it: with registry, and with either digest or tag."""
     first, slash, _ = image.partition("/")
     if not slash:
         image = f"docker.io/library/{image}"
@@ -172,6 +177,6 @@ def full_name(image: str) -> str:
 
 
 def _images(node: Json) -> set[str]:
-    """The names of the largest 50 images of a node, which is what a kubelet reports by default."""
+    """Returns the names of images on a node. By default, a kubelet reports only the 50 largest ones."""
     images = node.get("status", {}).get("images") or ()
     return {name for image in images for name in image.get("names") or ()}

@@ -1,4 +1,4 @@
-"""Checks a cluster as a place for training: all that `check` finds, its nodes, GPUs from zero, and what pods can do."""
+"""Checks whether a cluster is ready for training: the checks of `check`, nodes, GPU pools at zero, and probe pods."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 PRESSURE: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 STOP: Final = frozenset({"api", "login", "namespace", "rights"})
-"""Checks after whose failure no pod can be made."""
+"""Checks without which no pod can be created."""
 USUAL_CLAIMS: Final = ("efs", "fsx")
-"""Claims of clusters that Windlass makes; looked at where they are there."""
+"""Claims of clusters that Windlass creates; they are tested if they exist."""
 EKS_SERVER: Final = re.compile(r"https://[0-9A-Fa-f]+\.[\w-]+\.([a-z0-9-]+)\.eks\.amazonaws\.com")
 EKS_ARN: Final = re.compile(r"arn:aws[\w-]*:eks:([a-z0-9-]+):\d{12}:cluster/([\w-]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the cluster should have beside what the target says."""
+    """Expected properties of the cluster, in addition to those that the target sets."""
 
     wanted: Association = field(default_factory=Association)
     pools: tuple[str, ...] = ()
-    """Names of pools of GPU nodes that Karpenter starts."""
+    """Names of pools of GPU nodes that Karpenter provisions."""
     groups: tuple[str, ...] = ()
     """Names of pools of GPU nodes that are node groups."""
     claims: tuple[str, ...] = ()
-    """Claims that have to be there, beside that of the target."""
+    """Claims that must exist, in addition to the target's."""
     images: tuple[str, ...] = ()
-    """Images that have to be pulled, beside that of the target."""
+    """Images that must be pullable, in addition to the target's."""
 
 
 @dataclass(frozen=True, slots=True)
 class EksCluster:
-    """A cluster of EKS, as a kubeconfig names it."""
+    """An EKS cluster, as identified by a kubeconfig."""
 
     name: str
     region: str
@@ -59,7 +59,7 @@ class EksCluster:
 def platform(
     target: KubernetesTarget, environ: Mapping[str, str], expected: Expected, on_line: Callable[[str], None]
 ) -> Iterator[Check]:
-    """All checks of a cluster, each as soon as it is known. Raises UsageError, and EngineError of a login plugin."""
+    """Yields all checks of a cluster as they complete. Raises UsageError, and EngineError of a login plugin."""
     found = report.check(target, environ).checks
     yield from found
     if any(check.level == "fail" and check.name in STOP for check in found):
@@ -76,7 +76,9 @@ def platform(
 
 
 def eks_cluster(target: KubernetesTarget, environ: Mapping[str, str]) -> EksCluster | None:
-    """The cluster of EKS behind a context; None where the kubeconfig does not name one. Raises UsageError."""
+    """Returns the EKS cluster of a target's context, or None if the kubeconfig does not identify one. Raises
+    UsageError.
+    """
     context = read_context(target.context, find_kubeconfig(target, environ))
     login = context.user.settings.get("exec") or {}
     words = [str(one) for one in login.get("args") or ()]
@@ -93,11 +95,11 @@ def _after(words: list[str], option: str) -> str:
 
 
 def capacity(client: Client, expected: Expected) -> Iterator[Check]:
-    """Nodes that are ready, and whether GPU nodes that do not run yet can come."""
+    """Yields checks of ready nodes, and of whether GPU nodes that do not run yet can be provisioned."""
     try:
         nodes = client.find("v1", "Node")["items"]
     except Refused:
-        return  # `not seen` has said so
+        return  # The check `not seen` has reported it already.
     yield nodes_check(nodes)
     if not expected.pools and not expected.groups:
         return
@@ -106,7 +108,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
         try:
             pools = client.find("karpenter.sh/v1", "NodePool")["items"]
         except Refused as error:
-            if error.status == 404:  # Karpenter is not installed
+            if error.status == 404:  # On 404, Karpenter is not installed.
                 pools = []
             else:
                 yield Check("gpu pools", "warn", f"unknown: {error.message}", error.hint)
@@ -116,7 +118,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
 
 
 def nodes_check(nodes: Iterable[Json]) -> Check:
-    """Which nodes are not ready, cordoned, or short of something. Pure."""
+    """Returns the check of nodes that are not ready, cordoned, or under resource pressure. Pure."""
     named = {str(node["metadata"]["name"]): node for node in nodes}
     unready = [name for name, node in named.items() if not is_true(node, "Ready")]
     pressed = [f"{name} has {kind}" for name, node in named.items() for kind in PRESSURE if is_true(node, kind)]
@@ -138,9 +140,9 @@ def nodes_check(nodes: Iterable[Json]) -> Check:
 def pool_checks(
     nodes: Iterable[Json], pools: Iterable[Json] | None, expected: Expected, *, is_scaled: bool = False
 ) -> Iterator[Check]:
-    """Whether nodes of each pool can come from zero: its NodePool is ready, or its node group has nodes. Pure.
+    """Yields checks of whether each pool can provide nodes: its NodePool is ready, or its node group has nodes. Pure.
 
-    `is_scaled`: a Cluster Autoscaler runs, which raises node groups.
+    `is_scaled`: a Cluster Autoscaler runs, which can scale up node groups.
     """
     known = {str(one["metadata"]["name"]): one for one in pools or ()}
     labelled = [str(node["metadata"].get("labels", {}).get("windlass.dev/pool", "")) for node in nodes]
@@ -186,10 +188,11 @@ def _pool_check(name: str, pool: Json | None, count: int) -> Check:
 
 
 def _claims(client: Client, target: KubernetesTarget, expected: Expected) -> tuple[str, ...]:
-    """The claims that are named, and those of the usual names that are there."""
+    """Returns the claims set by target and `expected`, and the usual claims that exist."""
     data = target.data
     named = [*expected.claims, *([data.claim] if data is not None and data.size is None else [])]
-    usual = (*USUAL_CLAIMS, *([data.claim] if data is not None else []))  # the first run makes one with a size
+    # The first run creates a claim whose size is set.
+    usual = (*USUAL_CLAIMS, *([data.claim] if data is not None else []))
     try:
         found = {str(one["metadata"]["name"]) for one in client.find("v1", "PersistentVolumeClaim")["items"]}
     except Refused:

@@ -1,4 +1,4 @@
-"""Dry run of a run's pods: LimitRanges, quotas and webhooks refuse pods, and not the objects that create them."""
+"""Dry run of a run's pods: LimitRanges, quotas and webhooks reject pods, and not the objects that create them."""
 
 from __future__ import annotations
 
@@ -27,46 +27,50 @@ from windlass.spec.quantities import amount
 
 REFUSALS: Final = (400, 403, 422)
 NOT_TRIED: Final = ("cannot create resource", "does not support dry run")
-"""The API server's errors where the login may not create pods, or a webhook cannot be tried."""
+"""Errors of the API server if the user may not create pods, or a webhook does not support dry runs."""
 EXCEEDED: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: .*?, limited: (.*)")
 MUST_SPECIFY: Final = "must specify"
-"""Of the API server's error where a quota counts what a pod does not state."""
+"""Part of the API server's error for a quota on a resource that a pod does not specify."""
 COUNTED_TWICE: Final = ("cpu", "memory", "ephemeral-storage")
-"""Resources whose requests quotas also count under the bare name."""
+"""Resources whose requests quotas count under their plain names as well."""
 SUPERVISOR: Final = "the supervisor's pod"
 WAY_OUT: Final = "supervisor: machine in target {target} supervises runs from the machine that starts them"
-"""Where the cluster refuses a supervisor's pod, of which no job sets anything."""
+"""Fix if the cluster rejects a supervisor's pod, which no field of a job configures."""
 Json = Mapping[str, Any]
 
 
 class Pods(NamedTuple):
-    """Pods of a run that are alike."""
+    """Identical pods of a run."""
 
     what: str
     pod: Manifest
     most: int
     least: int
-    """How many there are at once, and with how few the run goes on."""
+    """Largest number of these pods at once, and the smallest number with which the run continues."""
 
 
 def run_pods(plan: Plan) -> Iterator[Pods]:
-    """The pods of a run: those that train, as far as the plan has them whole, and the supervisor's."""
+    """Yields the pods of a run: the training pods, if the plan contains their complete template, and the
+    supervisor's.
+    """
     least, most = plan.policy.min_nodes, plan.num_nodes + plan.num_spares
     for owner in plan.manifests(AttemptPartStep, AttemptStep):
         for template in pod_templates(owner):
             yield Pods("the pods of the run", pod_from(owner, template), most, least)
-            break  # those of a Launcher and its Workers are alike
+            break  # The pods of a Launcher and its Workers are identical.
     for owner in plan.manifests(SupervisorStep):
         if owner["kind"] == "Job":
             yield Pods(SUPERVISOR, pod_from(owner, owner["spec"]["template"]), 1, 1)
-    # They run before and after those that train, so that a quota need not admit both. The one that asks a store runs
-    # beside them, and need not run at all.
+    # Staging and upload pods run before and after the training pods, so that a quota need not admit both at once. The
+    # pod that checks a store runs at the same time, but is optional.
     for owner in plan.manifests(StageJobStep, UploadJobStep, CheckJobStep):
         yield Pods(f"the pod of Job {owner['metadata']['name']}", pod_from(owner, owner["spec"]["template"]), 0, 0)
 
 
 def pod_notes(client: Client, plan: Plan) -> list[Note]:
-    """What keeps the API server from admitting the pods of a run; empty where that cannot be known."""
+    """Returns notes on what prevents the API server from admitting the pods of a run; empty if this cannot be
+    determined.
+    """
     pods = list(run_pods(plan))
     with ThreadPoolExecutor(len(pods) + 1) as pool:
         asked = pool.submit(_quotas, client)
@@ -86,7 +90,7 @@ def pod_notes(client: Client, plan: Plan) -> list[Note]:
 
 
 def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
-    """Containers that the cluster adds, and that do not end with ours. Pure."""
+    """Yields notes on containers that the cluster injects and that do not end with the training container. Pure."""
     if isinstance(answer, dict):
         ours = {one["name"] for one in sent.pod["spec"]["containers"]}
         if added := [one["name"] for one in answer["spec"]["containers"] if one["name"] not in ours]:
@@ -96,7 +100,7 @@ def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
 
 
 def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
-    """Quotas that do not admit all of these pods. Those that count only some pods of a namespace are left out. Pure."""
+    """Yields notes on quotas that do not admit all of these pods; quotas with scopes are ignored. Pure."""
     pods = list(pods)
     most, least = _sum((one.pod, one.most) for one in pods), _sum((one.pod, one.least) for one in pods)
     for quota in quotas:
@@ -122,7 +126,7 @@ def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
 
 
 def pod_from(owner: Json, template: Json) -> Manifest:
-    """A pod as the controller of its owner object would create it."""
+    """Returns a pod as the controller of its owner object would create it."""
     meta = owner["metadata"]
     named = {**template["metadata"], "name": f"{meta['name']}-0", "namespace": meta["namespace"]}
     return {
@@ -134,7 +138,7 @@ def pod_from(owner: Json, template: Json) -> Manifest:
 
 
 def try_pod(client: Client, pod: Manifest) -> dict[str, Any] | Refused | None:
-    """The pod as it would be created, or why it is refused; None where that cannot be known."""
+    """Returns the pod as the API server would create it, or the refusal; None if a dry run is not possible."""
     try:
         return client.create(pod, dry_run=True)
     except Unreachable:
@@ -152,7 +156,7 @@ def _quotas(client: Client) -> list[dict[str, Any]]:
 
 
 def refusal(what: str, error: Refused, target: str) -> Note:
-    """What the API server's refusal of a pod means for a run."""
+    """Returns a note on what the API server's refusal of a pod means for a run."""
     exceeded = EXCEEDED.search(error.message)
     if exceeded is None:
         fix = "set resources: {cpus: …, memory: …}" if MUST_SPECIFY in error.message else "change the job or the target"
@@ -174,7 +178,7 @@ def _amounts(text: str) -> dict[str, float]:
 
 
 def _sum(pods: Iterable[tuple[Json, int]]) -> collections.Counter[str]:
-    """What so many of each pod use, by the names of quotas; values may be fractions."""
+    """Returns the total usage of these numbers of pods, by resource name in quotas; values may be fractions."""
     total: collections.Counter[str] = collections.Counter()
     for pod, number in pods:
         total.update(dict.fromkeys(("pods", "count/pods"), number))

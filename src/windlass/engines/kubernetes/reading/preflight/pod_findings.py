@@ -1,4 +1,4 @@
-"""Turns what a probe pod has answered into checks: its role, the S3 ladder, its claims, its image. Pure."""
+"""Derives checks from the results of a probe pod: its role, S3 access, claims and image. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SLOW_PULL_SECONDS: Final = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """What gives pods their role, as far as it is known."""
+    """Expected IAM role of pods, and how they get it."""
 
     service_account: str = "default"
     role_arn: str = ""
-    """The role that the pods should have; empty where any will do."""
+    """ARN of the role that the pods should have; empty if any role is accepted."""
     fix: str = ""
-    """How the pods get it, such as the command that associates it."""
+    """How to give pods the role, such as the command that associates it."""
 
 
 def role_check(found: Json, wanted: Association, *, needs_role: bool) -> Check:
-    """Who a pod is for AWS, against the role that it should have."""
+    """Returns the check of a pod's AWS identity against the role that it should have."""
     arn = str(found.get("arn", ""))
     if not arn:
         level: Level = "fail" if needs_role or wanted.role_arn else "warn"
@@ -45,7 +45,9 @@ def role_check(found: Json, wanted: Association, *, needs_role: bool) -> Check:
 
 
 def role_name(arn: str) -> str:
-    """The role of an ARN of a role or of a session of one, with its account; the ARN itself for others."""
+    """Returns account and name of the role in the ARN of a role or a role session; other ARNs are returned
+    unchanged.
+    """
     session = re.fullmatch(r"arn:[\w-]+:sts::(\d+):assumed-role/([^/]+)/.+", arn)
     role = re.fullmatch(r"arn:[\w-]+:iam::(\d+):role/(?:.+/)?([^/]+)", arn)
     found = session or role
@@ -53,7 +55,9 @@ def role_name(arn: str) -> str:
 
 
 def ladder_check(rungs: Sequence[Json], bucket: str, prefix: str, who: str) -> Check:
-    """Which rung has failed, and the statement that the policy of `who` lacks."""
+    """Returns the check of S3 access: the first operation that failed, and the statement that the policy of `who`
+    lacks.
+    """
     where = f"s3://{bucket}/{prefix}"
     broken = [one for one in rungs if "error" in one]
     well = [str(one["rung"]) for one in rungs if "error" not in one]
@@ -83,7 +87,7 @@ def _ladder_fix(broken: Sequence[Json], bucket: str, prefix: str, who: str) -> s
 
 
 def statements(actions: Iterable[str], bucket: str, prefix: str) -> list[dict[str, Any]]:
-    """The least policy with these actions in a bucket, with objects below the prefix that runs use."""
+    """Returns the minimal policy statements for these actions in a bucket; object actions are limited to the prefix."""
     wanted, found = list(actions), []
     if ACTIONS["list"] in wanted:
         found.append({"Effect": "Allow", "Action": [ACTIONS["list"]], "Resource": f"arn:aws:s3:::{bucket}"})
@@ -94,7 +98,7 @@ def statements(actions: Iterable[str], bucket: str, prefix: str) -> list[dict[st
 
 
 def folder_check(claim: str, found: Json) -> Check:
-    """Whether a claim can be written to, and what makes it writable."""
+    """Returns the check of whether a claim is writable, and how to make it writable."""
     name = f"claim {claim}"
     if "error" not in found:
         free = float(found["free_bytes"])
@@ -125,7 +129,7 @@ def _folder_fix(number: int, found: Json) -> str:
 
 
 def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
-    """That an image was pulled, and how long it took."""
+    """Returns the check that an image was pulled, and how long the pull took."""
     seconds, size = pull(events)
     if seconds is None:
         return Check("image pull", "ok", f"{image} is on node {node} already; another node pulls it first")
@@ -142,7 +146,9 @@ def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
 
 
 def pull(events: Iterable[Json]) -> tuple[float | None, str]:
-    """Seconds from Pulling to Pulled, and the size of the image as text; None where the node had it."""
+    """Returns the seconds from event Pulling to Pulled, and the image size as text; None if the node had the image
+    already.
+    """
     begun: float | None = None
     for event in sorted(events, key=_at):
         message = str(event.get("message", ""))

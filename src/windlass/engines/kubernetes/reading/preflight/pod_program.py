@@ -1,6 +1,6 @@
-"""Runs in a probe pod: who the pod is for AWS, what it may do in a bucket, and whether a folder can be written to.
+"""Program in a probe pod: reports the pod's AWS identity, its access to a bucket, and whether a folder is writable.
 
-It travels in a zip file with `windlass.stores.s3`, and needs Python 3.9 and its standard library.
+It is packed in a zip file with `windlass.stores.s3`, and needs only Python 3.9 and its standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Json = dict[str, Any]
 
 
 def answer(asked: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
-    """The answers to what is asked for: `role` (true), `bucket` with its `prefix`, `folder`."""
+    """Returns the results of the requested tests: `role` (true), `bucket` with its `prefix`, `folder`."""
     found: Json = {"python": ".".join(map(str, sys.version_info[:3]))}
     if asked.get("role"):
         found["role"] = _failing(lambda: role(environ))
@@ -53,7 +53,7 @@ def answer(asked: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
 
 
 def role(environ: Mapping[str, str]) -> Json:
-    """What STS answers to GetCallerIdentity, and what gave the keys. Raises StoreError."""
+    """Returns the response of STS to GetCallerIdentity, and the source of the credentials. Raises StoreError."""
     by = next((name for name in GIVES_ROLE if environ.get(name)), "")
     if not by and not environ.get("AWS_ACCESS_KEY_ID"):
         return {
@@ -89,9 +89,10 @@ def role(environ: Mapping[str, str]) -> Json:
 
 
 def ladder(bucket: Bucket, key: str) -> list[Json]:
-    """The rungs, each with its error, if any: list, write, read, delete of an object of this key.
+    """Tests list, write, read and delete with an object of this key; returns a result for each, with the error if it
+    failed.
 
-    All that is possible is tried, so that one answer names all that is missing.
+    All operations that are possible are tried, so that one result lists everything that is missing.
     """
     prefix = key.rpartition("/")[0] + "/"
     query = {"list-type": "2", "prefix": prefix, "max-keys": "1"}
@@ -122,7 +123,7 @@ def _rung(name: str, act: Callable[[], object]) -> Json:
 
 
 def _failing(act: Callable[[], Json]) -> Json:
-    """What it gives, or its error with its kind; tried again while the store is busy."""
+    """Returns the result of `act`, or its error and the kind of the error; retries while the store is busy."""
     for number in range(TRIES):
         try:
             return act()
@@ -153,7 +154,7 @@ def _kind(error: StoreError) -> str:
 
 
 def folder(path: str) -> Json:
-    """Whether a file can be written, read and removed in a folder; else why not, and whose the folder is."""
+    """Returns whether a file can be written, read and removed in a folder; if not, why, and the folder's owner."""
     info, name = Path(path).stat(), Path(path, f".windlass-doctor-{secrets.token_hex(6)}")
     found: Json = {"owner": f"{info.st_uid}:{info.st_gid}", "mode": oct(info.st_mode & 0o7777), "user": os.getuid()}
     step = "write"

@@ -1,7 +1,8 @@
-"""Makes probe pods such as the pods of runs, and asks them: one for image, role and bucket, one for each claim.
+"""Creates probe pods that resemble the pods of runs: one tests image, role and bucket, and one tests each claim.
 
-Each is a Job with a deadline, made by `pods.probe_pods`: it is deleted after its block, also after Ctrl-C and SIGTERM;
-what a killed command leaves is removed by the next one, or by the cluster at its deadline.
+Each pod belongs to a Job with a deadline, created by `access/probe_pods.py`. The Job is deleted at the end of its
+`with` block, also after Ctrl-C and SIGTERM. The leftovers of a killed command are removed by the next command, or by
+the cluster at the deadline.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 POD_SECONDS: Final = 1200
-"""After so long the cluster itself ends a pod."""
+"""Seconds after which the cluster ends a pod."""
 PLACE_SECONDS: Final = 240.0
-"""How long a pod may wait for a node: Karpenter starts one in two minutes."""
+"""Seconds that a pod may wait for a node: Karpenter starts one in about two minutes."""
 START_SECONDS: Final = 600.0
-"""How long an image may take to be pulled after that."""
+"""Seconds that a scheduled pod may need to start, mostly for the pull of its image."""
 CLAIM_SECONDS: Final = 180.0
-"""How long a volume may take to be mounted, in a pod whose image is there."""
+"""Seconds that a volume may need to be mounted, in a pod whose image was already pulled."""
 ASK_SECONDS: Final = 150.0
 BROKEN_SECONDS, AGAIN_SECONDS = 15.0, 1.0
-"""For which a question is asked again whose connection breaks, and the pause before."""
+"""Seconds for which a request is retried if its connection breaks, and the pause before each retry."""
 MOUNT: Final = "/claim"
 KEY: Final = "doctor/"
 PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
@@ -52,23 +53,23 @@ PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """What a probe pod is asked for, and how the pods of runs are made."""
+    """Tests for a probe pod, and the settings of the pods of runs."""
 
     image: str
     claims: tuple[str, ...]
     wanted: Association
     images: tuple[str, ...] = ()
-    """Further images that have to be pulled, such as that of a job."""
+    """Further images that must be pullable, such as a job's."""
 
 
 @functools.cache
 def archive() -> bytes:
-    """The zip file of the program."""
+    """Returns the zip file of the program."""
     return packed(Path(pod_program.__file__).read_text(encoding="utf-8"), PARTS)
 
 
 def location(target: KubernetesTarget) -> tuple[str, str] | None:
-    """The bucket of the target, and the prefix below which the doctor writes; None without a store."""
+    """Returns the bucket of the target, and the prefix below which the test writes; None if the target has no store."""
     if target.storage is None:
         return None
     bucket, _, prefix = target.storage.partition("://")[2].partition("/")
@@ -79,7 +80,7 @@ def location(target: KubernetesTarget) -> tuple[str, str] | None:
 def probe(
     client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]
 ) -> Iterator[Check]:
-    """Checks by pods of the namespace, each as soon as it is known. Raises EngineError where none can be made."""
+    """Yields checks with pods in the namespace as they complete. Raises EngineError if no pod can be created."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):
@@ -97,7 +98,7 @@ def probe(
 
 
 def _of_image(client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]) -> Check:
-    """Whether one more image can be pulled."""
+    """Returns the check of whether another image can be pulled."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):
@@ -131,7 +132,7 @@ def _of_claims(
 ) -> Iterator[Check]:
     on_line(f"mounting {', '.join(asked.claims)}")
     names: dict[str, str] = {}
-    with contextlib.ExitStack() as pods:  # all at once: each waits for its volume
+    with contextlib.ExitStack() as pods:  # All pods are created at once, since each waits for its volume.
         for claim in asked.claims:
             refused = _missing(client, claim)
             if refused is not None:
@@ -169,8 +170,9 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
 
 
 def ask(client: Client, pod: Json, python: str, question: Json, clock: Clock | None = None) -> Json:
-    """What the program answers in a pod; asked again where the connection broke, as with the API server that carries
-    it. Raises EngineError.
+    """Runs the program in a pod and returns its results; retries if the connection breaks. Raises EngineError.
+
+    The connection breaks if, for example, the API server that relays it is restarted.
     """
     clock = clock or Clock()
     give_up = clock.monotonic() + BROKEN_SECONDS
@@ -189,7 +191,7 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
     with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:
         code = exec_stream.copy(stream, io.BytesIO(program), out, err)
     answer = parsed(out.getvalue())
-    if code == 0 and answer is None:  # what the API server reports where it has lost the kubelet
+    if code == 0 and answer is None:  # The API server reports success if it lost the connection to the kubelet.
         raise Unreachable("the connection to the check was lost before its answer", "is its node well?")
     if code or answer is None:
         said = last_line(err.getvalue(), "no output")
@@ -224,7 +226,9 @@ def _job(
 
 
 def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
-    """The pod of a Job; one without a node is given up sooner than one whose image is pulled. Raises EngineError."""
+    """Returns the running pod of a Job. The time limit for a node is shorter than the one for the image. Raises
+    EngineError.
+    """
     try:
         [pod] = probe_pods.running(client, name, 1, PLACE_SECONDS, on_line)
     except EngineError as error:
@@ -235,7 +239,7 @@ def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
 
 
 def _not_running(client: Client, asked: ProbeRequest, name: str, error: EngineError) -> Check:
-    """Why the first pod does not run: most often because of its image."""
+    """Returns the check for a first pod that does not run, mostly because of its image."""
     text = error.message.removeprefix("its pods do not run: ")
     if "Image" in text or "pull" in text.lower():
         fix = (

@@ -1,4 +1,4 @@
-"""The rights that users and supervisors use in a namespace, and the roles with exactly these. Pure."""
+"""Defines the rights that users and supervisors need in a namespace, and Roles with exactly these rights. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Right(NamedTuple):
 
     group: str
     resource: str
-    """With its subresource, if one is meant: `pods/log`."""
+    """Resource, with its subresource if there is one: `pods/log`."""
     verb: str
 
     @property
     def on(self) -> str:
-        """The resource with its group, as in the name of a CRD."""
+        """Resource with its API group, in the format of CRD names."""
         return self.resource + (f".{self.group}" if self.group else "")
 
     def __str__(self) -> str:
@@ -47,31 +47,33 @@ NEEDED: Final = (
     *_all("", "events", "list"),
     *_all("batch", "jobs", *MAKING),
 )
-"""Without these no run can be made or followed."""
-# A command begins with a GET that is turned into a web socket, which servers from 1.35 on also ask `create` for.
+"""Rights without which no run can be created or followed."""
+# An exec request starts as a GET that is upgraded to a web socket; servers from 1.35 on also require `create` for it.
 EXEC: Final = _all("", "pods/exec", "get", "create")
-"""For `exec`, `cp` and `check --network`. A supervisor on the user's machine sends its orders to pods by it, one in the
-cluster does not."""
+"""Rights for `exec`, `cp` and `check --network`. A supervisor on the user's machine also sends its requests to pods
+through exec; one in the cluster does not."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
-"""For jobs that ask for a claim of their own."""
+"""Rights for jobs that request a new claim."""
 LEASES: Final = _all("coordination.k8s.io", "leases", "get", "create", "update")
-"""To fence the supervisors of a run; without them two machines that share its records may both act for it."""
+"""Rights to fence the supervisors of a run. Without them, two machines that share its records may both act as its
+supervisor."""
 QUEUES: Final = tuple(right for kind in ("localqueues", "workloads") for right in _all(GROUP, kind, "list"))
-"""To show the status of a run in its queue; no run needs them."""
+"""Rights to show the status of a run in its queue; they are optional."""
 DRY_RUN: Final = (Right("", "pods", "create"),)
-"""For plans, which try the pods of a run by a dry run; no pod is created by it."""
+"""Rights for plans, which check the pods of a run with a dry run that creates no pod."""
 POLICIES: Final = _all("networking.k8s.io", "networkpolicies", "create", "get")
-"""For the NetworkPolicies of runs; without them, runs get none."""
+"""Rights for the NetworkPolicies of runs; without them, runs have none."""
 FOLLOWED: Final = (Right("", "configmaps", "watch"), Right("batch", "jobs", "watch"))
-"""To follow runs of other machines, as `ps --on TARGET --watch` does; pods are watched for every run."""
+"""Rights to follow runs of other machines, as `ps --on TARGET --watch` does; every run needs to watch its pods
+anyway."""
 SUPERVISED: Final = (
     Right("", "configmaps", "update"),
     Right("batch", "jobs", "update"),
     Right("", "secrets", "create"),
     Right("", "serviceaccounts", "get"),
 )
-"""To submit runs that a supervisor in the cluster supervises; without them it runs on the user's machine. It updates
-its own Job, to end it beside an injected sidecar, and may do no more than its user."""
+"""Rights to submit runs with a supervisor in the cluster; without them, the supervisor runs on the user's machine. The
+supervisor updates its Job, to end it despite an injected sidecar, and has no rights that its user lacks."""
 SUPERVISOR: Final = (
     *_all("", "configmaps", "create", "get", "list", "watch", "update", "delete"),
     *_all("", "services", "create", "get"),
@@ -82,38 +84,38 @@ SUPERVISOR: Final = (
     *_all("batch", "jobs", *MAKING, "update"),
     *LEASES,
 )
-"""What a supervisor in the cluster does whatever the workload kind. Orders reach pods without `pods/exec`."""
+"""Rights of a supervisor in the cluster for every workload kind. It sends requests to pods without `pods/exec`."""
 
 
 def of_workload(way: Workload) -> tuple[Right, ...]:
-    """For the owner objects of a workload kind that needs an operator."""
+    """Returns the rights to the owner objects of a workload kind that needs an operator."""
     plurals = [way.plural, *(plural for _, plural in way.parts)]
     return tuple(right for plural in plurals for right in _all(group_of(way.api), plural, *MAKING))
 
 
 def group_of(api: str) -> str:
-    """The group of an API version; that of the core is empty."""
+    """Returns the group of an API version; empty for the core API."""
     return api.rpartition("/")[0]
 
 
 def useful(groups: Collection[str]) -> tuple[Right, ...]:
-    """All that is of use in a cluster that serves these API groups."""
+    """Returns all rights that a user can need in a cluster that serves these API groups."""
     basic = (*NEEDED, *EXEC, *CLAIMS, *LEASES, *DRY_RUN, *POLICIES, *FOLLOWED, *SUPERVISED)
     return (*basic, *_of_operators(groups))
 
 
 def supervisor_rights(groups: Collection[str]) -> tuple[Right, ...]:
-    """All that a supervisor uses that runs in a cluster which serves these API groups."""
+    """Returns all rights that a supervisor can need in a cluster that serves these API groups."""
     return (*SUPERVISOR, *_of_operators(groups))
 
 
 def supervisor_needs(way: Workload, *, is_queued: bool) -> tuple[Right, ...]:
-    """All that the supervisor of a run of this workload kind uses."""
+    """Returns all rights that the supervisor of a run with this workload kind needs."""
     return (*SUPERVISOR, *(QUEUES if is_queued else ()), *(of_workload(way) if way.api != BATCH else ()))
 
 
 def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
-    """Rights that depend on the operators that are installed in the cluster."""
+    """Returns the rights that depend on the operators installed in the cluster."""
     served = [way for way in WORKLOADS.values() if way.api in groups and way.api != BATCH]
     queues = QUEUES if version_of(GROUP, groups) else ()
     return (*queues, *(right for way in served for right in of_workload(way)))
@@ -123,7 +125,7 @@ def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
 
 
 def role(namespace: str, wanted: Iterable[Right], name: str = "windlass") -> dict[str, Any]:
-    """The Role that grants these rights in a namespace, and no other. Pure."""
+    """Returns a Role that grants exactly these rights in a namespace. Pure."""
     verbs: dict[tuple[str, str], list[str]] = {}
     for right in wanted:
         verbs.setdefault((right.group, right.resource), []).append(right.verb)
@@ -132,14 +134,15 @@ def role(namespace: str, wanted: Iterable[Right], name: str = "windlass") -> dic
 
 
 def binding(namespace: str, user: str) -> dict[str, Any]:
-    """What gives that role to a user."""
+    """Returns the RoleBinding of that Role to a user."""
     return _binding(namespace, "windlass", _subject(user))
 
 
 def supervisor_objects(namespace: str, groups: Collection[str]) -> list[dict[str, Any]]:
-    """The objects that a namespace needs once for supervisors in the cluster, in the order of their creation. Pure.
+    """Returns the objects that a namespace needs once for supervisors in the cluster, in the order of their creation.
+    Pure.
 
-    The service account comes last: where it exists, runs use it, and it must then have its rights.
+    The service account comes last: runs use it as soon as it exists, and it must have its rights by then.
     """
     name, rights = layout.SUPERVISOR_ACCOUNT, supervisor_rights(groups)
     account = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
@@ -153,7 +156,7 @@ def supervisor_objects(namespace: str, groups: Collection[str]) -> list[dict[str
             "apiVersion": "v1",
             "kind": "ServiceAccount",
             "metadata": {**_meta(namespace, name), "annotations": {layout.RIGHTS_ANNOTATION: json.dumps(noted)}},
-            # Only the supervisor's pod mounts its token.
+            # Only the supervisor's pod mounts the account's token.
             "automountServiceAccountToken": False,
         },
     ]
@@ -174,7 +177,7 @@ def _meta(namespace: str, name: str) -> Mapping[str, Any]:
 
 
 def _subject(user: str) -> Mapping[str, str]:
-    """Service accounts have names with two parts; every other user is named as the login is."""
+    """Returns the subject of a RoleBinding for a user; names of service accounts consist of a namespace and a name."""
     prefix = "system:serviceaccount:"
     if user.startswith(prefix) and user.count(":") == 3:
         namespace, name = user.removeprefix(prefix).split(":")

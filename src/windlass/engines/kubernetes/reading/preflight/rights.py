@@ -1,4 +1,4 @@
-"""Reads which rights a login and the service account of supervisors have, and decides by them where supervisors run."""
+"""Reads the rights of the user and of the supervisors' service account, and decides where supervisors run."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ASKED_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights in one namespace."""
+    """Rights of the user and of supervisors in one namespace."""
 
     missing: tuple[Right, ...] = ()
-    """Rights that runs use and that the login lacks."""
+    """Rights that runs need and the user lacks."""
     has_account: bool | None = False
-    """Whether the namespace has the service account of supervisors; None where the login may not read it."""
+    """Whether the namespace has the service account of supervisors; None if the user may not read it."""
     granted: frozenset[str] | None = None
-    """The rights of that account, as its set-up has noted them; None where they are not known."""
+    """Rights of that account, as recorded by its setup; None if unknown."""
 
     def lacking(self, some: Collection[Right]) -> tuple[str, ...]:
-        """Of these rights, those that the login lacks: `create jobs.batch`."""
+        """Returns those of these rights that the user lacks, as text: `create jobs.batch`."""
         return tuple(str(right) for right in self.missing if right in some)
 
 
@@ -42,19 +42,20 @@ NO_RIGHTS_MISSING: Final = Rights()
 
 @dataclass(frozen=True, slots=True)
 class SupervisorPlace:
-    """Where the supervisors of runs run."""
+    """Place where the supervisors of runs run."""
 
     is_in_cluster: bool
-    """Else on the machine that starts the run."""
+    """Whether supervisors run in the cluster; if not, they run on the machine that starts the run."""
     why: str
     lacking: tuple[str, ...] = ()
-    """Resources on which the service account lacks a right, where that alone keeps a supervisor out of the cluster."""
+    """Resources on which the service account lacks a right, if that is the only reason against supervisors in the
+    cluster."""
     fix: str = ""
-    """What brings supervisors into the cluster."""
+    """How to run supervisors in the cluster."""
 
 
 def read_rights(client: Client, wanted: Iterable[Right]) -> Rights:
-    """Reads which of these rights the login lacks, and which the supervisors' service account has.
+    """Reads which of these rights the user lacks, and the rights of the supervisors' service account.
 
     Raises Refused (401), Unreachable.
     """
@@ -68,7 +69,7 @@ def read_rights(client: Client, wanted: Iterable[Right]) -> Rights:
 def supervisor_place(
     target: KubernetesTarget, namespace: str, rights: Rights, wanted: Iterable[Right]
 ) -> SupervisorPlace:
-    """Where supervisors run that use the rights `wanted`. Pure."""
+    """Returns where supervisors run that need the rights `wanted`. Pure."""
     if target.supervisor == "machine":
         return SupervisorPlace(False, f"supervisor: machine of target {target.name}")
     by_setup = f"windlass target setup {target.name}"
@@ -89,7 +90,9 @@ def supervisor_place(
 
 
 def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
-    """Whether there is a service account for supervisors, None where it may not be read; and its rights, if known."""
+    """Returns whether supervisors have a service account, None if the user may not read it; and its rights, if
+    known.
+    """
     try:
         account = client.get_if_exists("v1", "ServiceAccount", SUPERVISOR_ACCOUNT)
     except Refused as error:
@@ -100,21 +103,21 @@ def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
 
 
 def granted(account: Mapping[str, Any]) -> frozenset[str] | None:
-    """The rights of supervisors, as their set-up has noted them on the service account; None where it has not, or the
-    account is empty. Pure.
+    """Returns the rights of supervisors that their setup recorded on the service account; None if it recorded none.
+    Pure.
 
-    Users may read the account, and mostly neither the Role nor what another account may do.
+    Users may read the account, but mostly neither its Role nor its rights.
     """
     text = account.get("metadata", {}).get("annotations", {}).get(RIGHTS_ANNOTATION, "")
-    with contextlib.suppress(ValueError, AttributeError, TypeError):  # what others have written there
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # Another program may have changed the annotation.
         return frozenset(f"{verb} {on}" for on, verbs in json.loads(text).items() for verb in verbs)
     return None
 
 
 def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
-    """Of these rights, what the login does not have in the namespace. Raises Refused, Unreachable.
+    """Returns those of these rights that the user lacks in the namespace. Raises Refused, Unreachable.
 
-    Rights that the cluster does not list for the login, though it may have them, are each asked for by a request.
+    A right that the cluster does not list for the user may still be granted; each such right is checked with a request.
     """
     rules = _rules(client)
     unlisted = [right for right in wanted if not any(_grants(rule, right) for rule in rules)]
@@ -126,7 +129,7 @@ def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
 
 
 def _rules(client: Client) -> list[Mapping[str, Any]]:
-    """The rights that the cluster lists for the login in the namespace; empty where it lists none."""
+    """Returns the rules that the cluster lists for the user in the namespace; may be empty."""
     asked = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": client.namespace}}
     try:
         review = client.call("POST", client.path(REVIEWS, "SelfSubjectRulesReview"), asked)
@@ -138,7 +141,7 @@ def _rules(client: Client) -> list[Mapping[str, Any]]:
 
 
 def _grants(rule: Mapping[str, Any], right: Right) -> bool:
-    """Whether a rule allows something of every object, and not only of some that it names."""
+    """Whether a rule grants a right on all objects, and not only on objects with certain names."""
     if rule.get("resourceNames"):
         return False
     asked = (("apiGroups", right.group), ("resources", right.resource), ("verbs", right.verb))

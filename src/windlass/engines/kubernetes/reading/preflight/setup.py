@@ -28,31 +28,32 @@ T = TypeVar("T")
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass"
 GRANTING: Final = "attempting to grant RBAC permissions"
-"""The API server's error for a login that creates a role with rights that it does not have itself."""
+"""Part of the API server's error if a user creates a role with rights that the user does not have."""
 
 
 def objects(target: KubernetesTarget, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The objects of the set-up, by the API groups that the cluster serves. Raises UsageError, EngineError."""
+    """Returns the objects of the setup, for the API groups that the cluster serves. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         return _objects(client)
 
 
 def create(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectChange]:
-    """Create the objects, and change those that differ. Raises UsageError, EngineError."""
+    """Creates the objects, and updates those that differ. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         ask = _Asking(client, target.name)
         wanted = _objects(client)
-        there = [ask.find(one) for one in wanted]  # first: nothing is created beside an object that is not ours
+        # All objects are read first, so that nothing is created if one of them belongs to another tool.
+        there = [ask.find(one) for one in wanted]
         return [ask.ensure(one, found) for one, found in zip(wanted, there, strict=True)]
 
 
 def remove(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectChange]:
-    """Delete the objects. Raises UsageError while a supervisor uses them, EngineError."""
+    """Deletes the objects. Raises UsageError while a supervisor uses them, EngineError."""
     with connect(target, environ) as client:
         ask = _Asking(client, target.name)
         if runs := ask.supervised():
             raise _in_use(runs, summaries(client), target.name)
-        # The account first: from then on no run begins that uses it.
+        # The account is deleted first, so that no new run uses it.
         made = list(reversed(rbac.supervisor_objects(client.namespace, ())))
         there = [ask.find(one) for one in made]
         return [ask.delete(one, found) for one, found in zip(made, there, strict=True)]
@@ -63,14 +64,14 @@ def _objects(client: Client) -> list[dict[str, Any]]:
 
 
 class _Asking:
-    """Requests on the objects of the set-up; one that is forbidden names the right that the login lacks."""
+    """Requests on the objects of the setup; the error of a forbidden request names the right that the user lacks."""
 
     def __init__(self, client: Client, target: str) -> None:
         self._client = client
         self._target = target
 
     def find(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The existing object; None where there is none. Raises UsageError for one that is not ours."""
+        """Returns the existing object, or None. Raises UsageError if it does not belong to Windlass."""
         api, kind, name = _id(wanted)
         found = self._do("get", wanted, lambda: self._client.get_if_exists(api, kind, name))
         if found is not None and found["metadata"].get("labels", {}).get(layout.MANAGED_LABEL) != "windlass":
@@ -81,13 +82,13 @@ class _Asking:
         return found
 
     def ensure(self, wanted: dict[str, Any], found: dict[str, Any] | None) -> ObjectChange:
-        """Create an object, or change what it grants."""
+        """Creates an object, or updates its rights."""
         api, kind, name = _id(wanted)
         if found is None:
             if self._do("create", wanted, lambda: self._client.create_if_absent(wanted)) is None:
-                return self.ensure(wanted, self.find(wanted))  # created meanwhile
+                return self.ensure(wanted, self.find(wanted))  # Another command created it meanwhile.
             return ObjectChange(kind, name, "created")
-        # What others have added, such as annotations, or the account's secrets for images, is kept.
+        # Fields that other tools added are kept, such as annotations, or the account's image pull secrets.
         changed = {**found, **{field: value for field, value in wanted.items() if field != "metadata"}}
         if notes := wanted["metadata"].get("annotations"):
             meta = found["metadata"]
@@ -98,7 +99,7 @@ class _Asking:
         return ObjectChange(kind, name, "changed")
 
     def delete(self, made: Mapping[str, Any], found: Mapping[str, Any] | None) -> ObjectChange:
-        """Delete an object, if there is one."""
+        """Deletes an object if it exists."""
         api, kind, name = _id(made)
         if found is None:
             return ObjectChange(kind, name, "absent")
@@ -106,7 +107,7 @@ class _Asking:
         return ObjectChange(kind, name, "removed")
 
     def supervised(self) -> list[str]:
-        """The runs whose supervisor in the cluster has not ended."""
+        """Returns the runs whose supervisor in the cluster has not ended."""
         jobs = self._do("list", {"apiVersion": BATCH, "kind": "Job"}, lambda: self._client.find(BATCH, "Job", OURS))
         return sorted(
             str(job["metadata"]["labels"].get(layout.RUN_LABEL, job["metadata"]["name"]))
@@ -144,7 +145,9 @@ class _Asking:
 
 
 def _in_use(runs: Sequence[str], summaries: Mapping[str, Mapping[str, Any]], target: str) -> UsageError:
-    """The error that supervisors use the account; the summaries of the records show which of their runs have ended."""
+    """Returns the error for an account that is in use; the summaries of the records show which of the runs have
+    ended.
+    """
     ended = {run for run, summary in summaries.items() if summary and Phase(summary["phase"]).is_terminal}
     if unfinished := [run for run in runs if run not in ended]:
         fix = f"wait until they end, or stop them: windlass stop {unfinished[0]} --on {target}"

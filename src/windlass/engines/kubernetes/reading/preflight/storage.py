@@ -1,4 +1,4 @@
-"""Checks on the storage classes of a cluster."""
+"""Checks the storage classes of a cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from windlass.plan.notes import Note
 
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")
-"""Parts of the names of provisioners whose volumes several nodes may write at once."""
+"""Parts of the names of provisioners whose volumes can be mounted by several nodes at once."""
 ALONE: Final = ("ebs", "pd.csi", "gce-pd", "disk.csi", "local-path", "rbd", "cinder", "hostpath", "no-provisioner")
-"""Parts of the names of those whose volumes one node has at a time."""
+"""Parts of the names of provisioners whose volumes can be mounted by one node at a time."""
 
 
 def storage_checks(classes: Json) -> Iterator[Check]:
-    """The storage classes: which have volumes that several nodes may share, and which is the default."""
+    """Yields checks of the storage classes: which have volumes that several nodes can share, and which is the
+    default.
+    """
     shown, shared, has_default = [], False, False
     for one in classes["items"]:
         provisioner = str(one.get("provisioner", ""))
@@ -48,20 +50,22 @@ def storage_checks(classes: Json) -> Iterator[Check]:
 
 
 def _kind_of(provisioner: str) -> str:
-    """Whether several nodes may share a volume of it, as far as its name shows."""
+    """Returns whether several nodes can share a provisioner's volumes, as far as its name shows, as text."""
     if any(word in provisioner for word in SHARED):
         return "shared"
     return "one node at a time" if any(word in provisioner for word in ALONE) else "shared or not: unknown"
 
 
 def class_missing(client: Client, name: str | None) -> Note | None:
-    """A note where the cluster has no such storage class, or no default one; the API server takes a claim of any.
+    """Returns a note if the cluster lacks this storage class, or a default one; the API server accepts claims of any
+    class.
 
-    An empty name asks for none. Raises Unreachable.
+    An empty name requests a claim without a class. Raises Unreachable.
     """
     try:
         if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
-            volumes = items(lambda: client.find("v1", "PersistentVolume"))  # one without a class may be bound
+            # A claim without a class can be bound to an existing volume.
+            volumes = items(lambda: client.find("v1", "PersistentVolume"))
             fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
             text = (
                 "the claim names no storage class, and the cluster has no default one: no volume is created for "
@@ -71,7 +75,7 @@ def class_missing(client: Client, name: str | None) -> Note | None:
             return Note("storage-class-missing", text, fix, blocks=not is_free)
         if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
             return None
-    except Refused:  # this login may not look
+    except Refused:  # The user may not read storage classes.
         return None
     text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
     return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
@@ -83,5 +87,5 @@ def is_default(storage_class: Json) -> bool:
 
 
 def _is_free(volume: Json) -> bool:
-    """Whether a claim without a storage class may be bound to this volume."""
+    """Whether a claim without a storage class can be bound to this volume."""
     return volume.get("status", {}).get("phase") == "Available" and not volume["spec"].get("storageClassName")

@@ -1,4 +1,6 @@
-"""Reads all that matters to runs in one namespace of a cluster, at once; a refusal is an answer too."""
+"""Reads, in parallel, everything about a cluster that matters to runs in one namespace; refusals are results as
+well.
+"""
 
 from __future__ import annotations
 
@@ -22,62 +24,62 @@ T = TypeVar("T")
 
 Json = Mapping[str, Any]
 TIMED: Final = 3
-"""Number of requests over an open connection; the fastest one is reported."""
+"""Number of timed requests over an open connection; the fastest one is reported."""
 KUBEFLOW: Final = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
-"""Versions that hold several kinds each, not all of which need be installed."""
+"""API versions that contain several kinds, which may not all be installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The answers of a cluster."""
+    """Results of the requests to a cluster."""
 
     server: str
     context: str
     namespace: str
     answers: Mapping[str, Json | EngineError] = field(default_factory=dict)
-    """By name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`,
-    `pods`, `queues`, `pools`, `autoscaler`."""
+    """Result or error by name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`,
+    `queues`, `pools`, `autoscaler`."""
     rights: Rights | EngineError = NO_RIGHTS_MISSING
-    """Or why they could not be read."""
+    """Rights of the user, or the error of reading them."""
     latency_seconds: float = 0.0
     kubectl: str = "kubectl"
-    """With what it needs to reach the cluster, for fixes."""
+    """kubectl with the options to access the cluster, for fixes."""
 
     def get(self, name: str) -> Json | None:
-        """An answer; None if there was none."""
+        """Returns a result, or None if the request failed."""
         found = self.answers.get(name)
         return None if isinstance(found, EngineError) else found
 
     def error(self, name: str) -> EngineError | None:
-        """Why there was no answer."""
+        """Returns the error of a request, or None."""
         found = self.answers.get(name)
         return found if isinstance(found, EngineError) else None
 
     def refusal(self, name: str) -> int:
-        """The HTTP status by which the cluster refused to answer; 0 where it did not."""
+        """Returns the HTTP status with which the cluster refused a request, or 0 if it did not."""
         found = self.answers.get(name)
         return found.status if isinstance(found, Refused) else 0
 
     @property
     def groups(self) -> frozenset[str]:
-        """The API groups and versions that are served."""
+        """API groups and versions that the cluster serves."""
         return groups_of(self.get("groups") or {"groups": ()})
 
     @property
     def user(self) -> str | None:
-        """The user of the login, as far as the cluster reports it."""
+        """Name of the authenticated user, if the cluster reports it."""
         found = self.get("user") or {}
         name = found.get("status", {}).get("userInfo", {}).get("username")
         return str(name) if name else None
 
     @property
     def missing(self) -> tuple[Right, ...]:
-        """Rights that are of use here and missing; none where they could not be read."""
+        """Rights that are useful in this cluster and that the user lacks; empty if rights could not be read."""
         return self.rights.missing if isinstance(self.rights, Rights) else ()
 
 
 def survey(client: Client) -> Survey:
-    """Read all answers. Raises only the errors of a login plugin."""
+    """Makes all requests. Raises only errors of a login plugin."""
     with ThreadPoolExecutor(16) as pool:
         asked = {name: pool.submit(_answer, question) for name, question in _questions(client).items()}
         answers = {name: future.result() for name, future in asked.items()}
@@ -107,7 +109,7 @@ def _questions(client: Client) -> dict[str, Callable[[], Json]]:
 
 
 def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
-    """What depends on the first answers: objects of the operators that there are, pods where there are GPUs."""
+    """Returns requests that depend on earlier results: objects of installed operators, and pods if there are GPUs."""
     more: dict[str, Callable[[], Json]] = {"autoscaler": lambda: {"status": karpenter.autoscaler_status(client)}}
     if api := version_of(admission.GROUP, found.groups):
         more["queues"] = lambda: client.find(api, "LocalQueue")
