@@ -28,12 +28,12 @@ def plan(script: Path, tmp_path: Path) -> Plan:
     return plan_here(Job(name="digits", run="train.py"), script.parent, tmp_path / "home", "digits-7f3k2")
 
 
-def test_a_plan_has_the_code_as_it_was_packed_while_planning(plan: Plan, script: Path) -> None:
+def test_plan_contains_code_packed_while_planning(plan: Plan, script: Path) -> None:
     script.write_text("print(2)\n")
     assert planned_code(plan) is plan.archive
 
 
-def test_a_plan_that_was_read_from_a_record_has_its_code_packed_again(plan: Plan, script: Path) -> None:
+def test_code_of_recorded_plan_is_packed_again(plan: Plan, script: Path) -> None:
     recorded = Plan.from_json(plan.to_json())
     assert recorded.archive is None
     assert planned_code(recorded) == plan.archive
@@ -42,7 +42,7 @@ def test_a_plan_that_was_read_from_a_record_has_its_code_packed_again(plan: Plan
         planned_code(recorded)
 
 
-def test_the_archive_is_in_no_json_of_a_plan(plan: Plan) -> None:
+def test_json_of_plan_does_not_contain_archive(plan: Plan) -> None:
     assert plan.archive is not None
     assert "archive" not in plan.to_json()
     assert "archive" not in to_json(plan)

@@ -12,53 +12,53 @@ from windlass.runs.phase import Phase
 
 
 class Exits(Case):
-    def test_a_run_whose_ranks_return_has_succeeded(self, harness: Harness) -> None:
+    def test_run_succeeds_if_all_ranks_return(self, harness: Harness) -> None:
         status = harness.finish("leave", "0", nodes=2, procs_per_node=2).status
         assert (status.phase, status.exit_code, status.cause) == (Phase.SUCCEEDED, 0, None)
         assert [state.exit_code for state in status.ranks] == [0, 0, 0, 0]
 
     @differs(Aspect.ENDS)
     @pytest.mark.parametrize("code", [3, 1, 255])
-    def test_the_exit_code_is_the_scripts_own(self, harness: Harness, code: int) -> None:
+    def test_exit_code_of_script_is_exit_code_of_run(self, harness: Harness, code: int) -> None:
         status = harness.finish("leave", str(code)).status
         assert (status.phase, status.exit_code) == (Phase.FAILED, code)
         assert status.ranks[0].exit_code == code
 
     @differs(Aspect.PROGRAM)
-    def test_leaving_with_a_text_prints_it_and_fails(self, harness: Harness) -> None:
+    def test_sys_exit_with_text_prints_it_and_fails(self, harness: Harness) -> None:
         run = harness.finish("leave_with_text", "no such data set")
         assert (run.status.exit_code, run.text()) == (1, "no such data set\n")
         assert "no such data set" in cause_of(run.status).summary
 
     @differs(Aspect.PROGRAM)
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT], ids=lambda n: n.name)
-    def test_death_by_a_signal_reads_as_its_negative(self, harness: Harness, number: signal.Signals) -> None:
+    def test_exit_code_after_signal_is_negative(self, harness: Harness, number: signal.Signals) -> None:
         status = harness.finish("die", str(int(number))).status
         assert (status.phase, status.exit_code) == (Phase.FAILED, -number)
         assert status.cause is not None
         assert status.cause.signal == number.name
 
     @differs(Aspect.ENDS, Aspect.OBJECTS)
-    def test_the_first_failure_ends_the_others(self, harness: Harness) -> None:
+    def test_first_failure_ends_other_ranks(self, harness: Harness) -> None:
         run = harness.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 5)
         # without SIGTERM, the other ranks would exit with 0
         assert run.exit_codes() == [-signal.SIGTERM, -signal.SIGTERM, 5, -signal.SIGTERM]
 
-    def test_a_rank_that_left_silently_is_the_first_cause(self, harness: Harness) -> None:
+    def test_rank_that_exits_silently_is_root_cause(self, harness: Harness) -> None:
         cause = harness.finish("one_leaves", "2", "5", nodes=2, procs_per_node=2).status.cause
         assert cause is not None
         assert (cause.rank, cause.victims) == (2, (0, 1, 3))
         assert "no output" in cause.summary
 
     @differs(Aspect.ENDS)
-    def test_a_rank_that_was_killed_is_the_first_cause(self, harness: Harness) -> None:
+    def test_killed_rank_is_root_cause(self, harness: Harness) -> None:
         cause = harness.finish("one_dies", "1", "9", nodes=2, procs_per_node=2).status.cause
         assert cause is not None
         assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2, 3))
 
     @differs(Aspect.ENDS)
-    def test_a_rank_that_raised_is_the_first_cause_with_its_traceback(self, harness: Harness) -> None:
+    def test_rank_that_raises_is_root_cause_with_traceback(self, harness: Harness) -> None:
         cause = harness.finish("one_raises", "1", procs_per_node=3).status.cause
         assert cause is not None
         assert (cause.rank, cause.victims) == (1, (0, 2))
@@ -69,7 +69,7 @@ class Exits(Case):
     @differs(Aspect.ENDS)
     @needs(Can.TORCH)
     @pytest.mark.parametrize("fate", ["kill", "raise"])
-    def test_the_first_cause_is_found_among_ranks_in_a_collective(self, harness: Harness, fate: str) -> None:
+    def test_root_cause_is_found_among_ranks_in_collective(self, harness: Harness, fate: str) -> None:
         run = harness.finish("allreduce.py", "1", fate, base=SCRIPTS, procs_per_node=2, **harness.way.torch_fields)
         cause = run.status.cause
         assert cause is not None
@@ -80,17 +80,17 @@ class Exits(Case):
         assert "step 3 sum" not in run.text()
 
     @needs(Can.SCRIPTS)
-    def test_a_rank_that_raised_is_the_first_cause_though_it_is_gone_last(self, harness: Harness) -> None:
+    def test_rank_that_raises_is_root_cause_even_if_it_exits_last(self, harness: Harness) -> None:
         cause = harness.finish("lingering.py", base=SCRIPTS, procs_per_node=2).status.cause
         assert cause is not None
         assert (cause.rank, cause.exit_code, cause.victims) == (1, 1, (0,))
         assert cause.summary == "ValueError: no such batch"
 
-    def test_a_failure_is_not_tried_again_unless_asked(self, harness: Harness) -> None:
+    def test_failed_run_is_not_restarted_by_default(self, harness: Harness) -> None:
         assert len(harness.finish("leave", "3").status.attempts) == 1
 
     @differs(Aspect.MEETING)
-    def test_restarts_start_all_ranks_anew(self, harness: Harness) -> None:
+    def test_restart_starts_all_ranks(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "3", nodes=2, restarts=2)
         assert (run.status.phase, run.status.exit_code, run.status.cause) == (Phase.SUCCEEDED, 0, None)
         assert [attempt.phase for attempt in run.status.attempts] == [Phase.FAILED, Phase.FAILED, Phase.SUCCEEDED]
@@ -104,7 +104,7 @@ class Exits(Case):
         assert Phase.RESTARTING in run.status.times.phases
 
     @differs(Aspect.MEETING)
-    def test_each_attempt_meets_at_a_place_of_its_own(self, harness: Harness) -> None:
+    def test_each_attempt_has_its_own_rendezvous(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "3", nodes=2, restarts=2)
         places = [
             {(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in run.json_of_ranks(attempt=number).values()}
@@ -113,7 +113,7 @@ class Exits(Case):
         assert [len(of_attempt) for of_attempt in places] == [1, 1, 1]
         assert len(set().union(*places)) > 1
 
-    def test_restarts_and_what_is_left_of_them_are_in_the_record(self, harness: Harness) -> None:
+    def test_restarts_and_remaining_restarts_are_recorded(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "3", nodes=2, restarts=2)
         assert [attempt.reason for attempt in run.status.attempts] == ["failure", "failure", None]
         begun = [event.data for event in run.events if event.kind == "attempt"]
@@ -123,7 +123,7 @@ class Exits(Case):
         assert [(data["restarts_left"], data["wait_seconds"]) for data in ends] == [(1, 0.0), (0, 1.0)]
         assert run.status.restarts_left == 0
 
-    def test_the_record_tells_the_story_in_order(self, harness: Harness) -> None:
+    def test_events_are_recorded_in_order(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "3", nodes=2, restarts=2)
         told = [
             event.kind for event in run.events if event.kind in ("created", "attempt", "cause", "attempt-end", "end")
@@ -131,31 +131,31 @@ class Exits(Case):
         assert told == ["created", *["attempt", "cause", "attempt-end"] * 2, "attempt", "end"]
         assert [event.seq for event in run.events] == list(range(1, len(run.events) + 1))
 
-    def test_phases_sum_to_the_wall_clock_over_restarts(self, harness: Harness) -> None:
+    def test_phase_times_sum_to_wall_clock_over_restarts(self, harness: Harness) -> None:
         status = harness.finish("fail_until", "3", nodes=2, restarts=2).status
         assert status.times.ended_at is not None
         assert sum(status.times.phases.values()) == pytest.approx(
             status.times.ended_at - status.times.created_at, abs=1e-6
         )
 
-    def test_restarts_end_with_the_last_failure(self, harness: Harness) -> None:
+    def test_run_fails_when_restarts_are_used_up(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "9", restarts=1)
         assert (run.status.phase, run.status.exit_code, len(run.status.attempts)) == (Phase.FAILED, 7, 2)
         assert cause_of(run.status).rank == 0
 
-    def test_a_step_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
+    def test_step_that_fails_twice_with_same_error_is_not_retried(self, harness: Harness) -> None:
         run = harness.finish("fail_at_step", "3", restarts=5)
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 2)
         assert run.status.attempts[-1].reason == "same-step-twice"
         assert (run.events[-1].kind, run.events[-1].data["step"]) == ("end", 3)
         assert cause_of(run.status).summary == "ValueError: label 11 of 10"
 
-    def test_a_start_that_fails_twice_in_the_same_way_is_not_tried_again(self, harness: Harness) -> None:
+    def test_start_that_fails_twice_with_same_error_is_not_retried(self, harness: Harness) -> None:
         run = harness.finish("fail_at_start", nodes=2, restarts=5)
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 2)
         assert run.status.attempts[-1].reason == "same-error-twice"
         assert cause_of(run.status).summary == "ValueError: no shard 11 of 10"
 
-    def test_only_the_named_causes_are_worth_a_restart(self, harness: Harness) -> None:
+    def test_only_causes_in_restarts_on_cause_restarts(self, harness: Harness) -> None:
         run = harness.finish("fail_until", "2", restarts={"max": 3, "on": ["preemption"]})
         assert (run.status.phase, len(run.status.attempts)) == (Phase.FAILED, 1)

@@ -56,19 +56,19 @@ def alive(mark: str) -> list[int]:
 class Interpreter(Case):
     @needs(Can.SCRIPTS, Can.FILES)
     @pytest.mark.parametrize("words", [("sub/where.py", "a", "-b"), ("-m", "sub.module", "a")], ids=["file", "module"])
-    def test_a_script_sees_what_it_sees_under_python(self, harness: Harness, words: tuple[str, ...]) -> None:
+    def test_script_sees_same_process_as_under_python(self, harness: Harness, words: tuple[str, ...]) -> None:
         run = harness.finish(*words, base=SCRIPTS)
         assert 0 in run.json_of_ranks(), (run.status, run.text())
         seen = run.json_of_ranks()[0]
         assert seen == json.loads(bare(*words).stdout)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_a_traceback_has_no_frame_of_ours(self, harness: Harness) -> None:
+    def test_traceback_has_no_frame_of_windlass(self, harness: Harness) -> None:
         run = harness.finish("broken.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == (bare("broken.py").stderr, 1)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_a_syntax_error_reads_as_under_python(self, harness: Harness, tmp_path: Path) -> None:
+    def test_syntax_error_is_reported_as_under_python(self, harness: Harness, tmp_path: Path) -> None:
         (tmp_path / "wrong.py").write_text('print("a" if True else "b"\n')
         run = harness.finish("wrong.py", base=tmp_path)
         assert (run.text(), run.status.exit_code) == (bare("wrong.py", base=tmp_path).stderr, 1)
@@ -76,7 +76,7 @@ class Interpreter(Case):
 
     @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
-    def test_the_first_cause_tells_the_whole_chain(self, harness: Harness) -> None:
+    def test_root_cause_includes_chained_exceptions(self, harness: Harness) -> None:
         cause = harness.finish("broken.py", base=SCRIPTS).status.cause
         assert cause is not None
         assert cause.summary == "RuntimeError: no checkpoint"
@@ -84,17 +84,17 @@ class Interpreter(Case):
 
     @differs(Aspect.PROGRAM)
     @needs(Can.SCRIPTS)
-    def test_processes_can_be_spawned(self, harness: Harness) -> None:
+    def test_rank_can_spawn_processes(self, harness: Harness) -> None:
         run = harness.finish("spawn.py", base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == ("[0, 1, 4, 9, 16]\n", 0)
 
     @needs(Can.TORCH)
-    def test_data_loaders_can_have_workers(self, harness: Harness) -> None:
+    def test_data_loader_can_have_workers(self, harness: Harness) -> None:
         run = harness.finish("loader.py", base=SCRIPTS, **harness.way.torch_fields)
         assert (run.text(), run.status.exit_code) == ("140\n", 0)
 
     @needs(Can.SCRIPTS, Can.FILES)
-    def test_the_end_of_an_interpreter_is_kept(self, harness: Harness) -> None:
+    def test_interpreter_shutdown_runs_as_under_python(self, harness: Harness) -> None:
         run = harness.finish("ending.py", base=SCRIPTS, env={"PYTHONUNBUFFERED": ""})
         assert run.status.exit_code == 0
         assert run.text() == "no newline, not flushedthread ended\nfirst\nsecond\n"
@@ -115,7 +115,7 @@ class Interpreter(Case):
         assert run.status.warnings == ()
 
     @needs(Can.PROCESSES)
-    def test_nothing_that_a_rank_has_started_outlives_the_run(self, harness: Harness) -> None:
+    def test_no_process_of_a_rank_outlives_the_run(self, harness: Harness) -> None:
         mark = f"left-{uuid.uuid4()}"
         run = harness.finish("leaver.py", mark, base=SCRIPTS)
         assert (run.text(), run.status.exit_code) == ("left them\n", 0)
@@ -123,7 +123,7 @@ class Interpreter(Case):
 
     @differs(Aspect.SIGNALS)
     @needs(Can.PROCESSES, Can.PROGRAMS)
-    def test_nothing_that_a_rank_has_started_outlives_a_stop(self, harness: Harness) -> None:
+    def test_no_process_of_a_rank_outlives_a_stop(self, harness: Harness) -> None:
         mark = f"left-{uuid.uuid4()}"
         script = f"for i in 1 2 3; do sh -c 'sleep 300; : {mark}' sh {mark} & done; echo ready; wait"
         run = harness.start(command=["sh", "-c", script], procs_per_node=2).until_ready(2)
@@ -134,7 +134,7 @@ class Interpreter(Case):
 
     @differs(Aspect.SIGNALS)
     @needs(Can.PROCESSES)
-    def test_no_process_of_ours_is_left(self, harness: Harness) -> None:
+    def test_no_process_of_windlass_is_left(self, harness: Harness) -> None:
         run = harness.start("leave", "0", nodes=2)
         run.wait()
         supervisor = int((run.dir / "supervisor.pid").read_text().split()[0])

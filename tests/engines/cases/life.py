@@ -50,7 +50,7 @@ class Life(Case):
         assert run.exit_codes() == [-signal.SIGTERM] * 4
 
     @differs(Aspect.SIGNALS)
-    def test_a_rank_may_use_its_grace_for_its_last_words(self, harness: Harness) -> None:
+    def test_rank_may_save_during_grace_period(self, harness: Harness) -> None:
         run = harness.start("last_words", "0.6", nodes=2, procs_per_node=2, grace=60).until_ready(4)
         assert seconds_to_stop(run) >= 0.6
         assert run.text().count("saved\n") == 4
@@ -58,25 +58,25 @@ class Life(Case):
         assert run.status.times.phases[Phase.STOPPING] >= 0.6
 
     @differs(Aspect.SIGNALS)
-    def test_a_rank_that_ignores_the_signal_is_killed_after_its_grace(self, harness: Harness) -> None:
+    def test_rank_that_ignores_sigterm_is_killed_after_grace_period(self, harness: Harness) -> None:
         run = harness.start("deaf", procs_per_node=2, grace=1).until_ready(2)
         assert seconds_to_stop(run) >= 1
         assert (run.status.phase, run.exit_codes()) == (Phase.STOPPED, [-signal.SIGKILL] * 2)
 
-    def test_a_failed_ranks_peers_have_their_grace_too(self, harness: Harness) -> None:
+    def test_peers_of_failed_rank_have_grace_period(self, harness: Harness) -> None:
         run = harness.finish("last_words_or_fail", "1", "0.4", procs_per_node=2, grace=10)
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")
         assert run.status.exit_code == 4
 
     @needs(Can.STOPS_AT_ONCE)
-    def test_stop_now_leaves_out_the_grace(self, harness: Harness) -> None:
+    def test_stop_now_skips_grace_period(self, harness: Harness) -> None:
         run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
         harness.engine.stop(run.id, now=True)
         assert run.wait().phase is Phase.STOPPED
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
     @needs(Can.STOPS_AT_ONCE)
-    def test_stop_now_cuts_a_stop_short(self, harness: Harness) -> None:
+    def test_stop_now_shortens_a_running_stop(self, harness: Harness) -> None:
         run = harness.start("deaf", procs_per_node=2, grace=600).until_ready(2)
         harness.engine.stop(run.id)
         run.until(lambda run: run.status.phase is Phase.STOPPING)
@@ -85,7 +85,7 @@ class Life(Case):
         assert run.exit_codes() == [-signal.SIGKILL] * 2
 
     @differs(Aspect.OBJECTS)
-    def test_stop_at_once_after_submit_is_obeyed(self, harness: Harness) -> None:
+    def test_stop_right_after_submit_ends_run(self, harness: Harness) -> None:
         run = harness.start("sleep", "600", procs_per_node=2)
         harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
@@ -103,12 +103,12 @@ class Life(Case):
         assert run.status.times.ended_at is not None
         assert run.status.times.ended_at - run.status.times.created_at >= 1
 
-    def test_the_time_limit_is_no_cause_for_a_restart(self, harness: Harness) -> None:
+    def test_time_limit_causes_no_restart(self, harness: Harness) -> None:
         assert (
             len(harness.finish("sleep", "600", timeout=1, restarts=3).status.attempts) <= 1
         )  # a pod may start too late
 
-    def test_another_engine_object_sees_and_stops_the_run(self, harness: Harness) -> None:
+    def test_another_engine_instance_reads_and_stops_the_run(self, harness: Harness) -> None:
         run = harness.start("sleep", "600", nodes=2).until_ready(2)
         with Store(harness.home) as store:
             other = harness.way.connect(store)
@@ -116,7 +116,7 @@ class Life(Case):
             other.stop(run.id)
             assert other.wait(run.id, PATIENCE_SECONDS).phase is Phase.STOPPED
 
-    def test_another_process_sees_and_stops_the_run(self, harness: Harness) -> None:
+    def test_another_process_reads_and_stops_the_run(self, harness: Harness) -> None:
         run = harness.start("sleep", "600", nodes=2).until_ready(2)
         done = subprocess.run(
             [
@@ -135,7 +135,7 @@ class Life(Case):
         assert done.stdout.split() == ["training", "stopped"], done.stderr
         assert run.wait().phase is Phase.STOPPED
 
-    def test_a_run_can_be_followed_from_anywhere(self, harness: Harness) -> None:
+    def test_logs_can_be_followed_to_the_end(self, harness: Harness) -> None:
         run = harness.start("last_words", "0", procs_per_node=2)
         seen = []
         with harness.engine.logs(run.id, follow=True) as (folder, is_over):
@@ -147,7 +147,7 @@ class Life(Case):
         assert sorted(own) == ["ready"] * 2 + ["saved"] * 2 + ["saving"] * 2
 
     @needs(Can.FILES)
-    def test_all_ranks_go_on_from_the_newest_whole_checkpoint_of_a_script_that_saves_for_itself(
+    def test_all_ranks_resume_from_newest_complete_checkpoint_of_script_that_saves_itself(
         self, harness: Harness
     ) -> None:
         checkpoint = {"find": "saved-*", "resume": "--resume {path}"}
@@ -162,7 +162,7 @@ class Life(Case):
         ]
         assert run.status.attempts[1].restored_step == 9
 
-    def test_wait_keeps_its_time_limit(self, harness: Harness) -> None:
+    def test_wait_returns_at_its_timeout(self, harness: Harness) -> None:
         run = harness.start("sleep", "600").until_ready()
         start = time.monotonic()
         status = harness.engine.wait(run.id, 1.0)
@@ -171,7 +171,7 @@ class Life(Case):
         harness.engine.stop(run.id, now=True)
         assert harness.engine.wait(run.id, PATIENCE_SECONDS).phase is Phase.STOPPED
 
-    def test_six_runs_at_once_all_end_well(self, harness: Harness) -> None:
+    def test_six_concurrent_runs_succeed(self, harness: Harness) -> None:
         runs = [harness.start("environment", procs_per_node=2) for _ in range(6)]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 6
         for run in runs:
@@ -179,7 +179,7 @@ class Life(Case):
 
     @differs(Aspect.MEETING)
     @needs(Can.TORCH)
-    def test_two_runs_at_once_never_meet(self, harness: Harness) -> None:
+    def test_concurrent_runs_never_share_a_rendezvous(self, harness: Harness) -> None:
         fields = {"base": SCRIPTS, "procs_per_node": 2, **harness.way.torch_fields}
         runs = [harness.start("allreduce.py", start, "well", **fields) for start in ("10", "100")]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, [run.text() for run in runs]
@@ -187,7 +187,7 @@ class Life(Case):
             for rank in (0, 1):
                 assert run.text(ranks=[rank]).splitlines()[-1] == f"step 5 sum {total}"
 
-    def test_a_run_that_goes_on_is_not_removed(self, harness: Harness) -> None:
+    def test_active_run_cannot_be_deleted(self, harness: Harness) -> None:
         run = harness.start("sleep", "600").until_ready()
         with pytest.raises(UsageError):
             harness.engine.delete(run.id)
@@ -195,7 +195,7 @@ class Life(Case):
         run.wait()
 
     @differs(Aspect.OBJECTS)
-    def test_a_removed_run_leaves_nothing(self, harness: Harness) -> None:
+    def test_deleted_run_leaves_nothing(self, harness: Harness) -> None:
         run = harness.start("leave", "0")
         run.wait()
         harness.engine.delete(run.id)
@@ -204,13 +204,13 @@ class Life(Case):
         with pytest.raises(NoSuchRun):
             harness.engine.status(run.id)
 
-    def test_a_run_that_never_was_is_not_found(self, harness: Harness) -> None:
+    def test_unknown_run_is_not_found(self, harness: Harness) -> None:
         for call in (harness.engine.status, harness.engine.stop, harness.engine.delete, harness.engine.wait):
             with pytest.raises(NoSuchRun):
                 call("never-was")
 
     @needs(Can.SCRIPTS)
-    def test_a_blocked_plan_leaves_nothing(self, harness: Harness) -> None:
+    def test_blocked_plan_leaves_no_record(self, harness: Harness) -> None:
         with pytest.raises(PlanError):
             harness.start("not-there.py")
         assert not harness.runs.pop().dir.exists()

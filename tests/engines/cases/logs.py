@@ -32,7 +32,7 @@ class Logs(Case):
 
     @differs(Aspect.OUTPUT)
     @needs(Can.EVERY_LINE)
-    def test_the_merged_stream_has_every_line_of_every_rank(self, harness: Harness) -> None:
+    def test_merged_log_has_every_line_of_every_rank(self, harness: Harness) -> None:
         per_write = "1" if Can.PROCESSES in harness.way.can else "125"
         # With all lines, this case shares the run of the case above.
         num_lines = LINES_PER_RANK if IS_NIGHTLY else LINES_PER_RANK // 50
@@ -49,42 +49,42 @@ class Logs(Case):
 
     @differs(Aspect.OUTPUT)
     @needs(Can.BYTES)
-    def test_bytes_are_kept_as_they_were(self, harness: Harness) -> None:
+    def test_output_bytes_are_unchanged(self, harness: Harness) -> None:
         run = harness.finish("odd_bytes")
         assert run.raw() == b"\xff\xfe\x00 not UTF-8\n" + b"x" * 3_000_000 + b"\n\n\r\nno newline at the end"
 
     @needs(Can.BYTES)
-    def test_a_last_line_without_newline_is_a_line(self, harness: Harness) -> None:
+    def test_last_line_without_newline_is_logged(self, harness: Harness) -> None:
         lines = harness.finish("odd_bytes").lines()
         assert [len(line.data) for line in lines] == [13, 3_000_000, 0, 1, 21]
         assert (lines[-1].text, lines[-1].newline) == ("no newline at the end", False)
 
     @differs(Aspect.PROGRAM)
     @needs(Can.PROGRAMS)
-    def test_both_streams_are_in_one_log_in_the_order_of_writing(self, harness: Harness) -> None:
+    def test_stdout_and_stderr_share_one_log_in_order(self, harness: Harness) -> None:
         script = "for i in 1 2 3 4 5; do echo out $i; echo err $i >&2; done"
         expected = "".join(f"out {i}\nerr {i}\n" for i in range(1, 6))
         assert harness.finish(command=["sh", "-c", script]).text() == expected
 
     @differs(Aspect.OUTPUT)
-    def test_output_is_seen_while_the_run_goes_on(self, harness: Harness) -> None:
+    def test_output_is_readable_while_run_is_active(self, harness: Harness) -> None:
         run = harness.start("sleep", "600").until_ready()
         assert run.status.phase is Phase.TRAINING
         harness.engine.stop(run.id, now=True)
         run.wait()
 
     @pytest.mark.parametrize("how", ["report", "bar"])
-    def test_progress_gets_into_the_status(self, harness: Harness, how: str) -> None:
+    def test_progress_is_in_status(self, harness: Harness, how: str) -> None:
         run = harness.finish(how, "12")
         progress = run.status.progress
         assert progress.loss == pytest.approx(1 / 12, abs=1e-3)
         assert "progress" in [event.kind for event in run.events]
 
-    def test_structured_lines_are_not_shown_to_people(self, harness: Harness) -> None:
+    def test_structured_lines_are_hidden_from_output(self, harness: Harness) -> None:
         run = harness.finish("report", "12")
         assert "::windlass" not in run.text()
 
-    def test_phases_are_told_apart_and_sum_to_the_wall_clock(self, harness: Harness) -> None:
+    def test_phase_times_are_separate_and_sum_to_wall_clock(self, harness: Harness) -> None:
         seconds = harness.way.patience_seconds / 150
         status = harness.finish("phases", str(seconds)).status
         assert status.times.ended_at is not None

@@ -84,7 +84,7 @@ class Placement(Case):
         }
 
     @pytest.mark.parametrize(("nodes", "procs"), SHAPES, ids=lambda n: str(n))
-    def test_every_rank_knows_the_sizes(self, harness: Harness, nodes: int, procs: int) -> None:
+    def test_every_rank_gets_world_and_node_sizes(self, harness: Harness, nodes: int, procs: int) -> None:
         found = self.numbered(harness, nodes, procs)
         names = ("WORLD_SIZE", "ROLE_WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
         sizes = {tuple(int(env[name]) for name in names) for env in found.values()}
@@ -93,9 +93,7 @@ class Placement(Case):
     @differs(Aspect.START)
     @needs(Can.ANY_LAUNCHER)
     @pytest.mark.parametrize(("nodes", "launcher"), [(1, None), (2, "plain")], ids=["one rank", "plain"])
-    def test_ranks_that_need_no_peers_find_no_variables_of_torchrun(
-        self, harness: Harness, nodes: int, launcher: str | None
-    ) -> None:
+    def test_single_ranks_get_no_torchrun_variables(self, harness: Harness, nodes: int, launcher: str | None) -> None:
         given = {} if launcher is None else {"launcher": launcher}
         found = harness.finish("environment", nodes=nodes, **given).json_of_ranks()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
@@ -107,7 +105,7 @@ class Placement(Case):
 
     @differs(Aspect.START)
     @needs(Can.ANY_LAUNCHER)
-    def test_every_rank_of_tensorflow_has_a_port_of_its_own(self, harness: Harness) -> None:
+    def test_every_tensorflow_rank_has_its_own_port(self, harness: Harness) -> None:
         found = harness.finish("environment", nodes=2, procs_per_node=2, launcher="tensorflow").json_of_ranks()
         configs = {rank: json.loads(env["TF_CONFIG"]) for rank, env in found.items()}
         assert {rank: one["task"] for rank, one in configs.items()} == {
@@ -119,12 +117,12 @@ class Placement(Case):
         assert [worker.rpartition(":")[0] for worker in workers] == [hosts[0], hosts[0], hosts[1], hosts[1]]
 
     @differs(Aspect.MEETING)
-    def test_all_ranks_meet_at_one_place(self, harness: Harness) -> None:
+    def test_all_ranks_get_same_rendezvous(self, harness: Harness) -> None:
         found = harness.finish("environment", nodes=3, procs_per_node=2).json_of_ranks()
         assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in found.values()}) == 1
 
     @differs(Aspect.START)
-    def test_environment_is_that_of_torchrun(
+    def test_environment_equals_that_of_torchrun(
         self, harness: Harness, torchrun_environments: dict[int, dict[str, str]]
     ) -> None:
         ours = harness.finish("environment", nodes=1, procs_per_node=2, **self.of_torch).json_of_ranks()
@@ -153,43 +151,43 @@ class Placement(Case):
             assert not [name for name in os.environ if name not in ours[rank] and not name.startswith("PYTEST_")]
 
     @differs(Aspect.START)
-    def test_variables_of_the_job_reach_the_script(self, harness: Harness) -> None:
+    def test_script_gets_variables_of_job(self, harness: Harness) -> None:
         value = "two words, ünïcode = $HOME\nand a line"
         env = harness.finish("environment", env={"OWN": value, "EMPTY": ""}).json_of_ranks()[0]
         assert (env["OWN"], env["EMPTY"]) == (value, "")
 
     @differs(Aspect.PROGRAM)
-    def test_the_job_may_set_what_windlass_sets(self, harness: Harness) -> None:
+    def test_job_may_override_variables_of_windlass(self, harness: Harness) -> None:
         env = harness.finish("environment", env={"OMP_NUM_THREADS": "7", "PYTHONUNBUFFERED": "0"}).json_of_ranks()[0]
         assert (env["OMP_NUM_THREADS"], env["PYTHONUNBUFFERED"]) == ("7", "0")
 
     @differs(Aspect.START)
-    def test_arguments_arrive_as_they_were_written(self, harness: Harness) -> None:
+    def test_arguments_are_passed_unchanged(self, harness: Harness) -> None:
         words = ["two words", "", "it's", 'say "hi"', "$HOME", "*", "~", "a\\b", "two\nlines", "\t", "ünï→🧵",
                  "--flag=x y", "-", "--", "#no comment", "a;b|c&d>e", "%s{}"]  # fmt: skip
         assert harness.finish("arguments", *words).json_of_ranks()[0] == words
 
     @needs(Can.FILES)
-    def test_folders_of_the_run_are_filled_into_the_arguments(self, harness: Harness, tmp_path: Path) -> None:
+    def test_folders_of_run_are_substituted_in_arguments(self, harness: Harness, tmp_path: Path) -> None:
         words = ["$WINDLASS_OUTPUT_DIR", "--to=${WINDLASS_CHECKPOINT_DIR}/x", "$WINDLASS_DATA_COCO", "$HOME/$LR"]
         run = harness.finish("arguments", *words, data=[{"name": "coco", "source": str(tmp_path)}])
         filled = [run.status.output_dir, f"--to={run.dir / 'checkpoints'}/x", str(tmp_path)]
         assert run.json_of_ranks()[0] == [*filled, *words[3:]]
 
-    def test_a_rank_knows_its_run(self, harness: Harness) -> None:
+    def test_rank_gets_its_run_id(self, harness: Harness) -> None:
         run = harness.finish("environment", nodes=2, procs_per_node=2)
         assert {env["WINDLASS_RUN_ID"] for env in run.json_of_ranks().values()} == {run.id}
         assert {env["WINDLASS_ATTEMPT"] for env in run.json_of_ranks().values()} == {"1"}
 
     @needs(Can.FILES)
-    def test_folders_for_results_and_checkpoints_are_there(self, harness: Harness) -> None:
+    def test_folders_for_results_and_checkpoints_exist(self, harness: Harness) -> None:
         run = harness.finish("keep_result", procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         for folder in (Path(run.status.output_dir), run.dir / "checkpoints"):
             assert sorted(path.name for path in folder.iterdir()) == ["rank-0.txt", "rank-1.txt"]
 
     @needs(Can.LOCAL_DATA)
-    def test_data_sets_are_found_by_name(self, harness: Harness, tmp_path: Path) -> None:
+    def test_ranks_find_data_sets_by_name(self, harness: Harness, tmp_path: Path) -> None:
         data = [{"name": "coco-2017", "source": str(tmp_path)}]
         env = harness.finish("environment", data=data).json_of_ranks()[0]
         assert env["WINDLASS_DATA_COCO_2017"] == str(tmp_path)
@@ -205,6 +203,6 @@ class Placement(Case):
 
     @differs(Aspect.PROGRAM)
     @needs(Can.PROGRAMS)
-    def test_a_program_that_fails_is_the_first_cause(self, harness: Harness) -> None:
+    def test_failing_program_is_root_cause(self, harness: Harness) -> None:
         run = harness.finish(command=["sh", "-c", "test $WINDLASS_RANK = 0 && exec sleep 60; exit 9"], procs_per_node=2)
         assert (run.status.exit_code, cause_of(run.status).rank) == (9, 1)

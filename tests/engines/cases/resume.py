@@ -20,7 +20,7 @@ def plan_again(harness: Harness, run: Run, words: str, **fields: object) -> Plan
 
 
 class Resume(Case):
-    def test_a_run_that_failed_goes_on_in_the_same_record(self, harness: Harness) -> None:
+    def test_failed_run_resumes_in_same_record(self, harness: Harness) -> None:
         run = harness.start("fail_then_tell", "1", nodes=2)
         assert run.wait().phase is Phase.FAILED
         before = run.events
@@ -40,7 +40,7 @@ class Resume(Case):
         assert abs(wall - (status.times.ended_at - status.times.created_at)) < 0.05
 
     @differs(Aspect.OBJECTS)
-    def test_a_run_that_was_stopped_goes_on(self, harness: Harness) -> None:
+    def test_stopped_run_resumes(self, harness: Harness) -> None:
         run = harness.start("hang_once", procs_per_node=2).until_ready(2)
         harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
@@ -59,14 +59,14 @@ class Resume(Case):
         assert run.wait().phase is Phase.STOPPED
         assert len(run.status.attempts) == 2
 
-    def test_restarts_and_the_time_limit_are_counted_anew(self, harness: Harness) -> None:
+    def test_resume_resets_restarts_and_time_limit(self, harness: Harness) -> None:
         run = harness.start("fail_then_tell", "1", "2", "3", restarts=1, timeout=600)
         assert (run.wait().phase, len(run.status.attempts), run.status.restarts_left) == (Phase.FAILED, 2, 0)
         harness.engine.resume(run.id)
         assert (run.wait().phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 4)
 
     @pytest.mark.slow
-    def test_a_run_that_reached_its_time_limit_gets_as_much_again(self, harness: Harness) -> None:
+    def test_resumed_run_gets_full_time_limit_again(self, harness: Harness) -> None:
         """The run reaches its limit again after the resume, although the limit since the first start has passed."""
         # Not over before the first attempt has begun; the supervisor itself may be a pod that has to start.
         share = 40 if Can.PROCESSES in harness.way.can else 20
@@ -79,7 +79,7 @@ class Resume(Case):
         assert run.status.times.ended_at is not None
         assert run.status.times.ended_at - resumed_at >= limit
 
-    def test_the_ranks_are_told_which_checkpoint_was_chosen(self, harness: Harness) -> None:
+    def test_ranks_get_name_of_chosen_checkpoint(self, harness: Harness) -> None:
         run = harness.start("fail_then_tell", "1", "2", restarts={"max": 1, "on": ["hang", "failure"]})
         run.wait()
         harness.engine.resume(run.id, checkpoint="step-00000020-a2f3c1")
@@ -89,7 +89,7 @@ class Resume(Case):
         assert resume.items() >= {"reason": "asked", "restarts": 1, "from": "step-00000020-a2f3c1"}.items()
 
     @differs(Aspect.OBJECTS)
-    def test_a_run_may_go_on_with_another_job(self, harness: Harness) -> None:
+    def test_run_may_resume_with_another_job(self, harness: Harness) -> None:
         run = harness.start("fail_then_tell", "1", "2", nodes=2)
         run.wait()
         harness.engine.resume(run.id, plan_again(harness, run, "fail_then_tell 1", nodes=3, env={"BATCH": "16"}))
@@ -98,7 +98,7 @@ class Resume(Case):
         assert [(env["WINDLASS_WORLD_SIZE"], env["BATCH"]) for env in told.values()] == [("3", "16")] * 3
         assert (harness.store.plan(run.id).num_nodes, run.status.attempts[1].world_size) == (3, 3)
 
-    def test_a_run_that_goes_on_or_has_succeeded_is_not_resumed(self, harness: Harness) -> None:
+    def test_active_or_succeeded_run_cannot_be_resumed(self, harness: Harness) -> None:
         run = harness.start("sleep", "600").until_ready()
         with pytest.raises(UsageError, match="has not ended"):
             harness.engine.resume(run.id)

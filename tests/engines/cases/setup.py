@@ -23,9 +23,7 @@ class Setup(Case):
 
     @needs(Can.PROGRAMS)
     @differs(Aspect.START)
-    def test_setup_runs_once_on_each_machine_before_its_ranks_and_its_failure_is_the_first_cause(
-        self, harness: Harness
-    ) -> None:
+    def test_setup_runs_once_on_each_machine_and_its_failure_is_root_cause(self, harness: Harness) -> None:
         run = harness.finish(command=SHOW, setup=FAILS_ONCE, nodes=2, procs_per_node=2, restarts=1)
         assert [attempt.phase for attempt in run.status.attempts] == [Phase.FAILED, Phase.SUCCEEDED], run.text()
         cause = next(event.data for event in run.events if event.kind == "cause")

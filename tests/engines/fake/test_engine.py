@@ -57,7 +57,7 @@ def vanish(home: Path) -> FakeEngine:
     return FakeEngine(Store(home), lambda rank: None)
 
 
-def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
+def test_run_is_lost_when_its_process_has_ended(tmp_path: Path) -> None:
     engine = vanish(tmp_path)
     with engine.store:
         status = engine.status("case-1")
@@ -87,7 +87,7 @@ def test_a_resumed_run_keeps_the_log_and_the_crash_of_its_supervisor_as_evidence
         assert crash.read(run_dir) is None
 
 
-def test_a_run_that_was_to_stop_when_its_process_went_is_stopped(tmp_path: Path) -> None:
+def test_run_with_stop_request_is_stopped_when_its_process_has_ended(tmp_path: Path) -> None:
     engine = vanish(tmp_path)
     write_stop_request(engine.store.run_dir("case-1"), StopRequest())
     with engine.store:
@@ -106,7 +106,7 @@ def test_a_fake_run_has_the_policy_of_a_real_one() -> None:
     assert plan(job, FakeTarget(), "/home", "case-1").policy == Policy.of_job(job)
 
 
-def test_ranks_that_are_silent_hang_and_are_started_again(tmp_path: Path) -> None:
+def test_silent_ranks_count_as_hung_and_are_restarted(tmp_path: Path) -> None:
     def play(rank: FakeRank) -> None:
         rank.print("step 1")
         if rank.attempt == 1:
@@ -130,7 +130,7 @@ def test_a_run_id_is_used_once(tmp_path: Path) -> None:
             engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))
 
 
-def test_what_a_play_tells_of_checkpoints_is_in_the_record(tmp_path: Path) -> None:
+def test_checkpoint_reports_of_fake_rank_are_recorded(tmp_path: Path) -> None:
     def play(rank: FakeRank) -> int:
         if rank.attempt == 1:
             rank.checkpoint(step=5, name="step-5", bytes=100)
@@ -151,7 +151,7 @@ def test_what_a_play_tells_of_checkpoints_is_in_the_record(tmp_path: Path) -> No
         assert len(told) == 3
 
 
-def test_a_rank_writes_text_as_it_writes_bytes(tmp_path: Path) -> None:
+def test_rank_writes_text_and_bytes_alike(tmp_path: Path) -> None:
     def play(rank: FakeRank) -> None:
         rank.write("größer ")
         rank.write("größer\n".encode())
@@ -163,7 +163,7 @@ def test_a_rank_writes_text_as_it_writes_bytes(tmp_path: Path) -> None:
         assert [line.text for line in RunLogs(store.run_dir("case-1")).read()] == ["größer größer"]
 
 
-def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
+def test_output_of_killed_rank_is_dropped(tmp_path: Path) -> None:
     """A thread that never calls a method of its rank cannot be ended; its later output is dropped."""
     go_on, ended = threading.Event(), threading.Event()
 
@@ -187,7 +187,7 @@ def test_a_killed_rank_writes_no_more(tmp_path: Path) -> None:
         assert [line.text for line in RunLogs(store.run_dir("case-1")).read()] == ["busy"]
 
 
-def test_the_example_of_the_guide_holds(tmp_path: Path) -> None:
+def test_example_of_guide_works(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "guides" / "test-your-program.md"
     names: dict[str, Any] = {}
     exec(page.read_text().split("```python\n")[1].split("```")[0], names)

@@ -36,7 +36,7 @@ def python_that(tmp_path: Path, script: str) -> Context:
     return Context({"VIRTUAL_ENV": str(tmp_path / "env")}, tmp_path)
 
 
-def test_a_home_that_is_not_there_yet_is_not_made(context: Context) -> None:
+def test_missing_home_is_not_created(context: Context) -> None:
     assert one(checks._home(context)).level == "ok"
     assert one(checks._record(context)).level == "ok"
     assert list(context.cwd.iterdir()) == []
@@ -49,7 +49,7 @@ def test_a_home_below_a_file_cannot_be_written(context: Context) -> None:
     assert "WINDLASS_HOME" in check.fix
 
 
-def test_little_space_is_a_warning_and_none_a_failure(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_space_warns_and_no_space_fails(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(context.cwd)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
     assert one(checks._home(context)).level == "warn"
@@ -57,7 +57,7 @@ def test_little_space_is_a_warning_and_none_a_failure(context: Context, monkeypa
     assert one(checks._home(context)).level == "fail"
 
 
-def test_a_good_record_is_counted_and_left_as_it_is(context: Context) -> None:
+def test_valid_record_is_counted_and_unchanged(context: Context) -> None:
     Store(context.home).close()
     assert one(checks._record(context)).found.endswith("WAL; 0 runs")
     with context.store() as store:
@@ -66,7 +66,7 @@ def test_a_good_record_is_counted_and_left_as_it_is(context: Context) -> None:
     assert not [path for path in context.home.iterdir() if path.name.startswith("tmp")]
 
 
-def test_a_damaged_record_is_a_failure_with_the_command_that_helps(context: Context) -> None:
+def test_damaged_record_fails_with_command_as_fix(context: Context) -> None:
     context.home.mkdir()
     with sqlite3.connect(context.home / "record.db") as database:
         database.execute("CREATE TABLE runs (id)")
@@ -78,7 +78,7 @@ def test_a_damaged_record_is_a_failure_with_the_command_that_helps(context: Cont
     assert check.fix.startswith("move it away: mv ")
 
 
-def test_an_environment_without_torch_is_a_warning(tmp_path: Path) -> None:
+def test_environment_without_torch_warns(tmp_path: Path) -> None:
     context = python_that(tmp_path, "echo 3.12.1; echo 'no No module named torch'")
     check = one(checks._interpreter(context))
     assert check.level == "warn"
@@ -93,25 +93,25 @@ def test_torch_and_its_devices_are_named(tmp_path: Path) -> None:
     assert "torch 2.9.0 (CUDA 12.8, 4 usable)" in check.found
 
 
-def test_a_python_that_breaks_is_named_with_its_last_words(tmp_path: Path) -> None:
+def test_broken_python_is_reported_with_last_line_of_output(tmp_path: Path) -> None:
     context = python_that(tmp_path, "echo 'libtorch.so: bad' >&2; exit 1")
     check = one(checks._interpreter(context))
     assert check.level == "warn"
     assert "libtorch.so: bad" in check.found
 
 
-def test_a_python_that_hangs_is_left_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_python_is_killed_after_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "ASK_SECONDS", 0.3)
     context = python_that(tmp_path, "exec sleep 30")
     assert "took longer" in one(checks._interpreter(context)).found
 
 
-def test_an_environment_that_is_gone_is_a_failure(tmp_path: Path) -> None:
+def test_missing_environment_fails(tmp_path: Path) -> None:
     check = one(checks._interpreter(Context({"VIRTUAL_ENV": str(tmp_path / "gone")}, tmp_path)))
     assert check.level == "fail"
 
 
-def test_a_look_that_breaks_does_not_end_the_others(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_raises_does_not_stop_other_checks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Context) -> checks.Result:
         raise RuntimeError("an odd machine")
 
@@ -122,7 +122,7 @@ def test_a_look_that_breaks_does_not_end_the_others(context: Context, monkeypatc
     assert "git" in found
 
 
-def test_a_home_of_another_user_is_a_failure_as_it_is_for_every_command(context: Context) -> None:
+def test_home_of_another_user_fails(context: Context) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give a folder to another user")
     Store(context.home).close()

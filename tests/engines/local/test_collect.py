@@ -54,16 +54,14 @@ class TestCollect(Case):
         assert (run.wait().phase, run.status.exit_code) == (phase, code)
         assert copied(run) == ["out/model-0.pt"], "what is older is another run's"
 
-    def test_patterns_that_name_no_result_are_a_warning_of_a_run_that_succeeded(
-        self, harness: Harness, job: dict[str, Any]
-    ) -> None:
+    def test_patterns_without_match_are_warning_of_succeeded_run(self, harness: Harness, job: dict[str, Any]) -> None:
         job["outputs"] = {"collect": ["outputs/**"]}
         [warning] = harness.start("write.py", "0", **job).succeeded().status.warnings
         assert warning.code == "results-not-collected"
         failed = harness.start("write.py", "1", **job)
         assert (failed.wait().phase, failed.status.warnings) == (Phase.FAILED, ())
 
-    def test_what_is_not_copied_is_an_artifact_that_another_run_may_overwrite(
+    def test_uncopied_result_is_artifact_that_another_run_may_overwrite(
         self, harness: Harness, job: dict[str, Any]
     ) -> None:
         run = harness.start("write.py", "0", base=job["base"]).succeeded()
@@ -112,7 +110,7 @@ class TestCollect(Case):
         assert warning.message == "node 0 was lost while it copied files to the output"
         assert copied(run) == []
 
-    def test_outputs_that_are_uploaded_have_them_too(
+    def test_uploaded_outputs_include_collected_files(
         self, harness: Harness, job: dict[str, Any], tmp_path: Path
     ) -> None:
         to = {"to": f"file://{tmp_path}/store/runs/"}
@@ -120,7 +118,7 @@ class TestCollect(Case):
         assert (tmp_path / "store" / "runs" / run.id / "out" / "model-0.pt").stat().st_size == 100_000
         assert not [one for one in run.status.files.code_files[-1].largest if "store" in one.path]
 
-    def test_an_output_folder_in_the_code_folder_is_no_result(self, harness: Harness, job: dict[str, Any]) -> None:
+    def test_output_folder_in_code_folder_is_not_collected(self, harness: Harness, job: dict[str, Any]) -> None:
         fields = job | {"outputs": {"to": "results", "collect": ["**/*.pt"]}}
         for _ in range(2):
             run = harness.start("write.py", "0", **fields).succeeded()

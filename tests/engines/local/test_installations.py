@@ -59,7 +59,7 @@ def test_ranks_import_the_parts_of_the_installation_that_started_them(tmp_path: 
 
 
 @pytest.mark.parametrize("of_job", [False, True])
-def test_pythonpath_of_the_shell_or_the_job_is_kept_beside_the_parts(tmp_path: Path, bare: Path, of_job: bool) -> None:
+def test_pythonpath_of_shell_or_job_is_kept(tmp_path: Path, bare: Path, of_job: bool) -> None:
     mine = tmp_path / "lib" / "mine.py"
     mine.parent.mkdir()
     mine.touch()

@@ -23,7 +23,7 @@ raise ValueError(f"{token} is refused")
 """
 
 
-def test_a_secret_that_a_rank_prints_is_in_no_log_event_verdict_or_file(machine: Machine) -> None:
+def test_printed_secret_is_masked_in_logs_events_verdict_and_files(machine: Machine) -> None:
     machine = dataclasses.replace(machine, keys={"HF_TOKEN": VALUE})
     machine.write("train.py", SCRIPT)
     job = {

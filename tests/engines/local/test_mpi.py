@@ -35,7 +35,7 @@ class TestMpi(Contract):
         differs_in=frozenset({Aspect.START, Aspect.MEETING, Aspect.ENDS, Aspect.SIGNALS}),
     )
 
-    def test_ranks_of_mpi_are_those_of_the_job(self, harness: Harness) -> None:
+    def test_mpi_ranks_equal_ranks_of_job(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "well", base=SCRIPTS, nodes=2, procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         assert sorted(run.text().splitlines()) == [f"rank {rank} is {rank} of 4, sum 10" for rank in range(4)]
@@ -47,9 +47,7 @@ class TestMpi(Contract):
         said = sorted(line for line in run.text().splitlines() if line.startswith("rank "))
         assert said == [f"rank {rank} of 2, local rank {rank}, equal weights" for rank in range(2)]
 
-    def test_a_command_is_run_on_each_node_though_one_worker_has_all_ranks(
-        self, harness: Harness, tmp_path: Path
-    ) -> None:
+    def test_exec_runs_on_each_node_although_one_worker_has_all_ranks(self, harness: Harness, tmp_path: Path) -> None:
         run = harness.start("wait_for", "go", nodes=2, procs_per_node=2).until_ready(4)
         show = ["bash", "-c", "echo ${WINDLASS_RANK-none} $WINDLASS_NODE_RANK"]
         for rank, node, said in ((3, None, "3 1"), (None, 1, "none 1"), (None, 0, "none 0")):
@@ -66,37 +64,37 @@ class TestMpi(Contract):
         cause = cause_of(run.status)
         assert (cause.rank, cause.victims, cause.summary) == (1, (0, 2), "ValueError: no such batch")
 
-    def test_a_rank_that_is_killed_is_the_first_cause(self, harness: Harness) -> None:
+    def test_killed_mpi_rank_is_root_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "kill", base=SCRIPTS, procs_per_node=3)
         cause = cause_of(run.status)
         assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2))
 
-    def test_a_rank_that_aborts_is_the_first_cause(self, harness: Harness) -> None:
+    def test_aborting_mpi_rank_is_root_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "abort", base=SCRIPTS, procs_per_node=3)
         assert (cause_of(run.status).rank, run.status.exit_code) == (1, 7)
         # Of mpirun's messages, Open MPI 4.1.4 sometimes loses the text and writes only its own error.
         assert (run.dir / "attempt-1" / "node-0.out").stat().st_size > 0
         assert "MPI_ABORT" not in run.text()
 
-    def test_a_rank_that_leaves_without_mpi_finalize_ends_the_run(self, harness: Harness) -> None:
+    def test_rank_that_exits_without_mpi_finalize_ends_run(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "leave", base=SCRIPTS, procs_per_node=2)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
         assert "mpirun has exited due to process rank 1" in cause_of(run.status).summary
 
-    def test_a_process_that_a_rank_spawned_and_that_fails_is_no_signal_from_outside(self, harness: Harness) -> None:
+    def test_failure_of_spawned_mpi_process_is_not_reported_as_outside_signal(self, harness: Harness) -> None:
         run = harness.finish("mpi_spawn.py", base=SCRIPTS)
         assert (run.status.phase, run.status.exit_code) == (Phase.FAILED, 1)
         verdict = run.verdict
         assert (verdict.code, verdict.rank) == ("exit-code", 0)
         assert "mpirun ended" in verdict.summary
 
-    def test_a_rank_may_save_while_the_others_are_gone(self, harness: Harness) -> None:
+    def test_rank_may_save_after_others_have_ended(self, harness: Harness) -> None:
         """mpirun itself would end the rank within a second of the failure."""
         run = harness.finish("mpi.py", "save", base=SCRIPTS, procs_per_node=2, grace=20)
         assert (cause_of(run.status).rank, run.status.exit_code) == (1, 4)
         assert run.text(ranks=[0]).endswith("saving\nsaved\n")
 
-    def test_a_compiled_program_runs(self, harness: Harness, tmp_path: Path) -> None:
+    def test_compiled_mpi_program_runs(self, harness: Harness, tmp_path: Path) -> None:
         source = tmp_path / "sum.c"
         source.write_text(
             "#include <mpi.h>\n#include <stdio.h>\nint main(int argc, char **argv) {\n"
@@ -111,7 +109,7 @@ class TestMpi(Contract):
         assert run.status.exit_code == 0, run.text()
         assert sorted(run.text().splitlines()) == ["0: 3 a b", "1: 3 a b", "2: 3 a b"]
 
-    def test_mpirun_that_dies_takes_its_ranks_with_it(self, harness: Harness) -> None:
+    def test_ranks_end_with_killed_mpirun(self, harness: Harness) -> None:
         run = harness.start("sleep", "60", procs_per_node=2).until_ready(2)
         node = next(event.data["pid"] for event in run.events if event.kind == "node")
         [launcher] = [int(pid) for pid in _children(node) if "mpirun" in Path(f"/proc/{pid}/comm").read_text()]
@@ -133,7 +131,7 @@ def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
-def test_a_machine_without_mpirun_is_told_what_to_install(tmp_path: Path) -> None:
+def test_missing_mpirun_blocks_plan_with_package_to_install(tmp_path: Path) -> None:
     from windlass.engines.local.facts import read_facts
     from windlass.engines.local.plan import plan
     from windlass.spec.job import Job

@@ -160,25 +160,25 @@ def test_every_device_is_made_inside_a_namespace_of_the_run() -> None:
             assert command[2] in own
 
 
-def test_devices_have_names_that_the_kernel_takes() -> None:
+def test_device_names_are_valid_for_kernel() -> None:
     network = netns.describe("a" * 46, "/home", 999, "1gbit")
     words = {word for command in network.make for word in command if re.fullmatch(r"(node|br|eth)\d+", word)}
     assert max(map(len, words)) <= 15
     assert max(len(name) for name in netns._names(network)) <= 255
 
 
-def test_the_same_run_id_under_another_home_is_another_network() -> None:
+def test_same_run_id_in_another_home_has_another_network() -> None:
     one, other = (set(netns._names(netns.describe("case-0", home, 2, None))) for home in ("/a", "/b"))
     assert not one & other
 
 
-def test_nodes_beyond_the_last_byte_have_addresses_too() -> None:
+def test_more_than_255_nodes_have_addresses() -> None:
     network = netns.describe("large", "/home", 600, None)
     assert len({node.address for node in network.nodes}) == 600
     assert netns.node_specs(network)[0].hosts["node-0"] == "10.77.0.1"
 
 
-def test_each_attempt_meets_at_another_port() -> None:
+def test_each_attempt_has_another_rendezvous_port() -> None:
     assert len({netns.rendezvous_port(attempt) for attempt in range(1, 1001)}) == 1000
 
 
@@ -206,11 +206,11 @@ def test_missing_rights_are_named_with_how_to_get_them(tmp_path: Path) -> None:
     assert "sudo" in found["netns-rights"]
 
 
-def test_more_nodes_than_a_bridge_joins_are_refused(tmp_path: Path) -> None:
+def test_more_nodes_than_bridge_ports_are_refused(tmp_path: Path) -> None:
     assert list(blockers(tmp_path, {}, nodes=netns.MAX_NODES + 1)) == ["netns-nodes"]
 
 
-def test_nothing_is_looked_up_for_jobs_without_networks(tmp_path: Path) -> None:
+def test_network_facts_are_not_read_for_jobs_without_networks(tmp_path: Path) -> None:
     job = Job(name="net", run="allreduce.py")
     assert facts_of(job, tmp_path).missing_capabilities == frozenset()
     assert not plan(job, LocalTarget(name="local"), facts_of(job, tmp_path), "net-0").every(NetworkStep)
@@ -227,7 +227,7 @@ def without_rights() -> None:
 
 
 @needs_root
-def test_a_process_without_the_rights_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_process_without_capabilities_is_refused_before_anything_is_created(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("")
     command = [str(Path(sys.executable).with_name("windlass")), "run", str(script), "--nodes", "2"]
@@ -243,7 +243,7 @@ def test_a_process_without_the_rights_is_refused_before_anything_is_made(tmp_pat
 
 
 @needs_root
-def test_a_kernel_that_cannot_shape_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_kernel_without_htb_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     network = netns.describe(f"{OWN}-no-shape", str(tmp_path), 2, "1gbit")
     make = tuple(tuple(word.replace("htb", "nosuchq") for word in command) for command in network.make)
     with pytest.raises(EngineError) as caught:
@@ -270,7 +270,7 @@ def test_a_node_that_cannot_enter_its_network_fails_the_run_at_once(house: House
 
 @needs_root
 @pytest.mark.parametrize("start", ["warm", "cold"])
-def test_each_node_is_a_host_with_an_address_of_its_own(house: House, start: str) -> None:
+def test_each_node_has_its_own_host_name_and_address(house: House, start: str) -> None:
     trust(house.home, "json")
     status, run_id = house.finish("where_on_the_net.py", nodes=3, procs_per_node=2, start=start, warm=["json"])
     assert status.phase is Phase.SUCCEEDED, house.text(run_id)
@@ -295,7 +295,7 @@ def test_each_node_is_a_host_with_an_address_of_its_own(house: House, start: str
 
 
 @needs_root
-def test_the_record_and_the_commands_tell_the_addresses(house: House) -> None:
+def test_addresses_are_in_record_and_output_of_commands(house: House) -> None:
     _, run_id = house.finish("where_on_the_net.py", local={"rate": "1gbit"}, warm=["json"])
     told = [event.data for event in house.store.events(run_id) if event.kind == "network"]
     assert [(data["rate"], [node["address"] for node in data["nodes"]]) for data in told] == [
@@ -309,7 +309,7 @@ def test_the_record_and_the_commands_tell_the_addresses(house: House) -> None:
 
 
 @needs_root
-def test_a_fixed_port_need_not_be_free_outside(house: House) -> None:
+def test_fixed_port_may_be_in_use_on_host(house: House) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -322,7 +322,7 @@ def test_a_fixed_port_need_not_be_free_outside(house: House) -> None:
 @pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("start", [pytest.param("warm", marks=pytest.mark.nightly), "cold"])
-def test_two_runs_at_once_have_the_same_addresses_and_never_meet(house: House, start: str) -> None:
+def test_concurrent_runs_have_same_addresses_but_are_isolated(house: House, start: str) -> None:
     runs = [house.start(f"allreduce.py {first} well", start=start) for first in (10, 100)]
     assert [house.wait(run_id).phase for run_id in runs] == [Phase.SUCCEEDED] * 2, [house.text(run) for run in runs]
     for run_id, total in zip(runs, (21, 201), strict=True):
@@ -364,7 +364,7 @@ def seconds_of_link(house: House, folder: Path, **local: str) -> float:
 
 
 @needs_root
-def test_a_rate_slows_the_link_down(house: House, tmp_path: Path) -> None:
+def test_rate_limits_the_link(house: House, tmp_path: Path) -> None:
     """12 Mbit at 10 Mbit/s take at least 1.2 s on any machine; without a limit, they take milliseconds."""
     assert seconds_of_link(house, tmp_path, rate="10mbit") > 1.0
     until(lambda: seconds_of_link(house, tmp_path) < 0.5)  # repeated because a busy machine may take longer
@@ -423,7 +423,7 @@ def test_nothing_is_left_after_success_failure_restart_and_stop(house: House) ->
 
 
 @needs_root
-def test_a_killed_supervisors_network_goes_on_and_is_removed_at_the_end(house: House) -> None:
+def test_network_outlives_killed_supervisor_and_is_removed_at_end(house: House) -> None:
     run_id = house.sleeper()
     os.kill(house.supervisor(run_id), signal.SIGKILL)
     until(lambda: house.engine.status(run_id).phase is Phase.TRAINING)  # the record may lag behind the ranks
@@ -435,7 +435,7 @@ def test_a_killed_supervisors_network_goes_on_and_is_removed_at_the_end(house: H
 
 
 @needs_root
-def test_what_all_killed_processes_leave_is_removed_by_the_next_command(house: House) -> None:
+def test_next_command_removes_network_after_all_processes_were_killed(house: House) -> None:
     before = host_network()
     run_id = house.sleeper(local={"rate": "100mbit"})
     for pid in (house.supervisor(run_id), *house.nodes(run_id)):
@@ -448,7 +448,7 @@ def test_what_all_killed_processes_leave_is_removed_by_the_next_command(house: H
 
 
 @needs_root
-def test_a_network_is_made_once_and_anew_where_part_of_it_is_gone(tmp_path: Path) -> None:
+def test_network_is_created_once_and_again_if_incomplete(tmp_path: Path) -> None:
     network = netns.describe(f"{OWN}-twice", str(tmp_path), 2, "1gbit")
     try:
         assert netns.make(network, tmp_path)

@@ -69,7 +69,7 @@ class TestNetnsMpi(Contract):
         differs_in=frozenset({Aspect.MEETING}),  # the tests below test how ranks end, including on another node
     )
 
-    def test_ranks_of_mpi_are_those_of_the_job_and_each_is_in_the_network_of_its_node(self, harness: Harness) -> None:
+    def test_each_mpi_rank_is_in_network_of_its_node(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "where", base=SCRIPTS, nodes=2, procs_per_node=2)
         assert run.status.exit_code == 0, run.text()
         lines = sorted(line.split(": ") for line in run.text().splitlines() if " on " in line)
@@ -93,7 +93,7 @@ class TestNetnsMpi(Contract):
         networks = {line.split(": ")[1] for line in run.text().splitlines() if " on " in line}
         assert len(networks - {str(Path("/proc/self/ns/net").readlink())}) == 2
 
-    def test_a_rank_of_another_node_that_is_killed_is_the_first_cause(self, harness: Harness) -> None:
+    def test_killed_rank_of_another_node_is_root_cause(self, harness: Harness) -> None:
         run = harness.finish("mpi.py", "kill", base=SCRIPTS, nodes=3)
         cause = cause_of(run.status)
         assert (cause.rank, cause.exit_code, cause.victims) == (1, -9, (0, 2))

@@ -38,18 +38,18 @@ def notes(plan: Plan) -> dict[str, str]:
     return {note.code: note.message for note in plan.notes}
 
 
-def test_nodes_with_gpus_of_their_own_get_no_note(tmp_path: Path) -> None:
+def test_nodes_with_separate_gpus_get_no_note(tmp_path: Path) -> None:
     assert notes(plan_of(tmp_path, nodes=2, procs_per_node=2, known={"gpus": ("T4",) * 4})) == {}
 
 
 @pytest.mark.parametrize(("gpus", "says"), [(1, "4 ranks and 1 GPU"), (3, "4 ranks and 3 GPUs")])
-def test_nodes_that_share_gpus_are_told_so(tmp_path: Path, gpus: int, says: str) -> None:
+def test_shared_gpus_of_nodes_are_noted(tmp_path: Path, gpus: int, says: str) -> None:
     made = plan_of(tmp_path, nodes=2, procs_per_node=2, known={"gpus": ("T4",) * gpus})
     assert says in notes(made)["gpus-shared"]
 
 
 @pytest.mark.parametrize("where", ["environ", "env"])
-def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: str) -> None:
+def test_nodes_share_gpus_chosen_by_user(tmp_path: Path, where: str) -> None:
     known: dict[str, Any] = {"gpus": ("T4",) * 4}
     fields: dict[str, Any] = {}
     if where == "environ":
@@ -73,7 +73,7 @@ def test_nodes_share_the_gpus_that_the_user_has_chosen(tmp_path: Path, where: st
         (",".join("012345678"), None, None, 8),
     ],
 )
-def test_auto_is_a_rank_for_each_gpu_that_the_ranks_see(
+def test_auto_starts_one_rank_for_each_visible_gpu(
     tmp_path: Path, shell: str | None, on_target: str | None, in_job: str | None, procs: int
 ) -> None:
     environ, target_env, job_env = (
@@ -85,7 +85,7 @@ def test_auto_is_a_rank_for_each_gpu_that_the_ranks_see(
     assert plan(job, target, dataclasses.replace(facts, gpus=("T4",) * 8), "a-1").procs_per_node == procs
 
 
-def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
+def test_torch_warns_about_no_variable_of_ranks(tmp_path: Path) -> None:
     """With an NVIDIA GPU, ranks get the most variables. Which of them torch calls deprecated depends on its release."""
     made = plan_of(tmp_path, known={"gpus": ("T4",)})
     group = "import torch.distributed as d\nd.init_process_group('gloo', store=d.HashStore(), rank=0, world_size=1)"
@@ -101,7 +101,7 @@ def test_torch_warns_of_no_variable_that_ranks_get(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"nodes": 1, "procs_per_node": 4}, {"nodes": 2, "procs_per_node": 1}])
-def test_ranks_that_share_nothing_are_told_nothing(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_ranks_without_shared_gpus_get_no_note(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert "gpus-shared" not in notes(plan_of(tmp_path, known={"gpus": ("T4",) * 2}, **fields))
     assert "gpus-shared" not in notes(plan_of(tmp_path, **fields))
 
@@ -117,14 +117,14 @@ def test_ranks_that_share_nothing_are_told_nothing(tmp_path: Path, fields: dict[
         ({"procs_per_node": 2}, {"script_imports": ("torch",)}, False),
     ],
 )
-def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
+def test_accelerate_ranks_that_would_train_separately_on_cpu_are_noted(
     tmp_path: Path, fields: dict[str, Any], known: dict[str, Any], warned: bool
 ) -> None:
     made = plan_of(tmp_path, known={"script_imports": ("accelerate",), "gpus": (), **known}, **fields)
     assert ("accelerate-alone" in notes(made)) == warned
 
 
-def test_options_of_objects_on_a_cluster_are_noted(tmp_path: Path) -> None:
+def test_kubernetes_options_are_noted(tmp_path: Path) -> None:
     assert set(notes(plan_of(tmp_path, kubernetes={"via": "trainjob", "runtime": "torch"}))) == {
         "via-unused",
         "runtime-unused",
@@ -132,7 +132,7 @@ def test_options_of_objects_on_a_cluster_are_noted(tmp_path: Path) -> None:
     assert notes(plan_of(tmp_path, kubernetes={"via": "auto"})) == {}
 
 
-def test_causes_without_restarts_are_told_to_change_nothing(tmp_path: Path) -> None:
+def test_restart_causes_without_restarts_are_noted(tmp_path: Path) -> None:
     told = notes(plan_of(tmp_path, restarts={"on": ["node-loss"]}))["restarts-none"]
     assert "node-loss" in told
     assert "restarts-none" not in notes(plan_of(tmp_path, restarts={"on": ["node-loss"], "max": 1}))
@@ -175,7 +175,7 @@ def test_outputs_that_cannot_be_uploaded_block_the_plan(
     assert {note.code for note in plan_of(tmp_path, outputs=to, known=known).notes if note.blocks} == {code}
 
 
-def test_a_store_that_refuses_its_keys_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_refuses_credentials_blocks_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -213,7 +213,7 @@ def test_a_file_of_a_server_is_staged_like_a_set_of_a_store(tmp_path: Path) -> N
         ("file://{}", "copy", None, None),
     ],
 )
-def test_a_source_that_is_not_there_blocks_the_plan_with_its_path_unless_setup_may_make_it(
+def test_missing_source_blocks_plan_unless_setup_may_create_it(
     tmp_path: Path, source: str, via: str, setup: str | None, problem: str | None
 ) -> None:
     made = plan_of(tmp_path, data=[{"name": "digits", "source": source.format(tmp_path), "via": via}], setup=setup)
@@ -230,9 +230,7 @@ def test_checkpoints_in_a_store_have_a_prefix_for_each_run(tmp_path: Path) -> No
     ("name", "refused"),
     [("python3.8", True), ("python2.7", True), ("python3.9", False), ("python3.13", False), ("python3", False)],
 )
-def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_file(
-    tmp_path: Path, name: str, refused: bool
-) -> None:
+def test_too_old_interpreter_is_refused_by_its_file_name(tmp_path: Path, name: str, refused: bool) -> None:
     interpreter = tmp_path / "bin" / name
     interpreter.parent.mkdir()
     interpreter.touch(mode=0o755)
@@ -246,9 +244,7 @@ def test_an_interpreter_that_is_too_old_for_ranks_is_refused_by_the_name_of_its_
 
 
 @pytest.mark.parametrize(("is_ours", "refused"), [(True, False), (False, True)])
-def test_a_home_with_a_colon_is_refused_where_ranks_import_from_it(
-    tmp_path: Path, is_ours: bool, refused: bool
-) -> None:
+def test_home_with_colon_is_refused_if_ranks_import_from_it(tmp_path: Path, is_ours: bool, refused: bool) -> None:
     known = {"home": f"{tmp_path}/a:b", "python": "/opt/python", "python_is_ours": is_ours}
     found = notes(plan_of(tmp_path, known=known)).get("home-colon", "")
     assert found.startswith(f"/opt/python imports nothing from below {tmp_path}/a:b:") == refused
@@ -273,7 +269,7 @@ def test_outputs_that_cannot_be_written_are_refused(tmp_path: Path, outputs: str
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop"])
-def test_a_script_that_is_no_file_is_refused_and_not_read(tmp_path: Path, kind: str) -> None:
+def test_script_that_is_not_a_file_is_refused_without_reading(tmp_path: Path, kind: str) -> None:
     script = tmp_path / "odd.py"
     if kind == "pipe":
         os.mkfifo(script)  # reading a FIFO blocks until a writer opens it
@@ -282,7 +278,7 @@ def test_a_script_that_is_no_file_is_refused_and_not_read(tmp_path: Path, kind: 
     assert "odd.py is not in" in notes(plan_of(tmp_path, run="odd.py"))["script-missing"]
 
 
-def test_an_interpreter_without_obstore_is_named_where_ranks_reach_a_store_by_it(tmp_path: Path) -> None:
+def test_interpreter_without_obstore_blocks_plan_that_needs_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
     job = Job(name="t", run="train.py", python=str(tmp_path / "python"), checkpoint={"folder": "gs://bucket/saved"})
@@ -305,9 +301,7 @@ def test_a_plan_does_not_run_the_interpreter_that_a_job_file_names(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["./prepare", "prepare.sh"])
-def test_a_program_that_is_not_executable_is_refused_with_the_command_that_makes_it_so(
-    tmp_path: Path, name: str
-) -> None:
+def test_program_without_execute_permission_is_refused_with_chmod_command(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("#!/bin/sh\n")
     [note] = plan_of(tmp_path, run=f"{name} --fast").notes
     assert (note.code, note.message) == ("program-not-executable", f"{name} is not executable")
@@ -324,9 +318,7 @@ def test_the_folder_of_the_code_may_be_below_the_home_folder(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("code", [".", "sub", "{}/sub", "~/sub"])
-def test_paths_of_a_job_are_those_that_are_checked_and_are_relative_to_its_file(
-    tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checked_paths_are_relative_to_job_file(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder in ("job/sub", "job/digits", "sub", "home-digits"):
         (tmp_path / folder).mkdir(parents=True)
@@ -369,7 +361,7 @@ def with_slots(
         ({"nodes": 2, "procs_per_node": 4, "resources": {"gpus": 1}}, 2),
     ],
 )
-def test_a_run_takes_a_slot_for_each_gpu_that_it_asks_for_else_for_each_rank(
+def test_run_needs_one_slot_per_requested_gpu_or_else_per_rank(
     tmp_path: Path, fields: dict[str, Any], takes: int
 ) -> None:
     request = with_slots(tmp_path, 4, **fields).only(QueueStep)
@@ -382,7 +374,7 @@ def test_a_target_without_slots_has_no_queue(tmp_path: Path) -> None:
     assert "runs start at once" in notes(made)["priority-unused"]
 
 
-def test_a_run_that_takes_more_than_all_slots_is_refused(tmp_path: Path) -> None:
+def test_run_that_needs_more_than_all_slots_is_refused(tmp_path: Path) -> None:
     made = with_slots(tmp_path, 4, nodes=5)
     assert notes(made)["slots-exceeded"] == "5 ranks take 5 slots, and target local has 4"
     with pytest.raises(PlanError):
@@ -406,7 +398,7 @@ def test_a_priority_class_of_a_cluster_counts_as_normal(tmp_path: Path) -> None:
     ("gpus", "env", "is_gpu"),
     [(0, {}, False), (3, {}, False), (4, {}, True), (4, {"CUDA_VISIBLE_DEVICES": "0"}, False)],
 )
-def test_a_slot_is_a_gpu_where_there_are_enough_and_the_user_has_chosen_none(
+def test_slot_is_a_gpu_if_there_are_enough_and_user_chose_none(
     tmp_path: Path, gpus: int, env: dict[str, str], is_gpu: bool
 ) -> None:
     assert with_slots(tmp_path, 4, gpus=gpus, env=env).only(QueueStep).gpus is is_gpu

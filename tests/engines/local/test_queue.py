@@ -67,7 +67,7 @@ def end_processes(machine: Machine, run: str, *, supervisor: bool = True, nodes:
             kill(process.pid)
 
 
-def test_a_killed_run_gives_its_slots_back_once_its_nodes_are_gone_too(queue: Machine) -> None:
+def test_slots_of_killed_run_are_released_when_its_nodes_have_ended(queue: Machine) -> None:
     first = start(queue, "a", "--nodes", "2")
     until(lambda: len(queue.ranks()) == 2, queue.processes)
     second = start(queue, "b")
@@ -87,7 +87,7 @@ def test_a_killed_run_gives_its_slots_back_once_its_nodes_are_gone_too(queue: Ma
     assert {path.name for path in queue.home.iterdir()} <= {RECORD, *BESIDE_RECORD, *FOLDERS}
 
 
-def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_killed(queue: Machine) -> None:
+def test_waiting_run_can_be_stopped_and_resumed_and_does_not_block_others_when_killed(queue: Machine) -> None:
     holder = start(queue, "a", "--nodes", "2")
     until(lambda: len(queue.ranks()) == 2, queue.processes)
     stopped, killed, last = start(queue, "b"), start(queue, "c"), start(queue, "d", "--nodes", "2")
@@ -110,7 +110,7 @@ def test_a_waiting_run_is_stopped_resumed_and_passed_by_others_once_it_was_kille
     assert {queue.ended(run)["phase"] for run in (holder, stopped, killed, last)} == {"succeeded"}
 
 
-def test_runs_start_after_the_success_of_others_and_not_after_a_failure(queue: Machine) -> None:
+def test_run_starts_after_success_of_others_and_not_after_failure(queue: Machine) -> None:
     good, bad = start(queue, "a"), start(queue, "b", code=3)
     behind, never = (
         start(queue, "c", "--after", "a"),
@@ -136,7 +136,7 @@ def test_runs_start_after_the_success_of_others_and_not_after_a_failure(queue: M
     assert f"{bad}, after which it was to start, ended as failed" in why["summary"]
 
 
-def test_what_cannot_wait_is_refused_at_once(queue: Machine, tmp_path: Path) -> None:
+def test_run_that_cannot_wait_is_refused_immediately(queue: Machine, tmp_path: Path) -> None:
     large = queue.windlass("run", "waits.py", "--nodes", "3", "--", "a", "0")
     assert large.returncode == 2
     assert "3 ranks take 3 slots, and target local has 2" in large.stderr

@@ -74,7 +74,7 @@ def kinds(run: Run, *wanted: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_hung_job_is_started_again_once_its_stacks_are_saved(harness: Harness) -> None:
+def test_hung_job_is_restarted_after_its_stacks_are_saved(harness: Harness) -> None:
     # The limit is long enough for a start. Hung ranks get no grace period, which is longer here than the test waits.
     run = harness.finish("hang_once", nodes=2, procs_per_node=2, hang=5, restarts=1, grace=600)
     assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "hang"), ("succeeded", None)])
@@ -110,7 +110,7 @@ def test_a_node_that_has_not_started_is_not_lost_when_another_one_fails(harness:
 # -- machines that go down --------------------------------------------------------------------------------------------
 
 
-def test_sigterm_to_a_node_is_a_preemption_that_all_ranks_get(harness: Harness) -> None:
+def test_sigterm_to_a_node_is_a_preemption_of_all_ranks(harness: Harness) -> None:
     run = harness.start("work_and_wait", "7", nodes=2, restarts=1).until_ready(2)
     os.kill(node_pid(run, 1), signal.SIGTERM)
     run.wait()
@@ -120,7 +120,7 @@ def test_sigterm_to_a_node_is_a_preemption_that_all_ranks_get(harness: Harness) 
     assert (notice["source"], notice["action"]) == ("sigterm", "terminate")
 
 
-def test_a_supervisor_that_is_terminated_leaves_the_run_to_the_next_command(harness: Harness) -> None:
+def test_next_command_takes_over_run_of_terminated_supervisor(harness: Harness) -> None:
     run = harness.start("work_and_wait", "7", nodes=2, restarts=1).until_ready(2)
     pid = supervisor(run)
     os.kill(pid, signal.SIGTERM)
@@ -143,7 +143,7 @@ def noticed(harness: Harness, monkeypatch: pytest.MonkeyPatch, service: Service,
     return harness.runs[-1]
 
 
-def test_a_notice_of_the_machine_reaches_all_ranks_and_is_handled_once(
+def test_preemption_notice_of_machine_reaches_all_ranks_and_is_handled_once(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with metadata_service() as service:
@@ -156,7 +156,7 @@ def test_a_notice_of_the_machine_reaches_all_ranks_and_is_handled_once(
     assert notice == {"source": "imds", "action": "terminate", "time": "2026-09-18T08:22:00Z"}
 
 
-def test_a_notice_of_the_machine_ends_a_setup_script_too(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preemption_notice_of_machine_ends_setup_script(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = 'if [ "$WINDLASS_ATTEMPT" = 1 ]; then echo ready; sleep 60 & wait; fi'
     with metadata_service() as service:
         run = noticed(harness, monkeypatch, service, command=["true"], setup=setup, restarts=1)
@@ -169,7 +169,7 @@ def test_a_notice_of_the_machine_ends_a_setup_script_too(harness: Harness, monke
 # -- adoption ----------------------------------------------------------------------------------------------------------
 
 
-def test_after_a_power_cut_the_next_command_starts_the_run_again(harness: Harness) -> None:
+def test_next_command_restarts_run_after_power_cut(harness: Harness) -> None:
     run = harness.start("killed_once", "9", nodes=2, restarts=1)
     run.until(lambda run: len(run.status.ranks) == 2 and all(state.pid for state in run.status.ranks))
     kill(run, supervisor(run), node_pid(run, 0), node_pid(run, 1))
@@ -181,7 +181,7 @@ def test_after_a_power_cut_the_next_command_starts_the_run_again(harness: Harnes
     assert first.ended_at <= cut_at
 
 
-def test_after_a_reboot_the_run_is_started_again(harness: Harness) -> None:
+def test_run_is_restarted_after_reboot(harness: Harness) -> None:
     """After a reboot, recorded pids may belong to other processes: only the boot id shows that."""
     run = harness.start("killed_once", "9", restarts=1)
     run.until(lambda run: len(run.status.ranks) == 1 and all(state.pid for state in run.status.ranks))
@@ -195,7 +195,7 @@ def test_after_a_reboot_the_run_is_started_again(harness: Harness) -> None:
     assert (run.status.phase, ends(run)) == (Phase.SUCCEEDED, [("failed", "node-loss"), ("succeeded", None)])
 
 
-def test_a_run_that_was_resumed_and_lost_its_command_at_once_is_adopted(harness: Harness) -> None:
+def test_resumed_run_whose_command_was_killed_is_taken_over(harness: Harness) -> None:
     """The command that resumed the run was killed after it had recorded that, before it started a supervisor."""
     run = harness.start("fail_then_tell", "1", restarts=0)
     run.wait()
@@ -236,7 +236,7 @@ def copied(home: Path, to: Path) -> Path:
 # -- grace periods ----------------------------------------------------------------------------------------------------
 
 
-def test_ranks_that_had_not_exited_when_their_grace_ended_are_named(harness: Harness) -> None:
+def test_ranks_killed_after_grace_period_are_named(harness: Harness) -> None:
     run = harness.start("deaf", grace=0.5).until_ready(1)
     harness.engine.stop(run.id)
     run.wait()
@@ -246,14 +246,14 @@ def test_ranks_that_had_not_exited_when_their_grace_ended_are_named(harness: Har
 
 
 @pytest.mark.slow
-def test_a_rank_that_saves_alone_has_its_grace_after_a_peer_failed(harness: Harness) -> None:
+def test_rank_that_saves_alone_has_grace_period_after_peer_failure(harness: Harness) -> None:
     run = harness.finish("last_words_or_fail", "1", "5", procs_per_node=2, grace=60)
     assert run.text(ranks=[0]).endswith("saving\nsaved\n")
     assert "warning" not in kinds(run, "warning")
 
 
 @pytest.mark.slow
-def test_a_rank_that_saves_alone_has_its_grace_when_the_world_shrinks(harness: Harness) -> None:
+def test_rank_that_saves_alone_has_grace_period_when_world_shrinks(harness: Harness) -> None:
     fields: dict[str, Any] = {"nodes": {"min": 1, "max": 2}, "restarts": 1, "grace": 60, "local": {"back_after": 600}}
     run = harness.start("last_words", "5", **fields).until_ready(2)
     kill(run, node_pid(run, 1))

@@ -24,33 +24,33 @@ from windlass.supervise.recorder import Recorder
 # -- the policy -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_takes_the_lowest_free_slots() -> None:
+def test_run_gets_lowest_free_slots() -> None:
     assert free_slots(Ticket("b", 2), [Ticket("a", 2, slots=(0, 2))], 4) == (1, 3)
 
 
-def test_the_oldest_of_equal_priority_is_next() -> None:
+def test_oldest_run_of_equal_priority_is_next() -> None:
     young, old = Ticket("a", 1, since=20), Ticket("b", 1, since=10)
     assert free_slots(young, [old], 1) == ()
     assert free_slots(old, [young], 1) == (0,)
 
 
-def test_a_higher_priority_is_next_however_young_it_is() -> None:
+def test_run_with_higher_priority_is_next_regardless_of_age() -> None:
     low, high = Ticket("a", 1, since=10), Ticket("b", 1, priority=1, since=20)
     assert free_slots(low, [high], 1) == ()
     assert free_slots(high, [low], 1) == (0,)
 
 
-def test_small_runs_do_not_pass_a_large_one_that_waits() -> None:
+def test_small_runs_do_not_overtake_a_large_waiting_run() -> None:
     holder, large, small = Ticket("a", 1, slots=(0,)), Ticket("b", 2, since=10), Ticket("c", 1, since=20)
     assert free_slots(small, [holder, large], 2) == ()
     assert free_slots(large, [small], 2) == (0, 1)
 
 
-def test_slots_that_were_taken_before_their_number_was_lowered_count() -> None:
+def test_slots_above_lowered_number_still_count() -> None:
     assert free_slots(Ticket("b", 1), [Ticket("a", 2, slots=(2, 3))], 2) == ()
 
 
-def test_the_reason_names_who_holds_the_slots_and_who_is_ahead() -> None:
+def test_reason_names_runs_with_slots_and_runs_ahead() -> None:
     others = [Ticket("a-1", 3, slots=(0, 1, 2)), Ticket("b-1", 2, since=5), Ticket("c-1", 1, since=50)]
     found = why_waiting(Ticket("d-1", 2, since=9), others, 4)
     assert found == "it takes 2 of 4 slots, and 1 is free: a-1 holds 3; ahead of it: b-1, which takes 2"
@@ -68,7 +68,7 @@ def take(queue: SlotQueue, run_id: str, since: float, takes: int = 1, total: int
     return queue.take(Ticket(run_id, takes, since=since), total)[0]
 
 
-def test_slots_come_back_when_all_processes_of_their_run_have_ended(folder: Path) -> None:
+def test_slots_are_released_when_all_processes_of_run_have_ended(folder: Path) -> None:
     holder, waiting = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     assert take(holder, "a", 1) == (0,)
     assert take(waiting, "b", 2) == ()
@@ -79,7 +79,7 @@ def test_slots_come_back_when_all_processes_of_their_run_have_ended(folder: Path
     assert take(waiting, "b", 2) == (0,)
 
 
-def test_a_waiting_run_whose_processes_have_ended_keeps_no_other_waiting(folder: Path) -> None:
+def test_ended_waiting_run_does_not_block_others(folder: Path) -> None:
     holder, first, second = (SlotQueue(folder, name) for name in "abc")
     take(holder, "a", 1)
     take(first, "b", 2)
@@ -91,7 +91,7 @@ def test_a_waiting_run_whose_processes_have_ended_keeps_no_other_waiting(folder:
     assert take(first, "b", 2) == ()  # the slot is taken again
 
 
-def test_the_next_supervisor_keeps_what_nodes_hold(folder: Path) -> None:
+def test_next_supervisor_keeps_slots_of_nodes(folder: Path) -> None:
     killed, again, other = SlotQueue(folder, "a"), SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(killed, "a", 1)
     worker = os.dup(killed.lock or -1)
@@ -104,7 +104,7 @@ def test_the_next_supervisor_keeps_what_nodes_hold(folder: Path) -> None:
     assert take(other, "b", 2) == (0,)
 
 
-def test_the_next_supervisor_waits_again_where_its_nodes_have_ended(folder: Path) -> None:
+def test_next_supervisor_waits_again_if_nodes_have_ended(folder: Path) -> None:
     killed, again, other = SlotQueue(folder, "a"), SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(killed, "a", 1)
     killed.close()
@@ -123,7 +123,7 @@ def test_the_next_supervisor_waits_again_where_its_nodes_have_ended(folder: Path
         '{"run_id": "a", "takes": 1, "priority": 0, "since": 1.0, "slots": [[]]}',
     ],
 )
-def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: str) -> None:
+def test_unreadable_ticket_counts_as_all_slots(folder: Path, text: str) -> None:
     holder, other = SlotQueue(folder, "a"), SlotQueue(folder, "b")
     take(holder, "a", 1, total=4)
     (folder / "a").write_text(text)
@@ -133,7 +133,7 @@ def test_a_ticket_that_cannot_be_read_counts_as_all_slots(folder: Path, text: st
     assert take(other, "b", 2, total=4) == (1,)
 
 
-def test_what_is_no_file_in_the_queue_is_passed_over(folder: Path) -> None:
+def test_folders_in_queue_are_ignored(folder: Path) -> None:
     (folder / "copy").mkdir(parents=True)
     assert take(SlotQueue(folder, "a"), "a", 1) == (0,)
 
@@ -175,7 +175,7 @@ def test_a_run_that_starts_at_once_records_no_queue(run: FakeRun) -> None:
     assert run.kinds("queue", "phase") == []
 
 
-def test_a_run_waits_as_queued_and_records_each_reason_once(run: FakeRun) -> None:
+def test_waiting_run_is_queued_and_records_each_reason_once(run: FakeRun) -> None:
     holder = other_holder(run)
     mine, record, clock = admission(run)
     for _ in range(5):
@@ -188,7 +188,7 @@ def test_a_run_waits_as_queued_and_records_each_reason_once(run: FakeRun) -> Non
     assert [event["state"] for event in run.data(QueueChanged.kind)] == ["waiting", "admitted"]
 
 
-def test_a_resumed_run_waits_as_queued_too(run: FakeRun) -> None:
+def test_resumed_run_is_queued_while_it_waits(run: FakeRun) -> None:
     other_holder(run)
     run.begin()
     run.writer.append(RunEnded(Phase.FAILED), at=START + 10)
@@ -202,7 +202,7 @@ def test_a_resumed_run_waits_as_queued_too(run: FakeRun) -> None:
     assert run.status.times.limited_seconds(START + 500) == 0
 
 
-def test_no_time_limit_counts_the_wait(run: FakeRun) -> None:
+def test_time_limit_does_not_include_wait(run: FakeRun) -> None:
     holder = other_holder(run)
     mine, record, clock = admission(run)
     assert not mine.turn(record, clock)

@@ -83,9 +83,7 @@ def kill_supervisor(run: Run) -> None:
 class TestStaging(Case):
     way = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 
-    def test_ranks_read_what_the_source_had_and_a_second_run_fetches_nothing(
-        self, harness: Harness, job: dict[str, Any]
-    ) -> None:
+    def test_ranks_read_staged_data_and_second_run_uses_cache(self, harness: Harness, job: dict[str, Any]) -> None:
         runs = [harness.start("read.py", **job) for _ in range(2)]
         assert [run.wait().phase for run in runs] == [Phase.SUCCEEDED] * 2, runs[0].text()
         assert {run.text().strip() for run in runs} == {"read one=1 two=2"}
@@ -103,7 +101,7 @@ class TestStaging(Case):
         assert {run.text().strip() for run in runs} == {"read one=1"}
         assert sorted(run.status.files.data[0].moved for run in runs) == [0, 1]
 
-    def test_a_run_that_waits_for_another_process_names_it(
+    def test_run_that_waits_for_another_staging_process_names_it(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
         with locked(harness, source):
@@ -113,7 +111,7 @@ class TestStaging(Case):
             assert (run.verdict.code, run.verdict.summary) == ("data-locked", message)
         assert run.wait().phase is Phase.SUCCEEDED
 
-    def test_a_source_that_went_after_the_plan_fails_the_run_which_goes_on_once_it_is_there(
+    def test_missing_source_fails_run_which_can_be_resumed_later(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
         plan = harness.plan("read.py", **job)
@@ -129,7 +127,7 @@ class TestStaging(Case):
         harness.engine.resume(run.id)
         assert run.wait().phase is Phase.SUCCEEDED
 
-    def test_a_stop_ends_the_process_that_fetches(self, harness: Harness, job: dict[str, Any], source: Path) -> None:
+    def test_stop_ends_staging_process(self, harness: Harness, job: dict[str, Any], source: Path) -> None:
         with locked(harness, source):
             run = harness.start("read.py", **job)
             run.until(lambda run: run.status.phase is Phase.STAGING)
@@ -138,7 +136,7 @@ class TestStaging(Case):
             assert run.wait().phase is Phase.STOPPED
         assert processes_of("windlass.storage.staging", harness) == []
 
-    def test_a_supervisor_that_is_killed_meanwhile_is_replaced(
+    def test_supervisor_killed_during_transfer_is_replaced(
         self, harness: Harness, job: dict[str, Any], source: Path
     ) -> None:
         with locked(harness, source):

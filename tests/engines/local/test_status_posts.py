@@ -63,7 +63,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_rank_posts_is_the_runs_progress(tmp_path: Path, way: str) -> None:
+def test_posted_progress_of_rank_is_progress_of_run(tmp_path: Path, way: str) -> None:
     progress = finish(tmp_path, POSTING, WAYS[way])
     assert progress.items() >= {"rank": 1, "step": 12, "total": 40, "loss": 0.25, "eta_seconds": 42.0}.items()
     hold_to_secrecy(tmp_path)
@@ -88,6 +88,6 @@ assert "KUBEFLOW_TRAINER_SERVER_TOKEN" not in os.environ
     finish(tmp_path, script, "", KUBEFLOW_TRAINER_SERVER_URL="https://example.com/status")
 
 
-def test_a_job_may_have_none_of_it(tmp_path: Path) -> None:
+def test_job_may_disable_status_server(tmp_path: Path) -> None:
     script = "import os\nassert 'KUBEFLOW_TRAINER_SERVER_URL' not in os.environ\n"
     finish(tmp_path, script, 'env: {DISABLE_KUBEFLOW_INTEGRATION: "TRUE"}\n')

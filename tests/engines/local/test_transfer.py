@@ -23,7 +23,7 @@ from windlass.supervise.transfers import Notes, TransferInterrupted
     ("script", "words"),
     [("kill -9 $$", "killed (SIGKILL): by hand, or by the kernel for want of memory"), ("exit 3", "exit code 3")],
 )
-def test_a_process_that_dies_is_told_of_in_words(script: str, words: str) -> None:
+def test_end_of_transfer_process_is_reported_in_words(script: str, words: str) -> None:
     transfer = ProcessTransfer(["sh", "-c", script], "process that stages the data")
     clock = cast("Clock", types.SimpleNamespace(wake=lambda: None))
     with pytest.raises(EngineError) as told:
@@ -37,7 +37,7 @@ touch again; echo '{"error": "it does not answer", "hint": "", "passes": true}';
 """
 
 
-def test_a_transfer_that_a_store_has_interrupted_is_started_again_by_the_next_look(tmp_path: Path) -> None:
+def test_interrupted_transfer_is_restarted_by_next_call(tmp_path: Path) -> None:
     transfer = ProcessTransfer(["sh", "-c", f"cd {tmp_path}\n{AWAY}"], "process that stages the data")
     clock = cast("Clock", types.SimpleNamespace(wake=lambda: None))
     with pytest.raises(TransferInterrupted, match="it does not answer"):
@@ -48,7 +48,7 @@ def test_a_transfer_that_a_store_has_interrupted_is_started_again_by_the_next_lo
 
 
 @pytest.mark.parametrize(("source", "passes"), [("s3://bucket/set", True), ("/nowhere", False)])
-def test_the_process_says_whether_the_error_may_pass(tmp_path: Path, source: str, passes: bool) -> None:
+def test_process_reports_whether_error_is_temporary(tmp_path: Path, source: str, passes: bool) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}
     words = [str(tmp_path), "set", source, str(tmp_path / "link")]
     command = [sys.executable, "-P", "-m", "windlass.storage.staging", *words]

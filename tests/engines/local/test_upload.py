@@ -70,7 +70,7 @@ class TestUpload(Case):
     way = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 
     @pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
-    def test_outputs_are_there_once_the_run_has_ended(
+    def test_outputs_are_uploaded_when_run_has_ended(
         self, harness: Harness, job: dict[str, Any], store: Path, code: int, phase: Phase
     ) -> None:
         run = harness.start("write.py", str(code), **job)
@@ -79,7 +79,7 @@ class TestUpload(Case):
         assert (run.status.files.outputs.files, run.status.files.outputs.bytes) == (2, 100_006)
         assert run.status.files.outputs.digest == uploaded(store, run.id).digest
 
-    def test_a_place_that_cannot_be_written_fails_the_run_and_a_resume_uploads_without_a_rank(
+    def test_failed_upload_fails_run_and_resume_only_uploads(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
         run = harness.start("write.py", "0", "go", **job)
@@ -97,7 +97,7 @@ class TestUpload(Case):
         assert len(run.status.attempts) == 1
         uploaded(store, run.id)
 
-    def test_a_supervisor_that_is_killed_meanwhile_is_replaced(
+    def test_supervisor_killed_during_transfer_is_replaced(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
         run = harness.start("write.py", "0", "go", **job)
@@ -111,7 +111,7 @@ class TestUpload(Case):
         assert [event.kind for event in run.events if event.kind in KINDS] == ["ending", "adopted", "outputs", "end"]
         uploaded(store, run.id)
 
-    def test_what_cannot_be_in_a_store_is_left_out_and_named(
+    def test_files_that_a_store_cannot_hold_are_skipped_and_named(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
         (job["base"] / "write.py").write_text(f"{SCRIPT.replace('sys.exit', 'os.mkfifo(out / chr(112)); sys.exit')}")
@@ -122,7 +122,7 @@ class TestUpload(Case):
         assert warning.startswith("not uploaded: p: ")
 
     @pytest.mark.slow
-    def test_outputs_are_uploaded_at_a_checkpoint_while_the_training_goes_on(
+    def test_outputs_are_uploaded_at_checkpoints_during_training(
         self, harness: Harness, job: dict[str, Any], store: Path
     ) -> None:
         (job["base"] / "train.py").write_text(CHECKPOINTS)
@@ -137,7 +137,7 @@ class TestUpload(Case):
         assert (kinds[0], kinds[-3:]) == ("outputs", ["ending", "outputs", "end"])
         assert [event for event in run.events if event.kind == "warning"] == []
 
-    def test_stop_now_ends_the_process_that_uploads(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
+    def test_stop_now_ends_upload_process(self, harness: Harness, job: dict[str, Any], store: Path) -> None:
         run = harness.start("write.py", "0", "go", **job)
         with held(store / "runs" / run.id / ".windlass" / "lock"):
             (job["base"] / "go").touch()

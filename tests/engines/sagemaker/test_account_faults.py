@@ -84,7 +84,9 @@ def no_right_to_pass_the_role(plane: ControlPlane) -> None:
         (no_right_to_pass_the_role, "rights-missing", "iam:PassRole"),
     ],
 )
-def test_what_the_account_lacks(harness: Harness, plane: ControlPlane, cause: Any, verdict: str, part: str) -> None:
+def test_faults_of_account_have_verdicts(
+    harness: Harness, plane: ControlPlane, cause: Any, verdict: str, part: str
+) -> None:
     cause(plane)
     run = harness.start("leave", "0")
     assert run.wait().phase is Phase.FAILED
@@ -93,7 +95,7 @@ def test_what_the_account_lacks(harness: Harness, plane: ControlPlane, cause: An
     assert job_of(run) not in plane.jobs()
 
 
-def test_a_role_without_rights_on_the_store(harness: Harness, plane: ControlPlane) -> None:
+def test_role_without_permissions_on_store_has_verdict(harness: Harness, plane: ControlPlane) -> None:
     whole = plane.twin
     plane.twin = Twin(plane.home, {**plane.container_environ, "AWS_SECRET_ACCESS_KEY": "of-another"})
     try:
@@ -105,14 +107,14 @@ def test_a_role_without_rights_on_the_store(harness: Harness, plane: ControlPlan
     assert (found.code, ROLE in found.summary) == ("s3-denied", True), found
 
 
-def test_a_disk_that_is_full(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
+def test_full_disk_has_verdict(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
     run = harness.start("full.py", base=tmp_path)
     assert run.wait().phase is Phase.FAILED
     assert (run.verdict.code, run.verdict.rank) == ("disk-full", 0), run.verdict
 
 
-def test_a_hyperparameter_with_quotes_is_a_word_of_the_script_and_nothing_else(
+def test_hyperparameter_with_quotes_is_one_argument_of_script(
     harness: Harness, plane: ControlPlane, tmp_path: Path
 ) -> None:
     (tmp_path / "words.py").write_text(WORDS)
@@ -137,9 +139,7 @@ def test_a_job_that_waits_for_capacity_is_explained_and_trains_once_there_is_som
     assert [one.number for one in run.status.attempts] == [1]
 
 
-def test_a_job_that_waits_for_its_training_plan_is_told_from_one_without_capacity(
-    harness: Harness, plane: ControlPlane
-) -> None:
+def test_wait_for_training_plan_differs_from_wait_for_capacity(harness: Harness, plane: ControlPlane) -> None:
     plane.waits_with = ("Pending", "")
     run = harness.start("leave", "0").until(lambda run: job_of(run) in plane.waiting)
     run.until(lambda run: run.verdict.code == "waiting-for-capacity")
@@ -147,7 +147,7 @@ def test_a_job_that_waits_for_its_training_plan_is_told_from_one_without_capacit
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
 
 
-def test_a_job_that_waits_can_be_stopped(harness: Harness, plane: ControlPlane) -> None:
+def test_waiting_job_can_be_stopped(harness: Harness, plane: ControlPlane) -> None:
     plane.waits_with = NO_CAPACITY
     run = harness.start("leave", "0").until(lambda run: run.status.phase is Phase.PROVISIONING)
     harness.engine.stop(run.id)
@@ -159,7 +159,7 @@ def test_a_job_that_waits_can_be_stopped(harness: Harness, plane: ControlPlane) 
 # -- logs that lag ----------------------------------------------------------------------------------------------------
 
 
-def test_logs_that_arrive_after_the_job_has_ended_are_whole(harness: Harness, plane: ControlPlane) -> None:
+def test_logs_that_arrive_after_job_has_ended_are_complete(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("work_until", "lag", nodes=2, launcher="plain").until_ready(2)
     plane.has_logs = False
     (harness.home / "cases" / run.id / "lag").touch()
@@ -175,7 +175,7 @@ def test_logs_that_arrive_after_the_job_has_ended_are_whole(harness: Harness, pl
 # -- what is kept, and what it costs ----------------------------------------------------------------------------------
 
 
-def test_a_stop_in_mid_run_leaves_the_checkpoint_that_was_saved_within_the_grace(
+def test_checkpoint_saved_within_grace_period_survives_stop(
     harness: Harness, plane: ControlPlane, tmp_path: Path
 ) -> None:
     (tmp_path / "save.py").write_text(
@@ -206,7 +206,7 @@ def test_a_stop_in_mid_run_leaves_the_checkpoint_that_was_saved_within_the_grace
     assert (stored.returncode, (tmp_path / "home/last").read_text()) == (0, "step 7"), stored.stderr
 
 
-def test_instances_that_are_kept_are_those_of_the_next_job(harness: Harness, plane: ControlPlane) -> None:
+def test_next_job_uses_instances_of_warm_pool(harness: Harness, plane: ControlPlane) -> None:
     runs = [harness.start("leave", "0", sagemaker={"warm_pool": "10min"}) for _ in range(1)]
     assert runs[0].wait().phase is Phase.SUCCEEDED
     runs.append(harness.start("leave", "0", sagemaker={"warm_pool": "10min"}))
@@ -215,7 +215,7 @@ def test_instances_that_are_kept_are_those_of_the_next_job(harness: Harness, pla
     assert pool == {"Status": "Reused", "ReusedByJob": job_of(runs[1])}
 
 
-def test_what_sagemaker_bills_is_of_all_hosts_and_all_attempts(harness: Harness, plane: ControlPlane) -> None:
+def test_billed_time_covers_all_hosts_and_attempts(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("fail_until", "2", nodes=2, restarts=1, launcher="plain")
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     seconds = [2 * plane.twin.describe(layout.job_name(run.id, number))["BillableTimeInSeconds"] for number in (1, 2)]
@@ -225,7 +225,7 @@ def test_what_sagemaker_bills_is_of_all_hosts_and_all_attempts(harness: Harness,
         assert (billed.node_seconds, billed.cost) == (sum(seconds), expected)
 
 
-def test_nothing_runs_beside_the_ranks(harness: Harness, plane: ControlPlane) -> None:
+def test_exec_in_container_is_refused(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("sleep", "600").until_ready()
     with pytest.raises(UsageError, match="no command into a container"), open(os.devnull, "wb") as out:
         harness.engine.exec(run.id, 0, None, ["ls"], None, out, out)

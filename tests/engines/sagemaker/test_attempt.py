@@ -132,9 +132,7 @@ def test_an_empty_page_does_not_end_the_reading_of_a_log(tmp_path: Path) -> None
     assert not log.read("digits-1/algo-1-1732400000")
 
 
-def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
-    service: LaggingService, attempt: JobAttempt
-) -> None:
+def test_logs_of_failed_or_stopped_hosts_are_not_awaited(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {
         "algo-1": ["[w] this host cannot start: no archive", last(WorkerFailed(time.time(), "no archive"))],
         "algo-2": [last(WorkerFailed(time.time()))],
@@ -154,9 +152,7 @@ def test_hosts_whose_workers_failed_or_were_told_to_end_are_not_waited_for(
     ]
 
 
-def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
-    service: LaggingService, attempt: JobAttempt
-) -> None:
+def test_files_missing_from_store_are_reported_once(service: LaggingService, attempt: JobAttempt) -> None:
     left_out = [f"model/pipe-{number}: it is neither file, folder nor link" for number in range(7)]
     service.job = {**service.job, "TrainingJobStatus": "Completed", "WindlassLeftOut": left_out}
     until(lambda: attempt.all_read, seconds=10)
@@ -167,7 +163,7 @@ def test_what_the_store_has_not_of_what_hosts_have_written_is_reported_once(
 
 
 @pytest.mark.parametrize("failures", [(), (RankFailure(1, 3, 1.0, "x"),)])
-def test_a_job_that_fails_once_all_hosts_have_succeeded_has_lost_their_model(
+def test_job_that_fails_after_all_hosts_succeeded_has_lost_model(
     service: LaggingService, attempt: JobAttempt, failures: tuple[RankFailure, ...]
 ) -> None:
     ends = {"algo-1": NodeEnded(time.time(), ()), "algo-2": NodeEnded(time.time(), failures)}
@@ -179,7 +175,7 @@ def test_a_job_that_fails_once_all_hosts_have_succeeded_has_lost_their_model(
     assert attempt.has_failed_after_ranks == (not failures)
 
 
-def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
+def test_log_without_end_of_host_is_awaited(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {
         "algo-1": ["[w] this host cannot start: no archive"],  # an error message of Windlass 0.1
         "algo-2": [last(NodeEnded(time.time(), ()))],
@@ -191,7 +187,7 @@ def test_the_log_of_a_host_without_an_end_is_waited_for(service: LaggingService,
     until(lambda: attempt.all_read, seconds=10)
 
 
-def test_the_end_of_a_host_that_was_killed_is_hardly_waited_for(service: LaggingService, attempt: JobAttempt) -> None:
+def test_end_of_killed_host_is_awaited_only_briefly(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {"algo-1": ["step 7"], "algo-2": []}
     service.fail("AlgorithmError: , exit code: 137")
     until(lambda: service.num_turns > 5)
@@ -200,7 +196,7 @@ def test_the_end_of_a_host_that_was_killed_is_hardly_waited_for(service: Lagging
     until(lambda: attempt.all_read, seconds=LOG_SECONDS - 10)
 
 
-def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
+def test_restart_of_one_host_does_not_hide_failing_rank_of_another(
     service: LaggingService, attempt: JobAttempt
 ) -> None:
     """A stop would end the job before the host of that rank has reported its exit code."""
@@ -221,7 +217,7 @@ def test_another_start_of_one_host_hides_no_rank_that_fails_on_another(
     assert service.num_stops == 0
 
 
-def test_a_checkpoint_that_ranks_save_before_another_ends_the_job_is_reported(
+def test_checkpoint_saved_before_another_rank_ends_job_is_reported(
     service: LaggingService, attempt: JobAttempt
 ) -> None:
     saved = CheckpointReported(2.0, "saved", 0, 30, "step-30")
@@ -239,9 +235,7 @@ def attempt_starts(path: Path) -> list[object]:
     return list(json.loads(path.read_bytes())) if path.exists() else []
 
 
-def test_the_last_sign_of_life_of_a_job_is_its_last_line_whenever_that_was_read(
-    service: LaggingService, attempt: JobAttempt
-) -> None:
+def test_last_sign_of_life_is_time_of_last_line(service: LaggingService, attempt: JobAttempt) -> None:
     service.lines = {"algo-1": ["[0] step 1", "[0] step 2"], "algo-2": ["[1] step 1"]}
     until(lambda: attempt.last_sign_of_life() == 1732400000.001, lambda: attempt.last_sign_of_life())
 
@@ -275,7 +269,7 @@ def test_lines_that_arrive_after_the_end_are_read_on_demand(
     read_late_logs(never, "digits-1", 1, specs, tmp_path)
 
 
-def test_a_supervisor_that_stops_a_job_at_each_turn_does_not_hurry_the_service(tmp_path: Path) -> None:
+def test_repeated_stop_does_not_shorten_poll_interval(tmp_path: Path) -> None:
     service = LaggingService()
     service.poll_seconds = 0.2
 
@@ -300,9 +294,7 @@ def of_one_host(folder: Path) -> list[NodeSpec]:
     return [NodeSpec(0, "train.py", "python3", "/", {}, (RankSpec(0, 0, ("python3", "train.py"), {}),), 5.0)]
 
 
-def test_lines_of_a_host_that_was_started_again_are_read_though_its_first_start_has_an_end(
-    service: LaggingService, tmp_path: Path
-) -> None:
+def test_late_lines_of_restarted_host_are_read(service: LaggingService, tmp_path: Path) -> None:
     specs = of_one_host(tmp_path)
     write_description(tmp_path, {"SecondaryStatusTransitions": [{"Status": "Interrupted"}]})
     service.lines = {"algo-1-1": ["[0] step 1", last(NodeEnded(time.time(), ()))]}
@@ -314,7 +306,7 @@ def test_lines_of_a_host_that_was_started_again_are_read_though_its_first_start_
     assert not (tmp_path / LATE).exists()
 
 
-def test_a_login_of_another_account_does_not_end_the_reading_of_late_lines(
+def test_login_of_another_account_keeps_late_logs_marked(
     service: LaggingService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(name: str) -> Description:

@@ -76,7 +76,7 @@ def only(operation: str, fault: Fault) -> Callable[[Request], Fault]:
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("call", CALLS)
-def test_no_lie_is_an_answer_of_sagemaker(proxy: FaultProxy, aws: Aws, call: str, lie: str) -> None:
+def test_foreign_response_is_not_taken_for_sagemaker(proxy: FaultProxy, aws: Aws, call: str, lie: str) -> None:
     operation, ask = CALLS[call]
     proxy.fault = only(operation, LIES[lie])
     # the response is empty, so that only the description of the job shows the result
@@ -91,7 +91,7 @@ def test_no_lie_is_an_answer_of_sagemaker(proxy: FaultProxy, aws: Aws, call: str
 
 
 @pytest.mark.parametrize("lie", ["lost", "late"])
-def test_a_job_whose_creation_has_no_answer_is_there_and_not_made_twice(
+def test_job_whose_creation_got_no_response_is_not_created_twice(
     proxy: FaultProxy, plane: ControlPlane, aws: Aws, lie: str
 ) -> None:
     proxy.fault = only("CreateTrainingJob", LIES[lie])
@@ -104,9 +104,7 @@ def test_a_job_whose_creation_has_no_answer_is_there_and_not_made_twice(
     assert (caught.value.code, plane.jobs()) == ("ResourceInUse", [KNOWN, "new-1"])
 
 
-def test_a_refusal_after_a_lost_answer_says_that_the_request_was_repeated(
-    proxy: FaultProxy, plane: ControlPlane
-) -> None:
+def test_refusal_after_lost_response_is_marked_as_repeated(proxy: FaultProxy, plane: ControlPlane) -> None:
     """The first request has used up the quota that the second one needs."""
     aws = Aws(REGION, ACCOUNT, config=QUICK)  # a new client: in adaptive mode, a client with many retries retries less
     lies = iter([Fault(loses_answer=True)])
@@ -149,7 +147,7 @@ def test_a_job_is_absent_only_in_its_own_account(proxy: FaultProxy, aws: Aws) ->
         ("ResourceNotFound", "Being accessed is not found.", Absent),
     ],
 )
-def test_a_refused_description_is_no_absence(
+def test_refused_description_does_not_mean_absent(
     plane: ControlPlane, aws: Aws, code: str, message: str, kind: type[WindlassError]
 ) -> None:
     plane.refuse("DescribeTrainingJob", code, message)
@@ -188,7 +186,7 @@ login_session = arn:aws:iam::123456789012:user/ada
 @pytest.mark.parametrize(
     "profile", ["expired", "no-json", "no-program", "fails", "no-token", "no-source", "login", "none", "damaged"]
 )
-def test_a_login_that_cannot_be_used_is_said_to_be_one(
+def test_unusable_login_is_reported_as_such(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     (tmp_path / "config").write_text("[profile" if profile == "damaged" else CONFIG)

@@ -38,9 +38,7 @@ class TestHere(Contract):
         differs_in=frozenset({Aspect.START, Aspect.SIGNALS, Aspect.OUTPUT}),
     )
 
-    def test_results_that_a_script_leaves_in_its_folder_are_fetched_with_the_model(
-        self, harness: Harness, tmp_path: Path
-    ) -> None:
+    def test_results_in_code_folder_are_fetched_with_model(self, harness: Harness, tmp_path: Path) -> None:
         (tmp_path / "unchanged.py").write_text((SCRIPTS / "unchanged.py").read_text())
         run = harness.start("unchanged.py", base=tmp_path, outputs={"collect": ["out/**"]}).succeeded()
         found = [path for path in Path(run.status.output_dir).rglob("*") if path.is_file()]

@@ -60,7 +60,7 @@ def codes(notes: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_request_is_that_of_the_plan_and_the_object_says_the_same(name: str) -> None:
+def test_exported_request_and_object_equal_that_of_plan(name: str) -> None:
     made = planned(**CASES[name])
     body, one = request(made, CODE.data, 0.0).body, object_of(made)
     assert body == body_of(made)
@@ -74,7 +74,7 @@ def test_the_request_is_that_of_the_plan_and_the_object_says_the_same(name: str)
     ]
 
 
-def test_of_all_fields_only_those_that_ack_lacks_are_missing_from_the_object() -> None:
+def test_object_lacks_only_fields_that_ack_lacks() -> None:
     made = planned(**CASES["vpc"])
     body, spec = body_of(made), object_of(made)["spec"]
     lost = {name for name in body if name.lower() not in {field.lower() for field in spec}}
@@ -92,13 +92,13 @@ def test_a_field_that_ack_does_not_have_is_refused_by_the_schema() -> None:
         jsonschema.validate(one, SCHEMA)
 
 
-def test_what_nothing_but_a_supervisor_does_is_said() -> None:
+def test_notes_name_features_that_need_supervisor() -> None:
     assert codes(request(planned(restarts=3), CODE.data, 0.0).notes) == {"written-restarts", "written-model"}
     [note] = request(planned(), CODE.data, 0.0).notes
     assert (note.code, "find the job with --on aws alone" in note.message) == ("written-model", True)
 
 
-def test_the_files_of_the_store_are_those_that_the_channels_of_the_request_name() -> None:
+def test_uploaded_files_are_those_of_the_request_channels() -> None:
     made = planned(nodes=2)
     found = request(made, CODE.data, 0.0)
     folders = {str(Path(f"{found.upload.address}{name}").parent) for name in found.upload.files}

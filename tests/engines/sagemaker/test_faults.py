@@ -113,7 +113,9 @@ def test_a_job_that_is_refused_fails_at_once(
         ("InternalServerError: We encountered an internal error. Please try again.", "sagemaker-internal"),
     ],
 )
-def test_a_job_that_fails_before_it_trains(harness: Harness, plane: ControlPlane, reason: str, verdict: str) -> None:
+def test_job_that_fails_before_training_has_verdict(
+    harness: Harness, plane: ControlPlane, reason: str, verdict: str
+) -> None:
     plane.fails_with = reason
     run = harness.start("leave", "0")
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
@@ -122,7 +124,7 @@ def test_a_job_that_fails_before_it_trains(harness: Harness, plane: ControlPlane
     assert run.status.cause is None or run.status.cause.rank is None
 
 
-def test_a_job_without_capacity_is_asked_for_again(harness: Harness, plane: ControlPlane) -> None:
+def test_job_without_capacity_is_restarted(harness: Harness, plane: ControlPlane) -> None:
     plane.fails_with = CAPACITY
 
     def give(operation: str) -> None:
@@ -135,7 +137,7 @@ def test_a_job_without_capacity_is_asked_for_again(harness: Harness, plane: Cont
     assert [one.reason for one in run.status.attempts] == ["node-loss", None]
 
 
-def test_data_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
+def test_missing_data_has_verdict(harness: Harness, plane: ControlPlane) -> None:
     data = [{"name": "train", "source": "s3://no-such-bucket-of-ours/train/"}]
     run = harness.start("leave", "0", data=data)
     assert run.wait().phase in (Phase.FAILED, Phase.LOST)
@@ -157,7 +159,7 @@ def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: Contr
     assert (found.stdout, unread) == ("", []), found
 
 
-def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> None:
+def test_missing_secret_has_verdict(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("leave", "0", secrets=["none"])
     assert run.wait().phase is Phase.FAILED
     found = run.verdict
@@ -166,7 +168,7 @@ def test_a_secret_that_is_not_there(harness: Harness, plane: ControlPlane) -> No
     assert_known_at_once(run, plane)
 
 
-def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
+def test_unreadable_code_has_verdict(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text("print('of this test alone')")  # makes the archive of this test unique
     known = set((harness.home.parent / "s3").rglob("code.tar.gz"))
 
@@ -187,7 +189,7 @@ def test_hosts_that_cannot_read_the_code(harness: Harness, plane: ControlPlane, 
 # -- while it trains --------------------------------------------------------------------------------------------------
 
 
-def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: ControlPlane) -> None:
+def test_first_failing_rank_is_root_cause(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("one_raises", "1", nodes=2, launcher="plain")
     status = run.wait()
     assert (status.phase, status.cause and status.cause.rank) == (Phase.FAILED, 1), run.text()
@@ -196,13 +198,13 @@ def test_the_first_rank_that_fails_is_the_cause(harness: Harness, plane: Control
     assert plane.twin.describe(name)["FailureReason"].startswith("AlgorithmError")
 
 
-def test_the_time_limit(harness: Harness, plane: ControlPlane) -> None:
+def test_time_limit_ends_job(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start(*UNTIL_TERM, timeout="15s")
     assert run.wait().phase is Phase.FAILED
     assert_time_was_over(run)
 
 
-def test_the_time_limit_while_no_supervisor_is_there(harness: Harness, plane: ControlPlane) -> None:
+def test_time_limit_ends_job_without_supervisor(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("last_words", "0", timeout="15s")
     name = layout.job_name(run.id, 1)
     until(lambda: name in plane.jobs() and plane.twin.describe(name)["SecondaryStatus"] == "Training")
@@ -213,7 +215,7 @@ def test_the_time_limit_while_no_supervisor_is_there(harness: Harness, plane: Co
 
 
 @pytest.mark.parametrize("host", ["algo-1", pytest.param("algo-2", marks=pytest.mark.nightly)])
-def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane, host: str) -> None:
+def test_killed_host_has_verdict(harness: Harness, plane: ControlPlane, host: str) -> None:
     run = harness.start(*UNTIL_TERM, nodes=2, launcher="plain").until_ready(2)
     for pid in _containers(run, host):
         machine.kill(pid)  # the first process of the namespace, whose end kills the others
@@ -223,7 +225,7 @@ def test_a_host_that_is_killed(harness: Harness, plane: ControlPlane, host: str)
 
 
 @pytest.mark.parametrize("words", [UNTIL_TERM, ("last_words", "0")], ids=["killed", "exits with 0"])
-def test_a_job_that_another_stops_is_said_to_be(harness: Harness, plane: ControlPlane, words: tuple[str, ...]) -> None:
+def test_job_stopped_from_outside_has_verdict(harness: Harness, plane: ControlPlane, words: tuple[str, ...]) -> None:
     run = harness.start(*words).until_ready()
     plane.twin.stop(layout.job_name(run.id, 1))
     assert run.wait().phase is Phase.FAILED
@@ -237,9 +239,7 @@ def test_a_stop_lets_ranks_save(harness: Harness, plane: ControlPlane) -> None:
     assert run.verdict.code == "stopped"
 
 
-def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(
-    harness: Harness, plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_run_with_checkpoints_in_store_is_not_deleted(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "save.py").write_text("import os, sys\nopen(sys.argv[1], 'w').close()\nsys.exit(int(sys.argv[2]))\n")
     for folder, code, kept in (("checkpoints", "1", True), ("checkpoints", "0", False), ("model", "1", False)):
         run = harness.start("save.py", f"/opt/ml/{folder}/step-7", code, base=tmp_path)
@@ -247,9 +247,7 @@ def test_what_a_run_has_saved_in_the_store_keeps_it_from_being_removed(
         assert bool(harness.engine.only_copy(run.id)) is kept, run.text()
 
 
-def test_a_model_that_could_not_be_fetched_keeps_its_run_from_being_removed(
-    harness: Harness, plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_run_with_unfetched_model_is_not_deleted(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "save.py").write_text(
         "import os, time\nprint('ready', flush=True)\nopen('/opt/ml/model/weights', 'w').close()\n"
         f"while not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.1)\n"
@@ -263,7 +261,7 @@ def test_a_model_that_could_not_be_fetched_keeps_its_run_from_being_removed(
         require_removable(harness.engine, run.id)
 
 
-def test_spot_instances_that_are_taken_back(harness: Harness, plane: ControlPlane) -> None:
+def test_spot_interruption_restarts_job(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("interrupted_once", "spot", sagemaker={"spot": True}).until_ready()
     plane.twin.interrupt(layout.job_name(run.id, 1))
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
@@ -290,7 +288,7 @@ def test_throttled_calls_lose_nothing(harness: Harness, plane: ControlPlane, ope
     assert len(texts) == len(set(texts)) >= 50
 
 
-def test_a_login_that_expires_in_mid_run(harness: Harness, plane: ControlPlane) -> None:
+def test_login_that_expires_during_run_is_a_condition(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("work_until", "login").until_ready()
     plane.is_login_expired = True
     seen = plane.calls["DescribeTrainingJob"]
@@ -301,7 +299,7 @@ def test_a_login_that_expires_in_mid_run(harness: Harness, plane: ControlPlane) 
 
 
 @pytest.mark.parametrize("moment", ["mid-run", "end"])
-def test_a_control_plane_that_is_gone_for_a_while(harness: Harness, plane: ControlPlane, moment: str) -> None:
+def test_run_survives_outage_of_control_plane(harness: Harness, plane: ControlPlane, moment: str) -> None:
     run = harness.start("work_until", moment).until_ready()
     plane.stop()
     try:
@@ -319,9 +317,7 @@ def test_a_control_plane_that_is_gone_for_a_while(harness: Harness, plane: Contr
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_supervisor_that_is_killed_while_it_creates_the_job(
-    harness: Harness, plane: ControlPlane, moment: str
-) -> None:
+def test_supervisor_killed_while_creating_job_is_replaced(harness: Harness, plane: ControlPlane, moment: str) -> None:
     killed: list[int] = []
 
     def kill(operation: str) -> None:

@@ -68,7 +68,7 @@ def windlass(harness: Harness, folder: Path, *words: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_a_job_whose_creation_was_never_answered_is_stopped_once_aws_answers(world: World, is_killed: bool) -> None:
+def test_job_whose_creation_got_no_response_is_stopped_later(world: World, is_killed: bool) -> None:
     harness, plane, control, _ = world
     control.fault = lies(CreateTrainingJob=LOST, DescribeTrainingJob=FORBIDDEN, StopTrainingJob=FORBIDDEN)
     run = harness.start("sleep", "600")
@@ -90,9 +90,7 @@ def test_a_job_whose_creation_was_never_answered_is_stopped_once_aws_answers(wor
 @pytest.mark.nightly
 @pytest.mark.parametrize("lie", [LOST, HTML, FORBIDDEN], ids=["lost", "html", "forbidden"])
 @pytest.mark.parametrize("operation", ["CreateTrainingJob", "DescribeTrainingJob", "StopTrainingJob", ""])
-def test_a_run_that_is_stopped_leaves_no_job_whatever_its_answers_were(
-    world: World, operation: str, lie: Fault
-) -> None:
+def test_stopped_run_leaves_no_job_despite_false_responses(world: World, operation: str, lie: Fault) -> None:
     """Twelve false responses are more than twice the tries of boto3."""
     harness, plane, control, _ = world
     left = iter(range(12))
@@ -112,7 +110,7 @@ def test_a_run_that_is_stopped_leaves_no_job_whatever_its_answers_were(
             until(lambda name=name: status_of(plane, name) in ENDED)  # type: ignore[misc]
 
 
-def test_stop_with_a_target_asks_aws_whatever_the_record_has(world: World, tmp_path: Path) -> None:
+def test_stop_with_target_queries_aws_despite_record(world: World, tmp_path: Path) -> None:
     harness, plane, control, _ = world
     control.reset()
     fields = {name: value for name, value in FIELDS.items() if name != "name"}
@@ -130,9 +128,7 @@ def test_stop_with_a_target_asks_aws_whatever_the_record_has(world: World, tmp_p
 
 
 @pytest.mark.parametrize("way", ["status", pytest.param("cp", marks=pytest.mark.nightly)])
-def test_a_model_that_was_left_in_the_store_is_named_and_fetched_by_a_later_command(
-    world: World, tmp_path: Path, way: str
-) -> None:
+def test_unfetched_model_is_named_and_fetched_by_later_command(world: World, tmp_path: Path, way: str) -> None:
     harness, _, control, store = world
     control.reset()
     (tmp_path / "save.py").write_text("open('/opt/ml/model/weights', 'w').write('all of them')\n")
@@ -179,7 +175,7 @@ def test_lines_that_arrive_after_the_run_has_ended_are_read_by_the_command_that_
 
 
 @pytest.mark.nightly
-def test_a_job_that_is_deleted_ends_its_run(world: World) -> None:
+def test_deleted_job_ends_run(world: World) -> None:
     harness, plane, control, _ = world
     control.reset()
     run = harness.start("sleep", "600").until_ready()

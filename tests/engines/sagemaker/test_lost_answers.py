@@ -86,7 +86,7 @@ def at(
     EVERY if IS_NIGHTLY else OF_CI,
     ids=lambda value: "-".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
-def test_an_answer_that_is_lost_makes_no_second_job_and_leaves_none_behind(
+def test_lost_response_causes_no_second_job_and_leaves_none(
     lab: Lab,
     world: World,
     tmp_path: Path,
@@ -177,9 +177,7 @@ def ended_with_a_job(lab: Lab, world: World, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("command", ["stop", "resume", "rm"])
-def test_no_command_forgets_a_job_of_an_ended_run_that_is_not_known_to_have_ended(
-    lab: Lab, world: World, tmp_path: Path, command: str
-) -> None:
+def test_job_with_unknown_end_is_kept_by_every_command(lab: Lab, world: World, tmp_path: Path, command: str) -> None:
     run_id = ended_with_a_job(lab, world, tmp_path)
     commands: dict[str, Callable[[str], object]] = {"stop": lab.stop, "resume": lab.resume, "rm": lab.delete}
     for fault in ("unsent", "denied"):
@@ -192,7 +190,7 @@ def test_no_command_forgets_a_job_of_an_ended_run_that_is_not_known_to_have_ende
     assert world.going() == []
 
 
-def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, world: World, tmp_path: Path) -> None:
+def test_failed_cleanup_is_shown_and_repeated_by_next_command(lab: Lab, world: World, tmp_path: Path) -> None:
     run_id = ended_with_a_job(lab, world, tmp_path)
     world.fault = lambda connection, operation, number: "denied"
     lab.finish(run_id)
@@ -208,7 +206,7 @@ def test_a_clean_up_that_failed_is_shown_and_done_by_the_next_command(lab: Lab, 
     assert (world.going(), lab.status(run_id).supervision.condition, marker.exists()) == ([], None, False)
 
 
-def test_a_list_of_runs_names_a_job_that_may_go_on_and_tries_again(
+def test_list_of_runs_shows_job_with_unknown_end_and_stops_it_again(
     lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = ended_with_a_job(lab, world, tmp_path)
@@ -223,9 +221,7 @@ def test_a_list_of_runs_names_a_job_that_may_go_on_and_tries_again(
     assert lab.num_started == 2, "the submission, and the clean-up"
 
 
-def test_a_run_whose_clean_up_goes_on_is_not_said_to_go_on_itself(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_during_cleanup_is_not_shown_as_active(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = lab.begin(tmp_path, "digits-1")
     lab.ask_to_stop(run_id)
     assert lab.to_the_end(run_id).phase is Phase.STOPPED
@@ -263,7 +259,7 @@ def test_the_name_of_a_job_is_written_before_it_is_created(lab: Lab, world: Worl
     assert seen == ["digits-1-1"]
 
 
-def test_an_absent_job_is_not_believed_while_its_creation_may_still_be_carried_out(
+def test_job_does_not_count_as_absent_while_creation_is_pending(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = lab.begin(tmp_path, "digits-1")
@@ -277,7 +273,7 @@ def test_an_absent_job_is_not_believed_while_its_creation_may_still_be_carried_o
     assert (backend.is_started(folder), backend.lives()) == (False, False)
 
 
-def test_a_refusal_of_a_repeated_request_is_the_time_until_when_the_first_may_be_carried_out(
+def test_refusal_of_repeated_request_renews_settling_time(
     lab: Lab, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first request was sent when the name was written, and waited for a response longer than a request may
@@ -302,7 +298,7 @@ def test_a_refusal_of_a_repeated_request_is_the_time_until_when_the_first_may_be
 # -- a job that is deleted --------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_deleted_by_hand_ends_its_run(lab: Lab, world: World, tmp_path: Path) -> None:
+def test_job_deleted_by_user_ends_run(lab: Lab, world: World, tmp_path: Path) -> None:
     from windlass.diagnose.diagnose import diagnose
 
     run_id = lab.begin(tmp_path, "digits-1")
@@ -323,7 +319,7 @@ def test_a_job_that_is_deleted_by_hand_ends_its_run(lab: Lab, world: World, tmp_
 # -- a name that another has ------------------------------------------------------------------------------------------
 
 
-def test_a_job_of_the_same_name_that_is_not_of_the_run_is_left_alone(lab: Lab, world: World, tmp_path: Path) -> None:
+def test_foreign_job_of_same_name_is_not_touched(lab: Lab, world: World, tmp_path: Path) -> None:
     run_id = lab.begin(tmp_path, "digits-1")
     world.jobs["digits-1-1"] = {
         "TrainingJobName": "digits-1-1",

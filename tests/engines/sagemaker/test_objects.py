@@ -26,7 +26,7 @@ def test_several_runs_send_the_same_code_at_once(tmp_path: Path) -> None:
     assert objects.is_there(address, "code.tar.gz", len(data), tmp_path)
 
 
-def test_a_link_that_leads_out_costs_the_rest_of_a_model_nothing(tmp_path: Path) -> None:
+def test_link_that_leads_out_is_skipped_and_rest_of_model_unpacked(tmp_path: Path) -> None:
     model, store = tmp_path / "model", tmp_path / "store"
     model.mkdir()
     store.mkdir()
@@ -40,9 +40,7 @@ def test_a_link_that_leads_out_costs_the_rest_of_a_model_nothing(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_can_be_deleted_without_its_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_server(tmp_path / "s3") as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
@@ -50,7 +48,7 @@ def test_a_bucket_that_was_removed_keeps_no_run_from_being_removed(
         objects.remove("s3://gone/runs/r-1", tmp_path)
 
 
-def test_a_model_for_which_there_is_no_space_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_file_of_model(tmp_path: Path) -> None:
     model, store = tmp_path / "model.pt", tmp_path / "store"
     model.write_bytes(bytes(300_000))  # compresses to almost nothing in the archive
     store.mkdir()

@@ -47,7 +47,7 @@ def blockers(made: Plan) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_request_is_that_of_the_golden_file_and_botocore_accepts_it(name: str) -> None:
+def test_request_equals_golden_file_and_botocore_accepts_it(name: str) -> None:
     made = planned(**CASES[name])
     assert not blockers(made)
     assert problems(request(made)) == ""
@@ -65,7 +65,7 @@ def test_the_request_is_that_of_the_golden_file_and_botocore_accepts_it(name: st
         ("ml.m5.xlarge", {}, False),
     ],
 )
-def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(
+def test_accelerate_ranks_that_would_train_separately_on_cpu_are_noted(
     instance: str, fields: dict[str, Any], warned: bool
 ) -> None:
     made = planned(replace(FACTS, code=replace(FACTS.code, imports=("accelerate",))), {"instance": instance}, **fields)
@@ -78,7 +78,7 @@ def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
     assert Plan.from_json(json.loads(planned(nodes=2).to_text())) == planned(nodes=2)
 
 
-def test_a_rank_is_started_for_each_gpu_of_the_type() -> None:
+def test_one_rank_is_started_for_each_gpu_of_instance_type() -> None:
     assert planned(**CASES["efa"]).world_size == 16
 
 
@@ -98,11 +98,11 @@ def test_a_rank_is_started_for_each_gpu_of_the_type() -> None:
         ("local", None),
     ],
 )
-def test_gpus_of_instance_types(kind: str, gpus: int | None) -> None:
+def test_gpu_counts_of_instance_types_are_known(kind: str, gpus: int | None) -> None:
     assert num_gpus(kind) == gpus
 
 
-def test_each_metric_captures_its_own_group_alone() -> None:
+def test_each_metric_captures_only_its_own_group() -> None:
     [step, loss] = request(planned(**CASES["fast-file"]))["AlgorithmSpecification"]["MetricDefinitions"]
     line = "[3] step 7/90 loss 0.25"
     found = {one["Name"]: re.search(one["Regex"], line) for one in (step, loss)}
@@ -110,12 +110,12 @@ def test_each_metric_captures_its_own_group_alone() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"[(]a\)(?P<step>\d+)", r"(?:x|(y))(?P<step>\d+)", r"[]()](?P<step>\d+)"])
-def test_brackets_that_capture_nothing_are_left_as_they_are(pattern: str) -> None:
+def test_brackets_without_capture_are_unchanged(pattern: str) -> None:
     [metric] = request(planned(progress=pattern))["AlgorithmSpecification"]["MetricDefinitions"]
     assert re.compile(metric["Regex"]).groups == 1
 
 
-def test_a_later_attempt_is_another_job_that_may_take_what_is_left() -> None:
+def test_later_attempt_is_another_job_with_remaining_time() -> None:
     first = request(planned(**CASES["spot"]))
     third = for_attempt(first, "digits-7f3k2", 3, 600.0)
     assert problems(third) == ""
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
 
 
-def test_an_instance_type_that_has_what_is_asked_for_is_taken() -> None:
+def test_instance_type_with_requested_resources_is_accepted() -> None:
     asked = {"gpus": 1, "gpu_type": "nvidia-A10G", "cpus": 4, "memory": "16GiB"}
     assert not blockers(planned(resources=asked))
 
@@ -172,7 +172,7 @@ def test_a_source_that_is_a_prefix_of_others_is_noted(source: str, is_noted: boo
     assert ("data-prefix" in {note.code for note in made.notes}) is is_noted
 
 
-def test_fields_that_change_nothing_are_noted() -> None:
+def test_fields_without_effect_are_noted() -> None:
     assert "shm-unused" in {note.code for note in planned(resources={"shm": "2GiB"}).notes}
     job = Job(name="digits", run="train.py", image="train:1", secrets=["tokens"])
     made = plan(job, SageMakerLocalTarget(name="here"), FACTS, "digits-7f3k2")
@@ -181,7 +181,7 @@ def test_fields_that_change_nothing_are_noted() -> None:
     assert "the login of this shell" in notes["secrets-role"].message
 
 
-def test_what_hosts_here_would_not_find_is_refused(tmp_path: Path) -> None:
+def test_files_that_local_hosts_would_not_find_block_the_plan(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "there").mkdir()
     data = [
@@ -202,7 +202,7 @@ def test_what_hosts_here_would_not_find_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_hosts_here_read_the_source_that_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_hosts_read_the_checked_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder in ("job/sub", "job/digits", "more"):
         (tmp_path / folder).mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_hosts_here_read_the_source_that_was_checked(tmp_path: Path, monkeypatch
     assert planned_job(made, {}).base == tmp_path / "job"
 
 
-def test_options_of_objects_on_a_cluster_are_noted() -> None:
+def test_kubernetes_options_are_noted() -> None:
     notes = {note.code for note in planned(kubernetes={"via": "trainjob", "runtime": "torch"}).notes}
     assert {"via-unused", "runtime-unused"} <= notes
     assert "via-unused" not in {note.code for note in planned(kubernetes={"via": "auto"}).notes}
@@ -244,7 +244,7 @@ def test_an_instance_type_that_is_probably_misspelt_is_noted() -> None:
         assert "instance-unknown" not in {one.code for one in planned(resources={"instance": kind}).notes}
 
 
-def test_a_hang_is_noted_to_record_no_stacks_and_to_be_restarted_only_where_the_job_says_so() -> None:
+def test_note_on_hang_says_that_no_stacks_are_recorded() -> None:
     restarted, left = (
         {note.code: note.message for note in planned(hang="10min", restarts=times).notes} for times in (3, 0)
     )
@@ -263,15 +263,13 @@ def test_a_hang_is_noted_to_record_no_stacks_and_to_be_restarted_only_where_the_
         ("gs://bucket/windlass/", "file://data", ["storage-unknown", "data-unknown"]),
     ],
 )
-def test_hosts_on_this_machine_read_and_keep_in_s3_and_in_folders(
-    storage: str | None, source: str, codes: list[str]
-) -> None:
+def test_local_hosts_read_and_write_s3_and_folders(storage: str | None, source: str, codes: list[str]) -> None:
     job = Job(name="digits", run="train.py", data=[{"name": "d", "source": source}])
     made = plan(job, SageMakerLocalTarget(name="here", storage=storage), FACTS, "digits-7f3k2")
     assert list(blockers(made)) == codes
 
 
-def test_other_stores_are_reached_by_a_library_of_the_image_and_not_by_isolated_hosts() -> None:
+def test_other_stores_need_library_in_image_and_network() -> None:
     data = [{"name": "digits", "source": "az://bucket/digits/", "via": "stream"}]
     made = planned(data=data, checkpoint={"folder": "gs://bucket/saved"})
     assert not blockers(made)
@@ -282,7 +280,7 @@ def test_other_stores_are_reached_by_a_library_of_the_image_and_not_by_isolated_
     )
 
 
-def test_isolated_hosts_get_and_give_what_sagemaker_moves_itself() -> None:
+def test_network_isolation_allows_transfers_by_sagemaker() -> None:
     data = [{"name": "digits", "source": "s3://bucket/digits/"}]
     made = planned(data=data, checkpoint={"every": "10 steps"}, target=ISOLATED)
     assert not blockers(made)
@@ -291,12 +289,12 @@ def test_isolated_hosts_get_and_give_what_sagemaker_moves_itself() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"procs_per_node": 8}, {"procs_per_node": "auto", "resources": {"gpus": 8}}])
-def test_a_type_that_is_newer_than_this_version_is_used_once_the_ranks_are_said(fields: dict[str, Any]) -> None:
+def test_unknown_instance_type_needs_procs_per_node(fields: dict[str, Any]) -> None:
     made = planned(target={"instance": "ml.p99.48xlarge"}, **fields)
     assert (blockers(made), made.procs_per_node) == ({}, 8)
 
 
-def test_instances_that_are_kept_are_said_to_be_paid_for() -> None:
+def test_warm_pool_is_noted_as_billed() -> None:
     [note] = [one for one in planned(nodes=2, sagemaker={"warm_pool": "10min"}).notes if one.code == "warm-pool"]
     assert "2 instances are kept" in note.message
     assert "600 s" in note.message

@@ -30,9 +30,7 @@ SCRIPT = textwrap.dedent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "expected"), [("torchrun", [False, True]), ("plain", [True, True])])
-def test_the_port_of_an_attempt_is_kept_from_all_but_its_ranks(
-    tmp_path: Path, launcher: str, expected: list[bool]
-) -> None:
+def test_rendezvous_port_is_reserved_for_ranks_of_attempt(tmp_path: Path, launcher: str, expected: list[bool]) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code/script.py").write_text(SCRIPT)
     with closing(Harness(HERE, tmp_path / "home")) as harness:

@@ -75,7 +75,7 @@ def bad(one: SageMakerTarget) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_an_account_in_which_all_is_well(plane: ControlPlane) -> None:
+def test_all_checks_pass_for_valid_account(plane: ControlPlane) -> None:
     seen = found(target())
     assert {check.level for check in seen.values()} == {"ok"}, seen
     assert seen["login"].found == f"{LOGIN} in account {ACCOUNT}"
@@ -101,7 +101,7 @@ def test_each_statement_of_the_printed_policies_is_needed(plane: ControlPlane) -
         plane.account.policies[arn] = whole
 
 
-def test_policies_name_what_can_be_named() -> None:
+def test_policies_name_resources_where_possible() -> None:
     one = target(**FULL)
     for policy in (policies.role_policy(one, ACCOUNT), policies.user_policy(one, ACCOUNT, ROLE)):
         open_ended = [statement for statement in policy["Statement"] if statement["Resource"] == ["*"]]
@@ -120,7 +120,7 @@ def test_policies_name_what_can_be_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_login_that_has_expired(plane: ControlPlane) -> None:
+def test_expired_login_fails_check(plane: ControlPlane) -> None:
     plane.is_login_expired = True
     [check] = found(target()).values()
     assert (check.name, check.level) == ("login", "fail")
@@ -128,7 +128,7 @@ def test_a_login_that_has_expired(plane: ControlPlane) -> None:
 
 
 @pytest.mark.slow
-def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
+def test_role_that_does_not_trust_sagemaker_fails_check(plane: ControlPlane) -> None:
     trusted = policies.trust_policy()
     trusted["Statement"][0]["Principal"] = {"Service": "ec2.amazonaws.com"}
     plane.account.roles["training"] = trusted
@@ -137,7 +137,7 @@ def test_a_role_that_does_not_trust_sagemaker(plane: ControlPlane) -> None:
 
 
 @pytest.mark.slow
-def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
+def test_missing_role_fails_check(plane: ControlPlane) -> None:
     plane.account.roles.clear()
     assert bad(target())["role"] == "fail"
     assert found(target())["rights of role"].fix == "create the role first"
@@ -154,7 +154,7 @@ def test_a_role_that_is_not_there(plane: ControlPlane) -> None:
         ({"instance": "ml.p99.48xlarge"}, "quota", "offers no ml.p99.48xlarge"),
     ],
 )
-def test_what_a_target_names_and_is_not_there(
+def test_missing_resources_of_target_fail_checks(
     plane: ControlPlane, fields: dict[str, Any], name: str, words: str
 ) -> None:
     check = found(target(**fields))[name]
@@ -162,7 +162,7 @@ def test_what_a_target_names_and_is_not_there(
 
 
 @pytest.mark.slow
-def test_quotas_of_nothing(plane: ControlPlane) -> None:
+def test_quotas_of_zero_are_reported(plane: ControlPlane) -> None:
     plane.account.quotas.clear()
     seen = found(target())
     assert (seen["quota"].level, seen["quota of spot"].level) == ("fail", "warn")
@@ -170,6 +170,6 @@ def test_quotas_of_nothing(plane: ControlPlane) -> None:
 
 
 @pytest.mark.slow
-def test_what_may_not_be_asked_is_not_known(plane: ControlPlane) -> None:
+def test_denied_queries_are_reported_as_unknown(plane: ControlPlane) -> None:
     plane.refuse("SimulatePrincipalPolicy", "AccessDenied", "not authorized", times=2, status=403)
     assert bad(target()) == {"rights of role": "warn", "rights of login": "warn"}

@@ -58,11 +58,11 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_hosts_are_numbered_as_people_count(start: ModuleType) -> None:
+def test_hosts_are_numbered_from_one(start: ModuleType) -> None:
     assert sorted(RESOURCES["hosts"], key=start._number) == HOSTS
 
 
-def test_scripts_find_the_variables_of_the_toolkit(start: ModuleType) -> None:
+def test_scripts_get_variables_of_toolkit(start: ModuleType) -> None:
     inputs = {"digits": {"TrainingInputMode": "File"}, "windlass": {}, "windlass-code": {}}
     found = start.variables(
         RESOURCES, {"lr": "0.1", "name": "a b", "layer-sizes": "[1, 2]"}, inputs, HOSTS, ["train.py", "-v"]
@@ -132,7 +132,7 @@ def test_the_script_is_read_from_the_specs_of_the_nodes(
         ("ml.local", set()),
     ],
 )
-def test_efa_is_used_where_the_type_has_it(start: ModuleType, kind: str, variables: set[str]) -> None:
+def test_efa_is_used_if_instance_type_has_it(start: ModuleType, kind: str, variables: set[str]) -> None:
     found = start.network({**RESOURCES, "current_instance_type": kind})
     assert found.keys() - {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} == variables
     assert found["NCCL_SOCKET_IFNAME"] == "eth1"
@@ -170,7 +170,7 @@ def failed_start(channel: Path, python: str, **env: str) -> tuple[str, str]:
     return found.message, (ml / "output" / "failure").read_text()
 
 
-def test_a_host_that_cannot_start_says_why_in_its_last_event(start: ModuleType) -> None:
+def test_host_that_cannot_start_reports_reason_in_last_event(start: ModuleType) -> None:
     channel = Path(start.HERE)
     (channel.parents[1] / "config").mkdir()
     config = channel.parents[1] / "config" / "resourceconfig.json"
@@ -181,7 +181,7 @@ def test_a_host_that_cannot_start_says_why_in_its_last_event(start: ModuleType) 
 
 
 @pytest.mark.skipif(TOO_OLD is None, reason="no Python from 3.6 to 3.8 is kept by pyenv")
-def test_a_host_whose_python_is_too_old_says_so(start: ModuleType) -> None:
+def test_host_with_too_old_python_reports_it(start: ModuleType) -> None:
     assert TOO_OLD is not None
     message, shown = failed_start(Path(start.HERE), TOO_OLD, WINDLASS_CODE_DIGEST="ab" * 32)
     assert message == shown

@@ -52,7 +52,7 @@ def submit(harness: Harness, folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_a_command_that_is_killed_at_any_moment_makes_one_job_or_none(
+def test_command_killed_at_any_moment_creates_at_most_one_job(
     world: tuple[Harness, ControlPlane, Path],
 ) -> None:
     harness, plane, folder = world

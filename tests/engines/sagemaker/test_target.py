@@ -53,7 +53,7 @@ def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:
     assert (status.name, status.about.user, status.target, status.times.ended_at) == ("digits", "ada", "aws", None)
 
 
-def test_what_is_not_supported_for_runs_of_others_and_what_is_not_at_all() -> None:
+def test_error_distinguishes_commands_that_need_record_from_unsupported_ones() -> None:
     said = {name: AccountRuns.unsupported(name).message for name in ("why", "data ls --on")}
     assert said == {
         "why": "why is not supported for runs that another machine started",
@@ -69,7 +69,7 @@ def test_a_run_of_another_machine_is_not_resumed(changes: dict[str, Any], tmp_pa
             resume("digits-7f3k2", engine, here(), changes=changes)
 
 
-def test_jobs_of_others_are_left_out() -> None:
+def test_jobs_without_tags_of_windlass_are_ignored() -> None:
     untagged = {**job("c-1", "c", 1), "Tags": [{"Key": "team", "Value": "vision"}]}
     assert runs([untagged, job("another", "a", 1)]) == []
 
@@ -87,7 +87,7 @@ def test_jobs_of_others_are_left_out() -> None:
         ("Completed", "Completed", Phase.SUCCEEDED),
     ],
 )
-def test_the_phase_of_a_run(status: str, second: str, phase: Phase) -> None:
+def test_phase_follows_from_secondary_status(status: str, second: str, phase: Phase) -> None:
     [found] = runs([job("a-1", "a", 1, status, second)])
     assert found.phase is phase
 
@@ -113,7 +113,7 @@ class Account:
         self.stopped.append(name)
 
 
-def test_a_stop_asks_for_jobs_that_the_index_has_not_yet_and_is_not_ended_by_one_that_was_deleted(
+def test_stop_finds_jobs_missing_from_index_and_ignores_deleted_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = Account()
@@ -131,7 +131,7 @@ def world(tmp_path: Path) -> Iterator[tuple[Harness, ControlPlane]]:
 
 
 @pytest.mark.slow
-def test_the_commands_of_another_machine(world: tuple[Harness, ControlPlane], machine: Machine) -> None:
+def test_commands_on_another_machine_show_and_stop_run(world: tuple[Harness, ControlPlane], machine: Machine) -> None:
     harness, _ = world
     run = harness.start("sleep", "600", nodes=2, launcher="plain").until_ready(2)
     fields = {**FIELDS, "kind": "sagemaker"}

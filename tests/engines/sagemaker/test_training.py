@@ -40,7 +40,7 @@ def digest(run: Run, name: str) -> str:
     return hashlib.sha256((Path(run.status.output_dir) / name).read_bytes()).hexdigest()
 
 
-def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
+def test_training_on_hosts_gives_weights_of_local_run(tmp_path: Path) -> None:
     with closing(Harness(LOCAL, tmp_path / "local")) as local, emulated(tmp_path / "aws") as (aws, _):
         words = ("train.py", "--epochs", "1")
         base = EXAMPLES / "01-digits"
@@ -49,7 +49,7 @@ def test_digits_end_with_the_weights_of_this_machine(tmp_path: Path) -> None:
         assert found == expected
 
 
-def test_a_run_that_was_stopped_goes_on_from_the_checkpoints_in_the_store(tmp_path: Path) -> None:
+def test_stopped_run_resumes_from_checkpoints_in_store(tmp_path: Path) -> None:
     code = tmp_path / "code"
     shutil.copytree(EXAMPLES / "08-resumable-digits", code)
     (code / "slow.py").write_text(SLOW)

@@ -82,20 +82,20 @@ FAILED = [
 
 
 @pytest.mark.parametrize(("message", "code", "part"), REFUSED)
-def test_a_job_that_was_not_created(message: str, code: str, part: str) -> None:
+def test_refused_job_has_verdict(message: str, code: str, part: str) -> None:
     found = verdict({}, {"summary": f"could not start: CreateTrainingJob: {message} (ValidationException)"})
     assert (found.code, part in found.summary, found.fix != "") == (code, True, True), found
 
 
 @pytest.mark.parametrize(("reason", "code", "part"), FAILED)
-def test_a_job_that_the_service_has_failed(reason: str, code: str, part: str) -> None:
+def test_job_failed_by_service_has_verdict(reason: str, code: str, part: str) -> None:
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0})
     assert (found.code, part in found.summary) == (code, True), found
     assert found.evidence[0] == reason
 
 
-def test_no_capacity_and_a_training_plan_without_any_are_told_apart() -> None:
+def test_no_capacity_differs_from_exhausted_training_plan() -> None:
     plan = "CapacityError: the training plan has expired"
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": plan}
     assert verdict(description, {"summary": "", "node_lost": 0}).code == "training-plan-not-active"
@@ -109,20 +109,20 @@ def test_no_capacity_and_a_training_plan_without_any_are_told_apart() -> None:
         ("Starting", "Preparing the instances for training", "none"),
     ],
 )
-def test_a_job_that_has_no_instances_yet(step: str, message: str, code: str) -> None:
+def test_job_without_instances_yet_has_verdict(step: str, message: str, code: str) -> None:
     steps = [{"Status": step, "StatusMessage": message}]
     description = {"TrainingJobStatus": "InProgress", "SecondaryStatus": step, "SecondaryStatusTransitions": steps}
     assert verdict(description, None, Phase.PROVISIONING).code == code
 
 
-def test_a_killed_container_is_most_often_out_of_memory() -> None:
+def test_verdict_on_killed_container_suggests_more_memory() -> None:
     reason = "AlgorithmError: , exit code: 137"
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0})
     assert (found.code, found.evidence) == ("host-killed", (reason,))
 
 
-def test_an_image_without_the_interpreter_is_said_to_be() -> None:
+def test_image_without_interpreter_has_verdict() -> None:
     description = {"TrainingJobStatus": "Failed", "FailureReason": "AlgorithmError: , exit code: 127"}
     found = verdict(description, {"summary": "AlgorithmError: , exit code: 127", "node_lost": 0})
     assert (found.code, "no program python3" in found.summary) == ("interpreter-missing", True)
@@ -131,7 +131,7 @@ def test_an_image_without_the_interpreter_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(("region", "words"), [("us-east-1", " --region us-east-1"), ("", "")])
-def test_a_secret_that_cannot_be_read_is_looked_for_by_a_command(region: str, words: str) -> None:
+def test_verdict_on_unreadable_secret_gives_command(region: str, words: str) -> None:
     reason = "AlgorithmError: secret tokens: there is none of that name, exit code: 1"
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0}, region=region)
@@ -148,21 +148,21 @@ def test_a_secret_that_cannot_be_read_is_looked_for_by_a_command(region: str, wo
         ("Stopped", "stopped-outside"),
     ],
 )
-def test_a_job_that_was_ended_early(second: str, code: str) -> None:
+def test_job_that_was_ended_early_has_verdict(second: str, code: str) -> None:
     steps = [{"Status": second, "StatusMessage": "as it was told"}]
     description = {"TrainingJobStatus": "Stopped", "SecondaryStatus": second, "SecondaryStatusTransitions": steps}
     found = verdict(description, {"summary": "node 0 was lost", "node_lost": 0}, sagemaker={"spot": True})
     assert found.code == code, found
 
 
-def test_a_rank_that_failed_stays_the_first_cause() -> None:
+def test_failed_rank_remains_root_cause() -> None:
     reason = "AlgorithmError: RuntimeError: boom, exit code: 1"
     description = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
     cause = {"summary": "RuntimeError: boom", "rank": 0, "exit_code": 1, "traceback": RAISED}
     assert verdict(description, cause).code == "exception"
 
 
-def test_a_host_on_this_machine_has_no_image_to_which_a_package_could_be_added(tmp_path: Path) -> None:
+def test_advice_for_local_hosts_does_not_mention_image(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     here = plan_here(Job(name="digits", run="train.py"), tmp_path, tmp_path / "home", "digits-7f3k2")
     assert (image_of(request(here)), image_of(request(planned()))) == ("", IMAGE)

@@ -47,18 +47,18 @@ class TestToy(Contract):
     way = Way("toy", connect, plan_toy, CAN, differs_in=DIFFERS)
 
 
-def test_it_has_fewer_than_150_lines_of_code() -> None:
+def test_toy_engine_has_fewer_than_150_lines_of_code() -> None:
     """Blank lines and docstrings do not count."""
     code = [line.strip() for line in SOURCE.read_text().splitlines() if line.strip()]
     assert len([line for line in code if not line.startswith('"""')]) < 150
 
 
-def test_the_guide_has_all_of_it() -> None:
+def test_guide_contains_whole_toy_engine() -> None:
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "add-an-engine.md").read_text()
     assert SOURCE.read_text() in guide, "copy site/windlass_toy.py into the guide"
 
 
-def test_targets_of_its_kind_are_read_and_run(tmp_path: Path) -> None:
+def test_targets_of_added_kind_are_read_and_run(tmp_path: Path) -> None:
     (tmp_path / "targets.yaml").write_text("toybox: {kind: toy}\n")
     context = Context({"WINDLASS_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}, tmp_path)
     made = runs.make_plan(ReadyJob(Job(name="hi", command=["true"]), tmp_path, "job"), "toybox", context)
@@ -70,13 +70,13 @@ def test_targets_of_its_kind_are_read_and_run(tmp_path: Path) -> None:
             engine.fetch(made.run_id, 0, "output", tmp_path, lambda _: None)
 
 
-def test_its_kind_is_among_those_that_a_wrong_one_is_refused_for(tmp_path: Path) -> None:
+def test_error_for_unknown_kind_lists_added_kind(tmp_path: Path) -> None:
     (tmp_path / "targets.yaml").write_text("toybox: {kind: toyy}\n")
     context = Context({"WINDLASS_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}, tmp_path)
     with pytest.raises(JobFileError, match=r"sagemaker-local or toy, found 'toyy' \(did you mean toy\?\)"):
         find_target("toybox", context)
 
 
-def test_a_kind_that_is_not_installed_is_named(tmp_path: Path) -> None:
+def test_missing_kind_is_named_in_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no engine for targets of kind 'nomad' is installed"):
         engine_class("nomad")

@@ -163,7 +163,7 @@ def assert_exact(run: Run) -> None:
         assert not wrong, f"epoch {epoch}: {wrong}"
 
 
-def test_a_node_that_is_cut_off_is_noticed_and_let_in_again_once_it_can_be_reached(run: Run) -> None:
+def test_node_that_is_cut_off_is_detected_and_readmitted_once_reachable(run: Run) -> None:
     run.until_trained([0, 1, 2])
     netns.cut(run.id, 1)
     run.until_trained([0, 2])
@@ -176,7 +176,7 @@ def test_a_node_that_is_cut_off_is_noticed_and_let_in_again_once_it_can_be_reach
     assert "reach" in run.events("lost-node")[0].data["why"]
 
 
-def test_the_node_where_the_ranks_meet_may_be_killed(run: Run) -> None:
+def test_node_of_rendezvous_may_be_killed(run: Run) -> None:
     run.until_trained([0, 1, 2])
     run.kill_node(0)
     run.until_trained([1, 2])
@@ -186,7 +186,7 @@ def test_the_node_where_the_ranks_meet_may_be_killed(run: Run) -> None:
 
 
 @pytest.mark.nightly
-def test_the_node_where_the_ranks_meet_may_be_cut_off(run: Run) -> None:
+def test_node_of_rendezvous_may_be_cut_off(run: Run) -> None:
     run.until_trained([0, 1, 2])
     netns.cut(run.id, 0)
     run.until_trained([1, 2])
@@ -194,7 +194,7 @@ def test_the_node_where_the_ranks_meet_may_be_cut_off(run: Run) -> None:
     assert_exact(run)
 
 
-def test_a_killed_node_is_let_in_again_and_uses_up_no_restarts(tmp_path: Path) -> None:
+def test_killed_node_is_readmitted_and_uses_no_restart(tmp_path: Path) -> None:
     run = Run(tmp_path / "home", restarts={"max": 0})
     try:
         run.until_trained([0, 1, 2])
@@ -228,7 +228,7 @@ def test_a_run_of_fixed_size_waits_for_a_node_that_is_cut_off(tmp_path: Path) ->
         run.close()
 
 
-def test_a_script_that_saves_nothing_is_not_interrupted_to_grow(tmp_path: Path) -> None:
+def test_script_without_checkpoints_is_not_interrupted_to_grow(tmp_path: Path) -> None:
     run = Run(tmp_path / "home", checkpoint={"every": "1000000 steps"})
     try:
         run.until(lambda: len(run.status.attempts) == 1 and len(run.seen(1)) > 6, "training")

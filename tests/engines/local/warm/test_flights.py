@@ -120,7 +120,7 @@ def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
     assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in found.evidence
 
 
-def test_without_a_recorder_the_stacks_say_it_as_before(harness: Harness, tmp_path: Path) -> None:
+def test_verdict_uses_stacks_without_flight_recorder(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "skips", env={"PATIENCE": "4", "TORCH_FR_BUFFER_SIZE": "0"})
     run.wait()
     found = run.verdict
@@ -128,12 +128,12 @@ def test_without_a_recorder_the_stacks_say_it_as_before(harness: Harness, tmp_pa
     assert not any("flight recorder" in line for line in found.evidence)
 
 
-def test_the_script_finds_nothing_of_it(harness: Harness, tmp_path: Path) -> None:
+def test_script_cannot_observe_flight_recorder(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "counts")
     assert run.wait().phase == "succeeded", run.text()
 
 
-def test_before_the_first_process_group_python_has_started_no_thread(harness: Harness, tmp_path: Path) -> None:
+def test_no_thread_is_started_before_first_process_group(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "alone", procs_per_node=1)
     run.wait()
     assert run.text() == "0\n"

@@ -71,7 +71,7 @@ def differences(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
 
 
 @pytest.mark.slow
-def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Harness, warm: Harness) -> None:
+def test_forked_rank_observes_same_as_new_interpreter(cold: Harness, warm: Harness) -> None:
     for started, forked in both(cold, warm):
         line = forked["seen"]["cmdline"]
         assert line == [sys.executable, *WORDS], "the command line is that of the script"
@@ -81,7 +81,7 @@ def test_a_forked_rank_sees_what_a_new_interpreter_sees(cold: Harness, warm: Har
 
 
 @pytest.mark.slow
-def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness, warm: Harness) -> None:
+def test_forked_rank_in_other_environment_observes_same_as_new_interpreter(cold: Harness, warm: Harness) -> None:
     """Another shell uses the same process: variables that the imports have not read are set in the fork."""
     seen(warm)
     before = {found["pid"] for found in WarmPool(warm.home).show()}
@@ -103,7 +103,7 @@ def test_so_does_one_whose_environment_is_not_that_of_the_imports(cold: Harness,
 
 
 @pytest.mark.slow
-def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
+def test_forked_module_with_other_settings_observes_same_as_new_interpreter(cold: Harness, warm: Harness) -> None:
     """Buffered output, a fixed hash seed, the locale C, another time zone, more threads, warnings as errors."""
     env = {
         "PYTHONUNBUFFERED": "",
@@ -125,7 +125,7 @@ def test_a_module_with_other_settings_too(cold: Harness, warm: Harness) -> None:
 
 
 @pytest.mark.slow
-def test_it_sees_what_a_script_started_by_hand_sees(warm: Harness) -> None:
+def test_forked_rank_observes_same_as_script_started_by_hand(warm: Harness) -> None:
     done = subprocess.run(
         [sys.executable, *WORDS], cwd=SCRIPTS, capture_output=True, text=True, check=True, timeout=240
     )
@@ -143,7 +143,7 @@ def test_no_two_ranks_draw_the_same_numbers(warm: Harness) -> None:
 
 
 @pytest.mark.slow
-def test_more_modules_are_there_and_none_is_missing(cold: Harness, warm: Harness) -> None:
+def test_forked_rank_has_more_modules_and_lacks_none(cold: Harness, warm: Harness) -> None:
     """A rank can observe these modules, as the documentation of warm starts says."""
     for started, forked in both(cold, warm):
         assert set(started["modules"]) - set(forked["modules"]) <= {"_signal"}
@@ -174,7 +174,7 @@ HOOKS = {
         ),
     ],
 )
-def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
+def test_forked_rank_fails_like_new_interpreter(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text(FAILURES[name])
     started, forked = (
         harness.finish(f"{name}.py", base=tmp_path, env={"PYTHONUNBUFFERED": ""}) for harness in (cold, warm)
@@ -183,7 +183,7 @@ def test_it_fails_alike(cold: Harness, warm: Harness, name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_for_exceptions_hides_none(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
+def test_exception_hook_of_script_hides_no_traceback(cold: Harness, warm: Harness, name: str, tmp_path: Path) -> None:
     (tmp_path / "hook.py").write_text(HOOKS[name])
     by_hand = subprocess.run(
         [sys.executable, tmp_path / "hook.py"],
@@ -219,7 +219,7 @@ def test_no_module_beside_the_script_is_imported_at_its_end(cold: Harness, tmp_p
 
 
 @pytest.mark.slow
-def test_it_ends_alike(cold: Harness, warm: Harness, tmp_path: Path) -> None:
+def test_forked_rank_exits_like_new_interpreter(cold: Harness, warm: Harness, tmp_path: Path) -> None:
     """Each rank ends in another way."""
     for rank, text in enumerate(ENDINGS.values()):
         (tmp_path / f"{rank}.py").write_text(text)
@@ -264,7 +264,7 @@ ENDINGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["spawn.py", "forkserver.py", "workers.py"])
-def test_processes_of_its_own_work(cold: Harness, warm: Harness, name: str) -> None:
+def test_forked_rank_can_start_processes(cold: Harness, warm: Harness, name: str) -> None:
     started, forked = (harness.finish(name, base=SCRIPTS, procs_per_node=2) for harness in (cold, warm))
     assert [sorted(run.text().splitlines()) for run in (started, forked)] == [sorted(started.text().splitlines())] * 2
     assert forked.status.exit_code == 0, forked.text()
@@ -292,7 +292,7 @@ def test_the_weights_are_the_same_on_a_gpu(cold: Harness, warm: Harness) -> None
     assert sums[0] == sums[1]
 
 
-def test_ignored_signals_and_limits_of_the_caller_are_taken_on(warm: Harness, tmp_path: Path) -> None:
+def test_fork_adopts_ignored_signals_and_limits_of_caller(warm: Harness, tmp_path: Path) -> None:
     """Tested under nohup and after `ulimit -n`, with a warm process that was started before with other settings."""
     script = (
         "import os, resource, signal\n"

@@ -50,7 +50,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("what", UNSAFE)
-def test_what_an_import_leaves_behind_is_noticed(forks: Forks, what: str) -> None:
+def test_side_effects_of_imports_are_detected(forks: Forks, what: str) -> None:
     text, reason = UNSAFE[what]
     forks.module("culprit", text)
     assert reason in forks.refused("done.py", "culprit")
@@ -58,7 +58,7 @@ def test_what_an_import_leaves_behind_is_noticed(forks: Forks, what: str) -> Non
 
 
 @pytest.mark.parametrize("what", ["a thread", "a process", "a variable of the rank", "an import that fails", "a crash"])
-def test_what_is_not_known_to_be_safe_is_tried_beside_a_cold_start(forks: Forks, what: str) -> None:
+def test_untried_modules_are_tried_in_parallel_with_cold_start(forks: Forks, what: str) -> None:
     """No run waits for the imports of a trial, and its result holds in every environment."""
     text, reason = UNSAFE[what]
     forks.trusts = False
@@ -69,7 +69,7 @@ def test_what_is_not_known_to_be_safe_is_tried_beside_a_cold_start(forks: Forks,
     assert forks.pids() == []
 
 
-def test_the_part_of_the_list_that_is_safe_is_imported(forks: Forks) -> None:
+def test_safe_modules_of_list_are_imported(forks: Forks) -> None:
     """The process executes itself again, so that its pid stays the same."""
     forks.trusts = False
     forks.module("culprit", UNSAFE["a thread"][0])
@@ -86,7 +86,7 @@ def test_the_part_of_the_list_that_is_safe_is_imported(forks: Forks) -> None:
     assert forks.works("look.py", "culprit", "harmless") == "False True\n", "a later process knows what is safe"
 
 
-def test_a_trial_that_is_killed_from_outside_is_no_verdict(forks: Forks) -> None:
+def test_killed_trial_is_not_recorded(forks: Forks) -> None:
     forks.trusts = False
     forks.module("slow", "import time\ntime.sleep(600)")
     assert "are tried beside it" in forks.refused("done.py", "slow")
@@ -105,7 +105,7 @@ def test_a_trial_that_hangs_is_ended(forks: Forks) -> None:
     until(lambda: forks.one().get("left_out") == ["slow: did not finish its imports within 0.5 s"])
 
 
-def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
+def test_refusal_is_recorded_until_removed(forks: Forks) -> None:
     """Otherwise every start would wait for the imports twice."""
     forks.module("culprit", UNSAFE["a thread"][0] + "\nprint('imported')")
     assert forks.refused("done.py", "culprit") == forks.refused("done.py", "culprit")
@@ -117,7 +117,7 @@ def test_a_refusal_is_remembered_until_forgotten(forks: Forks) -> None:
     assert forks.works("done.py", "culprit") == "done\n"
 
 
-def test_what_is_harmless_is_allowed(forks: Forks) -> None:
+def test_harmless_imports_are_allowed(forks: Forks) -> None:
     """A thread and a process that end, a closed file, a variable that is set, a missing module."""
     forks.module(
         "harmless",
@@ -129,7 +129,7 @@ def test_what_is_harmless_is_allowed(forks: Forks) -> None:
     assert forks.works("look.py", "harmless", "nonexistent_module", GOES="away") == "1 None\n"
 
 
-def test_handlers_and_atexit_functions_of_imports_are_the_ranks(forks: Forks) -> None:
+def test_handlers_and_atexit_functions_of_imports_run_in_ranks(forks: Forks) -> None:
     forks.module(
         "sets",
         "import atexit, signal\natexit.register(print, 'at exit')\n"
@@ -140,14 +140,14 @@ def test_handlers_and_atexit_functions_of_imports_are_the_ranks(forks: Forks) ->
     assert forks.works("look.py", "sets") == f"term\n['/opt/first', '{forks.folder}']\nat exit\n"
 
 
-def test_an_import_that_keeps_main_keeps_the_scripts(forks: Forks) -> None:
+def test_import_that_stores_main_gets_main_of_script(forks: Forks) -> None:
     """dill does this to pickle objects that a script defines."""
     forks.module("keeps", "import __main__\ndef ask(): return __main__.answer, __main__.__file__")
     forks.script("look.py", "import keeps\nanswer = 42\nprint(keeps.ask()[0], keeps.ask()[1] == __file__)")
     assert forks.works("look.py", "keeps") == "42 True\n"
 
 
-def test_what_imports_print_is_printed_once(forks: Forks) -> None:
+def test_output_of_imports_is_printed_once(forks: Forks) -> None:
     """Ranks must not print it again from a copied buffer."""
     forks.module("prints", "import ctypes\nprint('imported', end='')\nctypes.CDLL(None).printf(b'from C')")
     assert forks.works("done.py", "prints", PYTHONUNBUFFERED="") == "done\n"
@@ -168,13 +168,13 @@ print(int(weights.grad.sum()))
 """
 
 
-def test_an_operation_ahead_leaves_threads_and_is_refused(forks: Forks) -> None:
+def test_torch_operation_during_import_leaves_threads_and_is_refused(forks: Forks) -> None:
     forks.module("computes", COMPUTES_AHEAD.format(threads=2))
     assert "extra thread" in forks.refused("done.py", "computes")
 
 
 @pytest.mark.slow
-def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> None:
+def test_gradients_during_import_are_harmless_or_refused(forks: Forks) -> None:
     """Autograd may refuse to work in a fork; the trial shows whether it does."""
     forks.module("computes", COMPUTES_AHEAD.format(threads=1))
     forks.script("step.py", STEP)
@@ -183,7 +183,7 @@ def test_gradients_ahead_on_one_thread_are_harmless_or_refused(forks: Forks) -> 
 
 
 @pytest.mark.slow
-def test_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
+def test_imports_of_openblas_and_scikit_learn_leave_no_thread(forks: Forks) -> None:
     """OPENBLAS_NUM_THREADS is not set; the rank has as many threads as with a cold start."""
     forks.script(
         "look.py",
@@ -226,12 +226,12 @@ def test_a_rank_computes_on_a_gpu_after_the_fork(forks: Forks) -> None:
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "COVERAGE_PROCESS_START"])
-def test_some_variables_rule_out_forking(name: str) -> None:
+def test_some_variables_prevent_forking(name: str) -> None:
     assert why_not({name: "x"}) == f"{name} is set"
     assert why_not({name: ""}) == ""
 
 
-def test_another_platform_rules_out_forking() -> None:
+def test_other_platforms_prevent_forking() -> None:
     assert why_not({}, platform="darwin") == "forking is only safe on Linux"
     assert why_not({}, platform="linux") == ""
 
@@ -239,7 +239,7 @@ def test_another_platform_rules_out_forking() -> None:
 # -- packages on disk -------------------------------------------------------------------------------------------------
 
 
-def test_an_edited_package_is_imported_anew_by_a_new_process(forks: Forks) -> None:
+def test_edited_package_is_imported_by_new_process(forks: Forks) -> None:
     forks.module("package", "VALUE = 1")
     forks.script("look.py", "import package\nprint(package.VALUE)")
     assert forks.works("look.py", "package") == "1\n"
@@ -249,7 +249,7 @@ def test_an_edited_package_is_imported_anew_by_a_new_process(forks: Forks) -> No
     assert forks.one()["pid"] != before["pid"]
 
 
-def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
+def test_removed_package_is_detected(forks: Forks) -> None:
     forks.module("package", "VALUE = 1")
     forks.script("look.py", "import package")
     forks.works("look.py", "package")
@@ -258,7 +258,7 @@ def test_a_package_that_goes_is_noticed(forks: Forks) -> None:
 
 
 @pytest.mark.slow
-def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path: Path) -> None:
+def test_installation_into_environment_is_detected(forks: Forks, tmp_path: Path) -> None:
     """An upgrade replaces folders in site-packages, even if no imported file changes."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=240)
     python = tmp_path / "env" / "bin" / "python"
@@ -281,7 +281,7 @@ def test_an_installation_into_the_environment_is_noticed(forks: Forks, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["json.py", "json/__init__.py", "_json.so"])
-def test_a_file_beside_the_script_that_hides_an_import_is_noticed(forks: Forks, name: str) -> None:
+def test_file_next_to_script_that_shadows_import_is_detected(forks: Forks, name: str) -> None:
     (forks.folder / name).parent.mkdir(exist_ok=True)
     (forks.folder / name).write_text("")
     reason = forks.refused("done.py", "json")
@@ -290,14 +290,14 @@ def test_a_file_beside_the_script_that_hides_an_import_is_noticed(forks: Forks, 
     assert forks.works("done.py", "json") == "done\n", "another script is served by the same process"
 
 
-def test_a_file_in_pythonpath_that_hides_an_import_is_noticed(forks: Forks) -> None:
+def test_file_in_pythonpath_that_shadows_import_is_detected(forks: Forks) -> None:
     forks.works("done.py", "json")
     forks.module("json", "")
     assert "modules/json.py would be imported" in forks.refused("done.py", "json")
 
 
 @pytest.mark.parametrize("name", ["time.py", "os.py", "torch.txt", "data/train.py"])
-def test_a_file_that_hides_nothing_is_allowed(forks: Forks, name: str) -> None:
+def test_file_that_shadows_no_import_is_allowed(forks: Forks, name: str) -> None:
     """Built-in and frozen modules are found before any folder is searched."""
     (forks.folder / name).parent.mkdir(exist_ok=True)
     (forks.folder / name).write_text("")
@@ -307,7 +307,7 @@ def test_a_file_that_hides_nothing_is_allowed(forks: Forks, name: str) -> None:
 # -- by way of a run --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_says_in_one_line_why_it_starts_cold(warm: Harness) -> None:
+def test_run_prints_reason_of_cold_start_in_one_line(warm: Harness) -> None:
     trust(warm.home, "nonexistent_module")
     run = warm.finish("environment", nodes=2, env={"LD_PRELOAD": ""}, warm=["nonexistent_module"])
     assert [event.data["start"] for event in run.events if event.kind == "node"] == ["warm", "warm"]
@@ -318,7 +318,7 @@ def test_a_run_says_in_one_line_why_it_starts_cold(warm: Harness) -> None:
     ]
 
 
-def test_cold_by_wish_needs_no_process(tmp_path: Path) -> None:
+def test_requested_cold_start_needs_no_warm_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import json, torch")
     environ = {**os.environ, "WINDLASS_HOME": str(tmp_path / "home")}
     windlass = Path(sys.executable).with_name("windlass")

@@ -82,7 +82,7 @@ def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
     assert len(forks.pids()) == 1
 
 
-def test_one_process_serves_environments_that_differ_in_what_no_import_reads(forks: Forks) -> None:
+def test_one_process_serves_environments_that_differ_in_unread_variables(forks: Forks) -> None:
     """Four shells in turn, or runs of a sweep, use the same process. Each rank gets its own variables."""
     forks.script("look.py", "import os\nprint(os.environ.get('WANDB_NAME'), os.environ['PATH'], os.getenv('TERM'))")
     for number in range(4):
@@ -92,7 +92,7 @@ def test_one_process_serves_environments_that_differ_in_what_no_import_reads(for
     assert forks.one()["forks"] == 4
 
 
-def test_a_variable_that_an_import_or_a_native_library_reads_means_a_new_process_in_place_of_the_old(
+def test_change_of_variable_read_by_imports_replaces_process(
     forks: Forks,
 ) -> None:
     forks.module("reads", "import os\nVALUE = os.environ.get('MODE')")
@@ -104,21 +104,21 @@ def test_a_variable_that_an_import_or_a_native_library_reads_means_a_new_process
     assert len(pids) == 4
 
 
-def test_another_number_of_threads_means_another_process_beside_it(forks: Forks) -> None:
+def test_another_number_of_threads_adds_a_process(forks: Forks) -> None:
     """Windlass derives it from the number of ranks, which users change back and forth."""
     for threads in ("1", "2", "1"):
         forks.works(OMP_NUM_THREADS=threads)
     assert sorted(found["forks"] for found in forks.pool.show()) == [1, 2]
 
 
-def test_other_modules_mean_another_process(forks: Forks) -> None:
+def test_other_modules_need_another_process(forks: Forks) -> None:
     forks.works("done.py", "json")
     forks.works("done.py", "json", "csv")
     assert sorted(found["modules"] for found in forks.pool.show()) == [["json"], ["json", "csv"]]
 
 
 @pytest.mark.parametrize("changed", ["nice", "affinity", "stack", "hard limit"])
-def test_a_caller_of_another_kind_means_another_process(forks: Forks, changed: str) -> None:
+def test_caller_with_other_process_settings_needs_another_process(forks: Forks, changed: str) -> None:
     forks.works()
     words = {
         "nice": ["nice", "-n", "3"],
@@ -173,7 +173,7 @@ def test_a_node_holds_as_many_descriptors_as_it_has_ports(forks: Forks, tmp_path
         forks.text()
 
 
-def test_a_node_of_more_descriptors_than_one_message_takes_starts_cold(forks: Forks) -> None:
+def test_node_with_too_many_descriptors_for_one_message_starts_cold(forks: Forks) -> None:
     with open(os.devnull, "w") as wake:
         forks.keep = [wake.fileno()] * MAX_DESCRIPTORS  # one more than allowed, with the output
         assert forks.refused() == "the warm process could not be used (Invalid argument)"
@@ -200,7 +200,7 @@ def test_a_request_whose_descriptors_did_not_all_arrive_is_refused(forks: Forks)
 
 
 @pytest.mark.parametrize("written", ["", '{"pid": 1, "start_t', "{}"])
-def test_a_process_whose_starter_is_writing_of_it_is_not_taken_for_dead(forks: Forks, written: str) -> None:
+def test_process_with_incomplete_file_does_not_count_as_ended(forks: Forks, written: str) -> None:
     """Otherwise a command that lists the processes would remove the socket to which the starter is about to connect."""
     (forks.home / "warm").mkdir()
     files = [forks.home / "warm" / f"name.{kind}" for kind in ("json", "sock")]
@@ -219,7 +219,7 @@ def test_a_killed_process_is_followed_by_a_new_one(forks: Forks) -> None:
     assert forks.pids() != [old]
 
 
-def test_what_a_killed_process_has_forked_goes_on(warm: Harness) -> None:
+def test_forks_outlive_killed_process(warm: Harness) -> None:
     run = warm.start("sleep", "0.5", base=BEHAVIOURS.parent, warm=["json"])
     run.until(lambda run: any(rank.pid for rank in run.status.ranks))
     assert WarmPool(warm.home).stop()
@@ -237,9 +237,7 @@ def asked_for_slow(forks: Forks) -> tuple[threading.Thread, list[Any]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_is_killed_while_it_imports_is_not_held_against_its_imports(
-    forks: Forks, number: signal.Signals
-) -> None:
+def test_process_killed_during_imports_is_tried_again(forks: Forks, number: signal.Signals) -> None:
     asking, answers = asked_for_slow(forks)
     os.kill(forks.pids()[0], number)
     asking.join(100)
@@ -250,14 +248,14 @@ def test_a_process_that_is_killed_while_it_imports_is_not_held_against_its_impor
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.abort()"])
-def test_imports_that_crash_their_process_are_remembered(forks: Forks, end: str) -> None:
+def test_imports_that_crash_their_process_are_recorded(forks: Forks, end: str) -> None:
     forks.module("crash", f"import os, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n{end}")
     reason = "the warm process ended while it imported"
     assert forks.refused("done.py", "crash") == reason
     assert [(found["state"], found["why"]) for found in forks.pool.show()] == [("refused", reason)]
 
 
-def test_a_person_who_ends_it_while_it_imports_is_not_held_against_it(forks: Forks) -> None:
+def test_process_ended_by_user_during_imports_is_tried_again(forks: Forks) -> None:
     asking, answers = asked_for_slow(forks)
     assert forks.one()["state"] == "importing"
     forks.pool.stop()
@@ -266,7 +264,7 @@ def test_a_person_who_ends_it_while_it_imports_is_not_held_against_it(forks: For
     assert forks.pool.show() == []
 
 
-def test_a_stopped_process_is_waited_for_no_longer_than_bounded_and_ended(forks: Forks) -> None:
+def test_stopped_process_is_killed_after_time_limit(forks: Forks) -> None:
     forks.works()
     (old,) = forks.pids()
     os.kill(old, signal.SIGSTOP)
@@ -278,12 +276,12 @@ def test_a_stopped_process_is_waited_for_no_longer_than_bounded_and_ended(forks:
 
 
 @pytest.mark.slow
-def test_imports_that_take_longer_than_an_answer_may_are_waited_for(forks: Forks) -> None:
+def test_caller_waits_for_imports_longer_than_for_responses(forks: Forks) -> None:
     forks.module("long", f"import time\ntime.sleep({Bounds().answer_seconds + 1})")
     assert forks.works("done.py", "long") == "done\n"
 
 
-def test_imports_that_hang_are_waited_for_no_longer_than_bounded(forks: Forks) -> None:
+def test_caller_waits_for_hanging_imports_until_time_limit(forks: Forks) -> None:
     forks.bounded(import_seconds=1.0)
     forks.module("slow", SLOW)
     reason = "the warm process did not finish its imports within 1 s"
@@ -293,7 +291,7 @@ def test_imports_that_hang_are_waited_for_no_longer_than_bounded(forks: Forks) -
     assert forks.pids() == []
 
 
-def test_a_run_that_is_stopped_while_imports_last_ends_at_once(forks: Forks) -> None:
+def test_run_stopped_during_imports_ends_immediately(forks: Forks) -> None:
     forks.module("slow", SLOW)
     harness = harness_in(forks.home, "warm")
     forks.trust("slow")
@@ -372,7 +370,7 @@ def talk(listener: socket.socket, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "closed socket", "nonsense", "a list", "nothing", "half"])
-def test_a_squatted_socket_is_replaced(forks: Forks, kind: str) -> None:
+def test_socket_of_another_program_is_replaced(forks: Forks, kind: str) -> None:
     forks.works()
     listener = squat(sock(forks), kind)
     assert forks.works() == "done\n"
@@ -388,7 +386,7 @@ def test_a_socket_that_cannot_be_replaced_means_a_cold_start(forks: Forks) -> No
     path.rmdir()
 
 
-def test_an_answer_without_a_pid_is_no_fork(forks: Forks) -> None:
+def test_response_without_pid_does_not_count_as_fork(forks: Forks) -> None:
     """Whether the fork is refused or the process replaced depends on how fast the other program closes the
     connection.
     """
@@ -414,7 +412,7 @@ NONSENSE = (
 
 
 @pytest.mark.parametrize("said", NONSENSE)
-def test_a_caller_that_sends_nonsense_harms_no_other(forks: Forks, said: bytes) -> None:
+def test_invalid_request_does_not_affect_other_callers(forks: Forks, said: bytes) -> None:
     forks.works()
     (pid,) = forks.pids()
     with socket.socket(socket.AF_UNIX) as caller:
@@ -424,7 +422,7 @@ def test_a_caller_that_sends_nonsense_harms_no_other(forks: Forks, said: bytes) 
     assert forks.pids() == [pid]
 
 
-def test_folder_and_sockets_are_the_users_alone(forks: Forks) -> None:
+def test_folder_and_sockets_are_private_to_user(forks: Forks) -> None:
     old = os.umask(0)
     try:
         forks.works()
@@ -435,7 +433,7 @@ def test_folder_and_sockets_are_the_users_alone(forks: Forks) -> None:
     assert stat.S_IMODE((forks.home / "warm").stat().st_mode) == 0o700
 
 
-def test_a_folder_that_is_open_to_others_is_closed(forks: Forks) -> None:
+def test_folder_accessible_to_others_is_made_private(forks: Forks) -> None:
     (forks.home / "warm").mkdir(mode=0o777)
     (forks.home / "warm").chmod(0o777)
     assert forks.works() == "done\n"
@@ -461,7 +459,7 @@ def as_another_user(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @as_root
-def test_another_user_is_not_answered(forks: Forks) -> None:
+def test_requests_of_another_user_are_refused(forks: Forks) -> None:
     """This holds even if the permissions of the folder were changed."""
     forks.works()
     path = forks.home / "warm"
@@ -526,7 +524,7 @@ def test_a_process_above_its_memory_ends(forks: Forks) -> None:
     assert forks.works("done.py", "json") == "done\n"
 
 
-def test_the_process_used_longest_ago_makes_room(forks: Forks) -> None:
+def test_least_recently_used_process_is_ended_for_new_one(forks: Forks) -> None:
     assert Bounds().processes == 3
     for number in ("1", "2", "3"):
         forks.works(OMP_NUM_THREADS=number)
@@ -540,7 +538,7 @@ def test_the_process_used_longest_ago_makes_room(forks: Forks) -> None:
     until(lambda: sum(lives(pid) for pid in first) == 2)
 
 
-def test_all_together_hold_no_more_than_their_share_of_memory(forks: Forks) -> None:
+def test_all_processes_together_stay_within_memory_limit(forks: Forks) -> None:
     forks.module("large", "room = bytearray(100 << 20)")
     forks.bounded(resident_bytes=200 << 20)
     for threads in ("1", "2"):
@@ -633,7 +631,7 @@ def windlass(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environ)
 
 
-def test_the_command_lists_and_ends_them(forks: Forks) -> None:
+def test_warm_command_lists_and_ends_processes(forks: Forks) -> None:
     assert "No warm process" in windlass(forks.home, "warm", "ls").stderr
     assert json.loads(windlass(forks.home, "warm", "ls", "-o", "json").stdout) == []
     forks.works()
@@ -649,7 +647,7 @@ def test_the_command_lists_and_ends_them(forks: Forks) -> None:
     assert windlass(forks.home, "warm", "stop").stdout == "nothing to stop\n"
 
 
-def test_a_line_after_a_run_says_what_is_kept(forks: Forks) -> None:
+def test_line_after_run_reports_warm_processes(forks: Forks) -> None:
     forks.trust("json")
     words = ("run", str(forks.folder / "done.py"), "--set", 'warm=["json"]')
     done = windlass(forks.home, *words)
@@ -659,7 +657,7 @@ def test_a_line_after_a_run_says_what_is_kept(forks: Forks) -> None:
     assert "kept" not in windlass(forks.home, *words, "--cold").stderr
 
 
-def test_a_switch_turns_all_off(forks: Forks) -> None:
+def test_warm_off_ends_all_processes(forks: Forks) -> None:
     forks.works()
     assert windlass(forks.home, "warm", "off").stdout == "warm starts are off: all ranks start cold\n"
     assert forks.pids() == []

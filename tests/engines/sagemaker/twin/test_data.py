@@ -51,7 +51,7 @@ def test_a_channel_without_data_fails_the_job_before_a_container_starts(home: Pa
     assert twin.log_streams("empty") == []
 
 
-def test_checkpoints_are_there_at_the_start_and_uploaded_while_the_container_runs(twin: Twin, home: Path) -> None:
+def test_checkpoints_are_fetched_at_start_and_uploaded_while_container_runs(twin: Twin, home: Path) -> None:
     uri = write(home / "saved", "step-1")
     script = (
         f"cd {ML}/ck; ls; echo two > step-2; while [ ! -e {home}/go ]; do sleep 0.05; done; echo 3 > step-2; rm step-1"
@@ -64,7 +64,7 @@ def test_checkpoints_are_there_at_the_start_and_uploaded_while_the_container_run
     assert {one.name: one.read_text() for one in (home / "saved").iterdir()} == {"step-1": "step-1", "step-2": "3\n"}
 
 
-def test_an_interrupted_job_on_spot_capacity_starts_again_from_its_checkpoints(twin: Twin, home: Path) -> None:
+def test_interrupted_spot_job_restarts_from_checkpoints(twin: Twin, home: Path) -> None:
     script = f"""trap 'echo saved > {ML}/checkpoints/step; exit 0' TERM
                  if [ -e {ML}/checkpoints/step ]; then ls {ML}/model; echo resumed; exit 0; fi
                  touch {ML}/model/of-the-first-start; echo up; while :; do sleep 0.05; done"""
@@ -98,7 +98,7 @@ def test_an_interrupted_job_on_spot_capacity_starts_again_from_its_checkpoints(t
     assert [[text for _, text in twin.read_log(one).lines] for one in (first, second)] == [["up"], ["resumed"]]
 
 
-def test_models_of_all_hosts_are_one_and_nothing_outside_gets_in(twin: Twin, home: Path) -> None:
+def test_models_of_all_hosts_are_merged_without_files_from_outside(twin: Twin, home: Path) -> None:
     (home / "secret").mkdir()
     (home / "secret/key").write_text("secret")
     config = f"{ML}/input/config/resourceconfig.json"

@@ -21,7 +21,7 @@ def isolation(home: Path, name: str) -> str:
     return str(ended(twin, name)["WindlassHosts"]["isolation"])
 
 
-def test_what_was_seen_is_kept_for_this_boot_and_this_place(home: Path) -> None:
+def test_isolation_result_is_stored_for_this_boot_and_container(home: Path) -> None:
     assert isolation(home, "first") == "namespaces"
     known = home / FOLDER / ALLOWED
     seen, inode = known.read_text(), known.stat().st_ino

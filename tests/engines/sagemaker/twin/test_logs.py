@@ -21,7 +21,7 @@ def writer(path: Path, *seconds: float) -> LogWriter:
     return LogWriter(path, lambda: next(times))
 
 
-def test_lines_that_come_in_pieces_are_whole(tmp_path: Path) -> None:
+def test_lines_written_in_pieces_are_joined(tmp_path: Path) -> None:
     log = writer(tmp_path / "log")
     for piece in (b"on", b"e\ntwo\n\nth", b"ree"):
         log.feed(piece)
@@ -38,7 +38,7 @@ def test_time_stamps_never_go_backwards(tmp_path: Path) -> None:
     assert list(read_page(tmp_path / "log", 5001, None).lines) == [(7000, "c")]
 
 
-def test_a_long_line_is_cut_between_characters_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+def test_long_line_is_split_between_characters_without_loss(tmp_path: Path) -> None:
     line = "a" + "€" * MAX_LINE_BYTES  # characters of three bytes, so that no limit falls between characters
     log = writer(tmp_path / "log")
     log.feed(line.encode()[: MAX_LINE_BYTES + 1])
@@ -51,13 +51,13 @@ def test_a_long_line_is_cut_between_characters_and_nothing_of_it_is_lost(tmp_pat
     assert max(len(one.encode()) for one in found) <= MAX_LINE_BYTES
 
 
-def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     log = writer(tmp_path / "log")
     log.feed(b"a\xff\x00\r50%\n")
     assert texts(tmp_path / "log") == ["a\ufffd\x00\r50%"]
 
 
-def test_a_token_goes_on_where_a_page_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_continues_after_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "PAGE_BYTES", 40)
     log = writer(tmp_path / "log")
     log.feed(b"".join(b"line %d\n" % number for number in range(10)))
@@ -81,7 +81,7 @@ def test_a_line_whose_writer_was_killed_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "-1", "x", "1", "99999", "1e3", "٣"])
-def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
+def test_invalid_token_is_refused(tmp_path: Path, token: str) -> None:
     writer(tmp_path / "log").feed(b"whole\n")
     with pytest.raises(Refused, match="no token"):
         read_page(tmp_path / "log", 0, token)

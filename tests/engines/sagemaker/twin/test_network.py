@@ -57,7 +57,7 @@ def test_the_network_of_a_killed_manager_is_removed(home: Path) -> None:
     assert networks(home) == []
 
 
-def test_isolation_that_cannot_be_is_refused(home: Path) -> None:
+def test_unavailable_network_isolation_is_refused(home: Path) -> None:
     twin = Twin(home, os.environ, isolation="folders")
     with pytest.raises(Refused, match="need root and iproute2"):
         twin.create(request(home, "net", "true", EnableNetworkIsolation=True))

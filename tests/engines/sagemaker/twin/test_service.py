@@ -48,7 +48,7 @@ def test_a_job_runs_to_its_end_and_its_model_is_uploaded(twin: Twin, home: Path)
     assert found["CreationTime"] <= found["TrainingStartTime"] <= found["TrainingEndTime"]
 
 
-def test_a_container_that_fails_is_the_reason_of_the_job(home: Path) -> None:
+def test_failing_container_is_failure_reason_of_job(home: Path) -> None:
     twin = Twin(home, os.environ)
     script = f'printf "%02000d" 7 > {ML}/output/failure; echo d > {ML}/output/data/log; exit 3'
     twin.create(request(home, "fails", script))
@@ -59,7 +59,7 @@ def test_a_container_that_fails_is_the_reason_of_the_job(home: Path) -> None:
     assert members(home / "store/fails/output/output.tar.gz") == {"log": "d\n"}
 
 
-def test_an_entry_point_that_is_not_there_fails_as_in_a_shell(home: Path) -> None:
+def test_missing_entry_point_fails_as_in_shell(home: Path) -> None:
     twin = Twin(home, os.environ)
     body = request(home, "absent", "")
     body["AlgorithmSpecification"]["ContainerEntrypoint"] = ["no-such-program"]
@@ -106,7 +106,7 @@ def test_a_container_that_ignores_sigterm_is_killed(home: Path) -> None:
     assert ended(twin, "deaf")["TrainingJobStatus"] == "Stopped"
 
 
-def test_the_first_process_is_that_of_the_process_table_and_gets_no_default_signals(home: Path) -> None:
+def test_first_process_of_container_has_pid_1_and_ignores_default_signals(home: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
     twin = Twin(home, os.environ, grace_seconds=0.1)
@@ -121,7 +121,7 @@ def test_the_first_process_is_that_of_the_process_table_and_gets_no_default_sign
     assert found["WindlassHosts"]["isolation"] == "namespaces"
 
 
-def test_a_killed_manager_takes_its_hosts_with_it_and_fails_the_job(twin: Twin, home: Path) -> None:
+def test_killing_manager_ends_hosts_and_fails_job(twin: Twin, home: Path) -> None:
     script = '(setsid bash -c "while :; do sleep 0.05; done" & echo left); echo up; while :; do sleep 0.1; done'
     twin.create(request(home, "orphan", script))
     says(twin, "orphan", "up")
@@ -143,7 +143,7 @@ def _of(path: Path) -> bytes:
         return b""
 
 
-def test_a_folder_that_is_called_opt_ml_is_not_that_of_a_host() -> None:
+def test_other_folder_named_opt_ml_is_not_a_host() -> None:
     folder = "/root/.windlass/sagemaker/jobs/digits-1/starts/1/algo-1/opt/ml"
     assert _is_at(folder, folder)
     assert _is_at("/jobs/digits-1/starts/1/algo-1/opt/ml", folder), "its file system begins below /"
@@ -151,7 +151,7 @@ def test_a_folder_that_is_called_opt_ml_is_not_that_of_a_host() -> None:
     assert not _is_at("/ml", folder)
 
 
-def test_several_may_request_a_stop_at_once(tmp_path: Path) -> None:
+def test_stop_may_be_requested_concurrently(tmp_path: Path) -> None:
     job = JobFolder(tmp_path)
     with ThreadPoolExecutor(8) as pool:
         done = [pool.submit(job.mark, STOP) for _ in range(200)]
@@ -178,7 +178,7 @@ def test_a_name_exists_once_until_its_job_is_deleted(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "../once", "a/b", ".new-x", "a" * 64])
-def test_names_that_lead_elsewhere_name_no_job(home: Path, name: str) -> None:
+def test_names_that_are_paths_are_refused(home: Path, name: str) -> None:
     twin = Twin(home, {}, isolation="folders")
     for call in (twin.describe, twin.stop, twin.delete, twin.log_streams):
         with pytest.raises(Refused, match="no training job"):
@@ -202,7 +202,7 @@ def test_a_container_has_a_clean_environment(home: Path, isolation: str) -> None
 
 
 @pytest.mark.slow
-def test_runtime_that_is_exceeded_stops_the_job(home: Path) -> None:
+def test_exceeded_runtime_stops_job(home: Path) -> None:
     twin = Twin(home, os.environ, grace_seconds=60, isolation="folders")
     twin.create(request(home, "long", WAITS, StoppingCondition={"MaxRuntimeInSeconds": 1}))
     found = ended(twin, "long")
@@ -210,7 +210,7 @@ def test_runtime_that_is_exceeded_stops_the_job(home: Path) -> None:
     assert found["TrainingTimeInSeconds"] >= 1
 
 
-def test_the_request_is_kept_from_other_users(home: Path) -> None:
+def test_request_is_unreadable_for_other_users(home: Path) -> None:
     twin = Twin(home, os.environ, isolation="folders")
     twin.create(request(home, "private", "true", Environment={"TOKEN": "secret"}))
     ended(twin, "private")

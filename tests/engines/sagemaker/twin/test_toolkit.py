@@ -124,7 +124,7 @@ def test_a_script_finds_its_hyperparameters_data_and_hosts(ran: Ran, way: str, h
 
 @pytest.mark.parametrize("way", [TOOLKIT, DRIVERS])
 @each_size
-def test_our_worker_sets_the_same_variables(ran: Ran, way: str, hosts: int) -> None:
+def test_worker_of_windlass_sets_same_variables(ran: Ran, way: str, hosts: int) -> None:
     for host in range(hosts):
         theirs = ran(way, hosts)[host * PROCS[way]]["variables"]
         ours = ran(WORKER, hosts)[host * PROCS[WORKER]]["variables"]

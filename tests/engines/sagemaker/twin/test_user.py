@@ -26,7 +26,7 @@ def has_user_namespaces() -> bool:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 @pytest.mark.skipif(not has_user_namespaces(), reason="this machine allows users no namespaces")
-def test_a_user_sees_the_hosts_own_folder_at_opt_ml() -> None:
+def test_non_root_host_sees_its_folder_at_opt_ml() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "opt/ml").mkdir(parents=True)

@@ -26,7 +26,7 @@ SCRIPT = textwrap.dedent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("fields", "start"), [({}, "warm"), ({"start": "cold"}, "cold")])
-def test_ranks_are_forked_from_a_process_that_has_done_their_imports(
+def test_ranks_are_forked_from_process_with_finished_imports(
     tmp_path: Path, fields: dict[str, Any], start: str
 ) -> None:
     (tmp_path / "code").mkdir()
