@@ -31,7 +31,7 @@ def test_a_function_is_called_with_its_arguments(folder: Path) -> None:
     assert written(folder) == {"attempt": 2, "value": "a/b"}
 
 
-def test_scalars_of_numpy_and_paths_are_written_as_what_they_hold(folder: Path) -> None:
+def test_numpy_scalars_and_paths_are_written_as_plain_values(folder: Path) -> None:
     write(
         {"loss": numpy.float32(0.5), "steps": numpy.int64(3), "one": numpy.array(2), "path": Path("/a")},
         "a:f",
@@ -40,7 +40,7 @@ def test_scalars_of_numpy_and_paths_are_written_as_what_they_hold(folder: Path) 
     assert written(folder)["value"] == {"loss": 0.5, "steps": 3, "one": 2, "path": "/a"}
 
 
-def test_a_result_that_json_does_not_hold_is_no_failure_of_the_rank(
+def test_result_that_json_cannot_encode_does_not_fail_the_rank(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write([numpy.zeros(3)], "a:f", os.environ)
@@ -48,7 +48,7 @@ def test_a_result_that_json_does_not_hold_is_no_failure_of_the_rank(
     assert "a:f returned what JSON does not hold" in capsys.readouterr().err
 
 
-def test_a_call_that_has_run_nothing_fails_the_rank(folder: Path) -> None:
+def test_coroutine_or_generator_result_fails_the_rank(folder: Path) -> None:
     with pytest.raises(TypeError, match="builtins:iter returned a list_iterator, and nothing of it has run"):
         main(["builtins:iter", '{"args": [[1]], "kwargs": {}}'])
     assert not (folder / FOLDER).exists()

@@ -79,7 +79,7 @@ def under_windlass(
 
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
-def test_kills_under_windlass_leave_no_trace_in_the_weights(
+def test_kills_under_windlass_do_not_change_the_weights(
     seed: int, loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     kills = kills_of(seed)
@@ -94,7 +94,7 @@ def test_kills_under_windlass_leave_no_trace_in_the_weights(
 
 
 @pytest.mark.parametrize("loader", ["sampler", "stateful"])
-def test_a_checkpoint_of_an_epochs_last_step_goes_on_with_the_next_epoch(
+def test_checkpoint_of_the_last_step_of_an_epoch_continues_with_the_next_epoch(
     loader: str, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     expected = undisturbed(loader)
@@ -114,7 +114,7 @@ def test_three_ranks_sum_their_gradients_in_the_same_order_after_a_kill(
 
 
 @pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_so_they_do_after_the_very_first_steps(
+def test_three_ranks_sum_gradients_equally_after_a_kill_in_the_first_steps(
     every: int, machine: Machine, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     expected = undisturbed("sampler", 3)
@@ -147,9 +147,7 @@ def by_torchrun(folder: Path, *words: str) -> tuple[int | None, str]:
 
 @pytest.mark.timeout(5 * HANG_SECONDS)
 @pytest.mark.parametrize("loader", ["sampler", pytest.param("stateful", marks=pytest.mark.nightly)])
-def test_kills_under_torchrun_leave_no_trace_in_the_weights(
-    loader: str, undisturbed: Undisturbed, tmp_path: Path
-) -> None:
+def test_kills_under_torchrun_do_not_change_the_weights(loader: str, undisturbed: Undisturbed, tmp_path: Path) -> None:
     kills = kills_of(4)
     for _ in range(3):  # if torchrun hangs, start it again, as a user would
         code, said = by_torchrun(tmp_path, "--loader", loader, "--kill", *kills)
@@ -162,7 +160,7 @@ def test_kills_under_torchrun_leave_no_trace_in_the_weights(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
-def test_kills_of_ranks_on_a_gpu_leave_no_trace_in_the_weights(machine: Machine, tmp_path: Path) -> None:
+def test_kills_of_ranks_on_a_gpu_do_not_change_the_weights(machine: Machine, tmp_path: Path) -> None:
     """Two ranks on one GPU, with gloo. Dropout uses random numbers of the GPU."""
     (tmp_path / "undisturbed").mkdir()
     expected = under_windlass(machine, tmp_path / "undisturbed", "sampler", [], 1, 2, "--device", "cuda")

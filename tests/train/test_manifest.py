@@ -35,7 +35,7 @@ def manifest(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("bits", [1, pytest.param(8, marks=pytest.mark.slow)])
-def test_every_flipped_bit_of_a_manifest_is_noticed(manifest: Path, bits: int) -> None:
+def test_every_flipped_bit_of_a_manifest_is_detected(manifest: Path, bits: int) -> None:
     """Flips one bit of each byte, or every bit in the long version of the test."""
     content = manifest.read_bytes()
     for place in range(len(content)):
@@ -47,7 +47,7 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(manifest: Path, bits: int) -
             assert not found.complete, f"bit {bit} of byte {place}: {spoilt!r}"
 
 
-def test_every_cut_of_a_manifest_is_noticed(manifest: Path) -> None:
+def test_every_truncation_of_a_manifest_is_detected(manifest: Path) -> None:
     content = manifest.read_bytes()
     for length in range(len(content)):
         manifest.write_bytes(content[:length])

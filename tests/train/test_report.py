@@ -71,7 +71,7 @@ def run_script(code: str, *, path: Path = PACKAGE.parent, **environ: str) -> sub
 # ---------------------------------------------------------------- what is written, and when
 
 
-def test_where_a_checkpoint_counts_the_steps_the_number_of_a_batch_is_none(bench: Bench) -> None:
+def test_step_counted_by_a_checkpoint_replaces_a_batch_number(bench: Bench) -> None:
     bench.reporter.count(60)
     counts = bench.report(14, total=16, epoch=3, loss=0.5)
     bench.reporter.count(61)
@@ -87,12 +87,12 @@ def test_where_a_checkpoint_counts_the_steps_the_number_of_a_batch_is_none(bench
         assert {name: line[name] for name in ("step", "total") if name in line} == known
 
 
-def test_the_first_report_is_written_with_all_it_was_given(bench: Bench) -> None:
+def test_first_report_is_written_with_all_arguments(bench: Bench) -> None:
     given = {"total": 500, "epoch": 0, "loss": 0.5, "phase": "training", "message": "off"}
     assert bench.report(1, lr=0.1, **given) == [{"step": 1, **given, "metrics": {"lr": 0.1}}]
 
 
-def test_ten_lines_a_second_are_written_and_no_more(bench: Bench) -> None:
+def test_at_most_ten_lines_per_second_are_written(bench: Bench) -> None:
     num_lines = 0
     for step in range(1000):
         num_lines += len(bench.report(step))
@@ -109,7 +109,7 @@ def test_a_loss_is_converted_only_for_the_lines_that_are_written(bench: Bench) -
     assert sum(loss.num_waits for loss in losses) == num_lines
 
 
-def test_the_last_finite_loss_is_written_with_the_first_one_that_is_not(bench: Bench) -> None:
+def test_last_finite_loss_is_written_before_the_first_nan(bench: Bench) -> None:
     bench.report(1, loss=2.5)
     assert [bench.report(step, loss=step / 100) for step in range(2, 61)] == [[]] * 59
     assert bench.report(61, loss=float("nan")) == [{"step": 60, "loss": 0.6}, {"step": 61, "loss": "nan"}]
@@ -120,13 +120,13 @@ def test_the_last_finite_loss_is_written_with_the_first_one_that_is_not(bench: B
     assert bench.report(2000, loss=0.5) == bench.report(2001, loss=float("inf")) == []
 
 
-def test_the_last_step_is_written_whatever_the_time(bench: Bench) -> None:
+def test_final_step_is_always_written(bench: Bench) -> None:
     bench.report(498, total=500)
     assert bench.report(499, total=500) == []
     assert [line["step"] for line in bench.report(500, total=500)] == [500]
 
 
-def test_a_line_without_a_step_tells_the_newest_that_a_checkpoint_has_counted(bench: Bench) -> None:
+def test_line_without_a_step_has_the_step_counted_by_a_checkpoint(bench: Bench) -> None:
     bench.report(loss=0.9)
     for step in range(1, 4):
         assert bench.report(step) == []
@@ -136,7 +136,7 @@ def test_a_line_without_a_step_tells_the_newest_that_a_checkpoint_has_counted(be
     assert bench.report(loss=0.4) == [{"loss": 0.4}]
 
 
-def test_a_new_phase_is_written_at_once_and_the_same_again_is_not(bench: Bench) -> None:
+def test_new_phase_is_written_at_once_and_repeated_phase_is_not(bench: Bench) -> None:
     bench.report(1, phase="training")
     assert bench.report(2, phase="training") == []
     assert bench.report(3, phase="validating") == [{"step": 3, "phase": "validating"}]
@@ -163,7 +163,7 @@ def test_samples_are_added_up_between_lines(bench: Bench) -> None:
     assert line == {"step": 10, "rate": 10.0, "samples_per_second": 640.0}
 
 
-def test_a_speed_over_no_time_is_not_told(bench: Bench) -> None:
+def test_speed_over_a_very_short_time_is_not_reported(bench: Bench) -> None:
     bench.report(1, samples=64)
     bench.now += 0.001
     assert bench.report(2, samples=64, phase="validating") == [{"step": 2, "phase": "validating"}]
@@ -171,13 +171,13 @@ def test_a_speed_over_no_time_is_not_told(bench: Bench) -> None:
     assert bench.report(3, samples=64)[0]["samples_per_second"] == 128.0
 
 
-def test_steps_that_begin_anew_have_no_rate(bench: Bench) -> None:
+def test_steps_that_restart_have_no_rate(bench: Bench) -> None:
     bench.report(90)
     bench.now += 1
     assert bench.report(1) == [{"step": 1}]
 
 
-def test_nothing_to_say_writes_nothing(bench: Bench) -> None:
+def test_empty_report_writes_nothing(bench: Bench) -> None:
     assert bench.report() == []
 
 
@@ -227,15 +227,13 @@ def test_a_step_may_be_an_integer_of_numpy_or_torch(bench: Bench) -> None:
         ({"lr": {}}, "report.lr=.... takes a number"),
     ],
 )
-def test_an_argument_of_a_wrong_type_is_refused_in_every_call(
-    bench: Bench, arguments: dict[str, Any], message: str
-) -> None:
+def test_argument_of_wrong_type_is_refused_in_every_call(bench: Bench, arguments: dict[str, Any], message: str) -> None:
     bench.report(1)
     with pytest.raises(TypeError, match=message):
         bench.report(**arguments)
 
 
-def test_a_loss_that_cannot_be_had_leaves_the_rest(bench: Bench) -> None:
+def test_unconvertible_loss_leaves_the_other_fields(bench: Bench) -> None:
     class Broken(Loss):
         def item(self) -> float:
             raise RuntimeError("CUDA error: device-side assert triggered")
@@ -258,19 +256,19 @@ def test_a_line_always_fits_into_one_write() -> None:
     assert len(json.loads(as_line({"step": 1}, metrics)[11:])["metrics"]) > 100
 
 
-def test_the_recogniser_reads_what_is_written() -> None:
+def test_recogniser_reads_written_lines() -> None:
     fields = {"step": 1, "total": 2, "epoch": 0.5, "loss": "nan", "rate": 1.0, "samples_per_second": 2.0, "phase": "x"}
     assert Recogniser().feed(as_line(fields, {"lr": 0.1})) == {**fields, "metrics": {"lr": 0.1}}
 
 
-def test_the_recogniser_reads_the_line_for_a_person_too() -> None:
+def test_recogniser_reads_lines_for_the_user() -> None:
     fields = {"step": 40, "total": 500, "epoch": 3, "loss": 0.1234, "samples_per_second": 1234.4}
     assert as_text(fields, {}) == "step 40/500  epoch 3  loss 0.1234  1,234 samples/s"
     found = Recogniser().feed(as_text(fields, {}).encode() + b"\n")
     assert found == {**fields, "samples_per_second": 1234.0}
 
 
-def test_a_line_for_a_person_says_all_it_has() -> None:
+def test_line_for_the_user_has_all_fields() -> None:
     fields = {"phase": "training", "step": 4, "loss": "nan", "rate": 2.5, "message": "hm"}
     assert as_text(fields, {"lr": 0.001}) == "training  step 4  loss nan  lr 0.001  2.5 steps/s  hm"
 
@@ -280,7 +278,7 @@ def test_a_line_for_a_person_says_all_it_has() -> None:
 REPORT_ONCE = "from windlass.train import report\nreport(1, total=2, loss=0.5)\n"
 
 
-def test_elsewhere_only_rank_0_prints() -> None:
+def test_only_rank_0_prints_without_windlass() -> None:
     assert run_script(REPORT_ONCE).stdout == "step 1/2  loss 0.5\n"
     assert run_script(REPORT_ONCE, RANK="0").stdout == "step 1/2  loss 0.5\n"
     assert run_script(REPORT_ONCE, RANK="1").stdout == ""
@@ -292,13 +290,13 @@ def test_under_windlass_every_rank_writes() -> None:
     assert done.stdout == '::windlass {"step": 1, "total": 2, "loss": 0.5}\n'
 
 
-def test_what_was_printed_before_comes_before() -> None:
+def test_buffered_output_is_written_before_the_line() -> None:
     code = "print('before')\n" + REPORT_ONCE + "print('after')"
     lines = run_script(code, WINDLASS_RUN_ID="digits-1").stdout.splitlines()
     assert [line[:6] for line in lines] == ["before", "::wind", "after"]
 
 
-def test_lines_for_windlass_pass_by_a_redirected_sys_stdout() -> None:
+def test_lines_for_windlass_bypass_a_redirected_sys_stdout() -> None:
     code = "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n    "
     code += "from windlass.train import report; report(1)"
     assert run_script(code, WINDLASS_RUN_ID="digits-1").stdout == '::windlass {"step": 1}\n'
@@ -309,7 +307,7 @@ def test_lines_for_windlass_pass_by_a_redirected_sys_stdout() -> None:
     "closing",
     ["sys.stdout.close()", "os.close(1)", "sys.stdout = None", "sys.stdout = sys.__stdout__ = None", "del sys.stdout"],
 )
-def test_a_closed_stdout_ends_no_training(closing: str, run_id: str, tmp_path: Path) -> None:
+def test_closed_stdout_raises_nothing(closing: str, run_id: str, tmp_path: Path) -> None:
     target = tmp_path / "checkpoint"
     code = (
         "import os\nfrom windlass.train import report\n"
@@ -322,7 +320,7 @@ def test_a_closed_stdout_ends_no_training(closing: str, run_id: str, tmp_path: P
         assert target.read_bytes() == b""  # the file reuses the descriptor number of stdout
 
 
-def test_a_reader_that_has_gone_ends_no_training() -> None:
+def test_broken_pipe_raises_nothing() -> None:
     code = "import os\nr, w = os.pipe(); os.dup2(w, 1); os.close(r)\n" + REPORT_ONCE + "os._exit(7)"
     assert run_script(code, WINDLASS_RUN_ID="digits-1").returncode == 7
 
@@ -336,7 +334,7 @@ def test_a_forked_child_reports_even_when_its_parent_was_reporting() -> None:
     assert run_script(code, WINDLASS_RUN_ID="digits-1").stdout == '::windlass {"step": 1}\n'
 
 
-def test_it_works_where_only_it_and_the_worker_have_travelled(tmp_path: Path) -> None:
+def test_report_works_if_only_report_and_worker_are_copied(tmp_path: Path) -> None:
     home = tmp_path / "windlass"
     home.mkdir()
     shutil.copy(PACKAGE / "__init__.py", home)
@@ -367,7 +365,7 @@ if sys.argv[1] == "fork":
 
 
 @pytest.mark.parametrize("how", ["end", "raise", "fork"])
-def test_the_last_step_is_told_when_the_script_ends(how: str) -> None:
+def test_last_step_is_reported_when_the_script_ends(how: str) -> None:
     environ = {**os.environ, "WINDLASS_RUN_ID": "run-1"}
     done = subprocess.run([sys.executable, "-c", LEAVES, how], env=environ, capture_output=True, text=True, check=False)
     steps = [json.loads(line.removeprefix("::windlass "))["step"] for line in done.stdout.splitlines()]

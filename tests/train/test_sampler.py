@@ -59,7 +59,7 @@ def train(world: list[BatchSampler], most_steps: int | None = None) -> list[list
     moves=st.lists(st.tuples(WORLDS, st.integers(0, 12)), max_size=5),
     last=WORLDS,
 )
-def test_an_epoch_has_each_sample_once_whatever_the_world_becomes(
+def test_epoch_has_each_sample_once_in_changing_world_sizes(
     num_samples: int,
     batch: int,
     fixed_global: bool,
@@ -95,7 +95,7 @@ def test_an_epoch_has_each_sample_once_whatever_the_world_becomes(
 
 
 @given(num_samples=st.integers(1, 300), batch=st.integers(1, 40), size=WORLDS, more=WORLDS, after=st.integers(1, 9))
-def test_drop_last_gives_whole_steps_only_and_no_sample_twice(
+def test_drop_last_yields_full_steps_without_repeated_samples(
     num_samples: int, batch: int, size: int, more: int, after: int
 ) -> None:
     world = world_of(size, num_samples, batch_size=batch, drop_last=True)
@@ -112,7 +112,7 @@ def test_drop_last_gives_whole_steps_only_and_no_sample_twice(
 
 
 @given(num_samples=st.integers(1, 200), sizes=st.tuples(WORLDS, WORLDS), batch=st.integers(7, 30))
-def test_a_fixed_global_batch_is_made_of_the_same_samples_in_every_world(
+def test_fixed_global_batch_has_the_same_samples_in_every_world_size(
     num_samples: int, sizes: tuple[int, int], batch: int
 ) -> None:
     one, other = (train(world_of(size, num_samples, global_batch_size=batch)) for size in sizes)
@@ -122,9 +122,7 @@ def test_a_fixed_global_batch_is_made_of_the_same_samples_in_every_world(
 
 
 @given(num_samples=st.integers(1, 2000), key=st.text(max_size=5), start=st.integers(0, 2000), count=st.integers(0, 50))
-def test_a_permutation_has_each_number_once_and_is_read_at_any_place(
-    num_samples: int, key: str, start: int, count: int
-) -> None:
+def test_permutation_has_each_number_once_and_random_access(num_samples: int, key: str, start: int, count: int) -> None:
     whole = Permutation(num_samples, key)[:]
     assert sorted(whole) == list(range(num_samples))
     assert Permutation(num_samples, key)[start : start + count] == whole[start : start + count]
@@ -136,7 +134,7 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_version() -> None:
     assert Permutation(100_000_000, "7/3")[99_999_990:] == ORDER_OF_MANY
 
 
-def test_orders_of_a_few_samples_come_equally_often() -> None:
+def test_orders_of_a_few_samples_are_equally_frequent() -> None:
     num_orders, counts = 6000, Counter[tuple[int, ...]]()
     for epoch in range(num_orders):
         counts[tuple(Permutation(4, f"0/{epoch}")[:])] += 1
@@ -146,7 +144,7 @@ def test_orders_of_a_few_samples_come_equally_often() -> None:
     assert chi_squared < 49.7  # 23 degrees of freedom: one in a thousand fair orders exceeds this
 
 
-def test_epochs_have_orders_of_their_own_and_a_seed_repeats_them() -> None:
+def test_each_epoch_has_a_different_order_reproduced_by_the_seed() -> None:
     def orders(seed: int) -> list[list[list[int]]]:
         sampler = BatchSampler(50, 10, seed=seed)
         found = []
@@ -165,7 +163,7 @@ def loader_of(sampler: BatchSampler, **settings: Any) -> DataLoader[Any]:
     return DataLoader(dataset, batch_sampler=sampler, **settings)
 
 
-def test_what_a_loader_fetched_ahead_is_not_consumed() -> None:
+def test_prefetched_samples_are_not_consumed() -> None:
     sampler = BatchSampler(100, 5)
     batches = iter(loader_of(sampler, num_workers=2, prefetch_factor=4))
     first = [next(batches).tolist() for _ in range(3)]
@@ -180,7 +178,7 @@ def test_what_a_loader_fetched_ahead_is_not_consumed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
-def test_two_that_remember_the_position_are_refused() -> None:
+def test_two_objects_with_a_position_are_refused() -> None:
     sampler = BatchSampler(100, 5)
     loader = StatefulDataLoader(list(range(100)), batch_sampler=sampler)
     with pytest.raises(TypeError, match="remembers the position too"):
@@ -189,7 +187,7 @@ def test_two_that_remember_the_position_are_refused() -> None:
 
 
 @pytest.mark.parametrize("is_part", [True, False])
-def test_a_sampler_that_is_no_part_of_the_checkpoint_is_warned_of(tmp_path: Path, is_part: bool) -> None:
+def test_sampler_missing_in_the_checkpoint_causes_a_warning(tmp_path: Path, is_part: bool) -> None:
     sampler = BatchSampler(10, 5)
     parts: dict[str, Any] = {"sampler": sampler} if is_part else {}
     saved = Checkpoint(folder=tmp_path, **parts)
@@ -200,7 +198,7 @@ def test_a_sampler_that_is_no_part_of_the_checkpoint_is_warned_of(tmp_path: Path
     assert ["is no part of the Checkpoint" in str(one.message) for one in caught] == [True] * (not is_part)
 
 
-def test_an_epoch_that_is_over_is_not_silently_empty() -> None:
+def test_iterating_a_finished_epoch_raises_an_error() -> None:
     sampler = BatchSampler(10, 5)
     for _ in sampler:
         sampler.advance()
@@ -212,7 +210,7 @@ def test_an_epoch_that_is_over_is_not_silently_empty() -> None:
     assert len(list(sampler)) == 2
 
 
-def test_a_run_saved_after_an_epochs_last_step_takes_it_up_with_nothing_left() -> None:
+def test_run_saved_after_the_last_step_of_an_epoch_resumes_with_no_batches() -> None:
     sampler = BatchSampler(10, 5)
     for _ in sampler:
         sampler.advance()
@@ -252,7 +250,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], says: str) ->
         BatchSampler(**{"num_samples": 10, **settings})
 
 
-def test_the_global_batch_follows_the_world_only_where_the_ranks_batch_is_fixed() -> None:
+def test_global_batch_follows_the_world_size_only_with_batch_size() -> None:
     assert BatchSampler(100, 8, rank=0, world_size=3).global_batch == 24
     assert BatchSampler(100, global_batch_size=8, rank=0, world_size=3).global_batch == 8
 

@@ -66,7 +66,7 @@ def test_new_and_changed_files_are_listed_the_largest_first_and_ten_at_most(fold
     assert (report.left, report.left_bytes, report.is_cut) == (12, 166, False)
 
 
-def test_a_copy_with_the_time_of_its_original_is_new(folder: Folder) -> None:
+def test_copy_with_preserved_mtime_counts_as_new(folder: Folder) -> None:
     old = write(folder.code.parent / "old")
     os.utime(old, (1, 1))
     shutil.copy2(old, folder.code / "best.pt")
@@ -94,7 +94,7 @@ def test_ignored_files_are_listed_and_caches_are_not(folder: Folder) -> None:
     assert sorted(listed(report)) == [".gitignore", "a.pt"]
 
 
-def test_folders_of_windlass_in_the_code_folder_are_passed_over(folder: Folder) -> None:
+def test_folders_of_windlass_in_the_code_folder_are_skipped(folder: Folder) -> None:
     folder.output = folder.code / "results" / "digits-1"
     for name in ("results/digits-1/a.pt", "results/digits-2/b.pt", "ck/step-1/c", "home/record.db", "d.pt"):
         folder.write(name)
@@ -125,7 +125,7 @@ def test_patterns_name_paths_in_the_code_folder(folder: Folder, pattern: str, ma
     assert sorted(one.path for one in folder.collection(pattern).wanted()) == matches
 
 
-def test_what_the_patterns_name_is_copied_and_the_rest_is_listed(folder: Folder) -> None:
+def test_matching_files_are_copied_and_others_are_listed(folder: Folder) -> None:
     source = folder.write("out/deep/model.pt", "weights")
     folder.write("log.txt")
     report = folder.collect("out/**", "**/model.pt")
@@ -136,7 +136,7 @@ def test_what_the_patterns_name_is_copied_and_the_rest_is_listed(folder: Folder)
     assert (report.copied, report.copied_bytes, listed(report)) == (1, 7, ["log.txt"])
 
 
-def test_a_later_attempt_copies_what_has_changed_since(folder: Folder) -> None:
+def test_later_attempt_copies_files_changed_since(folder: Folder) -> None:
     kept, changed = folder.write("out/a"), folder.write("out/b", "one")
     folder.collect("out/**")
     before = (folder.output / "out/a").stat().st_ino
@@ -158,7 +158,7 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
     assert report.problems == ("away leads out of the code folder, and is not followed",)
 
 
-def test_a_stop_without_a_grace_period_ends_the_copy_and_leaves_no_part(folder: Folder) -> None:
+def test_immediate_stop_ends_the_copy_without_partial_file(folder: Folder) -> None:
     folder.write("a.pt")
     found = folder.collection("*.pt")
     found.copy(found.wanted(), node=0, is_first=True, is_stop_requested=lambda: True)
@@ -166,7 +166,7 @@ def test_a_stop_without_a_grace_period_ends_the_copy_and_leaves_no_part(folder: 
     assert list(folder.output.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_read_is_named_and_the_others_are_copied(folder: Folder) -> None:
+def test_unreadable_file_is_reported_and_others_are_copied(folder: Folder) -> None:
     (gone := folder.write("a.pt")).touch()
     folder.write("b.pt")
     found = folder.collection("*.pt")
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_copied(folder: F
     assert (folder.copied(), found.report(0.0).problems) == (["b.pt"], ("a.pt: No such file or directory",))
 
 
-def test_one_place_of_the_output_that_is_taken_keeps_no_other_file_from_it(folder: Folder) -> None:
+def test_occupied_path_in_the_outputs_does_not_stop_other_copies(folder: Folder) -> None:
     folder.write("a.pt")
     folder.write("b.pt")
     folder.write("out/c.pt")
@@ -187,7 +187,7 @@ def test_one_place_of_the_output_that_is_taken_keeps_no_other_file_from_it(folde
     assert sorted(report.problems) == ["a.pt: Is a directory", "out/c.pt: File exists"]
 
 
-def test_a_file_that_does_not_fit_is_not_begun(folder: Folder) -> None:
+def test_file_larger_than_the_free_space_is_not_copied(folder: Folder) -> None:
     large = folder.write("a.memmap")
     os.truncate(large, 1 << 40)
     folder.write("b.pt")
@@ -196,7 +196,7 @@ def test_a_file_that_does_not_fit_is_not_begun(folder: Folder) -> None:
     assert report.problems[0].startswith("a.memmap: it takes 1,099,511,627,776 bytes, and ")
 
 
-def test_a_file_is_copied_as_it_is_when_the_copy_begins(folder: Folder) -> None:
+def test_growing_file_is_copied_up_to_its_size_at_the_start(folder: Folder) -> None:
     grows = folder.write("a.log", "1")
     found = folder.collection("*.log")
     wanted = found.wanted()
@@ -211,7 +211,7 @@ def test_a_file_is_copied_as_it_is_when_the_copy_begins(folder: Folder) -> None:
     assert found.report(0.0).copied_bytes == 2
 
 
-def test_a_file_that_has_become_a_pipe_is_not_waited_for(folder: Folder) -> None:
+def test_file_replaced_by_a_pipe_does_not_block(folder: Folder) -> None:
     pipe = folder.write("a.log")
     found = folder.collection("*.log")
     wanted = found.wanted()
@@ -221,19 +221,19 @@ def test_a_file_that_has_become_a_pipe_is_not_waited_for(folder: Folder) -> None
     assert found.report(0.0).problems == ("a.log: it is no longer a regular file",)
 
 
-def test_folders_of_the_kernel_hold_no_results() -> None:
+def test_kernel_file_systems_are_not_searched() -> None:
     found = Collection(CollectSpec(("proc/**", "sys/**", "dev/**")), "/", "/nowhere", {})
     assert found.wanted() == []
 
 
-def test_a_search_ends_with_the_run(folder: Folder) -> None:
+def test_search_ends_when_a_stop_is_requested(folder: Folder) -> None:
     folder.write("a.pt")
     found = folder.collection("*.pt")
     assert found.wanted(lambda: True) == []
     assert (found.has_none, found.report(0.0).problems) == (False, ("the run was stopped meanwhile",))
 
 
-def test_of_files_that_two_nodes_with_folders_of_their_own_copy_the_first_nodes_is_kept_and_it_is_said(
+def test_file_of_the_first_node_is_kept_if_two_nodes_copy_one_path(
     folder: Folder,
 ) -> None:
     write(folder.output / "log.txt", "node 0")
@@ -246,21 +246,21 @@ def test_of_files_that_two_nodes_with_folders_of_their_own_copy_the_first_nodes_
     assert report.problems == ("log.txt was there already, of another node or the script, and was replaced",)
 
 
-def test_a_file_that_another_node_has_written_just_so_is_copied(folder: Folder) -> None:
+def test_equal_file_of_another_node_counts_as_copied(folder: Folder) -> None:
     folder.write("log.txt", "the same")
     os.utime(write(folder.output / "log.txt", "the same"), (1, 1))
     report = folder.collect("*.txt", node=1, shared=False)
     assert (report.copied, report.left, report.problems) == (1, 0, ())
 
 
-def test_a_node_replaces_what_it_has_copied_in_an_attempt_before(folder: Folder) -> None:
+def test_node_replaces_its_copies_of_an_earlier_attempt(folder: Folder) -> None:
     write(folder.output / "rank-1.pt", "attempt 1")
     folder.write("rank-1.pt", "attempt 2, longer")
     assert folder.collect("*.pt", node=1, shared=False, began=time.time() + 1).problems == ()
     assert (folder.output / "rank-1.pt").read_text() == "attempt 2, longer"
 
 
-def test_nodes_that_copy_one_path_at_once_do_not_share_a_part_or_replace_each_other(folder: Folder) -> None:
+def test_nodes_copying_one_path_at_once_use_separate_partial_files(folder: Folder) -> None:
     folder.write("log.txt", "node 1")
     found = folder.collection("*.txt", shared=False)
 
@@ -275,7 +275,7 @@ def test_nodes_that_copy_one_path_at_once_do_not_share_a_part_or_replace_each_ot
     assert folder.copied() == ["log.txt"]
 
 
-def test_the_newest_saved_state_is_reported_wherever_the_script_has_saved_it(folder: Folder) -> None:
+def test_newest_saved_state_is_reported_from_any_folder(folder: Folder) -> None:
     assert folder.collection().report(0.0).save is None, "old.pt is older than the run"
     os.utime(folder.write("out/a.pt", "abc"), (folder.since + 1, folder.since + 1))
     os.utime(write(folder.output / "step_5" / "model.safetensors"), (folder.since + 2, folder.since + 2))
@@ -288,7 +288,7 @@ def test_the_newest_saved_state_is_reported_wherever_the_script_has_saved_it(fol
     assert found.path == "out/b.ckpt", "not its copy in the output"
 
 
-def test_folders_that_are_nested_deeply_are_looked_into(folder: Folder) -> None:
+def test_deeply_nested_folders_are_searched(folder: Folder) -> None:
     with deep_tree(folder.code) as inner:
         (inner / "x.pt").touch()
         found = folder.collection("**/x.pt")
@@ -297,12 +297,12 @@ def test_folders_that_are_nested_deeply_are_looked_into(folder: Folder) -> None:
         (inner / "x.pt").unlink()
 
 
-def test_a_list_that_takes_too_long_is_ended_and_says_so(folder: Folder) -> None:
+def test_listing_stops_at_its_time_limit_and_reports_it(folder: Folder) -> None:
     folder.write("a.pt")
     assert folder.collection().report(0.0, seconds=-1.0).is_cut
 
 
-def test_a_pattern_is_no_regular_expression() -> None:
+def test_pattern_is_not_a_regular_expression() -> None:
     assert matches(["a.b+(c)"], ["a.b+(c)"])
     assert not matches(["axb"], ["a.b"])
     assert not matches(["a"], ["a", "b"])

@@ -41,13 +41,13 @@ def write(path: Path, share: float = 1.0) -> Path:
 
 
 @pytest.mark.parametrize("name", ["m.safetensors", "m.pt", "m.npz", "__0_0.distcp", "m.pkl", "m.metadata"])
-def test_whole_files_have_no_problem_and_parts_of_them_have_one(tmp_path: Path, name: str) -> None:
+def test_truncated_files_have_a_problem_and_complete_files_have_none(tmp_path: Path, name: str) -> None:
     assert problem_of_end(str(write(tmp_path / name))) == ""
     for share in (0.0, 0.02, 0.5, 0.99):
         assert problem_of_end(str(write(tmp_path / name, share))), share
 
 
-def test_a_file_of_another_kind_is_not_judged(tmp_path: Path) -> None:
+def test_file_of_an_unknown_kind_has_no_problem(tmp_path: Path) -> None:
     path = tmp_path / "train.bin"
     path.write_bytes(b"tokens")
     assert problem_of_end(str(path)) == ""
@@ -57,7 +57,7 @@ def test_a_file_of_another_kind_is_not_judged(tmp_path: Path) -> None:
     ("text", "is_cut"),
     [('{"global_step": 10, "log', True), ("[1, 2", True), ('{"a": 1}\n', False), ("\0" * 20, True), ("12", False)],
 )
-def test_json_is_cut_where_its_last_bracket_is_missing(tmp_path: Path, text: str, is_cut: bool) -> None:
+def test_json_without_last_bracket_is_truncated(tmp_path: Path, text: str, is_cut: bool) -> None:
     (tmp_path / "trainer_state.json").write_text(text)
     found = damaged_files(output("json.decoder.JSONDecodeError: Expecting value"), [str(tmp_path)])
     assert bool(found) == is_cut
@@ -73,7 +73,7 @@ def test_json_is_cut_where_its_last_bracket_is_missing(tmp_path: Path, text: str
         (DCP, ".metadata"),
     ],
 )
-def test_the_file_is_found_by_the_library_that_failed(tmp_path: Path, error: str, name: str) -> None:
+def test_damaged_file_is_found_by_the_failed_library(tmp_path: Path, error: str, name: str) -> None:
     for other in ("model.safetensors", "model.npz", "model.pt", "__0_0.distcp", ".metadata"):
         write(tmp_path / "whole" / other)
         write(tmp_path / "cut" / other, 0.5 if other != name and other[-4:] not in name else 1.0)
@@ -83,20 +83,20 @@ def test_the_file_is_found_by_the_library_that_failed(tmp_path: Path, error: str
     assert {Path(one).suffix for one in paths} <= {Path(name).suffix, Path("__0_0.distcp").suffix, ""}
 
 
-def test_the_file_that_the_output_names_comes_first_and_is_found_outside_of_the_folders(tmp_path: Path) -> None:
+def test_file_named_in_the_output_comes_first_and_may_be_in_any_folder(tmp_path: Path) -> None:
     write(tmp_path / "out" / "step-9" / "model.pt", 0.5)
     named = write(tmp_path / "elsewhere" / "step-8" / "model.pt", 0.5)
     said = output(TORCH, f"resuming from {named.parent}\n")
     assert damaged_files(said, [str(tmp_path / "out")])[0].path == str(named)
 
 
-def test_a_rank_that_failed_in_another_way_has_none(tmp_path: Path) -> None:
+def test_other_failures_have_no_damaged_files(tmp_path: Path) -> None:
     write(tmp_path / "model.pt", 0.5)
     assert damaged_files(output("ValueError: bad batch"), [str(tmp_path)]) == []
     assert damaged_files("killed\n", [str(tmp_path)]) == []
 
 
-def test_the_part_of_a_file_that_could_not_be_saved_is_no_cause(tmp_path: Path) -> None:
+def test_file_that_could_not_be_saved_is_not_a_damaged_file(tmp_path: Path) -> None:
     write(tmp_path / "model.pt", 0.5)
     place = '  File "/env/site-packages/torch/serialization.py", line 943, in save\n'
     for error in (

@@ -26,11 +26,11 @@ def rank(local: int, procs: int, **more: str) -> dict[str, str]:
         ({"WINDLASS_LOCAL_RANK": "0", "WINDLASS_LOCAL_WORLD_SIZE": "1"}, None),
     ],
 )
-def test_each_rank_gets_its_share(env: dict[str, str], ids: str | None, tmp_path: Path) -> None:
+def test_each_rank_gets_its_share_of_the_gpus(env: dict[str, str], ids: str | None, tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
     assert of_jax(env, str(tmp_path)) == ({} if ids is None else {IDS: ids})
 
 
-def test_a_machine_without_devices_has_none(tmp_path: Path) -> None:
+def test_machine_without_gpus_gets_no_variable(tmp_path: Path) -> None:
     assert of_jax(rank(0, 1), str(tmp_path / "none")) == {}

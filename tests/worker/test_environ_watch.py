@@ -62,13 +62,13 @@ def test_a_read_of_a_variable_that_is_not_set_counts(watch: EnvironWatch) -> Non
     assert watch.differs({**INITIAL, "THREE": ""}) == "THREE"
 
 
-def test_what_is_not_read_does_not_count(watch: EnvironWatch) -> None:
+def test_variable_that_is_not_read_does_not_count(watch: EnvironWatch) -> None:
     seen(watch, lambda: os.environ.update(WRITTEN="1"))
     assert watch.differs({**INITIAL, "ONE": "other", "WANDB_NAME": "x", "PATH": "/other", "WRITTEN": "2"}) == ""
 
 
 @pytest.mark.parametrize("name", ["LD_LIBRARY_PATH", "OMP_PROC_BIND", "TORCH_LOGS", "LC_ALL", "HOME", "PYTHONPATH"])
-def test_what_native_libraries_read_counts_unseen(watch: EnvironWatch, name: str) -> None:
+def test_variables_of_native_libraries_always_count(watch: EnvironWatch, name: str) -> None:
     assert watch.differs({**INITIAL, name: "x"}) == name
 
 
@@ -109,18 +109,18 @@ def test_a_read_of_the_whole_environment_makes_each_variable_count(watch: Enviro
         assert watch.differs({**INITIAL, "TERM": "other"}) == "", "else no two terminals would be alike"
 
 
-def test_a_child_with_an_environment_of_its_own_reads_none(watch: EnvironWatch) -> None:
+def test_child_with_a_given_environment_reads_nothing(watch: EnvironWatch) -> None:
     """ctypes starts ldconfig this way when torch is imported."""
     seen(watch, lambda: subprocess.run(["/bin/true"], check=True, env={"LC_ALL": "C"}))
     assert watch.whole == ""
 
 
-def test_a_child_that_is_started_by_other_means_reads_all(watch: EnvironWatch) -> None:
+def test_child_not_started_by_subprocess_reads_all_variables(watch: EnvironWatch) -> None:
     seen(watch, lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0))
     assert watch.whole == "a child process"
 
 
-def test_of_a_search_for_a_program_its_result_counts(watch: EnvironWatch, tmp_path: Path) -> None:
+def test_path_counts_only_by_the_result_of_a_program_search(watch: EnvironWatch, tmp_path: Path) -> None:
     """torch searches for nvcc: another PATH without nvcc makes no difference."""
     import shutil
 
@@ -130,7 +130,7 @@ def test_of_a_search_for_a_program_its_result_counts(watch: EnvironWatch, tmp_pa
     assert watch.differs({**INITIAL, "PATH": str(tmp_path)}) == "PATH"
 
 
-def test_known_functions_that_look_for_a_prefix_read_what_begins_so(watch: EnvironWatch) -> None:
+def test_known_functions_read_only_variables_with_their_prefix(watch: EnvironWatch) -> None:
     code = "import os\ndef envwrap():\n    return {k: v for k, v in os.environ.items() if k.startswith('TQDM_')}\n"
     library: dict[str, Any] = {"__name__": "tqdm.utils"}
     exec(code, library)
@@ -140,7 +140,7 @@ def test_known_functions_that_look_for_a_prefix_read_what_begins_so(watch: Envir
     assert watch.differs({**INITIAL, "TQDM_DISABLE": "1"}) == "TQDM_DISABLE"
 
 
-def test_the_known_functions_are_as_they_were_when_they_were_read() -> None:
+def test_known_functions_have_not_changed() -> None:
     """A function that reads more of the environment in a new version must be removed from the table."""
     source = inspect.getsource(envwrap)
     assert source.count("os.environ") == 1
@@ -148,9 +148,7 @@ def test_the_known_functions_are_as_they_were_when_they_were_read() -> None:
     assert FILTERED["tqdm.utils", "envwrap"] == ("TQDM_",)
 
 
-def test_lines_that_the_interpreter_executes_at_its_start_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_in_pth_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "site-packages"
     folder.mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(folder)])
@@ -164,7 +162,7 @@ def test_lines_that_the_interpreter_executes_at_its_start_count(
     assert started.whole == "b.pth"
 
 
-def test_nothing_is_left_of_the_watch(watch: EnvironWatch) -> None:
+def test_close_restores_the_environment_objects(watch: EnvironWatch) -> None:
     before = [type(os.environ), type(os.environb), sys.modules["posix"].environ, subprocess.Popen._execute_child]  # type: ignore[attr-defined]
     seen(watch, lambda: None)
     after = [type(os.environ), type(os.environb), sys.modules["posix"].environ, subprocess.Popen._execute_child]  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def test_events_are_read_from_any_byte_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, event_feed.CHUNK_BYTES])
-def test_the_end_is_found_wherever_it_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_end_marker_is_found_wherever_it_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(event_feed, "CHUNK_BYTES", size)
     FeedWriter(str(tmp_path), 1, "t").close(END)
     reader = FeedReader(str(tmp_path), 1, 0)
@@ -47,7 +47,7 @@ def test_the_end_is_found_wherever_it_is_cut(tmp_path: Path, monkeypatch: pytest
     assert reader.has_end
 
 
-def test_a_feed_that_is_not_there_yet_is_waited_for_and_one_that_was_removed_is_an_error(tmp_path: Path) -> None:
+def test_missing_feed_is_awaited_and_removed_feed_is_an_error(tmp_path: Path) -> None:
     reader, later = FeedReader(str(tmp_path), 1, 0), FeedReader(str(tmp_path), 2, 0)
     assert not reader.exists()
     writer = FeedWriter(str(tmp_path), 1, "t")
@@ -61,7 +61,7 @@ def test_a_feed_that_is_not_there_yet_is_waited_for_and_one_that_was_removed_is_
     assert later.token == "u"
 
 
-def test_one_that_was_read_to_the_end_of_its_attempt_may_be_removed(tmp_path: Path) -> None:
+def test_feed_read_to_the_end_of_its_attempt_may_be_removed(tmp_path: Path) -> None:
     FeedWriter(str(tmp_path), 1, "t").close(OVER)
     reader = FeedReader(str(tmp_path), 1, 0)
     all_of(reader)
@@ -70,9 +70,7 @@ def test_one_that_was_read_to_the_end_of_its_attempt_may_be_removed(tmp_path: Pa
     assert reader.read() == b""
 
 
-def test_a_disk_that_is_full_removes_the_feed_and_reaches_no_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_removes_the_feed_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = FeedWriter(str(tmp_path), 1, "t")
     writer.count("0", 5)
     writer.add(b"{}\n")
@@ -87,7 +85,7 @@ def test_a_disk_that_is_full_removes_the_feed_and_reaches_no_caller(
     FeedWriter(str(tmp_path / "none"), 1, "t").add(b"{}\n")
 
 
-def test_what_ranks_have_printed_is_reported_when_it_changes(tmp_path: Path) -> None:
+def test_printed_bytes_are_reported_when_they_change(tmp_path: Path) -> None:
     writer, reader = FeedWriter(str(tmp_path), 1, "t"), FeedReader(str(tmp_path), 1, 0)
     assert reader.printed() == {}
     for rank, size in (("7", 10), ("12", 1 << 40), ("7", 5)):

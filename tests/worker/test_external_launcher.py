@@ -60,7 +60,7 @@ def end_of(program: str, folder: Path, world_size: int = 2, script: str = "", **
     return dict(end)
 
 
-def test_a_world_that_is_smaller_than_the_job_fails_before_a_rank_starts(tmp_path: Path) -> None:
+def test_world_smaller_than_the_job_fails_before_a_rank_starts(tmp_path: Path) -> None:
     """A launcher that does not read its host list starts one world per node, which would train and succeed."""
     [failure] = end_of(STARTS_A_SMALLER_WORLD, tmp_path, world_size=6)["failures"]
     assert (failure["rank"], failure["exit_code"], failure["of_launcher"]) == (0, 1, True)
@@ -68,19 +68,19 @@ def test_a_world_that_is_smaller_than_the_job_fails_before_a_rank_starts(tmp_pat
     assert not (tmp_path / "trained").exists()
 
 
-def test_a_rank_that_the_launcher_never_started_is_the_one_that_failed(tmp_path: Path) -> None:
+def test_rank_never_started_by_the_launcher_is_the_failed_rank(tmp_path: Path) -> None:
     [failure] = end_of(STARTS_ONE, tmp_path)["failures"]
     assert (failure["rank"], failure["of_launcher"]) == (0, True)
     assert failure["tail"].endswith("launcher ended with exit code 0 before all ranks were started")
 
 
-def test_a_secret_that_the_launcher_prints_is_masked_where_it_is_quoted(tmp_path: Path) -> None:
+def test_secret_printed_by_the_launcher_is_masked_in_quotes(tmp_path: Path) -> None:
     end = end_of(PRINTS_A_SECRET, tmp_path, TOKEN="hunter2-hunter2", WINDLASS_SECRET_VARIABLES="TOKEN")
     assert "no host takes ***" in end["failures"][0]["tail"]
     assert "hunter2" not in json.dumps(end)
 
 
-def test_what_a_process_prints_that_a_rank_has_spawned_is_in_the_log_of_the_first_rank(tmp_path: Path) -> None:
+def test_output_of_spawned_processes_is_in_the_log_of_the_first_rank(tmp_path: Path) -> None:
     assert end_of(SPAWNS_A_CHILD, tmp_path, script=WAITS_FOR_THE_CHILD, FOLDER=str(tmp_path))["failures"] == []
     assert (tmp_path / "rank-0.log").read_text() == "the child speaks\n"
     assert (tmp_path / "rank-1.log").read_text() == ""

@@ -13,7 +13,7 @@ from windlass.worker.file_systems import without_space
 TORCH = "RuntimeError: [enforce fail at inline_container.cc:603] . PytorchStreamWriter failed writing file data/0\n"
 
 
-def test_of_an_error_without_a_path_the_full_file_system_is_named(tmp_path: Path) -> None:
+def test_error_without_a_path_names_the_full_file_system(tmp_path: Path) -> None:
     with small_disk(tmp_path / "scratch disk", 512) as disk:
         assert str(disk) not in [one.mount for one in without_space(TORCH, "/")], "it is empty"
         fill(disk)
@@ -22,7 +22,7 @@ def test_of_an_error_without_a_path_the_full_file_system_is_named(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["{disk}/runs/model.pt", "scratch/model.pt"])
-def test_of_an_error_with_a_path_its_file_system_is_named_alone(path: str, tmp_path: Path) -> None:
+def test_error_with_a_path_names_only_its_file_system(path: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "scratch", 512) as disk:
         error = OSError(errno.ENOSPC, "No space left on device", path.format(disk=disk))
         [found] = without_space(f"OSError: {error}\n", str(tmp_path))

@@ -40,7 +40,7 @@ def test_the_newest_collectives_of_a_group_are_kept() -> None:
     assert (group["enqueued"], group["ranks"], group["calls"][-1]["op"]) == (100, [0, 1], "all_reduce")
 
 
-def test_the_groups_that_were_used_last_are_kept() -> None:
+def test_last_used_groups_are_kept() -> None:
     dump = {"entries": [entry for number in range(1, 41) for entry in entries(number, number)]}
     assert [group["name"] for group in condense(dump, {})] == [str(n) for n in range(40, 40 - MAX_GROUPS, -1)]
 
@@ -59,7 +59,7 @@ def test_without_a_recorder_nothing_is_written_and_nothing_is_raised(why: str, t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_rank_is_asked_where_none_listens(tmp_path: Path) -> None:
+def test_request_without_listening_rank_fails(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     assert not ask_flight(base)
     os.mkfifo(base + ".ask")  # left by a rank that has ended
@@ -67,17 +67,17 @@ def test_no_rank_is_asked_where_none_listens(tmp_path: Path) -> None:
     assert read_flight(base) == {}
 
 
-class Told(Flight):
+class FakeFlight(Flight):
     """Rank whose torch always reports one group."""
 
     def _groups(self, failed_in: str) -> list[dict[str, object]]:
         return condense({"entries": entries(3)}, {})
 
 
-def test_who_asks_is_answered_each_time_and_by_no_thread_of_the_scripts(tmp_path: Path) -> None:
+def test_each_request_is_answered_by_a_thread_the_script_cannot_see(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     threads = threading.enumerate()
-    Told(base, types.SimpleNamespace()).listen(lambda: None)
+    FakeFlight(base, types.SimpleNamespace()).listen(lambda: None)
     assert threading.enumerate() == threads
     times = []
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_who_asks_is_answered_each_time_and_by_no_thread_of_the_scripts(tmp_path
     assert times == sorted(set(times))
 
 
-def test_a_file_that_is_half_written_is_as_none(tmp_path: Path) -> None:
+def test_partial_file_counts_as_missing(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     Path(base + ".flight.json").write_text('{"at": 1')
     assert read_flight(base) == {}
@@ -116,7 +116,7 @@ os._exit(0)  # gloo's threads may abort an interpreter that ends
 """
 
 
-def test_torchs_own_records_are_read_as_json_and_as_a_pickle(tmp_path: Path) -> None:
+def test_records_of_torch_are_read_as_json_and_as_pickle(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
         pytest.skip("a torch that records nothing of gloo")
@@ -139,7 +139,7 @@ VARIABLES = {"TORCH_FR_BUFFER_SIZE": "10", "TORCH_FR_DUMP_TEMP_FILE": "/run/nccl
 
 
 @pytest.mark.parametrize("version", ["2.5.1+cu124", "2.8.0a0+git1234"])
-def test_an_older_torch_finds_the_variables_of_its_recorder_by_their_old_names(version: str) -> None:
+def test_older_torch_gets_recorder_variables_under_their_old_names(version: str) -> None:
     env = {**VARIABLES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine"}
     rank._name_recorder(version, env)
     assert {name: value for name, value in env.items() if name not in VARIABLES} == {
@@ -149,7 +149,7 @@ def test_an_older_torch_finds_the_variables_of_its_recorder_by_their_old_names(v
 
 
 @pytest.mark.parametrize("version", ["2.9.0", "2.15.0+cpu", "3.0", "", "unknown"])
-def test_a_newer_one_would_warn_of_them(version: str) -> None:
+def test_newer_torch_gets_no_old_variable_names(version: str) -> None:
     env = dict(VARIABLES)
     rank._name_recorder(version, env)
     assert env == VARIABLES

@@ -47,7 +47,7 @@ def start(disk: Path, tmp_path: Path, how: str) -> subprocess.Popen[str]:
     )
 
 
-def test_what_is_echoed_is_complete_and_waits_for_no_space(disk: Path, tmp_path: Path) -> None:
+def test_echo_is_complete_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
     out, _ = start(disk, tmp_path, "echoed").communicate(timeout=100)
     said = [json.loads(line) for line in out.splitlines()]
     assert sum(len(text) for tag, text in said if tag == "0") == 1000 * 100
@@ -56,7 +56,7 @@ def test_what_is_echoed_is_complete_and_waits_for_no_space(disk: Path, tmp_path:
     assert not [event for event in events if event["kind"] == "warning"]  # logs are read from the echo
 
 
-def test_a_node_that_cannot_write_its_end_is_ended_by_a_stop_without_grace(disk: Path, tmp_path: Path) -> None:
+def test_node_that_cannot_write_its_end_exits_on_immediate_stop(disk: Path, tmp_path: Path) -> None:
     node = start(disk, tmp_path, "written")
     until((tmp_path / "spoke").exists, "the rank has not ended")
     until(lambda: not children(node.pid), "the rank is there")

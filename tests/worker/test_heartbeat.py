@@ -52,7 +52,7 @@ def beat(*nodes: Heartbeat) -> None:
             node.turn()
 
 
-def test_nodes_that_hear_each_other_report_none_missing(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
+def test_nodes_that_receive_all_heartbeats_report_nothing(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     for _ in range(20):
         beat(*nodes)
@@ -60,7 +60,7 @@ def test_nodes_that_hear_each_other_report_none_missing(clock: FakeClock, start:
     assert [node.silent for node in nodes] == [(), (), ()]
 
 
-def test_a_node_that_falls_silent_is_named_by_the_others(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
+def test_silent_node_is_reported_by_the_others(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     beat(*nodes)
     for _ in range(7):
@@ -69,7 +69,7 @@ def test_a_node_that_falls_silent_is_named_by_the_others(clock: FakeClock, start
     assert [node.silent for node in nodes[:2]] == [(2,), (2,)]
 
 
-def test_a_node_that_is_heard_again_is_no_longer_named(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
+def test_node_whose_heartbeats_return_is_no_longer_reported(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     nodes = [start(node) for node in ADDRESSES]
     beat(*nodes)
     clock.now += 4
@@ -79,7 +79,7 @@ def test_a_node_that_is_heard_again_is_no_longer_named(clock: FakeClock, start: 
     assert changes == [True, (1,)]
 
 
-def test_a_node_may_take_its_time_to_start(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
+def test_slow_start_of_a_node_is_not_reported(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     node = start(0)
     clock.now += 29
     node.turn()
@@ -89,7 +89,7 @@ def test_a_node_may_take_its_time_to_start(clock: FakeClock, start: Callable[...
     assert node.silent == (1, 2)
 
 
-def test_beats_are_due_at_intervals(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
+def test_heartbeats_are_due_at_intervals(clock: FakeClock, start: Callable[..., Heartbeat]) -> None:
     node = start(0)
     assert node.due() == 0
     node.turn()
@@ -113,7 +113,7 @@ def test_beats_are_due_at_intervals(clock: FakeClock, start: Callable[..., Heart
     ],
     ids=["attempt", "impostor", "stranger", "list", "array", "number", "bytes", "empty", "long"],
 )
-def test_what_is_no_beat_is_no_sign_of_life(
+def test_other_datagrams_do_not_count_as_heartbeats(
     clock: FakeClock, port: int, start: Callable[..., Heartbeat], source: int, data: bytes
 ) -> None:
     node = start(0)

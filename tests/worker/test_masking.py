@@ -28,7 +28,7 @@ VALUES = (b"-----BEGIN KEY-----\nabcdef\n", b"my-s3cr3t-token-2", b"hunter2-hunt
     ),
     st.lists(st.integers(1, 12)),
 )
-def test_a_stream_is_masked_as_the_whole_would_be_wherever_it_is_cut(parts: list[bytes], sizes: list[int]) -> None:
+def test_split_stream_is_masked_like_the_whole(parts: list[bytes], sizes: list[int]) -> None:
     text = left = b"".join(parts)
     mask, found = Mask(VALUES), b""
     for size in sizes:
@@ -41,16 +41,16 @@ def test_a_stream_is_masked_as_the_whole_would_be_wherever_it_is_cut(parts: list
 
 @pytest.mark.parametrize("at", range(17))
 @pytest.mark.parametrize("part", [b"abcdefgh", b"456789-1"])
-def test_a_value_of_which_another_is_a_part_is_masked_as_a_whole_wherever_it_is_cut(part: bytes, at: int) -> None:
+def test_value_containing_another_value_is_masked_completely(part: bytes, at: int) -> None:
     mask = Mask((whole := b"abcdefgh456789-12", part))
     assert mask.feed(whole[:at]) + mask.feed(whole[at:]) + mask.end() == b"***"
 
 
-def test_values_that_overlap_are_both_masked() -> None:
+def test_overlapping_values_are_both_masked() -> None:
     assert masked(b"a 12345678abcdefgh b", (b"678abcdefgh", b"12345678")) == b"a *** b"
 
 
-def test_nothing_is_held_back_but_what_may_be_the_beginning_of_a_value() -> None:
+def test_only_possible_beginnings_of_values_are_kept_back() -> None:
     mask = Mask((b"hunter2-hunter2",))
     assert mask.feed(b"step 1\nstep 2 hun") == b"step 1\nstep 2 "
     assert mask.feed(b"dred") == b"hundred"
@@ -58,7 +58,7 @@ def test_nothing_is_held_back_but_what_may_be_the_beginning_of_a_value() -> None
     assert mask.end() == b"hunter2"
 
 
-def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets(tmp_path: Path) -> None:
+def test_values_come_from_named_variables_and_mounted_secrets(tmp_path: Path) -> None:
     for name in ("HF_TOKEN", "PIN", "..data"):
         (tmp_path / name).touch()
     environ = {
@@ -74,7 +74,7 @@ def test_values_are_those_of_named_variables_and_of_the_files_of_mounted_secrets
     assert secret_values({FOLDER: str(tmp_path / "gone")}) == ()
 
 
-def test_an_error_file_of_a_rank_is_masked_as_its_output_is(tmp_path: Path) -> None:
+def test_error_file_of_a_rank_is_masked(tmp_path: Path) -> None:
     """Scripts with torchelastic's `@record` write their exception to an error file."""
     error = f"{TRACE}ValueError: hunter2-hunter2 is no token\n"
     record = {"message": {"message": "", "extraInfo": {"py_callstack": error}}}
@@ -92,7 +92,7 @@ def test_an_error_file_of_a_rank_is_masked_as_its_output_is(tmp_path: Path) -> N
     capture.close()
 
 
-def test_what_modules_print_that_are_imported_ahead_is_masked(tmp_path: Path) -> None:
+def test_output_of_imported_modules_is_masked(tmp_path: Path) -> None:
     program = (
         "import sys; from windlass.worker import pod, pod_log\n"
         "env = {'TOKEN': 'Beautiful is better', 'WINDLASS_SECRET_VARIABLES': 'TOKEN'}\n"
@@ -105,7 +105,7 @@ def test_what_modules_print_that_are_imported_ahead_is_masked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("end", ["eof", "close"])
-def test_log_tail_and_echo_have_the_mask_and_lose_nothing_at_the_end(tmp_path: Path, end: str) -> None:
+def test_log_tail_and_echo_are_masked_and_complete(tmp_path: Path, end: str) -> None:
     source, target = os.pipe()
     echoed: list[tuple[str, bytes]] = []
     capture = Capture(source, str(tmp_path), 3, None, lambda *one: echoed.append(one), secrets=(b"hunter2-hunter2",))

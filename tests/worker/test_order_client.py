@@ -59,7 +59,9 @@ def ended(pid: int) -> bool:
     return found is None or found.state == "Z"
 
 
-def test_it_signals_the_pod_and_orders_its_next_attempts(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
+def test_client_signals_the_pod_and_orders_its_next_attempts(
+    tmp_path: Path, server: OrderServer, pods: list[Pod]
+) -> None:
     pods.append(one := start(tmp_path, server.port))
     one.wait_for("[0] attempt 1")
     client = client_of(one)
@@ -103,7 +105,7 @@ def ranks_of(one: Pod) -> set[int]:
     return {rank for node in nodes_of(one) for rank in process.children(node)}
 
 
-def test_an_order_that_is_repeated_runs_once(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
+def test_repeated_order_runs_once(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     pods.append(one := start(tmp_path, server.port, "fails"))
     one.wait_for("[a] over")
     order = Request.order(2, one.spec(2, "fails"))
@@ -116,9 +118,7 @@ def test_an_order_that_is_repeated_runs_once(tmp_path: Path, server: OrderServer
     assert one.wait() == 0
 
 
-def test_a_node_ends_what_its_ranks_leave_and_not_the_client(
-    tmp_path: Path, server: OrderServer, pods: list[Pod]
-) -> None:
+def test_node_ends_remaining_processes_but_not_the_client(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     pods.append(one := start(tmp_path, server.port, "leaves"))
     one.wait_for("[a] over")
     until(lambda: nodes_of(one) == set())
@@ -127,7 +127,7 @@ def test_a_node_ends_what_its_ranks_leave_and_not_the_client(
     assert one.wait() == 0
 
 
-def test_it_does_not_keep_the_next_attempt_from_forking_its_ranks(
+def test_client_does_not_prevent_forks_of_the_next_attempt(
     tmp_path: Path, server: OrderServer, pods: list[Pod]
 ) -> None:
     pods.append(one := start(tmp_path, server.port, "fails", warm=("decimal",)))
@@ -141,7 +141,7 @@ def test_it_does_not_keep_the_next_attempt_from_forking_its_ranks(
 
 
 @pytest.mark.parametrize("how", ["sleeps", "fails"])
-def test_it_ends_when_its_pod_is_killed(tmp_path: Path, server: OrderServer, pods: list[Pod], how: str) -> None:
+def test_client_ends_when_its_pod_is_killed(tmp_path: Path, server: OrderServer, pods: list[Pod], how: str) -> None:
     pods.append(one := start(tmp_path, server.port, how))
     one.wait_for("[0] attempt 1" if how == "sleeps" else "[a] over")
     until(lambda: server.pods)
@@ -151,7 +151,7 @@ def test_it_ends_when_its_pod_is_killed(tmp_path: Path, server: OrderServer, pod
     until(lambda: not server.pods)
 
 
-def test_it_shares_no_file_with_its_pod_and_no_variable_with_the_ranks(
+def test_client_shares_no_descriptor_with_the_pod_and_no_variable_with_ranks(
     tmp_path: Path, server: OrderServer, pods: list[Pod]
 ) -> None:
     pods.append(one := start(tmp_path, server.port))
@@ -165,13 +165,13 @@ def test_it_shares_no_file_with_its_pod_and_no_variable_with_the_ranks(
     assert b"WINDLASS_SUPERVISOR" not in Path(f"/proc/{rank}/environ").read_bytes()
 
 
-def test_a_pod_without_a_supervisor_in_the_cluster_has_none(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_without_a_supervisor_in_the_cluster_has_no_client(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     assert set(process.children(one.process.pid)) == nodes_of(one)
 
 
-def test_it_reports_that_the_first_pod_has_ended(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
+def test_client_records_that_the_first_pod_has_ended(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     pods.append(start(tmp_path, server.port))
     assert call(server, Request.first_ended(1)) == 0
     assert (tmp_path / f"{pod_reuse.FIRST_ENDED}1").exists()
@@ -187,7 +187,7 @@ def test_it_reports_that_the_first_pod_has_ended(tmp_path: Path, server: OrderSe
         (("order", "A", "2"), order_client.FAILED),
     ],
 )
-def test_a_request_that_it_does_not_know_is_answered(
+def test_unknown_request_is_answered_with_its_code(
     tmp_path: Path, server: OrderServer, pods: list[Pod], words: tuple[str, ...], code: int
 ) -> None:
     (tmp_path / pod_reuse.WAITING).touch()
@@ -196,7 +196,7 @@ def test_a_request_that_it_does_not_know_is_answered(
     assert call(server, Request.signal(0, signal.SIGUSR1)) == 0
 
 
-def test_it_finds_a_supervisor_that_begins_later_and_one_that_was_replaced(tmp_path: Path, pods: list[Pod]) -> None:
+def test_client_finds_late_and_replaced_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
     port = quiet_port()
     pods.append(start(tmp_path, port))
     for _ in range(2):
@@ -206,7 +206,9 @@ def test_it_finds_a_supervisor_that_begins_later_and_one_that_was_replaced(tmp_p
 
 
 @pytest.mark.parametrize("python", OTHER_PYTHONS.values() or [NO_OTHER], ids=OTHER_PYTHONS.keys() or ["none"])
-def test_it_runs_on_other_versions_of_python(tmp_path: Path, server: OrderServer, pods: list[Pod], python: str) -> None:
+def test_client_runs_on_other_python_versions(
+    tmp_path: Path, server: OrderServer, pods: list[Pod], python: str
+) -> None:
     pods.append(one := Pod(tmp_path, "sleeps", env=environment(tmp_path, server.port), python=python))
     one.wait_for("[0] attempt 1")
     assert call(server, Request.signal(1, signal.SIGTERM)) == 0
@@ -247,9 +249,7 @@ def events_in(log: str, attempt: int) -> bytes:
     return "".join(f"{line[4:]}\n" for line in part.splitlines() if line.startswith("[n] ")).encode()
 
 
-def test_it_sends_the_events_of_each_attempt_as_the_log_has_them(
-    tmp_path: Path, server: OrderServer, pods: list[Pod]
-) -> None:
+def test_client_sends_the_same_events_as_the_log(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     first, second, third = Sink(1), Sink(2), Sink(3)
     server.subscribe(NAME, first)
     pods.append(one := start(tmp_path, server.port, "fails"))
@@ -274,9 +274,7 @@ def test_it_sends_the_events_of_each_attempt_as_the_log_has_them(
     assert len(first.tokens | second.tokens | third.tokens) == 3
 
 
-def test_what_is_printed_after_a_silence_is_reported_at_once(
-    tmp_path: Path, server: OrderServer, pods: list[Pod]
-) -> None:
+def test_output_after_a_quiet_period_is_reported_at_once(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     sink = Sink(1)
     sink.printed_seconds = 10 * BOUND_SECONDS
     server.subscribe(NAME, sink)
@@ -284,9 +282,7 @@ def test_what_is_printed_after_a_silence_is_reported_at_once(
     until(lambda: sink.sizes == {0: len("attempt 1\n")})
 
 
-def test_a_supervisor_that_takes_over_gets_the_events_from_the_first_on(
-    tmp_path: Path, server: OrderServer, pods: list[Pod]
-) -> None:
+def test_new_supervisor_gets_all_events_from_the_first(tmp_path: Path, server: OrderServer, pods: list[Pod]) -> None:
     server.subscribe(NAME, sink := Sink(1))
     pods.append(one := start(tmp_path, server.port))
     one.wait_for("[0] attempt 1")
@@ -361,14 +357,14 @@ def answer(hello: dict[str, object], key: bytes = KEY, role: str = protocol.SUPE
     [{"key": bytes(protocol.KEY_BYTES)}, {"role": protocol.POD}, {"attempt": 2}],
     ids=["key", "role", "attempt"],
 )
-def test_a_peer_without_proof_is_not_obeyed(impostor: Impostor, wrong: dict[str, object]) -> None:
+def test_unauthenticated_peer_is_not_obeyed(impostor: Impostor, wrong: dict[str, object]) -> None:
     with (met := impostor.meet())[0] as peer:
         peer.sendall(answer(met[1], **wrong))  # type: ignore[arg-type]
         assert is_refused(peer)
     assert impostor.client.poll() is None
 
 
-def test_a_proof_that_was_overheard_does_for_no_other_connection(impostor: Impostor) -> None:
+def test_recorded_proof_is_invalid_for_another_connection(impostor: Impostor) -> None:
     with (met := impostor.meet())[0]:
         overheard = answer(met[1])
     with impostor.meet()[0] as peer:
@@ -388,19 +384,19 @@ def test_a_proof_that_was_overheard_does_for_no_other_connection(impostor: Impos
         b"[" * 4000 + b"\n",
     ],
 )
-def test_garbage_is_refused_and_the_next_connection_made(impostor: Impostor, garbage: bytes) -> None:
+def test_invalid_data_closes_the_connection_and_the_client_reconnects(impostor: Impostor, garbage: bytes) -> None:
     with impostor.meet()[0] as peer:
         peer.sendall(garbage)
         assert is_refused(peer)
     impostor.meet()[0].close()
 
 
-def test_a_peer_that_is_silent_is_given_up(impostor: Impostor) -> None:
+def test_silent_peer_is_disconnected(impostor: Impostor) -> None:
     with impostor.meet()[0] as peer:
         assert is_refused(peer)
 
 
-def test_a_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
+def test_invalid_key_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"short")
     with pytest.raises(protocol.ProtocolError, match="does not have 32 bytes"):
         protocol.read_key(str(tmp_path / "key"))
@@ -409,12 +405,12 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
 # -- what it is made of -----------------------------------------------------------------------------------------------
 
 
-def test_its_proof_is_that_of_the_standard_library() -> None:
+def test_hmac_equals_that_of_the_standard_library() -> None:
     for key, message in ((KEY, b""), (b"Jefe", b"what do ya want for nothing?"), (bytes(64), b"x" * 1000)):
         assert protocol.hmac_sha256(key, message) == hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
-def test_lines_are_split_wherever_they_are_cut() -> None:
+def test_lines_are_found_however_reads_split_them() -> None:
     data = b"one\n\ntwo\nthree\n"
     for size in range(1, len(data) + 1):
         lines = protocol.Lines(5)
@@ -425,7 +421,7 @@ def test_lines_are_split_wherever_they_are_cut() -> None:
             list(protocol.Lines(5).feed(long))
 
 
-def test_it_imports_nothing_that_takes_much_memory() -> None:
+def test_client_imports_no_large_modules() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(Path(order_client.__file__).parents[2])!r}); "
         "from windlass.worker import order_client; print(*sys.modules)"
@@ -436,6 +432,6 @@ def test_it_imports_nothing_that_takes_much_memory() -> None:
     assert not {"typing", "hashlib", "_hashlib", "ssl", "random", "subprocess", "base64", "dataclasses"} & {*modules}
 
 
-def test_a_supervisor_that_no_pod_reaches_says_so(server: OrderServer) -> None:
+def test_supervisor_without_connections_reports_it(server: OrderServer) -> None:
     with pytest.raises(Unreachable, match=rf"pod {NAME} is not connected to the supervisor within 0\.1 s"):
         asking.call(server, NAME, Request.leave().words, 0.1)

@@ -30,7 +30,7 @@ def test_a_pod_with_outputs_waits_after_a_success_until_it_is_released(tmp_path:
     assert pod.wait() == 0
 
 
-def test_a_pod_that_is_deleted_takes_no_other_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+def test_deleted_pod_accepts_no_further_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(pod := Pod(tmp_path, "writes100", reuse_wait_seconds=0.0, outputs_max=KIB))
     pod.wait_for("[a] over")
     pod.process.terminate()
@@ -68,7 +68,7 @@ def test_a_pod_whose_outputs_are_too_large_ends_and_reports_that(tmp_path: Path,
     assert "1,025 bytes in 1 files, and at most 1,024" in pod.text()
 
 
-def test_a_request_to_hold_outlasts_the_time_of_the_pod(tmp_path: Path) -> None:
+def test_hold_request_extends_the_wait_of_the_pod(tmp_path: Path) -> None:
     looks: list[int] = []
 
     def is_leaving() -> bool:
@@ -94,7 +94,7 @@ def test_a_pod_that_does_not_wait_sends_nothing(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "outputs.lock").exists()
 
 
-def test_links_count_as_what_they_are_and_not_as_what_they_lead_to(tmp_path: Path) -> None:
+def test_links_count_by_their_own_size(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 5000)
     (folder := tmp_path / "out" / "deep").mkdir(parents=True)
     (folder / "file").write_bytes(b"x" * 10)
@@ -116,7 +116,7 @@ def test_too_many_files_are_not_fetched() -> None:
     assert not size.is_within(KIB)
 
 
-def test_digests_are_equal_for_equal_names_contents_and_links_alone(tmp_path: Path) -> None:
+def test_digests_are_equal_only_for_equal_names_contents_and_links(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         (folder / "deep").mkdir(parents=True)

@@ -24,22 +24,22 @@ SPEC = NodeSpec(0, "train.py", "python3", "/", {"MASTER_ADDR": "first.unknown.in
 
 
 @pytest.fixture
-def outlet() -> Iterator[PodLog]:
+def log() -> Iterator[PodLog]:
     """Returns a pod log whose output is not read."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     yield PodLog(descriptor)
     os.close(descriptor)
 
 
-def waiting(folder: Path, outlet: PodLog) -> threading.Thread:
+def waiting(folder: Path, log: PodLog) -> threading.Thread:
     """Starts to wait for the name of the first pod, in a thread."""
-    thread = threading.Thread(target=pod_node._wait_for_name, args=(SPEC, str(folder), outlet), daemon=True)
+    thread = threading.Thread(target=pod_node._wait_for_name, args=(SPEC, str(folder), log), daemon=True)
     thread.start()
     return thread
 
 
-def test_a_pod_waits_no_longer_for_the_name_of_one_that_has_done_its_part(tmp_path: Path, outlet: PodLog) -> None:
-    thread = waiting(tmp_path, outlet)
+def test_pod_does_not_wait_for_the_name_of_a_first_pod_that_ended(tmp_path: Path, log: PodLog) -> None:
+    thread = waiting(tmp_path, log)
     passed(0.5)
     assert thread.is_alive()
     (tmp_path / f"{pod_reuse.FIRST_ENDED}2").touch()
@@ -47,13 +47,13 @@ def test_a_pod_waits_no_longer_for_the_name_of_one_that_has_done_its_part(tmp_pa
     assert not thread.is_alive()
 
 
-def test_the_end_of_the_first_pod_counts_for_its_own_attempt(
-    tmp_path: Path, outlet: PodLog, monkeypatch: pytest.MonkeyPatch
+def test_end_of_the_first_pod_counts_only_for_its_attempt(
+    tmp_path: Path, log: PodLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_node, "NAME_SECONDS", 1.0)
     (tmp_path / f"{pod_reuse.FIRST_ENDED}1").touch()
     with pytest.raises(OSError, match=r"the name first\.unknown\.invalid is not known after 1 s"):
-        pod_node._wait_for_name(SPEC, str(tmp_path), outlet)
+        pod_node._wait_for_name(SPEC, str(tmp_path), log)
 
 
 def test_forks_of_other_nodes_wait_until_rank_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_forks_of_other_nodes_wait_until_rank_0_listens(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "first.unknown.invalid"])
-def test_forks_begin_without_rank_0_where_it_does_not_listen(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_start_after_a_limit_if_rank_0_does_not_listen(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_node, "STORE_SECONDS", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def test_forks_begin_without_rank_0_where_it_does_not_listen(host: str, monkeypa
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
-def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
+def test_unreadable_checkpoint_folder_does_not_stop_the_pod(
     tmp_path: Path, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     env = {"WINDLASS_OUTPUT_DIR": str(tmp_path / "out"), "WINDLASS_CHECKPOINT_DIR": str(tmp_path / "claim")}
@@ -93,9 +93,7 @@ def test_a_claim_that_fails_to_be_read_for_a_while_is_left_to_the_ranks(
 
 
 @pytest.mark.parametrize("has_late_log", [True, False])
-def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
-    tmp_path: Path, has_late_log: bool
-) -> None:
+def test_pod_failing_before_its_ranks_writes_the_reason_to_the_failure_file(tmp_path: Path, has_late_log: bool) -> None:
     (tmp_path / "out").touch()  # a file, so that no folder can be created there
     shown = tmp_path / "failure"
     pod = Pod(tmp_path, "succeeds", env={pod_node.FAILURE_FILE: str(shown)} if has_late_log else {})
@@ -115,7 +113,7 @@ def test_a_pod_that_fails_before_its_ranks_says_why_where_its_log_comes_late(
     ("of_image", "of_spec", "expected"),
     [("/opt/app", "OURS", "/opt/app:OURS"), ("", "OURS", "OURS"), ("/opt/app", "/job:OURS", "/job:OURS")],
 )
-def test_the_path_of_an_image_is_kept_before_our_modules_where_the_job_sets_none(
+def test_pythonpath_of_the_image_precedes_the_modules_of_windlass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_image: str, of_spec: str, expected: str
 ) -> None:
     ours = str(Path(pod.__file__).parents[2])

@@ -52,7 +52,7 @@ def test_ranks_of_every_attempt_are_forks_of_a_process_that_imports_once(tmp_pat
     assert one.text().splitlines()[0] == f"[w] imported by {one.process.pid}"
 
 
-def test_where_forks_are_not_as_good_it_begins_again_without_imports(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_restarts_without_imports_if_forks_are_unsafe(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := pod_that_imports(tmp_path, "fails", STARTS_A_THREAD))
     one.wait_for("[a] over")
     assert len(list(Path(f"/proc/{one.process.pid}/task").iterdir())) == 1
@@ -63,7 +63,7 @@ def test_where_forks_are_not_as_good_it_begins_again_without_imports(tmp_path: P
 
 
 @pytest.mark.parametrize("is_of_supervisor", [False, True])
-def test_a_pod_that_is_asked_to_end_while_it_imports_begins_nothing(
+def test_pod_signalled_during_its_imports_starts_no_rank(
     tmp_path: Path, pods: list[Pod], is_of_supervisor: bool
 ) -> None:
     pods.append(one := pod_that_imports(tmp_path, "succeeds", WAITS))
@@ -77,7 +77,7 @@ def test_a_pod_that_is_asked_to_end_while_it_imports_begins_nothing(
     assert "[0]" not in one.text()
 
 
-def test_a_pod_whose_node_is_killed_ends_as_one_that_was(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_exits_with_137_if_its_node_is_killed(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     [node] = process.children(one.process.pid)
@@ -88,7 +88,7 @@ def test_a_pod_whose_node_is_killed_ends_as_one_that_was(tmp_path: Path, pods: l
     until(lambda: process.stat(rank) is None)
 
 
-def test_a_pod_without_a_place_waits_for_one(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_without_a_place_waits_as_a_spare(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := pod_that_imports(tmp_path, "fails", place=1))
     one.wait_for("[w] a spare")
     assert one.order(2, "fails") == pod_reuse.TAKEN  # while the pod may still import
@@ -100,7 +100,7 @@ def test_a_pod_without_a_place_waits_for_one(tmp_path: Path, pods: list[Pod]) ->
     assert "attempt 1" not in one.text()
 
 
-def test_a_spare_that_is_not_needed_leaves_well(tmp_path: Path, pods: list[Pod]) -> None:
+def test_unused_spare_exits_with_0(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails", place=1))
     one.wait_for("[w] a spare")
     until(lambda: (tmp_path / pod_reuse.WAITING).exists())

@@ -18,7 +18,7 @@ from windlass.worker import pod_reuse
 from windlass.worker.protocol import STACKS_SIGNAL, STOP_NOW_SIGNAL
 
 
-def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_whose_rank_failed_runs_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     assert one.order(2, "fails") == pod_reuse.TAKEN
@@ -29,7 +29,7 @@ def test_a_pod_whose_rank_failed_plays_the_next_attempt(tmp_path: Path, pods: li
     assert "[0] attempt 3" in one.text()
 
 
-def test_setup_runs_once_in_a_pod_whatever_its_attempts(tmp_path: Path, pods: list[Pod]) -> None:
+def test_setup_runs_once_per_pod(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails", setup="echo set up"))
     one.wait_for("[a] over")
     assert one.order(2, "succeeds") == pod_reuse.TAKEN
@@ -37,7 +37,7 @@ def test_setup_runs_once_in_a_pod_whatever_its_attempts(tmp_path: Path, pods: li
     assert (one.text().count("[0] set up"), one.text().count("[0] attempt")) == (1, 2)
 
 
-def test_a_setup_that_failed_is_run_again_by_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+def test_failed_setup_is_repeated_by_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "succeeds", setup="echo set up; test -e there || { touch there; exit 4; }"))
     one.wait_for("[a] over")
     assert "[0] attempt" not in one.text()
@@ -46,31 +46,31 @@ def test_a_setup_that_failed_is_run_again_by_the_next_attempt(tmp_path: Path, po
     assert (one.text().count("[0] set up"), one.text().count("[0] attempt")) == (2, 1)
 
 
-def test_a_pod_that_succeeded_does_not_stay(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_that_succeeded_exits(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "succeeds"))
     assert one.wait() == 0
     assert "[a]" not in one.text()
 
 
-def test_without_an_order_it_ends_with_the_code_of_its_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_without_an_order_exits_with_the_code_of_its_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails", reuse_wait_seconds=0.2))
     assert one.wait() == 1
     assert "[a] over" in one.text()
 
 
-def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
+def test_order_during_the_exit_of_a_pod_is_accepted_or_refused_by_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = itertools.count()
+    calls = itertools.count()
 
-    def is_leaving() -> bool:
-        if next(looks) == 0:
+    def must_exit() -> bool:
+        if next(calls) == 0:
             (tmp_path / pod_reuse.WAITING).unlink()
         else:
             (tmp_path / pod_reuse.NEXT).touch()
         return False
 
-    assert pod_reuse.wait(str(tmp_path), 0, is_leaving) == str(tmp_path / pod_reuse.NEXT)
+    assert pod_reuse.wait(str(tmp_path), 0, must_exit) == str(tmp_path / pod_reuse.NEXT)
     (tmp_path / pod_reuse.NEXT).unlink()
 
     # the file disappears a moment later
@@ -79,21 +79,21 @@ def test_an_order_that_comes_as_the_pod_gives_up_is_taken_or_refused_by_both(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pod_of_a_run_that_has_ended_is_told_to_go(tmp_path: Path, pods: list[Pod]) -> None:
+def test_waiting_pod_of_an_ended_run_is_ended(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     assert pod_reuse.leave(str(tmp_path), one.process.pid) == pod_reuse.TAKEN
     assert one.wait() == 1
 
 
-def test_one_that_plays_is_not_told_to_go(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_with_a_running_attempt_is_not_ended(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     assert pod_reuse.leave(str(tmp_path), one.process.pid, patience_seconds=0.2) == pod_reuse.NOT_TAKEN
     assert one.process.poll() is None
 
 
-def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_waits_for_the_next_attempt_after_the_supervisor_ends_its_ranks(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     one.signal_as_supervisor(1)
@@ -102,9 +102,7 @@ def test_it_waits_for_the_next_attempt_when_its_supervisor_ends_the_ranks(tmp_pa
     assert one.wait() == 0
 
 
-def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors(
-    tmp_path: Path, pods: list[Pod]
-) -> None:
+def test_signal_marked_before_the_end_of_the_node_counts_as_the_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
     (tmp_path / f"{pod_reuse.SIGNALLED}{int(signal.SIGTERM)}").touch()
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
@@ -116,7 +114,7 @@ def test_a_signal_whose_mark_was_seen_as_the_node_ended_is_still_the_supervisors
     assert one.text().count("[a] over") == 2
 
 
-def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_path: Path, pods: list[Pod]) -> None:
+def test_two_simultaneous_signals_both_count_as_the_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
     """A pod that reconnects receives all requests that were sent meanwhile."""
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
@@ -129,7 +127,7 @@ def test_two_signals_of_the_supervisor_that_come_at_once_are_both_its_own(tmp_pa
     one.wait_for("[0] attempt 2")
 
 
-def test_the_mark_of_one_signal_makes_no_other_the_supervisors(tmp_path: Path, pods: list[Pod]) -> None:
+def test_mark_is_valid_only_for_its_signal(tmp_path: Path, pods: list[Pod]) -> None:
     """The supervisor requested stacks, and then the machine is shut down."""
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
@@ -139,7 +137,7 @@ def test_the_mark_of_one_signal_makes_no_other_the_supervisors(tmp_path: Path, p
     assert "[a] over" not in one.text()
 
 
-def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
+def test_pod_exits_on_a_node_shutdown(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "sleeps"))
     one.wait_for("[0] attempt 1")
     one.process.send_signal(signal.SIGTERM)
@@ -148,7 +146,7 @@ def test_it_goes_when_its_machine_does(tmp_path: Path, pods: list[Pod]) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
+def test_evicted_pod_exits_although_the_supervisor_ends_its_ranks(
     tmp_path: Path, pods: list[Pod], is_first: bool
 ) -> None:
     """A pod is evicted, and its supervisor then ends all nodes; the pod must not wait until the kubelet kills it."""
@@ -169,7 +167,7 @@ def test_it_goes_when_its_machine_does_though_its_supervisor_ends_the_ranks_too(
     assert "[a] over" not in one.text()
 
 
-def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
+def test_late_signal_does_not_reach_the_next_attempt(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails"))
     one.wait_for("[a] over")
     one.signal_as_supervisor(1)  # the supervisor had not yet seen the end of the node
@@ -183,7 +181,7 @@ def test_a_signal_that_comes_late_is_not_for_the_next_attempt(tmp_path: Path, po
     assert one.text().count("[a] over") == 2, one.text()
 
 
-def test_a_signal_waits_until_the_order_of_its_attempt_is_taken(tmp_path: Path) -> None:
+def test_signal_waits_until_the_order_of_its_attempt_is_accepted(tmp_path: Path) -> None:
     (tmp_path / pod_reuse.NEXT).touch()
     with subprocess.Popen(["sleep", "600"]) as first:
         told = threading.Thread(target=pod_reuse.signal_first, args=(str(tmp_path), 2, signal.SIGTERM, first.pid, 600))

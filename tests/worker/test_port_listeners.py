@@ -17,7 +17,7 @@ sys.stdin.read()
 """The kernel truncates a process name at 15 bytes, here inside a multi-byte character."""
 
 
-def test_a_process_whose_name_is_no_text_is_found() -> None:
+def test_listener_with_invalid_utf8_in_its_name_is_found() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
     ) as server:

@@ -47,12 +47,12 @@ def next_line(popen: subprocess.Popen[str]) -> dict[str, str]:
     return found
 
 
-def test_a_quiet_machine_says_nothing(service: Service) -> None:
+def test_machine_without_notices_reports_nothing(service: Service) -> None:
     assert list(notices(Metadata(service.endpoint))) == []
     assert service.asked == [("PUT /latest/api/token", 200), (f"GET {INTERRUPTION}", 404), (f"GET {REBALANCE}", 404)]
 
 
-def test_interruptions_and_advice_are_read(service: Service) -> None:
+def test_interruptions_and_rebalance_recommendations_are_read(service: Service) -> None:
     service.say(INTERRUPTION, action="hibernate", time="2026-09-18T08:22:00Z")
     service.say(REBALANCE, noticeTime="2026-09-18T08:10:00Z")
     assert list(notices(Metadata(service.endpoint))) == [
@@ -61,7 +61,7 @@ def test_interruptions_and_advice_are_read(service: Service) -> None:
     ]
 
 
-def test_a_token_that_has_run_out_is_fetched_anew(service: Service) -> None:
+def test_expired_token_is_fetched_again(service: Service) -> None:
     metadata = Metadata(service.endpoint)
     service.say(INTERRUPTION, **TERMINATE)
     assert len(list(notices(metadata))) == 1
@@ -72,23 +72,23 @@ def test_a_token_that_has_run_out_is_fetched_anew(service: Service) -> None:
 
 
 @pytest.mark.parametrize("document", [[], "x", {}, {"action": "noop", "time": "t"}, {"time": "t"}])
-def test_what_is_no_notice_is_none(service: Service, document: Any) -> None:
+def test_invalid_notice_is_ignored(service: Service, document: Any) -> None:
     service.documents = {INTERRUPTION: document, REBALANCE: document}
     assert list(notices(Metadata(service.endpoint))) == []
 
 
-def test_a_service_that_is_not_there_says_nothing() -> None:
+def test_missing_metadata_service_reports_nothing() -> None:
     assert list(notices(Metadata(f"http://127.0.0.1:{quiet_port()}"))) == []
 
 
-def test_a_service_that_accepts_and_does_not_answer_is_not_waited_for() -> None:
+def test_unresponsive_metadata_service_does_not_block() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         assert list(notices(Metadata(f"http://127.0.0.1:{deaf.getsockname()[1]}", 0.1))) == []
 
 
-def test_the_watcher_tells_each_notice_once(service: Service) -> None:
+def test_watcher_reports_each_notice_once(service: Service) -> None:
     service.say(REBALANCE, noticeTime="2026-09-18T08:10:00Z")
     with watcher(service) as popen:
         assert next_line(popen)["action"] == "rebalance"
@@ -98,14 +98,14 @@ def test_the_watcher_tells_each_notice_once(service: Service) -> None:
         assert next_line(popen)["time"] == "2026-09-18T08:20:00Z"
 
 
-def test_what_was_heeded_before_is_not_told_again(service: Service) -> None:
+def test_known_notice_is_not_reported_again(service: Service) -> None:
     service.say(INTERRUPTION, **TERMINATE)
     with watcher(service, known=[["terminate", TERMINATE["time"]]]) as popen:
         service.say(REBALANCE, noticeTime="2026-09-18T08:10:00Z")
         assert next_line(popen)["action"] == "rebalance"
 
 
-def test_the_watcher_goes_on_when_the_machine_goes_down(service: Service) -> None:
+def test_watcher_ignores_signals_of_a_machine_shutdown(service: Service) -> None:
     service.say(REBALANCE, noticeTime="1")
     with watcher(service) as popen:
         next_line(popen)
@@ -125,7 +125,7 @@ def test_the_watcher_goes_on_when_the_machine_goes_down(service: Service) -> Non
         ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://x", "AWS_EC2_METADATA_DISABLED": "TRUE"}, "Amazon EC2", None),
     ],
 )
-def test_the_metadata_is_asked_where_there_is_some(
+def test_metadata_service_is_found_on_ec2_or_by_its_variable(
     environ: dict[str, str], vendor: str, expected: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "sys_vendor").write_text(vendor + "\n")

@@ -51,7 +51,7 @@ def test_a_process_of_another_user_is_not_signalled() -> None:
     assert as_other_user(call) == ""
 
 
-def test_the_rest_of_a_session_is_killed_where_one_process_is_another_users() -> None:
+def test_own_processes_of_a_session_are_killed_despite_another_users_process() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SESSION], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as leader:
@@ -73,7 +73,7 @@ def test_children_of_another_user_are_not_waited_for() -> None:
     assert child.isdigit()
 
 
-def test_files_in_memory_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+def test_mapped_files_may_have_invalid_utf8_names(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"shared\xff")
     path.write_bytes(b"data")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 4):
@@ -82,7 +82,7 @@ def test_files_in_memory_may_have_names_that_are_no_text(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the name of a process is read from /proc")
-def test_a_process_has_its_new_name_though_python_frees_memory_meanwhile() -> None:
+def test_renaming_a_process_survives_garbage_collection() -> None:
     program = (
         "import ctypes, gc\n"
         "from windlass.worker import process\n"

@@ -44,12 +44,12 @@ def expected(case: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["line"][:60])
-def test_a_line_gives_what_the_table_says(case: dict[str, Any]) -> None:
+def test_line_has_the_progress_listed_in_the_table(case: dict[str, Any]) -> None:
     assert recognise(case["line"]) == expected(case)
     assert Recogniser().feed(case["line"].encode() + b"\n") == expected(case)
 
 
-def test_the_table_holds_enough_lines_of_both_kinds() -> None:
+def test_table_has_enough_lines_of_both_kinds() -> None:
     nothing = [case for case in CASES if "gives" not in case]
     assert len(CASES) - len(nothing) >= 40
     assert len(nothing) >= 20
@@ -59,7 +59,7 @@ def checkpoint(**fields: Any) -> bytes:
     return structured(checkpoint=fields)
 
 
-def test_every_line_about_a_checkpoint_is_told_once_whatever_the_pieces() -> None:
+def test_checkpoint_line_is_reported_once_however_it_is_split() -> None:
     data = b"".join(
         checkpoint(action="saved", step=step, name=f"step-{step}", bytes=5, blocked_at=1.5, blocked_seconds=0.25)
         for step in range(40)
@@ -82,7 +82,7 @@ def test_every_line_about_a_checkpoint_is_told_once_whatever_the_pieces() -> Non
         assert told == [None] * len(told), "the step of a checkpoint is no progress"
 
 
-def test_progress_between_lines_about_checkpoints_is_found() -> None:
+def test_progress_between_checkpoint_lines_is_found() -> None:
     recogniser = Recogniser()
     data = checkpoint(action="restored", step=90) + structured(step=100) + checkpoint(action="saved", step=100)
     assert recogniser.feed(data) == {"step": 100}
@@ -92,19 +92,19 @@ def test_progress_between_lines_about_checkpoints_is_found() -> None:
 @pytest.mark.parametrize(
     "fields", [{}, {"action": "eaten"}, {"action": 3}, {"action": ["saved"]}, {"step": 4}], ids=str
 )
-def test_what_is_no_line_about_a_checkpoint_tells_nothing(fields: dict[str, Any]) -> None:
+def test_invalid_checkpoint_line_reports_nothing(fields: dict[str, Any]) -> None:
     recogniser = Recogniser()
     recogniser.feed(checkpoint(**fields) + b'::windlass {"checkpoint": {"action": \n')
     assert recogniser.checkpoints == []
 
 
-def test_fields_of_a_checkpoint_that_make_no_sense_are_left_out() -> None:
+def test_invalid_fields_of_a_checkpoint_are_left_out() -> None:
     recogniser = Recogniser()
     recogniser.feed(checkpoint(action="failed", step=-1, bytes="x", seconds=[], name=7, reason="disk full", other=1))
     assert recogniser.checkpoints == [{"action": "failed", "reason": "disk full"}]
 
 
-def test_pieces_of_any_size_give_the_same_as_the_whole_line() -> None:
+def test_split_line_gives_the_same_progress_as_the_whole_line() -> None:
     data = b"epoch 3 step 40 loss 0.5\n"
     for size in range(1, len(data) + 1):
         recogniser = Recogniser()
@@ -113,12 +113,12 @@ def test_pieces_of_any_size_give_the_same_as_the_whole_line() -> None:
         assert not any(found[:-1])
 
 
-def test_the_newest_line_of_a_piece_wins() -> None:
+def test_newest_line_of_a_chunk_wins() -> None:
     lines = b"".join(b"step %d loss 0.5\n" % step for step in range(100))
     assert Recogniser().feed(lines) == {"step": 99, "loss": 0.5}
 
 
-def test_a_bar_is_read_before_its_end_came_and_only_once() -> None:
+def test_incomplete_bar_is_read_once() -> None:
     recogniser = Recogniser()
     first = recogniser.feed("\r 10%|█         | 1/10 [00:30<04:30, 30.0s/it]".encode())
     assert first is not None
@@ -130,7 +130,7 @@ def test_a_bar_is_read_before_its_end_came_and_only_once() -> None:
     assert recogniser.feed(b"\nDone.\n") is None
 
 
-def test_a_trainers_bar_and_its_dict_in_one_piece_are_put_together() -> None:
+def test_bar_and_dict_of_the_trainer_in_one_chunk_are_combined() -> None:
     data = " 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s]\n{'loss': 0.5, 'learning_rate': 0.1, 'epoch': 0.45}\n"
     found = Recogniser().feed(data.encode())
     assert found == {
@@ -143,12 +143,12 @@ def test_a_trainers_bar_and_its_dict_in_one_piece_are_put_together() -> None:
     }
 
 
-def test_a_step_is_never_shown_with_the_total_of_another_line() -> None:
+def test_step_is_never_shown_with_the_total_of_another_line() -> None:
     data = " 45%|████▌     | 450/1000 [00:12<00:15, 36.1it/s]\nstep 3 loss 0.5\n"
     assert Recogniser().feed(data.encode()) == {"step": 3, "loss": 0.5}
 
 
-def test_evaluating_ends_with_the_next_step() -> None:
+def test_evaluation_ends_with_the_next_step() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(b"Validation:  50%|#####     | 1/2 [00:01<00:01, 1.0it/s]\n") == {"phase": "evaluating"}
     assert recogniser.feed(b"step 3 loss 0.5\n") == {"step": 3, "loss": 0.5, "phase": "training"}
@@ -158,7 +158,7 @@ def test_evaluating_ends_with_the_next_step() -> None:
 # ---------------------------------------------------------------- structured lines
 
 
-def test_a_structured_line_gives_its_fields() -> None:
+def test_structured_line_gives_its_fields() -> None:
     fields: dict[str, Any] = {
         "step": 40,
         "total": 500,
@@ -175,14 +175,14 @@ def test_a_structured_line_gives_its_fields() -> None:
     assert set(fields) == KEYS
 
 
-def test_after_a_structured_line_others_are_not_guessed_at() -> None:
+def test_other_lines_are_ignored_after_a_structured_line() -> None:
     recogniser = Recogniser(pattern=r"(?P<step>\d+)")
     assert recogniser.feed(structured(step=1)) == {"step": 1}
     assert recogniser.feed(b"step 9 loss 0.5\n") is None
     assert recogniser.feed(structured(step=2) + b"step 9 loss 0.5\n") == {"step": 2}
 
 
-def test_a_loss_that_no_structured_line_has_is_read_from_what_the_script_prints() -> None:
+def test_loss_missing_in_structured_lines_is_read_from_the_output() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(b"epoch 0 step 8 loss 34.3\n" + structured(step=8)) == {"step": 8, "epoch": 0, "loss": 34.3}
     assert recogniser.feed(structured(step=20) + b"epoch 1 step 4 loss 0.5\n") == {"step": 20, "epoch": 1, "loss": 0.5}
@@ -193,7 +193,7 @@ def test_a_loss_that_no_structured_line_has_is_read_from_what_the_script_prints(
     assert own.feed(b"it 3 of 16 err=0.25\n") == {"loss": 0.25}
 
 
-def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -> None:
+def test_outdated_loss_is_not_shown_with_later_steps() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(checkpoint(action="counts") + b"epoch 0 step 1 loss 34.3\n") == {"epoch": 0, "loss": 34.3}
     assert recogniser.feed(structured(step=6001)) == {"step": 6001}
@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_printed_any_more_is_not_shown_beside_later_steps() -
     assert recogniser.feed(structured(step=6700)) == {"step": 6700}
 
 
-def test_a_loss_that_was_printed_since_the_newest_step_is_none_of_that_step() -> None:
+def test_loss_printed_after_a_step_does_not_belong_to_that_step() -> None:
     recogniser = Recogniser()
     recogniser.feed(checkpoint(action="counts") + structured(step=1))
     for step in range(8, 97, 8):
@@ -215,13 +215,13 @@ def test_a_loss_that_was_printed_since_the_newest_step_is_none_of_that_step() ->
     assert recogniser.feed(structured(step=192)) == {"step": 192, "loss": None, "epoch": None}
 
 
-def test_a_loss_of_a_structured_line_is_not_replaced_by_another() -> None:
+def test_loss_of_a_structured_line_is_not_replaced_by_printed_one() -> None:
     recogniser = Recogniser()
     assert recogniser.feed(structured(step=1, loss=0.5)) == {"step": 1, "loss": 0.5}
     assert recogniser.feed(b"validation loss 0.9\nepoch 1 step 4 loss 0.7\n") is None
 
 
-def test_where_a_checkpoint_counts_the_steps_no_batch_of_an_epoch_is_one() -> None:
+def test_batch_number_is_not_a_step_if_a_checkpoint_counts_steps() -> None:
     recogniser = Recogniser()
     data = checkpoint(action="counts") + b"epoch 3 step 14 loss 0.5\n"
     assert recogniser.feed(data) == {"epoch": 3, "loss": 0.5}
@@ -230,17 +230,17 @@ def test_where_a_checkpoint_counts_the_steps_no_batch_of_an_epoch_is_one() -> No
     assert recogniser.checkpoints == []
 
 
-def test_a_structured_line_is_found_under_a_flood_of_others() -> None:
+def test_structured_line_is_found_among_many_other_lines() -> None:
     flood = b"step 1 loss 0.5\n" * 20_000
     assert Recogniser().feed(structured(step=7, loss=0.25) + flood) == {"step": 7, "loss": 0.25}
 
 
-def test_structured_lines_of_one_piece_are_put_together_the_newest_first() -> None:
+def test_structured_lines_of_one_chunk_are_merged_newest_first() -> None:
     data = structured(step=1, loss=0.5) + structured(step=2) + structured(phase="validating")
     assert Recogniser().feed(data) == {"step": 2, "loss": 0.5, "phase": "validating"}
 
 
-def test_a_structured_line_in_any_two_pieces_is_found() -> None:
+def test_structured_line_split_anywhere_is_found() -> None:
     line = structured(step=5)
     for data in (line, b"\r 45%|####  " + line, b"text\n" + line, line[:-1] + b"\r\n"):
         for at in range(len(data) + 1):
@@ -249,7 +249,7 @@ def test_a_structured_line_in_any_two_pieces_is_found() -> None:
             assert {"step": 5} in found, (data, at)
 
 
-def test_broken_structured_lines_are_passed_over() -> None:
+def test_broken_structured_lines_are_skipped() -> None:
     for bad in (b"{", b"[]", b"[" * 50_000, b"1" * 5000, b"null", b'{"step": ' + b"9" * 5000 + b"}", b"\xff"):
         recogniser = Recogniser()
         assert recogniser.feed(structured(step=3) + b"::windlass " + bad + b"\n") == {"step": 3}
@@ -261,7 +261,7 @@ def test_fields_of_a_wrong_type_are_left_out() -> None:
     assert Recogniser().feed(structured(step=None)) is None
 
 
-def test_numbers_that_json_lacks_become_words() -> None:
+def test_nan_and_infinity_are_written_as_words() -> None:
     line = b'::windlass {"loss": NaN, "rate": Infinity, "metrics": {"a": -Infinity, "b": 1e999}}\n'
     assert Recogniser().feed(line) == {"loss": "nan", "rate": "inf", "metrics": {"a": "-inf", "b": "inf"}}
 
@@ -269,19 +269,19 @@ def test_numbers_that_json_lacks_become_words() -> None:
 # ---------------------------------------------------------------- the job's own expression
 
 
-def test_the_jobs_own_expression_comes_before_the_known_formats() -> None:
+def test_progress_pattern_of_the_job_precedes_known_formats() -> None:
     recogniser = Recogniser(pattern=r"\[(?P<epoch>\d+)\] n=(?P<step>[\d,]+) of (?P<total>\d+) L(?P<loss>\S+)")
     assert recogniser.feed(b"step 1 loss 0.5\n") == {"step": 1, "loss": 0.5}
     assert recogniser.feed(b"[2] n=1,024 of 4096 Lnan\n") == {"epoch": 2, "step": 1024, "total": 4096, "loss": "nan"}
     assert recogniser.feed(b"step 1 loss 0.5\n") is None
 
 
-def test_samples_of_an_own_expression_are_samples_a_second() -> None:
+def test_samples_group_of_the_pattern_is_samples_per_second() -> None:
     recogniser = Recogniser(pattern=r"(?P<samples>[\d.]+) smp (?P<rate>[\d.]+)?")
     assert recogniser.feed(b"12.5 smp \n") == {"samples_per_second": 12.5}
 
 
-def test_what_an_own_expression_finds_that_is_no_number_is_left_out() -> None:
+def test_pattern_match_that_is_not_a_number_is_left_out() -> None:
     assert Recogniser(pattern=r"step (?P<step>\S+)").feed(b"step one\n") is None
 
 
@@ -289,7 +289,7 @@ def test_what_an_own_expression_finds_that_is_no_number_is_left_out() -> None:
     ("pattern", "message"),
     [("(", "not a regular expression"), ("step", "no named group"), ("(?P<stepp>x)", "stepp; it may name step, total")],
 )
-def test_an_expression_that_cannot_serve_is_refused(pattern: str, message: str) -> None:
+def test_invalid_progress_pattern_is_refused(pattern: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Recogniser(pattern)
 
@@ -311,7 +311,7 @@ CHANGE = {"loss": "nan", "step": 61, "last": {"loss": 0.5, "step": 60}}
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("at_once", [True, False])
-def test_the_last_finite_loss_is_known_however_many_lines_come_at_once(form: str, at_once: bool) -> None:
+def test_last_finite_loss_is_found_in_a_chunk_of_many_lines(form: str, at_once: bool) -> None:
     recogniser = Recogniser(r"n=(?P<step>\d+) L(?P<loss>\S+) " if form == "the job's own" else None)
     lines = [FORMS[form].format(step=step, loss="0.5" if step == 60 else "2.5") for step in range(1, 61)]
     name = '"nan"' if form == "structured" else "nan"
@@ -322,7 +322,7 @@ def test_the_last_finite_loss_is_known_however_many_lines_come_at_once(form: str
     assert recogniser.losses.changes == [CHANGE]
 
 
-def test_a_loss_that_is_finite_again_and_then_not_is_told_again_but_not_for_ever() -> None:
+def test_repeated_nan_losses_are_reported_up_to_a_limit() -> None:
     recogniser = Recogniser()
     recogniser.feed(b"step 60 loss 0.5\nstep 61 loss nan\n")
     recogniser.feed(b"step 62 loss 0.25\n")
@@ -350,7 +350,7 @@ _HOSTILE = st.lists(st.one_of(_BITS, st.binary(max_size=8)), max_size=60).map(b"
 
 @settings(deadline=None, max_examples=200)
 @given(chunks=st.lists(_HOSTILE, max_size=4))
-def test_nothing_that_is_fed_raises_or_leaves_json(chunks: list[bytes]) -> None:
+def test_no_input_raises_or_yields_invalid_json(chunks: list[bytes]) -> None:
     recogniser = Recogniser()
     for chunk in chunks:
         found = recogniser.feed(chunk)
@@ -368,7 +368,7 @@ def test_nothing_that_is_fed_raises_or_leaves_json(chunks: list[bytes]) -> None:
     [b"a", b" ", b"[", b"9", b"loss", b"loss ", b"epoch ", b"step ", b"step:", b"a:", b"1,000", b"%|", b"it [", b"it/s",
      b"{'a': ", b"=1 ", b"x=1,", "━".encode(), b"- ", b"1/", b"loss: step ", b"train epoch: 1 [", b"\x1b[0m"],
 )  # fmt: skip
-def test_no_repetition_makes_it_slow(bit: bytes) -> None:
+def test_repetitive_input_is_not_slow(bit: bytes) -> None:
     for head in (b"", b"epoch 1 ", b"{'", b"Epoch 1 ", b"1/2 [", b"45%|"):
         line = (head + bit * 4000)[:4000] + b" loss\n"
         begin = time.process_time()
@@ -377,7 +377,7 @@ def test_no_repetition_makes_it_slow(bit: bytes) -> None:
         assert time.process_time() - begin < 5.0, head
 
 
-def test_a_line_without_end_is_kept_bounded() -> None:
+def test_endless_line_uses_bounded_memory() -> None:
     recogniser = Recogniser()
     begin = time.process_time()
     for _ in range(2000):
@@ -388,7 +388,7 @@ def test_a_line_without_end_is_kept_bounded() -> None:
     assert recogniser.feed(b"step 4 loss 0.5\n") == {"step": 4, "loss": 0.5}
 
 
-def test_a_flood_is_read_faster_than_it_can_be_written() -> None:
+def test_much_output_is_read_faster_than_it_is_written() -> None:
     chunk = (b"epoch 3 step 40/500 loss 0.123 some more words on the line\n" * 1200)[: 64 << 10]
     recogniser = Recogniser()
     begin = time.process_time()
@@ -398,7 +398,7 @@ def test_a_flood_is_read_faster_than_it_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("module", [progress, trainlogs, training_start, loss_tracking])
-def test_a_worker_reads_progress_with_the_standard_library_alone(module: ModuleType) -> None:
+def test_progress_needs_only_the_standard_library(module: ModuleType) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"), feature_version=(3, 9))
     imported = {
         name.split(".")[0]

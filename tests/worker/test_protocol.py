@@ -77,7 +77,7 @@ def test_a_spec_is_read_as_it_was_written(spec: NodeSpec) -> None:
 
 
 @given(st.lists(specs, min_size=1, max_size=3), number)
-def test_specs_that_travel_together_are_the_same_after_it(specs: list[NodeSpec], attempt: int) -> None:
+def test_packed_specs_are_unpacked_unchanged(specs: list[NodeSpec], attempt: int) -> None:
     by_place = dict(enumerate(specs))
     packed = pack(attempt, by_place)
     assert unpack(packed) == (attempt, by_place)
@@ -91,7 +91,7 @@ def test_an_event_is_read_as_it_was_written(event: NodeEvent) -> None:
 
 
 @given(st.sampled_from(sorted(EVENTS)), json_values, anything)
-def test_no_data_is_read_as_anything_but_an_event_or_refused(kind: str, at: Any, more: dict[str, Any]) -> None:
+def test_arbitrary_data_is_an_event_or_refused(kind: str, at: Any, more: dict[str, Any]) -> None:
     with contextlib.suppress(ShapeError):
         assert isinstance(event_of({"kind": kind, "at": at, **more}), EVENTS[kind])
 
@@ -107,7 +107,7 @@ def test_no_data_is_read_as_anything_but_an_event_or_refused(kind: str, at: Any,
         ({"version": 99}, "node spec of version 99; this worker reads 1"),
     ],
 )
-def test_a_spec_of_another_shape_is_refused_with_the_place(changes: dict[str, Any], says: str) -> None:
+def test_spec_of_another_shape_is_refused_with_the_field(changes: dict[str, Any], says: str) -> None:
     spec = NodeSpec(0, "train.py", "python", "/", {}, (RankSpec(0, 0, ("x",), {}),), 1.0)
     with pytest.raises(ShapeError, match=says):
         NodeSpec.from_json({**spec.to_json(), **changes})
@@ -122,7 +122,7 @@ def test_fields_of_another_version_are_ignored_in_specs_and_kept_in_warnings() -
     }
 
 
-def test_values_are_frozen_and_have_no_other_fields() -> None:
+def test_values_are_frozen_and_refuse_unknown_fields() -> None:
     event = RankChanged(1.0, 0, pid=7)
     with pytest.raises(AttributeError, match="frozen"):
         event.pid = 8  # type: ignore[misc]

@@ -24,12 +24,12 @@ loaded(path).all_reduce(read)
 )
 
 
-def test_a_rank_in_a_collective_waits(tmp_path: Path) -> None:
+def test_rank_in_a_collective_is_waiting(tmp_path: Path) -> None:
     with started(tmp_path, IN_TORCH.replace("{name}", "c10d")) as one:
         until(lambda: activity_of([one], SPEC).waiting == (one,), "it does not say that it waits")
 
 
-def test_a_rank_in_other_code_works(tmp_path: Path) -> None:
+def test_rank_outside_of_collectives_is_working(tmp_path: Path) -> None:
     with started(tmp_path, WAITS) as one:
         until(lambda: activity_of([one], SPEC).working == (one,), "it does not say that it works")
 
@@ -39,7 +39,7 @@ def test_a_rank_without_a_process_group_has_no_peers_to_wait_for(tmp_path: Path)
         assert activity_of([one], SPEC) == Activity((one,), ())
 
 
-def test_of_a_rank_that_cannot_be_asked_nothing_is_known(tmp_path: Path) -> None:
+def test_activity_of_an_unresponsive_rank_is_unknown(tmp_path: Path) -> None:
     launcher = LauncherSpec("mpirun", ("mpirun",), "OMPI_COMM_WORLD_LOCAL_RANK", 3.0)
     with started(tmp_path, NATIVE.format(library="CDLL")) as one:
         assert activity_of([one], SPEC.replace(launch=launcher)) == Activity((), ())

@@ -31,7 +31,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
-def test_a_process_with_torch_and_without_peers_looks_alone_until_it_makes_a_group(tmp_path: Path) -> None:
+def test_torch_process_without_peers_looks_alone_until_it_creates_a_group(tmp_path: Path) -> None:
     base = str(tmp_path / "rank-0")
     process, _ = port_of("import torch\n")
     try:
@@ -43,7 +43,7 @@ def test_a_process_with_torch_and_without_peers_looks_alone_until_it_makes_a_gro
     assert not looks_alone(process.pid, str(tmp_path / "rank-1"))
 
 
-def test_a_process_that_listens_or_is_connected_may_have_peers(tmp_path: Path) -> None:
+def test_listening_or_connected_process_does_not_look_alone(tmp_path: Path) -> None:
     process, port = port_of(LISTENS + "port = server.getsockname()[1]\n")
     connected, _ = port_of(f"import socket\nclient = socket.create_connection(('127.0.0.1', {port}))\n")
     idle, _ = port_of("")

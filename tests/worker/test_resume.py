@@ -58,7 +58,7 @@ def of_trainer(folder: Path, step: int = 40) -> Path:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_torch_saves_is_whole_and_no_part_of_it_is(tmp_path: Path) -> None:
+def test_file_of_torch_save_is_verified_and_no_part_of_it_is(tmp_path: Path) -> None:
     whole = saved(tmp_path / "model.pt")
     assert problem_of(str(whole)) == ""
     data, part = whole.read_bytes(), tmp_path / "part.pt"
@@ -85,7 +85,7 @@ def test_a_flipped_bit_is_found_wherever_it_would_change_what_is_loaded(tmp_path
     assert refused > len(places) // 2
 
 
-def test_an_old_pickle_and_a_file_of_any_other_kind_cannot_be_told_to_be_whole(tmp_path: Path) -> None:
+def test_old_pickles_and_other_files_cannot_be_verified(tmp_path: Path) -> None:
     old, other = tmp_path / "old.pt", tmp_path / "weights.h5"
     torch.save(STATE, old, _use_new_zipfile_serialization=False)
     other.write_bytes(b"\x89HDF\r\n\x1a\n")
@@ -94,7 +94,7 @@ def test_an_old_pickle_and_a_file_of_any_other_kind_cannot_be_told_to_be_whole(t
     assert problem_of(str(tmp_path / "nowhere.pt")) == "it is not there"
 
 
-def test_safetensors_are_as_long_as_their_header_says(tmp_path: Path) -> None:
+def test_safetensors_file_must_have_the_length_in_its_header(tmp_path: Path) -> None:
     path = safetensors(tmp_path / "model.safetensors")
     assert problem_of(str(path)) == ""
     data = path.read_bytes()
@@ -112,7 +112,7 @@ def test_a_huge_header_is_not_read(tmp_path: Path) -> None:
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_the_trainer_is_whole_once_its_state_is_written(tmp_path: Path) -> None:
+def test_folder_of_the_trainer_is_verified_once_its_state_is_written(tmp_path: Path) -> None:
     folder = of_trainer(tmp_path / "checkpoint-40")
     assert problem_of(str(folder)) == ""
     assert step_of(str(folder)) == 40
@@ -121,13 +121,13 @@ def test_a_folder_of_the_trainer_is_whole_once_its_state_is_written(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state_1.pth", "trainer_state.json"])
-def test_a_folder_with_a_torn_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+def test_folder_with_a_truncated_file_is_refused_with_the_file_name(tmp_path: Path, name: str) -> None:
     folder = of_trainer(tmp_path / "checkpoint-40")
     os.truncate(folder / name, (folder / name).stat().st_size // 2)
     assert problem_of(str(folder)).startswith(f"{name}: ")
 
 
-def test_weights_are_all_there(tmp_path: Path) -> None:
+def test_missing_weights_are_reported(tmp_path: Path) -> None:
     folder = of_trainer(tmp_path / "checkpoint-40")
     (folder / "model.safetensors").unlink()
     assert problem_of(str(folder)) == "there are no weights"
@@ -141,7 +141,7 @@ def test_weights_are_all_there(tmp_path: Path) -> None:
     assert problem_of(str(folder)) == ""
 
 
-def test_a_folder_of_distributed_checkpoint_is_whole_with_its_metadata(tmp_path: Path) -> None:
+def test_folder_of_distributed_checkpoint_needs_its_metadata(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="single process"):
         save({"weight": torch.arange(24.0)}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     assert problem_of(str(tmp_path / "dcp")) == ""
@@ -152,7 +152,7 @@ def test_a_folder_of_distributed_checkpoint_is_whole_with_its_metadata(tmp_path:
 # -- which one --------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path: Path) -> None:
+def test_newest_verified_checkpoint_is_chosen_and_refused_ones_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step, at in ((900, 3.0), (1000, 3.0), (1100, 1.0), (50, 4.0)):
         saved(folder / f"model-{step}.pt", at)
@@ -168,7 +168,7 @@ def test_the_newest_whole_one_is_taken_and_what_was_passed_over_is_told(tmp_path
     assert choice.events[1]["bytes"] == (folder / "model-1000.pt").stat().st_size
 
 
-def test_nothing_is_added_where_there_is_nothing_whole(tmp_path: Path) -> None:
+def test_no_arguments_are_added_without_a_verified_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     assert choose(spec_of(folder), since=0.0) == (None, (), ())
     saved(folder / "model-1.pt")
@@ -176,7 +176,7 @@ def test_nothing_is_added_where_there_is_nothing_whole(tmp_path: Path) -> None:
     assert choose(spec_of(folder), since=0.0).words == ()
 
 
-def test_a_link_to_the_newest_is_not_another_one(tmp_path: Path) -> None:
+def test_link_to_a_checkpoint_is_not_a_second_one(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     saved(folder / "epoch=1-step=20.ckpt")
     (folder / "last.ckpt").symlink_to("epoch=1-step=20.ckpt")
@@ -184,7 +184,7 @@ def test_a_link_to_the_newest_is_not_another_one(tmp_path: Path) -> None:
     assert len(candidates(spec_of(folder, "*.ckpt"), since=0.0)) == 1
 
 
-def test_a_folder_in_the_pattern_is_looked_for_beside_the_code_too(tmp_path: Path) -> None:
+def test_pattern_with_a_folder_is_also_searched_in_the_code_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     request = spec_of(folder, "saved/model-*.pt")
     own = saved(folder / "saved" / "model-1.pt", at=50.0)
@@ -214,7 +214,7 @@ def test_an_option_without_a_path_is_added_once_there_is_a_checkpoint(tmp_path: 
 
 
 @pytest.mark.parametrize("named", ["model-1.pt", "{folder}/model-1.pt"])
-def test_the_one_that_was_asked_for_is_taken_though_there_is_a_newer_one(tmp_path: Path, named: str) -> None:
+def test_requested_checkpoint_is_chosen_over_a_newer_one(tmp_path: Path, named: str) -> None:
     folder = tmp_path / "checkpoints"
     saved(folder / "model-1.pt", at=1.0)
     saved(folder / "model-2.pt", at=2.0)
@@ -222,7 +222,7 @@ def test_the_one_that_was_asked_for_is_taken_though_there_is_a_newer_one(tmp_pat
     assert choose(request, 0.0).path == str(folder / "model-1.pt")
 
 
-def test_what_is_saved_after_one_was_asked_for_is_newer_than_that(tmp_path: Path) -> None:
+def test_checkpoint_saved_after_the_request_is_chosen(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step, at in ((1, 1.0), (9, 9.0), (2, 12.0)):
         saved(folder / f"model-{step}.pt", at)
@@ -234,7 +234,7 @@ def test_what_is_saved_after_one_was_asked_for_is_newer_than_that(tmp_path: Path
     assert (choice.path, choice.events[0]["name"]) == (str(folder / "model-1.pt"), "model-2.pt")
 
 
-def test_the_one_that_was_asked_for_must_be_whole(tmp_path: Path) -> None:
+def test_requested_checkpoint_must_be_verified(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     saved(folder / "model-2.pt")
     with pytest.raises(ValueError, match=r"cannot resume from model-1\.pt: it is not there"):
@@ -250,7 +250,7 @@ def events_of(request: ResumeSpec, attempt: int, since: float = 0.0) -> list[Map
     return list(add_resume_arguments([spec])[0].found)
 
 
-def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_there(tmp_path: Path) -> None:
+def test_pattern_without_a_match_is_reported_from_the_second_attempt_on(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     request = spec_of(folder, "checkpoint-*")
     for name in ("chkpt-900", "chkpt-1000", "logs", "a.txt", "b.txt", "c.txt", "checkpoints-1"):
@@ -271,13 +271,13 @@ def test_that_nothing_matches_is_told_from_the_second_attempt_on_with_what_is_th
     ("find", "where"),
     [("model-*.pt", "checkpoints"), ("runs/v_*/model-*.pt", "code/runs"), ("{tmp}/other/**/model-*.pt", "other")],
 )
-def test_it_is_told_where_it_was_looked_for(find: str, where: str, tmp_path: Path) -> None:
+def test_missing_event_names_the_searched_folder(find: str, where: str, tmp_path: Path) -> None:
     request = spec_of(tmp_path / "checkpoints", find.replace("{tmp}", str(tmp_path)))
     [event] = events_of(request, attempt=2)
     assert (event["folder"], event["near"], event["entries"]) == (str(tmp_path / where), [], 0)
 
 
-def test_a_pattern_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_may_start_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "a[d]a"))
     request = spec_of(tmp_path / "checkpoints", "~/saved/model-*.pt")
     [event] = events_of(request, attempt=2)
@@ -286,21 +286,21 @@ def test_a_pattern_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pyt
     assert choose(request, since=0.0).path == str(path)
 
 
-def test_checkpoints_of_an_earlier_run_are_told_to_be_that(tmp_path: Path) -> None:
+def test_checkpoints_of_an_earlier_run_are_counted_as_older(tmp_path: Path) -> None:
     request = spec_of(tmp_path / "checkpoints", "saved/model-*.pt")
     saved(tmp_path / "code" / "saved" / "model-2.pt", at=90.0)
     [event] = events_of(request, attempt=2, since=100.0)
     assert (event["folder"], event["near"], event["older"]) == (str(tmp_path / "code/saved"), ["model-2.pt"], 1)
 
 
-def test_one_that_is_not_whole_is_refused_and_not_missing(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_refused_and_not_missing(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     request = spec_of(folder)
     (folder / "model-1.pt").write_bytes(b"")
     assert [event["action"] for event in events_of(request, attempt=2)] == ["refused", "none-verified"]
 
 
-def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:
+def test_unrelated_zip_file_in_the_folder_is_accepted(tmp_path: Path) -> None:
     folder = of_trainer(tmp_path / "checkpoint-40")
     with zipfile.ZipFile(folder / "extra.tar", "w") as file:
         file.writestr("note", "kept")
@@ -311,7 +311,7 @@ def test_a_zip_of_anything_else_beside_is_no_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES], ids=errno.errorcode.get)
-def test_a_folder_that_cannot_be_read_for_a_while_is_read_again(tmp_path: Path, number: int) -> None:
+def test_unreadable_folder_is_read_again(tmp_path: Path, number: int) -> None:
     request, pauses = spec_of(tmp_path / "checkpoints"), list[float]()
     newest = saved(tmp_path / "checkpoints" / "model-2.pt")
     with failing_reads(tmp_path / "checkpoints", number) as disk:
@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_read_for_a_while_is_read_again(tmp_path: Path, 
     assert pauses == list(PAUSES[:3])
 
 
-def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_permanently_unreadable_checkpoint_is_an_error_with_its_path(tmp_path: Path) -> None:
     request, pauses = spec_of(tmp_path / "checkpoints", "*/trainer_state.json"), list[float]()
     of_trainer(tmp_path / "checkpoints" / "checkpoint-40")
     with failing_reads(tmp_path / "checkpoints", errno.EIO), pytest.raises(OSError, match="checkpoints") as raised:
@@ -334,7 +334,7 @@ def test_what_cannot_be_read_at_all_is_an_error_with_its_path(tmp_path: Path) ->
     assert pauses == list(PAUSES)
 
 
-def test_what_a_pattern_matches_may_hold_any_tree(tmp_path: Path) -> None:
+def test_matching_folder_may_contain_any_tree(tmp_path: Path) -> None:
     """A broad pattern matches folders that are not checkpoints, which must not end the supervisor."""
     folder = tmp_path / "checkpoints"
     request = spec_of(folder, "*")

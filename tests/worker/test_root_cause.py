@@ -37,7 +37,7 @@ def is_transient(tail: str, exit_code: int = 1) -> bool:
         "RuntimeError: the tracking server at http://10.0.0.5:5000 did not answer",
     ],
 )
-def test_an_error_that_may_be_gone_later_is_transient(line: str) -> None:
+def test_temporary_error_is_transient(line: str) -> None:
     assert is_transient(f"{TRACE}{line}\n")
 
 
@@ -57,7 +57,7 @@ def test_an_error_of_the_program_or_its_files_is_not_transient(line: str) -> Non
     assert not is_transient(f"[Gloo] Rank 0 is connected to 1 peer ranks\n{TRACE}{line}\n")
 
 
-def test_an_error_that_an_error_of_the_network_led_to_is_transient() -> None:
+def test_error_caused_by_a_network_error_is_transient() -> None:
     first = f"{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer\n"
     chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
     assert is_transient(f"{first}{chained}{TRACE}ValueError: no data\n")
@@ -71,17 +71,17 @@ def test_an_error_that_an_error_of_the_network_led_to_is_transient() -> None:
         ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout", False),
     ],
 )
-def test_of_a_program_that_the_script_started_its_own_words_tell_that(words: str, is_gone_later: bool) -> None:
+def test_output_of_a_started_program_decides_whether_its_error_is_transient(words: str, is_gone_later: bool) -> None:
     raised = "subprocess.CalledProcessError: Command '['x']' returned non-zero exit status 2."
     assert is_transient(f"{words}\n{TRACE}{raised}\n") == is_gone_later
 
 
-def test_a_program_that_gives_up_after_an_error_of_the_network_is_transient() -> None:
+def test_program_that_gives_up_after_a_network_error_is_transient() -> None:
     assert is_transient("curl: (6) Could not resolve host: hub\ngiving up\n")
     assert not is_transient("no config\ngiving up\n")
 
 
-def test_arguments_that_a_script_refuses_are_not_transient_whatever_they_are() -> None:
+def test_refused_arguments_are_never_transient() -> None:
     assert not is_transient("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout 5\n", 2)
 
 
@@ -96,7 +96,7 @@ def test_arguments_that_a_script_refuses_are_not_transient_whatever_they_are() -
     ],
     ids=["signal", "of-a-shell", "exception", "exit-code", "of-a-child"],
 )
-def test_a_root_cause_says_how_the_process_failed_that_a_shell_or_a_launcher_reports(
+def test_root_cause_describes_the_process_reported_by_a_shell_or_launcher(
     tail: str, exit_code: int, failure: str, code: int
 ) -> None:
     cause = first_cause([RankFailure(0, exit_code, 9.0, tail)])

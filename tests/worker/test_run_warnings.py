@@ -76,7 +76,7 @@ def log(line: str, **more: Any) -> dict[str, Any]:
 # -- files of another run ---------------------------------------------------------------------------------------------
 
 
-def test_a_first_attempt_that_resumes_has_loaded_what_another_run_has_saved(tmp_path: Path) -> None:
+def test_first_attempt_that_resumes_warns_of_another_runs_checkpoint(tmp_path: Path) -> None:
     node = Node(tmp_path)
     for _ in range(2):
         node.warnings.restored(log("resumed from epoch 3", epoch=3))
@@ -98,7 +98,7 @@ def test_a_first_attempt_that_resumes_has_loaded_what_another_run_has_saved(tmp_
         (("old/last.pt",), 1, "resumed from old/last.pt", {}),
     ],
 )
-def test_a_later_attempt_a_beginning_and_a_file_of_the_arguments_are_meant(
+def test_no_warning_for_intended_restores(
     tmp_path: Path, words: tuple[str, ...], attempt: int, line: str, more: dict[str, Any]
 ) -> None:
     (tmp_path / "old").mkdir()
@@ -109,7 +109,7 @@ def test_a_later_attempt_a_beginning_and_a_file_of_the_arguments_are_meant(
 
 
 @pytest.mark.parametrize("words", [("--resume", "auto"), ("--data", "old"), ("--resume", "old/gone.pt")])
-def test_other_arguments_name_no_file_to_resume_from(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_unrelated_arguments_do_not_name_a_checkpoint(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "old").mkdir()
     node = Node(tmp_path, *words)
     node.warnings.restored(log("resumed from epoch 3", epoch=3))
@@ -119,7 +119,7 @@ def test_other_arguments_name_no_file_to_resume_from(tmp_path: Path, words: tupl
 LOADED = "=> loaded checkpoint 'best.pt' (epoch 12)"
 
 
-def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_a_loss_shows_it(tmp_path: Path) -> None:
+def test_loaded_checkpoint_is_reported_once_a_step_or_loss_follows(tmp_path: Path) -> None:
     by_step, by_loss = Node(tmp_path), Node(tmp_path)
     for node in (by_step, by_loss):
         node.warnings.restored(log(LOADED, epoch=12))
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_was_loaded_is_where_training_began_once_a_step_or_a_l
     ] * 2
 
 
-def test_a_script_that_evaluates_what_it_loaded_has_neither_resumed_nor_lacked_a_step(tmp_path: Path) -> None:
+def test_evaluation_of_a_loaded_checkpoint_causes_no_warning(tmp_path: Path) -> None:
     evaluates, ends = Node(tmp_path), Node(tmp_path)
     validates = f"{LOADED}\n  Class Images   mAP50\n  all   128  0.605"
     for node, tail in ((evaluates, f"{LOADED}\naccuracy: 0.914"), (evaluates, validates), (ends, f"{LOADED}\ndone")):
@@ -144,7 +144,7 @@ def test_a_script_that_evaluates_what_it_loaded_has_neither_resumed_nor_lacked_a
     assert ends.found[0].message == f"the script loaded epoch 12 of another run: {LOADED}"
 
 
-def test_a_file_that_was_written_since_the_run_began_is_its_own(tmp_path: Path) -> None:
+def test_file_written_since_the_start_belongs_to_the_run(tmp_path: Path) -> None:
     (tmp_path / "best.pt").touch()
     node = Node(tmp_path)
     node.warnings.restored(log(LOADED, epoch=12))
@@ -165,7 +165,7 @@ def saves(folder: Path) -> None:
         os.utime(path, (at, at))
 
 
-def test_a_later_attempt_that_begins_anew_names_the_newest_save(tmp_path: Path) -> None:
+def test_later_attempt_that_starts_over_is_warned_with_the_newest_save(tmp_path: Path) -> None:
     saves(tmp_path)
     node = Node(tmp_path, attempt=2)
     node.warnings.began({"step": 1, "every": 1}, {})
@@ -174,7 +174,7 @@ def test_a_later_attempt_that_begins_anew_names_the_newest_save(tmp_path: Path) 
     assert "checkpoint: {find: …, resume: …}" in warning.fix
 
 
-def test_so_does_one_that_reports_epochs_alone(tmp_path: Path) -> None:
+def test_later_attempt_that_reports_only_epochs_is_warned_too(tmp_path: Path) -> None:
     saves(tmp_path)
     anew, later = Node(tmp_path, attempt=2), Node(tmp_path, attempt=2)
     for epoch in (0, 1, 0):
@@ -200,7 +200,7 @@ def test_a_save_that_was_read_since_it_was_written_was_used(tmp_path: Path) -> N
     assert node.found == []
 
 
-def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) -> None:
+def test_no_warning_if_training_continued_or_nothing_was_saved(tmp_path: Path) -> None:
     nothing = Node(tmp_path, attempt=2)
     nothing.warnings.began({"step": 1}, {})
     saves(tmp_path)
@@ -216,7 +216,7 @@ def test_it_is_no_warning_where_it_went_on_or_nothing_was_saved(tmp_path: Path) 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_no_step_is_a_warning_where_the_script_had_resumed_or_its_loader_was_empty(tmp_path: Path) -> None:
+def test_no_steps_is_a_warning_after_a_resume_or_with_an_empty_loader(tmp_path: Path) -> None:
     done, empty, other = Node(tmp_path), Node(tmp_path), Node(tmp_path)
     done.warnings.restored(log("resumed from epoch 3", epoch=3))
     done.warnings.ended(ranks_of(FakeRank(tmp_path)), others())
@@ -228,7 +228,7 @@ def test_no_step_is_a_warning_where_the_script_had_resumed_or_its_loader_was_emp
     assert other.codes == []
 
 
-def test_ranks_that_were_alone_in_mpi_are_a_warning_if_all_of_them_were(tmp_path: Path) -> None:
+def test_ranks_alone_in_mpi_are_a_warning_only_if_all_are(tmp_path: Path) -> None:
     node, rank = Node(tmp_path), FakeRank(tmp_path)
     node.warnings.ended(ranks_of(rank), others())
     assert node.found == []
@@ -237,7 +237,7 @@ def test_ranks_that_were_alone_in_mpi_are_a_warning_if_all_of_them_were(tmp_path
     assert [(one.code, one.fix) for one in node.found] == [("ranks-alone", "launcher: mpi starts the ranks by mpirun")]
 
 
-def test_a_process_that_outlives_its_rank_is_named_and_one_that_is_about_to_end_is_not(tmp_path: Path) -> None:
+def test_process_outliving_its_rank_is_named_unless_it_is_about_to_end(tmp_path: Path) -> None:
     code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
     for sleep, codes in ((60, ["processes-outlived"]), (0, [])):
         wait = f"import time; time.sleep({sleep})"
@@ -253,7 +253,7 @@ def test_a_process_that_outlives_its_rank_is_named_and_one_that_is_about_to_end_
 
 
 @pytest.mark.parametrize(("name", "is_viewer"), [("tensorboard", True), ("wandb-core", True), ("upload", False)])
-def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, name: str, is_viewer: bool) -> None:
+def test_remaining_viewer_process_causes_no_warning(tmp_path: Path, name: str, is_viewer: bool) -> None:
     code = "import subprocess, sys; subprocess.Popen([sys.argv[1], '60'], executable='/bin/sleep')"
     leader = subprocess.Popen([sys.executable, "-c", code, name], preexec_fn=process.Birth())
     assert leader.wait() == 0
@@ -265,7 +265,7 @@ def test_a_viewer_that_was_left_behind_costs_the_run_nothing(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("progress", [{"step": 9}, {}])
-def test_forks_of_a_script_that_has_trained_are_its_workers_and_of_one_that_has_not_its_training(
+def test_remaining_forks_cause_a_warning_only_if_the_script_has_not_trained(
     tmp_path: Path, progress: dict[str, Any]
 ) -> None:
     """Workers of a DataLoader end some seconds after a script that exits with os._exit."""
@@ -286,7 +286,7 @@ def until_gone(group: int) -> None:
         time.sleep(0.01)
 
 
-def test_of_a_run_that_fails_or_is_stopped_nothing_is_said_at_its_end(tmp_path: Path) -> None:
+def test_failed_or_stopped_run_has_no_warnings_at_its_end(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.warnings.restored(log("resumed from epoch 0", epoch=0))
     node.warnings.ended(ranks_of(FakeRank(tmp_path, code=1)), others())

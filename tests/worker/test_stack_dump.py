@@ -94,7 +94,7 @@ def functions(text: str) -> list[str]:
     return [frame.name for frame in main_stack(text)]
 
 
-def test_a_rank_in_python_code_writes_them_itself_while_its_threads_stand_still(tmp_path: Path) -> None:
+def test_rank_in_python_code_writes_stacks_of_all_threads(tmp_path: Path) -> None:
     with started(tmp_path, THREADS.format(does="works()")) as one:
         [found] = stack_dump.take_stacks([one], drain)
     assert found.stack.count("(most recent call first)") == 3
@@ -103,7 +103,7 @@ def test_a_rank_in_python_code_writes_them_itself_while_its_threads_stand_still(
 
 
 @pytest.mark.parametrize("library", ["CDLL", "PyDLL"], ids=["native code", "native code with the GIL"])
-def test_a_rank_that_does_not_come_to_it_is_forced(
+def test_rank_in_native_code_is_dumped_by_the_forced_signal(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
@@ -115,7 +115,7 @@ def test_a_rank_that_does_not_come_to_it_is_forced(
 
 
 @pytest.mark.parametrize("does", ["threads[0].join()", "os.read(read, 1)"])
-def test_of_a_rank_that_waits_no_thread_is_read_that_runs(
+def test_stacks_of_a_waiting_rank_do_not_read_running_threads(
     does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stack_dump, "PATIENCE_SECONDS", 0.2)
@@ -125,20 +125,20 @@ def test_of_a_rank_that_waits_no_thread_is_read_that_runs(
     assert "trains" in functions(found.stack)
 
 
-def test_a_rank_that_waits_for_its_peers_is_asked_by_its_second_thread(tmp_path: Path) -> None:
+def test_rank_waiting_for_peers_responds_through_its_second_thread(tmp_path: Path) -> None:
     with started(tmp_path, WAITS) as one:
         found = until(lambda: own(stack_dump.take_stacks([one], drain)[0].stack), "its second thread does not listen")
     assert functions(found)[0] == "trains"
 
 
-def test_a_rank_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+def test_process_name_may_contain_invalid_utf8(tmp_path: Path) -> None:
     named = "import ctypes\nctypes.CDLL(None).prctl(15, b'trains gr\\xc3', 0, 0, 0)\n"
     with started(tmp_path, named + THREADS.format(does="works()")) as one:
         [found] = stack_dump.take_stacks([one], drain)
     assert "trains" in functions(found.stack)
 
 
-def test_a_process_that_does_not_handle_the_signals_gets_none(tmp_path: Path) -> None:
+def test_process_without_handlers_is_not_signalled(tmp_path: Path) -> None:
     with started(tmp_path, "import os, sys\nos.execv('/bin/sh', ['sh', '-c', 'echo ready; sleep 600'])") as one:
         [found] = stack_dump.take_stacks([one], drain)
     assert found.stack == ""
@@ -162,7 +162,7 @@ os.write(1, b"ready\\n")
 """
 
 
-def test_a_rank_that_waits_for_a_thread_after_its_script_names_it(tmp_path: Path) -> None:
+def test_rank_waiting_for_a_thread_after_its_script_names_the_thread(tmp_path: Path) -> None:
     with started(tmp_path, KEPT) as one:
         [found] = until(lambda: named_threads(stack_dump.take_stacks([one], drain)), "no thread is named")
         kept = kept_after_end(found.stack)

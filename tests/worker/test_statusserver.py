@@ -36,7 +36,7 @@ from windlass.worker.statusserver import (
 Metrics = dict[str, object]
 
 
-class Desk:
+class Harness:
     """A server in a selector loop, as in a node."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,57 +92,57 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
-    yield desk
-    desk.server.close()
-    assert not desk.token_file.exists()
-    assert not desk.selector.get_map()
-    desk.selector.close()
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    harness = Harness(tmp_path)
+    yield harness
+    harness.server.close()
+    assert not harness.token_file.exists()
+    assert not harness.selector.get_map()
+    harness.selector.close()
 
 
 def trainer_metrics(**values: object) -> list[Metrics]:
     return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 
-def test_a_post_of_transformers_reads_as_progress(desk: Desk) -> None:
+def test_post_of_transformers_is_read_as_progress(harness: Harness) -> None:
     metrics = trainer_metrics(
         loss=0.5, learning_rate=1e-4, epoch=0.9, current_step=45, total_steps=100, current_epoch=1
     )
     status = {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "metrics": metrics}
-    assert desk.post({**status, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}, rank=3) == 200
+    assert harness.post({**status, "lastUpdatedTime": "2026-01-01T00:00:00+00:00"}, rank=3) == 200
     expected = {"step": 45, "total": 100, "epoch": 1, "loss": 0.5, "metrics": {"learning_rate": 1e-4}}
-    assert desk.heard == [(3, {**expected, "eta_seconds": 30})]
+    assert harness.heard == [(3, {**expected, "eta_seconds": 30})]
 
 
-def test_the_first_and_the_last_post_say_where_the_steps_begin_and_end(desk: Desk) -> None:
-    assert desk.post({"progressPercentage": 0, "metrics": trainer_metrics(total_steps=400)}) == 200
-    assert desk.post({"progressPercentage": 100, "estimatedRemainingSeconds": 0}) == 200
-    assert desk.heard == [(0, {"total": 400, "step": 0}), (0, {"step": 400, "total": 400, "eta_seconds": 0})]
+def test_first_and_last_post_give_first_and_last_step(harness: Harness) -> None:
+    assert harness.post({"progressPercentage": 0, "metrics": trainer_metrics(total_steps=400)}) == 200
+    assert harness.post({"progressPercentage": 100, "estimatedRemainingSeconds": 0}) == 200
+    assert harness.heard == [(0, {"total": 400, "step": 0}), (0, {"step": 400, "total": 400, "eta_seconds": 0})]
 
 
-def test_a_script_that_knows_no_steps_tells_percent(desk: Desk) -> None:
-    assert desk.post({"progressPercentage": 45}) == 200
-    assert desk.heard == [(0, {"percent": 45})]
+def test_progress_without_steps_is_a_percentage(harness: Harness) -> None:
+    assert harness.post({"progressPercentage": 45}) == 200
+    assert harness.heard == [(0, {"percent": 45})]
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64, "ümlaut"])
-def test_who_has_not_the_token_is_not_heard(desk: Desk, token: str) -> None:
-    assert desk.post({"progressPercentage": 45}, token=token) == 401
-    assert not desk.heard
+def test_post_without_the_token_is_refused(harness: Harness, token: str) -> None:
+    assert harness.post({"progressPercentage": 45}, token=token) == 401
+    assert not harness.heard
 
 
-def test_the_token_is_the_users_alone_and_another_one_each_time(desk: Desk, tmp_path: Path) -> None:
-    assert stat.S_IMODE(desk.token_file.stat().st_mode) == 0o600
+def test_token_is_private_and_different_each_time(harness: Harness, tmp_path: Path) -> None:
+    assert stat.S_IMODE(harness.token_file.stat().st_mode) == 0o600
     (tmp_path / "other").mkdir()
-    other = Desk(tmp_path / "other")
-    assert other.token_file.read_text() != desk.token_file.read_text()
+    other = Harness(tmp_path / "other")
+    assert other.token_file.read_text() != harness.token_file.read_text()
     other.server.close()
     other.selector.close()
 
 
-def test_only_this_machine_can_ask(desk: Desk) -> None:
-    listener = next(key.fileobj for key in desk.selector.get_map().values())
+def test_server_listens_on_loopback_only(harness: Harness) -> None:
+    listener = next(key.fileobj for key in harness.selector.get_map().values())
     assert isinstance(listener, socket.socket)
     assert listener.getsockname()[0] == "127.0.0.1"
 
@@ -161,39 +161,39 @@ def test_only_this_machine_can_ask(desk: Desk) -> None:
         (b"\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_post_is_refused(desk: Desk, request_: bytes, code: int) -> None:
-    assert desk.say(request_).startswith(b"HTTP/1.1 %d " % code)
-    assert not desk.heard
+def test_request_other_than_post_is_refused(harness: Harness, request_: bytes, code: int) -> None:
+    assert harness.say(request_).startswith(b"HTTP/1.1 %d " % code)
+    assert not harness.heard
 
 
 OTHER_SHAPES = ["", "[]", "{}", '{"trainerStatus": 1}', "[" * 50_000, '{"trainerStatus": {"metrics": "abc"}}']
 
 
 @pytest.mark.parametrize("body", [b"\xff", *map(str.encode, OTHER_SHAPES)], ids=lambda body: str(body[:20]))
-def test_a_body_of_another_shape_breaks_nothing(desk: Desk, body: bytes) -> None:
-    assert desk.post(body) in (200, 400)
-    assert not desk.heard
+def test_body_of_another_shape_is_refused(harness: Harness, body: bytes) -> None:
+    assert harness.post(body) in (200, 400)
+    assert not harness.heard
 
 
-def test_a_rank_that_is_none_is_refused(desk: Desk) -> None:
-    token = desk.token_file.read_text().encode()
+def test_invalid_rank_in_the_url_is_refused(harness: Harness) -> None:
+    token = harness.token_file.read_text().encode()
     for path in (b"/", b"/ranks/", b"/ranks/-1", b"/ranks/1/2", b"/ranks/" + b"9" * 50, b"/../ranks/0"):
         head = b"POST %s HTTP/1.1\r\nAuthorization: Bearer %s\r\nContent-Length: 0\r\n\r\n" % (path, token)
-        assert desk.say(head).startswith(b"HTTP/1.1 404 "), path
+        assert harness.say(head).startswith(b"HTTP/1.1 404 "), path
 
 
-def test_silent_connections_keep_no_other_out(desk: Desk) -> None:
+def test_idle_connections_do_not_block_others(harness: Harness) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(3 * CONNECTIONS):
-            stack.enter_context(desk.connect())
-            desk.serve_while(lambda: time.sleep(0.01))
-        assert desk.post({"progressPercentage": 45}) == 200
-        assert len(desk.selector.get_map()) <= CONNECTIONS + 1
+            stack.enter_context(harness.connect())
+            harness.serve_while(lambda: time.sleep(0.01))
+        assert harness.post({"progressPercentage": 45}) == 200
+        assert len(harness.selector.get_map()) <= CONNECTIONS + 1
 
 
-def test_a_post_may_come_in_pieces(desk: Desk) -> None:
+def test_post_may_arrive_in_pieces(harness: Harness) -> None:
     body = b'{"trainerStatus": {"progressPercentage": 45}}'
-    token = desk.token_file.read_bytes()
+    token = harness.token_file.read_bytes()
     whole = b"POST /ranks/0 HTTP/1.1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (
         token,
         len(body),
@@ -201,21 +201,21 @@ def test_a_post_may_come_in_pieces(desk: Desk) -> None:
     )
 
     def talk() -> bytes:
-        with desk.connect() as client:
+        with harness.connect() as client:
             for at in range(0, len(whole), 7):
                 client.sendall(whole[at : at + 7])
                 time.sleep(0.001)
             return client.recv(4096)
 
-    assert bytes(desk.serve_while(talk)).startswith(b"HTTP/1.1 200 ")
-    assert desk.heard == [(0, {"percent": 45})]
+    assert bytes(harness.serve_while(talk)).startswith(b"HTTP/1.1 200 ")
+    assert harness.heard == [(0, {"percent": 45})]
 
 
 @given(
     data=st.binary(max_size=200), start=st.sampled_from([b"", b"POST /ranks/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"])
 )
 @settings(max_examples=100)
-def test_no_bytes_break_it(data: bytes, start: bytes) -> None:
+def test_arbitrary_bytes_do_not_break_the_server(data: bytes, start: bytes) -> None:
     with contextlib.suppress(RequestError):
         split(start + data)
     with contextlib.suppress(RequestError):
@@ -234,7 +234,7 @@ _JSON = st.recursive(
 
 @given(status=_JSON, metrics=st.lists(st.fixed_dictionaries({"name": st.text(max_size=9), "value": _JSON}), max_size=5))
 @settings(max_examples=100)
-def test_whatever_is_posted_reads_as_plain_data(status: object, metrics: object) -> None:
+def test_posted_progress_is_plain_json_data(status: object, metrics: object) -> None:
     for posted in (status, {"metrics": metrics}):
         with contextlib.suppress(RequestError):
             found = progress_of(json.dumps({"trainerStatus": posted}).encode())
@@ -242,22 +242,22 @@ def test_whatever_is_posted_reads_as_plain_data(status: object, metrics: object)
             assert all(name.isprintable() for name in found.get("metrics", {}))
 
 
-def test_a_proxy_is_not_told_the_token(desk: Desk) -> None:
-    assert desk.server.environment(0, {"http_proxy": "http://proxy:3128"}) == {}
-    assert desk.server.environment(0, {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": ".corp"}) == {}
+def test_token_is_not_sent_to_a_proxy(harness: Harness) -> None:
+    assert harness.server.environment(0, {"http_proxy": "http://proxy:3128"}) == {}
+    assert harness.server.environment(0, {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": ".corp"}) == {}
     for spared in ("*", "localhost, 127.0.0.1"):
-        assert desk.server.environment(0, {"http_proxy": "http://proxy:3128", "no_proxy": spared}) == desk.env
-    assert set(desk.env) == {URL, TOKEN} == set(STATUS_VARIABLES)
+        assert harness.server.environment(0, {"http_proxy": "http://proxy:3128", "no_proxy": spared}) == harness.env
+    assert set(harness.env) == {URL, TOKEN} == set(STATUS_VARIABLES)
 
 
-def test_who_reports_elsewhere_already_is_left_alone() -> None:
+def test_status_variables_are_not_set_for_scripts_that_report_elsewhere() -> None:
     for name in (*STATUS_VARIABLES, "KUBEFLOW_TRAINER_SERVER_CA_CERT", "DISABLE_KUBEFLOW_INTEGRATION"):
         assert not set(STATUS_VARIABLES) & set(known_at_start("torchrun", is_python=True, taken={name}))
     assert set(STATUS_VARIABLES) <= set(known_at_start("torchrun", is_python=True, taken={"PATH"}))
     assert not set(STATUS_VARIABLES) & set(known_at_start("torchrun", is_python=False, taken=()))
 
 
-def test_a_bar_of_other_length_is_not_the_trainings(tmp_path: Path) -> None:
+def test_bar_with_another_total_belongs_to_an_evaluation(tmp_path: Path) -> None:
     log = LogFile(str(tmp_path), 0, None)
     log.report({"step": 0, "total": 400})
     log.keep(b" 50%|#####     | 200/400 [00:05<00:05, 40.0it/s]\r", 0)

@@ -48,7 +48,7 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_a_folder_arrives_as_it_was(tmp_path: Path) -> None:
+def test_folder_arrives_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "output"
     (source / "deep" / "er").mkdir(parents=True)
     (source / "empty").mkdir()
@@ -80,7 +80,7 @@ def test_a_file_arrives_in_a_folder_or_under_a_new_name(tmp_path: Path) -> None:
         copied(source, tmp_path / "not" / "there" / "b.txt")
 
 
-def test_a_destination_that_ends_in_a_slash_is_a_folder_which_is_made(tmp_path: Path) -> None:
+def test_destination_with_trailing_slash_is_created_as_folder(tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.mkdir()
     (source / "x").write_text("x")
@@ -98,7 +98,7 @@ def test_a_destination_that_ends_in_a_slash_is_a_folder_which_is_made(tmp_path: 
     "name",
     ["/etc/passwd", "../evil", "root/../evil", "root/a/../../evil", "evil", "root//evil", "root/./evil", "rootevil"],
 )
-def test_a_name_that_leads_out_is_left_out(name: str, tmp_path: Path) -> None:
+def test_name_leading_out_is_skipped(name: str, tmp_path: Path) -> None:
     into = tmp_path / "into"
     found = tarpipe.receive(stream(("root", None), (name, b"evil")), str(into), "x")
     assert found.left_out == [f"{name}: leads out"]
@@ -118,7 +118,7 @@ def test_a_name_that_leads_out_is_left_out(name: str, tmp_path: Path) -> None:
         ("root", "elsewhere"),
     ],
 )
-def test_a_link_that_leads_out_is_left_out(at: str, target: str, tmp_path: Path) -> None:
+def test_link_leading_out_is_skipped(at: str, target: str, tmp_path: Path) -> None:
     into = tmp_path / "into"
     found = tarpipe.receive(stream((at, target)), str(into), "x")
     assert len(found.left_out) == 1
@@ -140,7 +140,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     assert (into / "x" / "file").read_text() == "mine"
 
 
-def test_a_link_of_the_stream_itself_is_made_after_all_files(tmp_path: Path) -> None:
+def test_links_are_created_after_all_files(tmp_path: Path) -> None:
     found = tarpipe.receive(
         stream(("root", None), ("root/a", "b"), ("root/a/evil", b"x"), ("root/b", None)), str(tmp_path / "into"), "x"
     )
@@ -148,7 +148,7 @@ def test_a_link_of_the_stream_itself_is_made_after_all_files(tmp_path: Path) -> 
     assert (tmp_path / "into" / "a" / "evil").read_text() == "x"
 
 
-def test_devices_and_hard_links_are_left_out(tmp_path: Path) -> None:
+def test_devices_and_hard_links_are_skipped(tmp_path: Path) -> None:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for kind, name in (
@@ -182,7 +182,7 @@ def link_to_a_device(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [pipe, unix_socket, link_to_a_device])
-def test_what_is_neither_file_nor_folder_is_refused_as_a_whole_and_left_as_it_is(
+def test_special_file_as_source_or_destination_is_refused_unchanged(
     tmp_path: Path, make: Callable[[Path], Path]
 ) -> None:
     odd, plain = make(tmp_path / "odd"), tmp_path / "plain"
@@ -195,7 +195,7 @@ def test_what_is_neither_file_nor_folder_is_refused_as_a_whole_and_left_as_it_is
     assert (before.st_ino, before.st_mode) == (odd.lstat().st_ino, odd.lstat().st_mode)
 
 
-def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp_path: Path) -> None:
+def test_special_file_in_a_folder_is_skipped_and_named(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "deep").mkdir(parents=True)
     (source / "a").write_text("a")
@@ -210,7 +210,7 @@ def test_what_is_neither_file_nor_folder_in_a_folder_is_left_out_by_its_name(tmp
     assert (again.files, again.left_out) == (0, ["a: something else is there"])
 
 
-def test_what_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> None:
+def test_unreadable_file_is_skipped_in_a_folder_and_refused_alone() -> None:
     with open_folder() as folder:
         (folder / "of" / "shut").mkdir(parents=True)
         (folder / "of" / "shut").chmod(0o700)
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_is_left_out_by_its_name_and_refused_by_itself() -> 
         assert as_other_user(lambda: send("of/secret")).startswith("PermissionError: ")
 
 
-def test_files_that_are_removed_during_the_copy_cost_the_others_nothing(tmp_path: Path) -> None:
+def test_files_removed_during_the_copy_do_not_affect_others(tmp_path: Path) -> None:
     source = tmp_path / "output"
     source.mkdir()
     (source / "a").write_bytes(os.urandom(2 * tarpipe.BUFFER_BYTES))
@@ -263,7 +263,7 @@ def test_names_as_long_as_a_file_system_allows_arrive(tmp_path: Path) -> None:
     assert names(tmp_path / "into") == {"a" * 255, "日" * 85}
 
 
-def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:
+def test_truncated_stream_leaves_no_partial_file(tmp_path: Path) -> None:
     whole = stream(("root", None), ("root/a", b"a" * 100_000)).getvalue()
     with pytest.raises(tarfile.TarError):
         tarpipe.receive(io.BytesIO(whole[:60_000]), str(tmp_path / "into"), "x")
@@ -272,7 +272,7 @@ def test_a_stream_that_breaks_off_leaves_no_half_file(tmp_path: Path) -> None:
         tarpipe.receive(io.BytesIO(b""), str(tmp_path / "into2"), "x")
 
 
-def test_it_runs_as_text_in_an_interpreter_that_has_nothing_of_ours(tmp_path: Path) -> None:
+def test_program_text_runs_without_windlass_installed(tmp_path: Path) -> None:
     text = Path(tarpipe.__file__).read_text()
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_text("b")

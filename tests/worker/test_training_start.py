@@ -87,7 +87,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("line", "names"), RESTORES)
-def test_a_line_about_a_restore_is_known_with_the_step_or_epoch_that_it_names(line: str, names: dict[str, Any]) -> None:
+def test_restore_line_is_found_with_its_step_or_epoch(line: str, names: dict[str, Any]) -> None:
     found = restored(line)
     assert found is not None
     assert {name: value for name, value in found.items() if name != "line"} == names
@@ -97,7 +97,7 @@ def test_a_line_about_a_restore_is_known_with_the_step_or_epoch_that_it_names(li
 
 
 @pytest.mark.parametrize("line", OTHERS)
-def test_a_line_about_anything_else_is_not(line: str) -> None:
+def test_other_line_is_not_a_restore(line: str) -> None:
     assert restored(line) is None
 
 
@@ -114,13 +114,13 @@ def structured(**fields: Any) -> str:
     return f"::windlass {json.dumps(fields)}\n"
 
 
-def test_the_first_steps_are_found_however_many_lines_come_at_once() -> None:
+def test_first_steps_are_found_in_a_chunk_of_many_lines() -> None:
     lines = [f"iter {step}: loss 2.5, time 3.1ms\n" for step in range(1000, 9000, 10)]
     assert read("".join(lines)) == ([], [{"step": 1000, "every": 10}])
     assert read(*lines) == ([], [{"step": 1000, "every": 10}])
 
 
-def test_a_bar_that_is_drawn_at_0_before_it_is_moved_begins_where_it_is_moved_to() -> None:
+def test_empty_bar_before_the_resumed_step_is_ignored() -> None:
     """transformers' Trainer draws its bar at 0 after a resume."""
     bars = "\r  0%|          | 0/300 [00:00<?, ?it/s]\r 14%|#4   | 41/300 [00:00<00:01, 36.1it/s]"
     bars += "\r 14%|#4   | 42/300 [00:00<00:01, 36.1it/s]\r"
@@ -128,17 +128,17 @@ def test_a_bar_that_is_drawn_at_0_before_it_is_moved_begins_where_it_is_moved_to
     assert read("step 0 loss 3.5\nstep 10 loss 3.1\n")[1] == [{"step": 0, "every": 10}]
 
 
-def test_what_is_loaded_after_a_loss_was_printed_is_no_beginning() -> None:
+def test_checkpoint_loaded_after_a_loss_is_not_a_restore() -> None:
     loaded = "=> loaded checkpoint 'best.pt' (epoch 3)\n"
     assert [one["epoch"] for one in read(loaded + "epoch 4/8 train_loss 0.5\n")[0]] == [3]
     assert read("epoch 1/4 train_loss 0.5\nepoch 2/4 train_loss 0.4\n" + loaded)[0] == []
 
 
-def test_a_single_step_is_told_at_the_end() -> None:
+def test_single_step_is_reported_at_the_end() -> None:
     assert read("step 500 loss 3.5\n") == ([], [{"step": 500}])
 
 
-def test_steps_that_are_reported_count_in_place_of_those_of_a_bar() -> None:
+def test_reported_steps_replace_steps_of_a_bar() -> None:
     bar = "".join(f"\rEpoch 3:  {step}%|# | {step}/100 [00:00<00:01, 36.1it/s]" for step in (1, 2, 3))
     reported = structured(step=7010, loss=0.5) + structured(step=7020, loss=0.5)
     assert read(bar + "\n" + reported)[1] == [{"step": 7010, "every": 10}]
@@ -152,7 +152,7 @@ def test_steps_that_are_reported_count_in_place_of_those_of_a_bar() -> None:
     assert recogniser.beginning.take(at_end=True) is None
 
 
-def test_steps_of_a_bar_count_in_place_of_those_that_a_trainer_posts() -> None:
+def test_steps_of_a_bar_replace_steps_posted_by_a_trainer() -> None:
     """The Trainer posts step 0 before it knows the step of the checkpoint, and the next step five seconds later."""
     recogniser = Recogniser()
     recogniser.beginning.report("posted", 0)
@@ -164,18 +164,18 @@ def test_steps_of_a_bar_count_in_place_of_those_that_a_trainer_posts() -> None:
     assert recogniser.beginning.take(at_end=True) is None
 
 
-def test_steps_that_a_trainer_posts_count_where_it_draws_no_bar() -> None:
+def test_steps_posted_by_a_trainer_count_without_a_bar() -> None:
     recogniser = Recogniser()
     recogniser.beginning.report("posted", 0)
     recogniser.beginning.report("posted", 303)
     assert recogniser.beginning.take() == {"step": 0, "every": 303}
 
 
-def test_the_jobs_own_pattern_finds_them_too() -> None:
+def test_first_steps_are_found_by_the_progress_pattern() -> None:
     assert read("n=7 \nn=9 \n", pattern=r"n=(?P<step>\d+) ")[1] == [{"step": 7, "every": 2}]
 
 
-def test_a_restore_is_told_once_and_again_where_a_line_names_the_step() -> None:
+def test_restore_is_reported_again_once_its_step_is_known() -> None:
     said = [
         "Continuing training from checkpoint, will skip",
         "Continuing training from epoch 3",
@@ -190,12 +190,12 @@ def test_a_restore_is_told_once_and_again_where_a_line_names_the_step() -> None:
     ]
 
 
-def test_what_is_loaded_after_the_first_step_is_no_resume() -> None:
+def test_checkpoint_loaded_after_the_first_step_is_not_a_restore() -> None:
     """For example the best checkpoint, loaded for a test after training."""
     assert read("step 1 loss 0.5\nRestoring states from the checkpoint path at /x/step=180.ckpt\n")[0] == []
 
 
-def test_a_beginning_is_not_looked_for_for_ever() -> None:
+def test_search_for_the_start_is_limited() -> None:
     recogniser = Recogniser()
     chunk = b"loading something else\n" * 1000
     for _ in range(LOOK_BYTES // len(chunk) + 1):
@@ -205,7 +205,7 @@ def test_a_beginning_is_not_looked_for_for_ever() -> None:
     assert recogniser.checkpoints == []
 
 
-def test_bars_before_the_training_do_not_end_the_look_for_it() -> None:
+def test_bars_before_the_training_do_not_end_the_search() -> None:
     """A tokenizer draws its bar ten times per second."""
     recogniser = Recogniser()
     bar = b"Map:  34%|###4      | 340/1000 [00:12<00:23, 28.0 examples/s]\r" * 1000

@@ -20,7 +20,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_what_the_writer_is_made_of_is_python_3_9_and_the_standard_library(name: str) -> None:
+def test_writer_needs_only_python_3_9_and_the_standard_library(name: str) -> None:
     tree = ast.parse((SRC / "windlass" / name).read_text("utf-8"), feature_version=(3, 9))
     typing_only = {
         node
@@ -35,7 +35,7 @@ def test_what_the_writer_is_made_of_is_python_3_9_and_the_standard_library(name:
         assert all(found.split(".")[0] in (*sys.stdlib_module_names, "windlass") for found in names), ast.unparse(node)
 
 
-def test_the_writer_starts_isolated_and_imports_nothing_but_ours_and_the_standard_library() -> None:
+def test_writer_starts_isolated_and_imports_only_windlass_and_the_standard_library() -> None:
     program = (
         "import runpy, sys; sys.argv = ['writer.py']; sys.path.insert(0, sys.orig_argv[-1])\n"
         "import windlass.train.checkpoint.writer\n"

@@ -24,11 +24,11 @@ FOUND = Found("step-1", "/x/step-1", 1, 0, 1.5, 7, 1, 2, "run", files={"rank-0.j
     [None, True, 3, "é", 1.5, [1, ["a"]], (1, None), {"a", "b"}, {"a": {"b": 1}, 7: (1,)}, {"$": "x"}, [FOUND],
      [Chunk("model.0.weight", "float32", (4, 2), (0, 0), (2, 2))], ([FOUND], {3})],
 )  # fmt: skip
-def test_what_is_sent_is_what_arrives(thing: Any) -> None:
+def test_messages_arrive_unchanged(thing: Any) -> None:
     assert from_message(to_message(thing)) == thing
 
 
-def test_what_has_no_form_is_refused_where_it_is_sent() -> None:
+def test_unsupported_type_is_refused_by_the_sender() -> None:
     with pytest.raises(TypeError, match=r"message cannot be kept .*pathlib"):
         to_message(Path("/x"))
 
@@ -44,7 +44,7 @@ def test_what_has_no_form_is_refused_where_it_is_sent() -> None:
         ),
     ],
 )  # fmt: skip
-def test_nothing_but_a_dataclass_or_enum_of_the_package_can_be_made(data: bytes) -> None:
+def test_only_dataclasses_and_enums_of_the_package_are_decoded(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"bytes that Windlass did not write"):
         from_message(data)
 
@@ -85,9 +85,7 @@ class Launch:
             one._saver.close()
 
 
-def test_a_start_that_begins_again_writes_into_no_checkpoint_of_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_start_does_not_write_into_earlier_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both starts begin at step 0 with the same environment; rank 1 of the second is killed before it saves."""
     first = Launch(tmp_path, monkeypatch, 1.0)
     first.save(0, 1)
@@ -102,7 +100,7 @@ def test_a_start_that_begins_again_writes_into_no_checkpoint_of_the_one_before(
     assert examine(found) == []
 
 
-def test_what_an_unfinished_save_has_left_is_no_part_of_another_start(
+def test_files_of_an_unfinished_save_are_not_used_by_another_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise rank 0 would commit a checkpoint with the state of two trainings."""

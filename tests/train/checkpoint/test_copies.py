@@ -46,7 +46,7 @@ class Memory:
 
 
 @pytest.mark.parametrize("device", ["mps", "xpu", "hpu", "privateuseone", "meta"])
-def test_only_cuda_is_copied_from_without_waiting(device: str) -> None:
+def test_only_copies_from_cuda_are_asynchronous(device: str) -> None:
     memory: Any = Memory()
     copy_into(memory, cast(torch.Tensor, OnDevice(torch.device(device))))
     copy_into(memory, cast(torch.Tensor, OnDevice(torch.device("cuda", 1))))
@@ -73,7 +73,7 @@ class Runtime:
 
 
 @pytest.mark.parametrize("ends", ["closed", "dropped"])
-def test_emulated_only_the_memory_in_use_is_pinned(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+def test_only_used_memory_is_pinned_with_emulated_cuda(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
     runtime = Runtime()
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
@@ -94,7 +94,7 @@ def test_emulated_only_the_memory_in_use_is_pinned(monkeypatch: pytest.MonkeyPat
     assert runtime.pinned == []
 
 
-def test_emulated_memory_that_cuda_does_not_pin_is_used_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_emulated_cuda_cannot_pin_is_used_unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(refuses=True))
     monkeypatch.setattr(torch.cuda, "device", lambda _device: contextlib.nullcontext())
     memory = SharedMemory()
@@ -106,7 +106,7 @@ def test_emulated_memory_that_cuda_does_not_pin_is_used_without(monkeypatch: pyt
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
-def test_memory_that_a_gpu_copies_to_is_pinned_also_once_it_has_grown(tmp_path: Path) -> None:
+def test_grown_memory_for_gpu_copies_is_pinned(tmp_path: Path) -> None:
     model = torch.nn.Linear(64, 64, device="cuda")
     more: dict[str, torch.Tensor] = {"kept": torch.zeros(10, device="cuda")}
     saved = Checkpoint(model=model, more=more, folder=tmp_path, every=10**6)

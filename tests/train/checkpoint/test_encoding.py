@@ -52,7 +52,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 @given(TREES)
-def test_whatever_python_has_comes_back_with_its_types(tree: Any) -> None:
+def test_python_values_are_decoded_with_their_types(tree: Any) -> None:
     assert same(through(tree), tree)
 
 
@@ -74,14 +74,14 @@ def test_whatever_python_has_comes_back_with_its_types(tree: Any) -> None:
     ],
     ids=repr,
 )
-def test_values_that_libraries_keep_come_back(value: Any) -> None:
+def test_values_of_library_types_are_decoded(value: Any) -> None:
     found = through(value)
     assert type(found) is type(value)
     assert found == value
     assert math.copysign(1, found) == math.copysign(1, value) if value == 0.0 and type(value) is float else True
 
 
-def test_a_nan_is_a_nan_again() -> None:
+def test_nan_is_decoded_as_nan() -> None:
     assert math.isnan(through({"loss": float("nan")})["loss"])
 
 
@@ -96,7 +96,7 @@ def test_arrays_and_scalars_of_numpy_keep_type_and_shape(dtype: str) -> None:
     found["array"][0, 0] = found["array"][1, 1]  # the array must be writable
 
 
-def test_a_tensor_is_made_by_its_place_and_name() -> None:
+def test_tensor_is_created_from_its_path_and_name() -> None:
     assert through({"a.b": [torch.ones(2)]}) == {"a.b": [(("part", "a.b", "0"), "part.a.b.0")]}
 
 
@@ -112,20 +112,20 @@ class Thing:
     ("value", "where"),
     [
         ({"a": [1, Thing()]}, r"part\.a\.1 .*Thing"),
-        ({"f": test_a_nan_is_a_nan_again}, r"part\.f .*function"),
+        ({"f": test_nan_is_decoded_as_nan}, r"part\.f .*function"),
         ({Thing(): 1}, "the key"),
         (np.array([Thing()], dtype=object), "part .*ndarray"),
         (defaultdict(lambda: 3), "part .*defaultdict"),
     ],
     ids=["inside", "function", "key", "objects", "factory"],
 )
-def test_what_cannot_be_kept_is_refused_with_its_path_and_a_way_out(value: Any, where: str) -> None:
+def test_unsupported_value_is_refused_with_its_path_and_a_fix(value: Any, where: str) -> None:
     with pytest.raises(TypeError, match=where) as refused:
         through(value)
     assert "allow_pickle=True" in str(refused.value)
 
 
-def test_a_tree_that_holds_itself_is_refused() -> None:
+def test_recursive_tree_is_refused() -> None:
     tree: list[Any] = []
     tree.append(tree)
     with pytest.raises(TypeError, match="holds itself"):
@@ -154,6 +154,6 @@ def test_pickle_is_used_and_undone_only_where_it_was_chosen() -> None:
     ],
     ids=str,
 )
-def test_code_that_no_encoder_wrote_is_refused(coded: Any) -> None:
+def test_invalid_encoding_is_refused(coded: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         Decoder(allow_pickle=False).decode(coded, "part")

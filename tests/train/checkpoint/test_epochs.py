@@ -50,14 +50,14 @@ def trained(
 
 @pytest.mark.parametrize("seed", [None, 5], ids=["torch's generator", "a generator of its own"])
 @pytest.mark.parametrize("end", [2, STEPS_IN_EPOCH, STEPS_IN_EPOCH + 1])
-def test_a_shuffled_loader_without_a_position_goes_on_in_its_order(tmp_path: Path, end: int, seed: int | None) -> None:
+def test_shuffled_loader_without_a_position_continues_in_its_order(tmp_path: Path, end: int, seed: int | None) -> None:
     whole = trained(tmp_path / "whole", -1, seed=seed)
     assert len(whole) == 3 * STEPS_IN_EPOCH
     assert trained(tmp_path / "cut", end, seed=seed) + trained(tmp_path / "cut", -1, seed=seed) == whole
 
 
 @pytest.mark.parametrize("seed", [None, 5])
-def test_so_it_does_when_it_is_cut_off_twice_in_an_epoch(tmp_path: Path, seed: int | None) -> None:
+def test_shuffled_loader_continues_after_two_interruptions_in_an_epoch(tmp_path: Path, seed: int | None) -> None:
     whole = trained(tmp_path / "whole", -1, seed=seed)
     ends = (STEPS_IN_EPOCH + 2, STEPS_IN_EPOCH + 4, -1)
     assert [step for end in ends for step in trained(tmp_path / "cut", end, seed=seed)] == whole
@@ -73,7 +73,7 @@ def test_so_it_does_when_it_is_cut_off_twice_in_an_epoch(tmp_path: Path, seed: i
     ],
     ids=["torch", "numpy", "numpy's older one", "python"],
 )
-def test_generators_of_the_script_go_on_where_they_were(
+def test_generators_of_the_script_continue_where_they_were(
     tmp_path: Path, make: Callable[[], Any], draw: Callable[[Any], list[float]]
 ) -> None:
     before, after = make(), make()
@@ -88,13 +88,13 @@ def test_generators_of_the_script_go_on_where_they_were(
     assert draw(after) == draw(before)
 
 
-def test_an_epoch_that_was_saved_before_its_first_batch_draws_the_same_numbers(tmp_path: Path) -> None:
+def test_epoch_saved_before_its_first_batch_draws_the_same_numbers(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", -1, begins=True)
     cut = trained(tmp_path / "cut", STEPS_IN_EPOCH, begins=True)
     assert cut + trained(tmp_path / "cut", -1, begins=True) == whole
 
 
-def test_a_loop_that_was_left_leaves_sigterm_as_it_was(tmp_path: Path) -> None:
+def test_left_loop_restores_the_sigterm_handler(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     saved = Checkpoint(folder=tmp_path, every=10**6, model=nn.Linear(2, 2))
     for _ in saved.epochs(3):

@@ -41,7 +41,7 @@ def change(path: Path, edit: Callable[[dict[str, object]], None]) -> None:
     (path / files.MANIFEST).write_bytes(files.seal(manifest))
 
 
-def test_checkpoints_are_listed_newest_first_with_what_their_manifests_say(folder: Path) -> None:
+def test_checkpoints_are_listed_newest_first_with_their_manifests(folder: Path) -> None:
     found = list_checkpoints(folder)
     assert [one.step for one in found] == [3, 2, 1]
     for one in found:
@@ -65,7 +65,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_found_out_and_the_one_before_it_is_loaded(
+def test_damaged_checkpoint_is_detected_and_the_previous_one_is_loaded(
     damage: str, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spoil, says = DAMAGES[damage]
@@ -104,7 +104,7 @@ HOSTILE: dict[str, Callable[[dict[str, object]], None]] = {
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-def test_a_manifest_that_no_version_of_ours_wrote_is_refused(how: str, folder: Path) -> None:
+def test_invalid_manifest_is_refused(how: str, folder: Path) -> None:
     path = newest(folder)
     change(path, lambda manifest: None)
     assert list_checkpoints(folder)[0].complete
@@ -125,7 +125,7 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     assert [one.step for one in list_checkpoints(folder)] == [2, 1]
 
 
-def test_a_link_in_the_place_of_a_manifest_is_named_in_words(folder: Path, tmp_path: Path) -> None:
+def test_link_in_place_of_a_manifest_is_reported(folder: Path, tmp_path: Path) -> None:
     path = newest(folder)
     (path / files.MANIFEST).rename(tmp_path / "outside.json")
     (path / files.MANIFEST).symlink_to(tmp_path / "outside.json")
@@ -134,7 +134,7 @@ def test_a_link_in_the_place_of_a_manifest_is_named_in_words(folder: Path, tmp_p
     assert "Errno" not in problem
 
 
-def test_unfinished_ones_stand_where_their_step_is(folder: Path) -> None:
+def test_unfinished_checkpoints_are_sorted_by_step(folder: Path) -> None:
     third, second, first = (Path(found.path) for found in list_checkpoints(folder))
     for whole in (third, first):
         change(whole, lambda manifest: manifest.update(run_id="digits-7f3k2"))
@@ -144,14 +144,14 @@ def test_unfinished_ones_stand_where_their_step_is(folder: Path) -> None:
     assert [(found.step, found.complete) for found in list_checkpoints(folder)] == [(3, True), (2, False), (1, True)]
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(folder: Path) -> None:
+def test_pipe_in_place_of_a_file_is_refused_without_blocking(folder: Path) -> None:
     path = newest(folder)
     (path / "rank-0.json").unlink()
     os.mkfifo(path / "rank-0.json")
     assert "rank-0.json" in files.examine(list_checkpoints(folder)[0])[0].text
 
 
-def test_nothing_that_lies_in_a_checkpoint_is_unpickled_unless_the_user_asks(tmp_path: Path) -> None:
+def test_nothing_is_unpickled_unless_the_user_allows_it(tmp_path: Path) -> None:
     folder, mark = tmp_path / "ck", tmp_path / "executed"
     make(folder, 1, mine={"thing": 1})
     path = newest(folder)
@@ -198,7 +198,7 @@ INDEXES: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("how", INDEXES)
-def test_an_index_that_does_not_fit_the_files_is_refused_before_anything_is_loaded(how: str, folder: Path) -> None:
+def test_index_that_does_not_match_the_files_is_refused_before_loading(how: str, folder: Path) -> None:
     path = newest(folder)
     own = json.loads((path / "rank-0.json").read_text())
     own["tensors"]["model.weight"].update(INDEXES[how])
@@ -220,7 +220,7 @@ def test_a_later_attempt_is_newer_whatever_its_steps_are(tmp_path: Path) -> None
     assert [(one.attempt, one.step) for one in list_checkpoints(tmp_path)] == [(3, 1), (2, 1), (1, 3), (1, 2), (1, 1)]
 
 
-def test_an_empty_place_and_a_missing_one_hold_nothing(tmp_path: Path) -> None:
+def test_empty_and_missing_folders_have_no_checkpoints(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path) == []
     assert list_checkpoints(tmp_path / "nowhere") == []
 

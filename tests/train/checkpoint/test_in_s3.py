@@ -75,7 +75,9 @@ def restored(folder: str) -> tuple[int, torch.Tensor]:
     return step, model.weight.detach()
 
 
-def test_it_is_restored_and_no_more_are_kept_than_asked(folder: str, bucket: str, server: S3Server) -> None:
+def test_checkpoint_in_s3_is_restored_and_only_the_requested_number_is_kept(
+    folder: str, bucket: str, server: S3Server
+) -> None:
     weights = make(folder, 5, keep=2)
     step, found = restored(folder)
     assert (step, torch.equal(found, weights[-1])) == (5, True)
@@ -83,7 +85,7 @@ def test_it_is_restored_and_no_more_are_kept_than_asked(folder: str, bucket: str
     assert len(list((server.folder / bucket / "saved").iterdir())) == 2
 
 
-def test_a_damaged_one_is_passed_over_and_set_aside(
+def test_damaged_checkpoint_in_s3_is_skipped_and_set_aside(
     folder: str, bucket: str, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = make(folder, 3)
@@ -102,7 +104,7 @@ def test_a_damaged_one_is_passed_over_and_set_aside(
 
 
 @pytest.mark.parametrize("file", ["rank-0.safetensors", files.MANIFEST])
-def test_a_byte_that_is_changed_on_its_way_is_no_damage(folder: str, proxy: FaultProxy, file: str) -> None:
+def test_byte_changed_in_transit_is_not_damage(folder: str, proxy: FaultProxy, file: str) -> None:
     weights = make(folder, 3)
     newest = files.list_checkpoints(folder)[0].name
     left = 1
@@ -121,7 +123,7 @@ def test_a_byte_that_is_changed_on_its_way_is_no_damage(folder: str, proxy: Faul
 
 
 @pytest.mark.parametrize("fault", [BUSY, Fault(cut_after=100), Fault(loses_answer=True)], ids=["503", "cut", "silent"])
-def test_a_store_that_fails_some_requests_costs_nothing_but_time(folder: str, proxy: FaultProxy, fault: Fault) -> None:
+def test_failed_requests_of_the_store_are_retried(folder: str, proxy: FaultProxy, fault: Fault) -> None:
     numbers = itertools.count(1)
 
     def every_third(_request: Request) -> Fault:
@@ -138,9 +140,7 @@ def large() -> nn.Module:
     return nn.Linear(LARGE // 1000, 1000, bias=False)
 
 
-def test_a_writer_that_is_killed_in_mid_upload_leaves_no_checkpoint(
-    folder: str, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_writer_killed_during_an_upload_leaves_no_checkpoint(folder: str, proxy: FaultProxy, tmp_path: Path) -> None:
     script = tmp_path / "save.py"
     script.write_text(
         "import sys, torch\n"
@@ -172,7 +172,7 @@ def test_a_writer_that_is_killed_in_mid_upload_leaves_no_checkpoint(
     assert (whole.step, files.examine(whole)) == (1, [])
 
 
-def test_a_bucket_that_is_not_there_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bucket_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
     with pytest.raises((UnreadableCheckpoint, FileNotFoundError), match="there is no bucket nowhere"):
         restored("s3://nowhere/saved")
@@ -181,7 +181,7 @@ def test_a_bucket_that_is_not_there_is_named(bucket: str, monkeypatch: pytest.Mo
         look(engine, "r-1")
 
 
-def test_keys_that_are_wrong_are_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_keys_are_reported(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(UnreadableCheckpoint, match="403"):
@@ -202,9 +202,7 @@ def machine(bucket: str, tmp_path: Path) -> Iterator[Machine]:
         made.windlass("warm", "stop")
 
 
-def test_a_run_that_is_killed_resumes_from_s3_with_the_same_weights(
-    machine: Machine, folder: str, tmp_path: Path
-) -> None:
+def test_killed_run_resumes_from_s3_with_the_same_weights(machine: Machine, folder: str, tmp_path: Path) -> None:
     digests = []
     for kills in ([], ["12:1", "30:0"]):
         place = tmp_path / f"kills-{len(kills)}"

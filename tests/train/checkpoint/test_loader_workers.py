@@ -74,7 +74,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_sigterm_for_the_group_of_a_rank_is_a_step_that_is_saved(
+def test_sigterm_to_the_process_group_of_a_rank_saves_a_step(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, how: str
 ) -> None:
     popen = start(how=how)
@@ -86,7 +86,7 @@ def test_sigterm_for_the_group_of_a_rank_is_a_step_that_is_saved(
 
 
 @pytest.mark.slow
-def test_sigkill_for_the_group_of_a_rank_ends_its_workers_too(start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_sigkill_to_the_process_group_of_a_rank_ends_its_workers(start: Callable[..., subprocess.Popen[str]]) -> None:
     popen = start()
     os.killpg(popen.pid, signal.SIGKILL)
     popen.communicate()
@@ -94,9 +94,7 @@ def test_sigkill_for_the_group_of_a_rank_ends_its_workers_too(start: Callable[..
 
 
 @pytest.mark.slow
-def test_a_torchrun_that_is_told_to_end_has_its_ranks_save(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_ranks_save_when_torchrun_is_terminated(start: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     popen = start("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     popen.terminate()
     popen.communicate()

@@ -75,7 +75,7 @@ def test_shards_of_ranks_that_cannot_communicate_are_refused(tmp_path: Path) -> 
         Copier(world, SharedMemory()).plan(snapshot)
 
 
-def test_tensors_of_a_dict_are_sharded_as_those_that_it_holds(tmp_path: Path) -> None:
+def test_tensors_of_a_dict_are_sharded_like_existing_ones(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
@@ -102,7 +102,7 @@ class Observer(nn.Linear):
 
 
 @pytest.mark.parametrize("seen", [None, 3, torch.ones(2), {"scale": torch.ones(2), "count": 1}], ids=type)
-def test_extra_state_of_a_module_is_restored_tensors_in_it_too(tmp_path: Path, seen: Any) -> None:
+def test_extra_state_of_a_module_is_restored_including_tensors(tmp_path: Path, seen: Any) -> None:
     before, after = Observer(4, 3), Observer(4, 3)
     before.seen, after.seen = seen, torch.zeros(2) if isinstance(seen, torch.Tensor) else None
     save(tmp_path, model=before)
@@ -146,7 +146,7 @@ class Lookahead(torch.optim.Optimizer):
     ],
     ids=["state of no parameter", "around another"],
 )
-def test_all_that_an_optimizer_has_in_its_state_dict_is_restored(
+def test_whole_state_dict_of_an_optimizer_is_restored(
     tmp_path: Path, make: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
     model, other = nn.Linear(4, 3), nn.Linear(4, 3)
@@ -159,7 +159,7 @@ def test_all_that_an_optimizer_has_in_its_state_dict_is_restored(
 
 
 @pytest.mark.parametrize("kind", ["FullyShardedDataParallel", "ZeroRedundancyOptimizer"])
-def test_what_shards_state_without_names_is_refused_with_what_to_use(tmp_path: Path, kind: str) -> None:
+def test_unnamed_sharded_state_is_refused_with_an_alternative(tmp_path: Path, kind: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = nn.Linear(4, 3)
@@ -175,7 +175,7 @@ def test_what_shards_state_without_names_is_refused_with_what_to_use(tmp_path: P
         dist.destroy_process_group()
 
 
-def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_their_state_do_not() -> None:
+def test_only_buffers_and_custom_state_may_differ_between_ranks() -> None:
     model: Any = torch.compile(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     model(torch.ones(2, 4)).sum().backward()
@@ -189,12 +189,12 @@ def test_buffers_and_state_of_ones_own_may_differ_on_ranks_and_parameters_and_th
     ]
 
 
-def test_a_loss_function_which_has_no_state_is_no_hindrance(tmp_path: Path) -> None:
+def test_loss_function_without_state_is_accepted(tmp_path: Path) -> None:
     save(tmp_path, model=nn.Linear(4, 3), loss=nn.CrossEntropyLoss())
     restore(tmp_path, model=nn.Linear(4, 3), loss=nn.CrossEntropyLoss())
 
 
-def test_data_parallel_is_exported_under_the_names_of_the_module_inside(tmp_path: Path) -> None:
+def test_data_parallel_is_exported_under_names_of_the_wrapped_module(tmp_path: Path) -> None:
     saved = Checkpoint(folder=tmp_path / "checkpoints", model=nn.DataParallel(nn.Linear(4, 3)))
     saved.export(tmp_path / "model.pt")
     saved.close()

@@ -24,7 +24,7 @@ REPLICATED = st.lists(
 
 
 @given(REPLICATED, st.integers(1, 7))
-def test_replicated_tensors_are_each_written_once_and_all_ranks_write_as_much(
+def test_replicated_tensors_are_written_once_and_evenly_by_all_ranks(
     shapes: list[tuple[int, ...]], world_size: int
 ) -> None:
     chunks = [tensor(f"t{number}", *shape) for number, shape in enumerate(shapes)]
@@ -42,31 +42,31 @@ def test_replicated_tensors_are_each_written_once_and_all_ranks_write_as_much(
     assert max(loads) - min(loads) <= (world_size + 1) * (SLACK_BYTES + widest)
 
 
-def test_one_tensor_larger_than_all_others_is_cut_among_the_ranks() -> None:
+def test_largest_tensor_is_cut_among_the_ranks() -> None:
     chunks = [tensor("embedding", 100_000, 256), tensor("small", 10)]
     loads = [sum(chunk.num_bytes for chunk in own) for own in share([chunks] * 4)]
     assert max(loads) / min(loads) < 1.01
 
 
-def test_what_a_rank_holds_alone_it_writes_and_the_rest_evens_that_out() -> None:
+def test_tensors_of_single_ranks_are_balanced_by_replicated_ones() -> None:
     shard = Chunk("sharded", "float32", (1024, 4096), (0, 0), (1024, 4096))
     plan = share([[tensor("a", 1024, 4096), shard], [tensor("a", 1024, 4096)]])
     assert plan[0] == [shard]
     assert [chunk.name for chunk in plan[1]] == ["a"]
 
 
-def test_tensors_that_may_differ_are_those_of_the_first_rank_that_has_them() -> None:
+def test_differing_tensors_are_taken_from_the_first_rank() -> None:
     held = [[tensor("seen", 4), tensor("w", 4)], [tensor("late", 4), tensor("seen", 4), tensor("w", 4)]]
     plan = share([*held, held[1]], {"seen", "late"})
     assert [[chunk.name for chunk in own] for own in plan] == [["seen"], ["late"], ["w"]]
 
 
-def test_ranks_that_hold_different_tensors_of_one_name_are_told_so() -> None:
+def test_different_tensors_of_one_name_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"w is float32 \[3\] on rank 0, and float32 \[4\] on rank 1"):
         share([[tensor("w", 3)], [tensor("w", 4)]])
 
 
-def test_the_file_is_what_the_safetensors_format_asks_for() -> None:
+def test_file_conforms_to_the_safetensors_format() -> None:
     layout = lay_out(
         [
             tensor("bytes", 3, dtype="uint8"),

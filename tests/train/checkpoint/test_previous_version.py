@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ranks", ["one", "two"])
-def test_all_state_is_what_it_was(folder: Path, ranks: str) -> None:
+def test_state_of_the_previous_version_is_restored_exactly(folder: Path, ranks: str) -> None:
     expected = json.loads((folder / "expected.json").read_text())[ranks]
     [found] = list_checkpoints(folder / ranks)
     assert examine(found) == []
@@ -61,7 +61,7 @@ def test_all_state_is_what_it_was(folder: Path, ranks: str) -> None:
     assert [one.attempt for one in list_checkpoints(folder / ranks)] == [2, 1]
 
 
-def test_it_is_exported(folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_the_previous_version_is_exported(folder: Path, tmp_path: Path) -> None:
     expected = json.loads((folder / "expected.json").read_text())["two"]
     export_safetensors(list_checkpoints(folder / "two")[0], tmp_path / "model.safetensors")
     tensors = read_tensors(str(tmp_path / "model.safetensors"))

@@ -45,7 +45,7 @@ def steps(folder: Path) -> list[int]:
 # -- the policy -------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_are_kept_and_the_last_one_never_goes() -> None:
+def test_newest_checkpoints_are_kept_and_the_last_is_never_removed() -> None:
     there = [found(step, at=float(step)) for step in (5, 4, 3, 2, 1)]
     assert pruned(there, 3) == [2, 1]
     assert pruned(there, None, 7.5, now=10.0) == [2, 1]
@@ -55,7 +55,7 @@ def test_the_newest_are_kept_and_the_last_one_never_goes() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.UNREADABLE, Fault.UNKNOWN_FORMAT])
 @pytest.mark.parametrize("place", range(4))
-def test_what_may_be_intact_is_never_removed_and_does_not_count(fault: Fault, place: int) -> None:
+def test_possibly_intact_checkpoints_are_never_removed_and_do_not_count(fault: Fault, place: int) -> None:
     there = [found(step) for step in (9, 7, 5)]
     there.insert(place, found(10 - 2 * place, fault=fault))
     assert pruned(there, 1, 0.001) == [7, 5]
@@ -63,14 +63,14 @@ def test_what_may_be_intact_is_never_removed_and_does_not_count(fault: Fault, pl
     assert pruned([found(1, fault=fault)] * 5, 1, 0.001) == []
 
 
-def test_a_run_removes_its_own_alone() -> None:
+def test_run_removes_only_its_own_checkpoints() -> None:
     there = [found(step, run=run) for step in (9, 8, 7, 6) for run in ("other", RUN, "")]
     assert [one.run_id for one in retention.to_prune(there, RUN, 1, None, 1000.0)] == [RUN] * 3
     assert retention.to_prune(there, "", 1, None, 1000.0) == [], "of no known run are not those of one run"
     assert retention.to_prune([one for one in there if not one.run_id], RUN, 1, 0.1, 1000.0) == []
 
 
-def test_damaged_ones_are_due_only_behind_as_many_newer_ones_as_are_kept() -> None:
+def test_damaged_checkpoints_are_removed_only_after_enough_newer_ones() -> None:
     damaged = found(7, fault=Fault.DAMAGED)
     assert pruned([damaged, found(5), found(3)], 1) == [3]
     assert pruned([found(9), damaged, found(5)], 2) == []
@@ -78,7 +78,7 @@ def test_damaged_ones_are_due_only_behind_as_many_newer_ones_as_are_kept() -> No
     assert pruned([damaged] * 5, 1, 0.1) == []
 
 
-def test_what_can_no_longer_be_finished_is_removed_and_what_may_be_is_left() -> None:
+def test_only_saves_that_cannot_be_finished_are_removed() -> None:
     half = Fault.UNFINISHED
     late, same = found(9, at=1000.0, fault=half), found(4, fault=half)
     recent, old = found(7, 2, at=900.0, fault=half), found(6, 2, at=1.0, fault=half)
@@ -96,7 +96,7 @@ def test_prune_removes_folders(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 2
 
 
-def test_a_damaged_one_is_set_aside_and_goes_once_a_newer_one_is_verified(folder: Path) -> None:
+def test_damaged_checkpoint_is_set_aside_and_removed_after_a_newer_verified_one(folder: Path) -> None:
     flip(newest(folder) / "rank-0.safetensors")
     name = newest(folder).name
     done = retention.prune(folder, RUN, 1, faults={name: Fault.DAMAGED})
@@ -116,14 +116,14 @@ def test_a_damaged_one_is_set_aside_and_goes_once_a_newer_one_is_verified(folder
     assert steps(folder) == [1]
 
 
-def test_the_damaged_one_of_another_run_stays_as_it_is(folder: Path) -> None:
+def test_damaged_checkpoint_of_another_run_is_unchanged(folder: Path) -> None:
     change(newest(folder), lambda manifest: manifest.update(run_id="other"))
     name = newest(folder).name
     assert retention.prune(folder, RUN, 9, faults={name: Fault.DAMAGED}) == retention.Pruned()
     assert (folder / name).exists()
 
 
-def test_a_new_format_is_told_from_damage_and_stays(folder: Path) -> None:
+def test_newer_format_is_not_damage_and_is_kept(folder: Path) -> None:
     paths = [Path(one.path) for one in list_checkpoints(folder)]
     for path in paths[1:]:
         change(path, lambda manifest: manifest.update(format=2))
@@ -133,7 +133,7 @@ def test_a_new_format_is_told_from_damage_and_stays(folder: Path) -> None:
     assert sorted(folder.iterdir()) == sorted(paths[:-1]), "the damaged one alone is gone"
 
 
-def test_a_seal_of_a_newer_kind_is_no_damage(folder: Path) -> None:
+def test_unknown_checksum_kind_of_a_newer_format_is_not_damage(folder: Path) -> None:
     path = newest(folder) / files.MANIFEST
     path.write_text('{"format": 2, "sha256": "…"}')
     assert list_checkpoints(folder)[0].fault is Fault.UNKNOWN_FORMAT
@@ -148,7 +148,7 @@ def test_a_link_in_a_checkpoint_is_not_damage(folder: Path, tmp_path: Path) -> N
     assert [problem.fault for problem in files.examine(list_checkpoints(folder)[0])] == [Fault.UNKNOWN_FORMAT]
 
 
-def test_the_half_of_a_killed_save_is_known_to_be_of_its_run(tmp_path: Path) -> None:
+def test_unfinished_save_of_a_killed_process_belongs_to_its_run(tmp_path: Path) -> None:
     from windlass.train.checkpoint.storage import Folder
 
     Folder(str(tmp_path)).begin(files.name_of(3, 1, "abcd"), RUN)
@@ -163,14 +163,16 @@ def test_the_half_of_a_killed_save_is_known_to_be_of_its_run(tmp_path: Path) -> 
 # -- by saves ---------------------------------------------------------------------------------------------------------
 
 
-def test_saves_leave_the_checkpoints_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saves_do_not_remove_checkpoints_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, 2)
     monkeypatch.setenv("WINDLASS_RUN_ID", "other")
     make(tmp_path, 4, keep=1)
     assert sorted(steps(tmp_path)) == [1, 2, 4]
 
 
-def test_two_scripts_in_one_folder_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_scripts_in_one_folder_do_not_remove_each_others_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("WINDLASS_RUN_ID")
     pairs = []
     for _ in range(2):
@@ -186,7 +188,9 @@ def test_two_scripts_in_one_folder_leave_each_other_alone(tmp_path: Path, monkey
     assert sorted(steps(tmp_path)) == [3, 3, 4, 4]
 
 
-def test_a_script_that_goes_on_prunes_what_it_went_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_script_prunes_the_checkpoint_that_it_resumed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("WINDLASS_RUN_ID")
     make(tmp_path, 2, keep=2)
     model, optimizer = build()
@@ -217,7 +221,7 @@ def test_checkpoints_of_versions_without_run_ids_are_restored_and_never_removed(
     assert steps(tmp_path) == [5, 2, 1]
 
 
-def test_where_all_are_damaged_training_begins_anew_and_they_are_set_aside(
+def test_training_restarts_if_all_checkpoints_are_damaged_and_set_aside(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one in list_checkpoints(folder):

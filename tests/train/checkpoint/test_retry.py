@@ -21,7 +21,7 @@ def failing_until(clock: FakeClock, end: float, number: int = errno.ESTALE) -> C
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM])
-def test_a_read_that_fails_for_a_while_succeeds(
+def test_read_that_fails_temporarily_succeeds(
     clock: FakeClock, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert Retry(60).call(failing_until(clock, 15, number), "/ck") == "content"
@@ -33,14 +33,14 @@ def test_a_read_that_fails_for_a_while_succeeds(
     assert errno.errorcode[number] in line
 
 
-def test_the_last_error_is_raised_once_the_time_is_up(clock: FakeClock) -> None:
+def test_last_error_is_raised_after_the_time_limit(clock: FakeClock) -> None:
     with pytest.raises(OSError, match="does not matter") as raised:
         Retry(60).call(failing_until(clock, 1000), "/ck")
     assert raised.value.errno == errno.ESTALE
     assert clock.now == pytest.approx(60)
 
 
-def test_all_reads_of_a_restore_share_the_time(clock: FakeClock) -> None:
+def test_all_reads_of_a_restore_share_one_time_limit(clock: FakeClock) -> None:
     retry = Retry(60)
     retry.call(failing_until(clock, 40), "/ck")
     healthy_until = clock.now + 500
@@ -51,24 +51,24 @@ def test_all_reads_of_a_restore_share_the_time(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EEXIST, errno.ENOTDIR])
-def test_a_file_that_is_not_there_or_no_folder_is_no_error_to_repeat(clock: FakeClock, number: int) -> None:
+def test_missing_file_is_not_retried(clock: FakeClock, number: int) -> None:
     with pytest.raises(OSError, match="does not matter"):
         Retry(60).call(failing_until(clock, 1, number), "/ck")
     assert clock.waits == []
 
 
-def test_a_process_that_is_to_stop_does_not_wait_for_a_disk(clock: FakeClock) -> None:
+def test_stopping_process_does_not_wait_for_a_disk(clock: FakeClock) -> None:
     with pytest.raises(OSError, match="does not matter"):
         Retry(60, gives_up=lambda: clock.now > 2).call(failing_until(clock, 1000), "/ck")
     assert clock.now < 8
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 60.0), ("0", 0.0), ("2.5", 2.5)])
-def test_the_time_is_a_setting(text: str, seconds: float) -> None:
+def test_time_limit_is_a_setting(text: str, seconds: float) -> None:
     assert seconds_of({"WINDLASS_CHECKPOINT_RETRY_SECONDS": text}) == seconds
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "soon"])
-def test_a_time_that_is_none_is_refused(text: str) -> None:
+def test_invalid_time_limit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="takes a number of seconds"):
         seconds_of({"WINDLASS_CHECKPOINT_RETRY_SECONDS": text})

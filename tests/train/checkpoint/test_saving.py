@@ -23,7 +23,7 @@ from windlass.train.checkpoint import Checkpoint
 from windlass.train.checkpoint.consensus import Flags
 
 
-def test_a_full_disk_costs_the_save_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_only_skips_the_save(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with small_disk(tmp_path / "disk", 512) as disk:
         model, optimizer = build()
         saved = Checkpoint(model=model, optimizer=optimizer, folder=disk / "ck", every=10**6)
@@ -47,7 +47,7 @@ def test_a_full_disk_costs_the_save_and_nothing_else(tmp_path: Path, capfd: pyte
     assert "No space left on device" in said
 
 
-def test_a_folder_that_vanished_costs_saves_until_it_is_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_skips_saves_until_it_returns(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path / "ck", every=10**6)
     train(model, optimizer)
@@ -62,7 +62,7 @@ def test_a_folder_that_vanished_costs_saves_until_it_is_back(tmp_path: Path, cap
     assert "step 1 failed" in capfd.readouterr().out
 
 
-def test_a_killed_writer_of_the_only_rank_costs_one_save(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_killed_writer_of_a_single_rank_skips_one_save(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
     train(model, optimizer)
@@ -80,7 +80,7 @@ def test_a_killed_writer_of_the_only_rank_costs_one_save(tmp_path: Path, capfd: 
     assert "failed: the writer process died" in capfd.readouterr().out
 
 
-def test_a_save_under_way_makes_the_next_one_skip_or_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_save_in_progress_makes_the_next_one_skip_or_wait(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
     os.kill(saved._saver.writer.pid, signal.SIGSTOP)
@@ -96,7 +96,7 @@ def test_a_save_under_way_makes_the_next_one_skip_or_wait(tmp_path: Path, capfd:
     assert said.count("skipped") == 2
 
 
-def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(tmp_path: Path) -> None:
+def test_saved_state_is_a_snapshot_unaffected_by_later_training(tmp_path: Path) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=tmp_path, every=10**6)
     train(model, optimizer)
@@ -118,7 +118,7 @@ def test_what_is_saved_is_the_state_of_that_moment_whatever_training_does_then(t
 @pytest.mark.parametrize(
     ("others", "steps"), [(Flags(busy=True), [2]), (Flags(unplanned=True), [2, 1]), (Flags(), [2, 1])]
 )
-def test_the_state_is_copied_while_the_ranks_agree_and_what_the_others_answer_holds(
+def test_state_is_copied_during_the_exchange_and_the_result_of_the_ranks_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Flags, steps: list[int]
 ) -> None:
     """A save that another rank cannot make now is skipped; if another rank must plan, all ranks plan."""
@@ -149,7 +149,7 @@ def test_the_state_is_copied_while_the_ranks_agree_and_what_the_others_answer_ho
     assert steps_of(tmp_path) == steps
 
 
-def test_state_that_grows_is_planned_anew(tmp_path: Path) -> None:
+def test_growing_state_is_planned_again(tmp_path: Path) -> None:
     mine: dict[str, Any] = {"history": torch.zeros(1)}
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, mine=mine, folder=tmp_path, every=10**6)
@@ -169,12 +169,12 @@ def test_state_that_grows_is_planned_anew(tmp_path: Path) -> None:
     saved.close()
 
 
-def test_retention_keeps_as_many_as_were_asked_for(tmp_path: Path) -> None:
+def test_retention_keeps_the_requested_number(tmp_path: Path) -> None:
     make(tmp_path, 6, keep=2)
     assert steps_of(tmp_path) == [6, 5]
 
 
-def test_a_thing_that_cannot_be_kept_is_told_at_the_first_step(tmp_path: Path) -> None:
+def test_unsupported_object_is_reported_at_the_first_step(tmp_path: Path) -> None:
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, mine={"f": build}, folder=tmp_path)
     train(model, optimizer)
@@ -185,7 +185,7 @@ def test_a_thing_that_cannot_be_kept_is_told_at_the_first_step(tmp_path: Path) -
         Checkpoint(wrong=3, folder=tmp_path)
 
 
-def test_a_rank_that_has_stopped_with_the_others_is_not_killed_by_its_own_sigterm_which_comes_late(
+def test_rank_stopped_with_the_others_survives_its_own_late_sigterm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier = signal.getsignal(signal.SIGTERM)
@@ -246,12 +246,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, in
 
 
 @pytest.mark.slow
-def test_a_writer_whose_rank_is_killed_finishes_its_save_and_ends(trained: tuple[Path, int]) -> None:
+def test_writer_of_a_killed_rank_finishes_its_save_and_ends(trained: tuple[Path, int]) -> None:
     folder, writer = trained
     os.kill(writer, signal.SIGCONT)
     until(lambda: steps_of(folder / "killed") == [1])
     until(lambda: not lives(writer))
 
 
-def test_a_script_that_just_ends_has_its_last_save(trained: tuple[Path, int]) -> None:
+def test_script_that_ends_has_its_last_save(trained: tuple[Path, int]) -> None:
     assert steps_of(trained[0] / "ends") == [1]

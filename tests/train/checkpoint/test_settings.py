@@ -12,7 +12,7 @@ from windlass.train.checkpoint.settings import settle
     "text",
     ["500ms", "30", "30s", "2 sec", "2secs", "5m", "5min", "5 mins", "1.5h", "1hour", "2hours", "1d", "2 days", "90MS"],
 )
-def test_a_time_is_what_it_is_in_a_job_file(text: str) -> None:
+def test_interval_has_the_same_format_as_in_a_job_file(text: str) -> None:
     assert settle(None, text, None, text, "skip", {}).every_seconds == pytest.approx(parse_duration(text))
     assert settle(None, text, None, text, "skip", {}).keep_for_seconds == pytest.approx(parse_duration(text))
 

@@ -22,7 +22,7 @@ from windlass.train.checkpoint.storage import absolute
         ("s3://", "s3://"),
     ],
 )
-def test_a_folder_is_a_path_from_the_root_or_an_address(
+def test_folder_is_an_absolute_path_or_an_address(
     written: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def test_a_folder_is_a_path_from_the_root_or_an_address(
 
 
 @pytest.mark.parametrize("address", ["s3://", "gs://", "s3:///checkpoints"])
-def test_an_address_without_a_bucket_is_refused_and_no_folder_is_made(
+def test_address_without_a_bucket_is_refused_and_creates_no_folder(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

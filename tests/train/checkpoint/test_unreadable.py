@@ -64,7 +64,7 @@ def without_descriptors() -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM])
-def test_a_manifest_that_cannot_be_read_is_neither_damaged_nor_unfinished(folder: Path, number: int) -> None:
+def test_unreadable_manifest_is_neither_damaged_nor_unfinished(folder: Path, number: int) -> None:
     for found in files.list_checkpoints(Disk(folder, number, files.MANIFEST)):
         assert (found.complete, found.fault) == (False, Fault.UNREADABLE)
         assert os.strerror(number) in found.problem
@@ -74,7 +74,7 @@ def test_a_manifest_that_cannot_be_read_is_neither_damaged_nor_unfinished(folder
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
-def test_a_file_that_cannot_be_read_is_no_damage(folder: Path, number: int) -> None:
+def test_unreadable_file_is_not_damage(folder: Path, number: int) -> None:
     found = files.list_checkpoints(folder)[0]
     problem = files.verify_file(Disk(folder, number, "rank-0.json"), found, "rank-0.json")
     assert problem is not None
@@ -82,13 +82,13 @@ def test_a_file_that_cannot_be_read_is_no_damage(folder: Path, number: int) -> N
     assert errno.errorcode[number] in problem.text
 
 
-def test_a_checkpoint_that_vanishes_while_it_is_read_is_no_damage(folder: Path, tmp_path: Path) -> None:
+def test_checkpoint_removed_while_it_is_read_is_not_damage(folder: Path, tmp_path: Path) -> None:
     found = files.list_checkpoints(folder)[0]
     Path(found.path).rename(tmp_path / "elsewhere")
     assert {problem.fault for problem in files.examine(found)} == {Fault.UNREADABLE}
 
 
-def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path, clock: FakeClock) -> None:
+def test_restore_without_free_descriptors_waits_and_continues(folder: Path, clock: FakeClock) -> None:
     with without_descriptors() as limits:
         clock.at(10, lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits))
         found, refused = restore.choose(str(folder), ALONE, Retry(60))
@@ -97,7 +97,7 @@ def test_without_descriptors_a_restore_waits_and_goes_on(folder: Path, clock: Fa
     assert 10 < clock.now < 20
 
 
-def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folder: Path, clock: FakeClock) -> None:
+def test_restore_without_free_descriptors_finally_fails_and_names_the_folder(folder: Path, clock: FakeClock) -> None:
     with (
         without_descriptors(),
         pytest.raises(UnreadableCheckpoint, match=r"Too many open files \(EMFILE\)") as raised,
@@ -110,7 +110,7 @@ def test_without_descriptors_for_good_a_restore_fails_and_names_the_folder(folde
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
-def test_a_folder_whose_file_system_fails_is_named_in_the_error(
+def test_folder_on_a_failing_file_system_is_named_in_the_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0.1")
@@ -119,7 +119,7 @@ def test_a_folder_whose_file_system_fails_is_named_in_the_error(
         Checkpoint(folder=tmp_path / "saved", model=torch.nn.Linear(2, 2))
 
 
-def test_an_older_one_is_taken_in_place_of_a_newer_format(
+def test_older_checkpoint_is_restored_in_place_of_an_unknown_format(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WINDLASS_RUN_ID")  # output for the user
@@ -134,7 +134,7 @@ def test_an_older_one_is_taken_in_place_of_a_newer_format(
     assert sorted(steps(folder)) == [3, 4], "the format that is not known stays"
 
 
-def test_where_none_is_of_a_known_format_a_restore_fails(folder: Path) -> None:
+def test_restore_fails_if_all_formats_are_unknown(folder: Path) -> None:
     for number, one in enumerate(files.list_checkpoints(folder)):
         if number:
             change(Path(one.path), lambda manifest: manifest.update(format=2))
@@ -148,7 +148,7 @@ def test_where_none_is_of_a_known_format_a_restore_fails(folder: Path) -> None:
     assert steps(folder) == [3, 2, 1]
 
 
-def test_a_script_that_trains_on_after_a_failed_restore_removes_nothing(
+def test_script_continuing_after_a_failed_restore_removes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
@@ -162,9 +162,7 @@ def test_a_script_that_trains_on_after_a_failed_restore_removes_nothing(
     assert sorted(steps(folder)) == [1, 1, 2, 2, 3, 3]
 
 
-def test_a_run_goes_on_from_its_own_checkpoints_before_those_of_others(
-    folder: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_prefers_its_own_checkpoints(folder: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_RUN_ID", "other")
     make(folder, 1)
     for run_id, step in (("digits-7f3k2", 3), ("other", 1), ("new", 1)):

@@ -89,14 +89,14 @@ def test_the_state_is_the_same_in_two_ranks_in_one_and_in_three(session: Session
     assert one[0][f"{kind} after"] != one[0][kind]
 
 
-def test_sharded_and_replicated_models_go_on_alike(session: Session) -> None:
+def test_sharded_and_replicated_models_continue_equally(session: Session) -> None:
     for phase in ("first", "one", "three"):
         for told in session.ranks(phase):
             assert told["ddp"] == told["fsdp"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_rank_goes_on_with_its_own_random_numbers(session: Session, kind: str) -> None:
+def test_each_rank_continues_with_its_own_random_numbers(session: Session, kind: str) -> None:
     first, one = session.ranks("first"), session.ranks("one")
     assert first[0][f"{kind} random"] != first[1][f"{kind} random"]
     torch.manual_seed(100)
@@ -104,7 +104,7 @@ def test_each_rank_goes_on_with_its_own_random_numbers(session: Session, kind: s
     assert one[0][f"{kind} random"] == first[0][f"{kind} random"]
 
 
-def test_state_of_ones_own_is_that_of_rank_0_with_its_types(session: Session) -> None:
+def test_custom_state_is_that_of_rank_0_with_its_types(session: Session) -> None:
     for told in (*session.ranks("one"), *session.ranks("three")):
         assert told["ddp mine"] == "{'tuple': (1, inf), 7: b'bytes', 'rank': 0}"
 
@@ -120,7 +120,7 @@ def test_two_ranks_write_half_each(session: Session) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 3])
-def test_exports_are_plain_and_whole(session: Session, kind: str, size: int) -> None:
+def test_exports_are_plain_and_complete(session: Session, kind: str, size: int) -> None:
     loaded = torch.load(session.folder / f"{kind}-{size}.pt", weights_only=True)
     names = [
         "0.weight",
@@ -152,12 +152,12 @@ def test_ranks_that_get_sigterm_at_different_times_save_the_same_step_and_end_wi
     assert f"the state at step {found.step} is saved" in session.output
 
 
-def test_ranks_save_at_each_step_where_a_save_is_done_before_the_next(session: Session) -> None:
+def test_ranks_save_every_step_if_saves_finish_in_time(session: Session) -> None:
     session.ranks("each")
     assert [found.step for found in list_checkpoints(session.folder / "each")] == [4, 3, 2, 1]
 
 
-def test_a_bit_that_one_rank_finds_flipped_makes_all_ranks_take_the_one_before(session: Session) -> None:
+def test_flipped_bit_found_by_one_rank_makes_all_ranks_restore_the_previous_checkpoint(session: Session) -> None:
     name = session.told[("spoilt", -1)]["name"]
     first, second = session.ranks("refusing")
     assert first == {**second, "rank": 0}
@@ -167,20 +167,20 @@ def test_a_bit_that_one_rank_finds_flipped_makes_all_ranks_take_the_one_before(s
     assert name.startswith("step-00000007")
 
 
-def test_a_model_that_does_not_fit_is_told_all_differences_at_once(session: Session) -> None:
+def test_mismatching_model_is_reported_with_all_differences(session: Session) -> None:
     for told in session.ranks("other"):
         assert "lacks model.added.bias, model.added.weight" in told["said"]
         assert "model.0.weight was float32 [9, 7] and is now float32 [8, 7]" in told["said"]
 
 
-def test_a_killed_writer_costs_one_save_and_leaves_nothing(session: Session) -> None:
+def test_killed_writer_skips_one_save_and_leaves_nothing(session: Session) -> None:
     assert [told["safe"] for told in session.ranks("dies")] == [True, True]
     assert "step 1 failed" in session.output
     assert "rank 1: the writer process died" in session.output
     assert [(found.step, found.complete) for found in list_checkpoints(session.folder / "dies")] == [(2, True)]
 
 
-def test_ranks_that_cannot_talk_save_by_time_and_on_sigterm_at_the_same_step(session: Session) -> None:
+def test_ranks_without_communication_save_at_the_same_step(session: Session) -> None:
     for phase in ("alone", "alone again"):
         assert session.codes(phase) == [143, 143]
         first, second = session.ranks(phase)
@@ -194,12 +194,12 @@ def test_ranks_that_cannot_talk_save_by_time_and_on_sigterm_at_the_same_step(ses
     assert [examine(one) for one in found] == [[]] * 3
 
 
-def test_no_rank_leaves_anything_behind(session: Session) -> None:
+def test_ranks_leave_no_temporary_files(session: Session) -> None:
     left = [path for path in session.folder.rglob("*") if path.name.startswith(".") or path.name.endswith(".failed")]
     assert left == []
 
 
-def test_a_rank_does_not_unpickle_what_another_one_sends(session: Session) -> None:
+def test_rank_does_not_unpickle_messages_of_others(session: Session) -> None:
     said = session.ranks("gather")[0]["said"]
     assert " bytes that Windlass did not write: " in said
     assert not (session.folder / "unpickled").exists()
@@ -211,7 +211,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C com
 
 
 @needs_compiler
-def test_one_error_costs_a_retry(session: Session) -> None:
+def test_single_read_error_is_retried(session: Session) -> None:
     assert session.codes("once") == [0, 0]
     saved = session.ranks("save")[0]["digest"]
     assert [(one["steps"], one["digest"]) for one in session.ranks("once")] == [(2, saved)] * 2
@@ -225,7 +225,7 @@ def test_one_error_costs_a_retry(session: Session) -> None:
         ("folder", "/ck: Input/output error (EIO)"),
     ],
 )
-def test_what_one_rank_cannot_read_makes_all_ranks_fail(session: Session, phase: str, said: str) -> None:
+def test_checkpoint_unreadable_on_one_rank_fails_all_ranks(session: Session, phase: str, said: str) -> None:
     ranks = session.ranks(phase)
     assert [one.get("raised") for one in ranks] == ["UnreadableCheckpoint"] * 2
     assert len({one["said"] for one in ranks}) == 1
@@ -234,5 +234,5 @@ def test_what_one_rank_cannot_read_makes_all_ranks_fail(session: Session, phase:
 
 
 @needs_compiler
-def test_an_older_one_that_cannot_be_read_is_not_needed(session: Session) -> None:
+def test_unreadable_older_checkpoint_is_not_needed(session: Session) -> None:
     assert [one["steps"] for one in session.ranks("older")] == [2, 2]

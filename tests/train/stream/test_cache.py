@@ -23,7 +23,7 @@ def on_disk(folder: Path) -> int:
     return found
 
 
-def test_what_was_put_is_read_by_ranges(tmp_path: Path) -> None:
+def test_cached_block_is_read_by_ranges(tmp_path: Path) -> None:
     found = Cache(tmp_path).set("a")
     assert found.get("block", 0, 3) is None
     assert found.put("block", b"abcdef")
@@ -33,7 +33,7 @@ def test_what_was_put_is_read_by_ranges(tmp_path: Path) -> None:
     assert Cache(tmp_path).set("b").get("block", 0, 6) is None
 
 
-def test_the_bound_is_kept_and_what_is_there_stays(tmp_path: Path) -> None:
+def test_limit_is_kept_without_evicting_used_blocks(tmp_path: Path) -> None:
     found = Cache(tmp_path, 1000).set("a")
     assert [found.put(f"{number}", bytes(300)) for number in range(4)] == [True, True, True, False]
     assert found.get("0", 0, 300) is not None
@@ -41,7 +41,7 @@ def test_the_bound_is_kept_and_what_is_there_stays(tmp_path: Path) -> None:
     assert found.is_full
 
 
-def test_sets_that_no_process_reads_leave_in_the_order_of_their_use(tmp_path: Path) -> None:
+def test_unused_sets_are_evicted_in_order_of_last_use(tmp_path: Path) -> None:
     for number, name in enumerate(("old", "new")):
         one = Cache(tmp_path, 1000).set(name)
         assert one.put("block", bytes(400))
@@ -57,7 +57,7 @@ def test_sets_that_no_process_reads_leave_in_the_order_of_their_use(tmp_path: Pa
     assert Cache(tmp_path).set("new").get("block", 0, 400) is not None
 
 
-def test_a_block_of_a_process_that_was_killed_is_written_by_another(tmp_path: Path) -> None:
+def test_block_of_a_killed_process_is_written_by_another(tmp_path: Path) -> None:
     found = Cache(tmp_path, 1000).set("a")
     program = (
         "import os, signal, sys; from pathlib import Path; from windlass.train.stream import cache\n"
@@ -72,7 +72,7 @@ def test_a_block_of_a_process_that_was_killed_is_written_by_another(tmp_path: Pa
     assert found.cache.usage() == on_disk(tmp_path) == 900
 
 
-def test_a_count_that_is_too_high_is_mended_before_a_block_is_refused(tmp_path: Path) -> None:
+def test_count_that_is_too_high_is_corrected_before_a_block_is_refused(tmp_path: Path) -> None:
     found = Cache(tmp_path, 1000).set("a")
     (tmp_path / "usage").write_text("999")
     assert found.put("block", bytes(900))
@@ -80,7 +80,7 @@ def test_a_count_that_is_too_high_is_mended_before_a_block_is_refused(tmp_path: 
     assert not found.put("other", bytes(200))
 
 
-def test_a_block_gets_its_name_while_no_other_process_counts(tmp_path: Path) -> None:
+def test_block_is_renamed_while_no_other_process_counts(tmp_path: Path) -> None:
     """A count lists the folder and then stats each file; a file renamed in between would be missed."""
     program = (
         "import fcntl, os, sys; from pathlib import Path; from windlass.train.stream.cache import Cache\n"
@@ -98,9 +98,7 @@ def test_a_block_gets_its_name_while_no_other_process_counts(tmp_path: Path) -> 
     assert done.stdout.split() == ["locked", "True"]
 
 
-def test_blocks_from_before_a_restart_of_the_machine_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_written_before_a_reboot_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Cache(tmp_path, 1000).set("a")
     assert found.put("block", bytes(900))
     monkeypatch.setattr(caches, "BOOT_ID", tmp_path / "boot")
@@ -112,14 +110,14 @@ def test_blocks_from_before_a_restart_of_the_machine_are_forgotten(
     assert again.put("block", bytes(900))
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StreamError, match="cache="):
         Cache(tmp_path / "file" / "cache")
 
 
 @pytest.mark.slow
-def test_processes_that_write_at_once_keep_the_bound_together(tmp_path: Path) -> None:
+def test_concurrent_writers_keep_the_common_limit(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from windlass.train.stream.cache import Cache\n"
         "found = Cache(Path(sys.argv[1]), 1_000_000).set(sys.argv[2])\n"

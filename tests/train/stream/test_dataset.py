@@ -38,7 +38,7 @@ def test_names_are_split_as_webdataset_does(name: str, key: str, field: str) -> 
 
 
 @pytest.mark.parametrize("files", [dict(pictures(40)), shards(4, 10)], ids=["files", "tar"])
-def test_samples_come_by_their_numbers_from_a_store(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_samples_are_read_by_number_from_a_store(tmp_path: Path, files: dict[str, bytes]) -> None:
     found = open_in(tmp_path, Memory(files))
     assert len(found) == 40
     assert_pictures(found.__getitems__(ORDER), [number % 40 for number in ORDER])
@@ -47,7 +47,7 @@ def test_samples_come_by_their_numbers_from_a_store(tmp_path: Path, files: dict[
 
 
 @pytest.mark.parametrize("files", [dict(pictures(40)), shards(4, 10)], ids=["files", "tar"])
-def test_and_from_a_folder(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_samples_are_read_by_number_from_a_folder(tmp_path: Path, files: dict[str, bytes]) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     for name, data in files.items():
@@ -67,7 +67,7 @@ def test_samples_without_groups_are_single_files(tmp_path: Path) -> None:
     assert found[0]["cls"] == b"0"
 
 
-def test_a_transform_makes_the_sample(tmp_path: Path) -> None:
+def test_transform_replaces_the_sample(tmp_path: Path) -> None:
     found = open_in(tmp_path, Memory(shards(1, 10)), transform=lambda one: int(one["cls"]))
     assert found.__getitems__([7, 2]) == [7, 2]
 
@@ -93,7 +93,7 @@ def test_a_second_epoch_reads_nothing_of_the_store(tmp_path: Path) -> None:
     assert source.reads == []
 
 
-def test_without_room_each_sample_is_one_request_and_neighbours_share_one(tmp_path: Path) -> None:
+def test_without_cache_space_each_sample_is_one_request_shared_by_neighbours(tmp_path: Path) -> None:
     source = Memory(shards(1, 1000, 10_000))
     found = open_in(tmp_path, source, cache_bytes=0)
     source.reads.clear()
@@ -102,14 +102,14 @@ def test_without_room_each_sample_is_one_request_and_neighbours_share_one(tmp_pa
     assert sum(length for _, _, length in source.reads) < 40_000
 
 
-def test_of_shards_with_large_members_the_headers_alone_are_read(tmp_path: Path) -> None:
+def test_only_headers_are_read_of_shards_with_large_members(tmp_path: Path) -> None:
     large = {"a.tar": tar_of([(f"{number}.bin", bytes(20_000_000)) for number in range(3)])}
     source = Memory(large)
     assert len(open_in(tmp_path, source)) == 3
     assert sum(length for _, _, length in source.reads) < 1_000_000
 
 
-def test_only_shards_that_are_new_are_indexed(tmp_path: Path) -> None:
+def test_only_new_shards_are_indexed(tmp_path: Path) -> None:
     source = Memory(shards(3, 10))
     open_in(tmp_path, source, cache_bytes=0)
     source.reads.clear()
@@ -119,7 +119,7 @@ def test_only_shards_that_are_new_are_indexed(tmp_path: Path) -> None:
     assert_pictures(list(found), range(40))
 
 
-def test_blocks_of_objects_that_are_gone_leave_the_cache(tmp_path: Path) -> None:
+def test_blocks_of_removed_objects_are_removed_from_the_cache(tmp_path: Path) -> None:
     source = Memory(dict(pictures(10, 50_000)))
     list(open_in(tmp_path, source))
     source.write("00003.jpg", b"new")
@@ -131,7 +131,7 @@ def test_blocks_of_objects_that_are_gone_leave_the_cache(tmp_path: Path) -> None
 # -- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_was_written_is_named(tmp_path: Path) -> None:
+def test_overwritten_object_is_named(tmp_path: Path) -> None:
     source = Memory(dict(pictures(3)))
     found = open_in(tmp_path, source)
     source.write("00001.jpg", b"other")
@@ -139,7 +139,7 @@ def test_an_object_that_was_written_is_named(tmp_path: Path) -> None:
         list(found)
 
 
-def test_a_busy_store_is_asked_again(tmp_path: Path) -> None:
+def test_request_to_a_busy_store_is_retried(tmp_path: Path) -> None:
     source = Memory(dict(pictures(3)))
     found = open_in(tmp_path, source)
     refused: list[str] = []
@@ -168,14 +168,14 @@ def test_a_busy_store_is_asked_again(tmp_path: Path) -> None:
         ({"a.tar": tar_of(pictures(3))[:2000]}, {}, r"a\.tar cannot be read as a tar file"),
     ],
 )
-def test_what_is_no_stream_is_refused(
+def test_invalid_stream_is_refused(
     tmp_path: Path, files: dict[str, bytes], settings: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(StreamError, match=says):
         open_in(tmp_path, Memory(files), **settings)
 
 
-def test_a_damaged_header_in_the_middle_of_a_shard_is_not_taken_for_its_end(tmp_path: Path) -> None:
+def test_damaged_header_in_the_middle_of_a_shard_is_not_its_end(tmp_path: Path) -> None:
     whole = bytearray(tar_of(pictures(10)))
     at = whole.index(b"00005.jpg")
     whole[at] ^= 1
@@ -196,7 +196,7 @@ def test_a_source_that_has_changed_since_the_checkpoint_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_workers_of_a_loader_read_what_a_sampler_names(tmp_path: Path, context: str) -> None:
+def test_loader_workers_read_the_samples_of_a_sampler(tmp_path: Path, context: str) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
     for name, data in shards(4, 10).items():
@@ -215,7 +215,7 @@ def test_workers_of_a_loader_read_what_a_sampler_names(tmp_path: Path, context: 
     assert_pictures([one for batch in loader for one in batch], order)
 
 
-def test_a_fork_reads_by_threads_of_its_own(tmp_path: Path) -> None:
+def test_fork_reads_with_its_own_threads(tmp_path: Path) -> None:
     found = open_in(tmp_path, Memory(shards(4, 10)), cache_bytes=0)
     list(found)
     child = os.fork()
@@ -241,7 +241,7 @@ def test_a_stream_is_pickled_without_its_index(tmp_path: Path) -> None:
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_goes_on_with_the_index_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_continues_with_its_first_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on another node, and although the source has grown: nothing is listed or indexed again."""
     monkeypatch.setenv("WINDLASS_RUN_ID", "digits-7f3k2")
     monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", str(tmp_path))
@@ -257,7 +257,7 @@ def test_a_run_goes_on_with_the_index_that_it_began_with(tmp_path: Path, monkeyp
     assert len(open_in(tmp_path / "one", source, cache_bytes=0)) == 50
 
 
-def test_names_of_data_sets_are_looked_up_and_addresses_are_not() -> None:
+def test_only_names_of_data_sets_are_looked_up() -> None:
     environ = {"WINDLASS_DATA_MY_SET": "s3://bucket/set"}
     assert address_of("my-set", environ) == "s3://bucket/set"
     assert address_of("./my-set", environ) == "./my-set"
@@ -267,18 +267,18 @@ def test_names_of_data_sets_are_looked_up_and_addresses_are_not() -> None:
         address_of("other", environ)
 
 
-def test_the_cache_is_where_the_environment_says() -> None:
+def test_cache_folder_comes_from_the_environment() -> None:
     assert cache_folder({}) == Path("~/.cache/windlass/stream").expanduser()
     assert cache_folder({"XDG_CACHE_HOME": "/caches"}) == Path("/caches/windlass/stream")
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/set", "s3://", "/nowhere/at/all"])
-def test_an_address_that_is_none_is_refused(tmp_path: Path, address: str) -> None:
+def test_invalid_address_is_refused(tmp_path: Path, address: str) -> None:
     with pytest.raises(StreamError, match=address):
         stream(address, cache=tmp_path)
 
 
-def test_the_import_brings_nothing_with_it() -> None:
+def test_import_loads_no_heavy_modules() -> None:
     program = (
         "import sys; from windlass.train import stream\n"
         "heavy = ('torch', 'http.client', 'pyarrow', 'windlass.train.stream.dataset')\n"

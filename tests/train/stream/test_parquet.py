@@ -42,7 +42,7 @@ def files(num: int = 2) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0])
-def test_rows_come_by_their_numbers(tmp_path: Path, cache_bytes: int | None) -> None:
+def test_rows_are_read_by_number(tmp_path: Path, cache_bytes: int | None) -> None:
     found = open_in(tmp_path, Memory(files()), cache_bytes)
     assert len(found) == 2 * NUM_ROWS
     order = [99, 0, 50, 49, 0, -1]
@@ -80,7 +80,7 @@ def test_row_groups_of_older_versions_are_not_kept(tmp_path: Path, is_local: boo
     assert cache.usage() == cache._counted()
 
 
-def test_a_fork_reads_rows_too(tmp_path: Path) -> None:
+def test_rows_are_read_in_a_fork(tmp_path: Path) -> None:
     found = open_in(tmp_path, Memory(files()), cache_bytes=0)
     assert found[3]["number"] == 3
     child = os.fork()
@@ -89,7 +89,7 @@ def test_a_fork_reads_rows_too(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_columns_are_chosen(tmp_path: Path) -> None:
+def test_only_chosen_columns_are_read(tmp_path: Path) -> None:
     found = open_in(tmp_path, Memory(files(1)), columns=["text"])
     assert found[8] == {"__key__": "part-0.parquet#1/1", "text": "row 8"}
     both = open_in(tmp_path, Memory(files(1)), columns=["text", "number"])
@@ -98,12 +98,12 @@ def test_columns_are_chosen(tmp_path: Path) -> None:
         open_in(tmp_path, Memory(files(1)), columns=["nothing"])[0]
 
 
-def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_parquet_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StreamError, match=r"a\.parquet cannot be read as Parquet"):
         open_in(tmp_path, Memory({"a.parquet": b"PAR1" * 100}))
 
 
-def test_without_pyarrow_the_package_is_named(tmp_path: Path) -> None:
+def test_missing_pyarrow_is_named(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "a.parquet").write_bytes(files(1)["part-0.parquet"])
     program = (

@@ -29,7 +29,7 @@ from windlass.train.stream.tar import RangeFile, members
 # -- folders ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_range_that_takes_several_calls_to_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_range_read_in_several_calls_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of more than 2 GiB need several calls."""
     data, pread = bytes(range(256)) * 20, os.pread
     (tmp_path / "large.bin").write_bytes(data)
@@ -59,7 +59,7 @@ FILES = {**dict(pictures(3)), "ä\n\udce4.jpg": b"x", "large.bin": bytes(2 * BLO
 LEGAL = {name: data for name, data in FILES.items() if "\n" not in name}
 
 
-def test_a_manifest_takes_the_place_of_a_listing_and_every_whole_file_is_verified(tmp_path: Path) -> None:
+def test_manifest_replaces_the_listing_and_whole_files_are_verified(tmp_path: Path) -> None:
     source = Memory(LEGAL, {manifests.NAME.rpartition("/")[2]: manifest_of(LEGAL)})
     found = open_in(tmp_path, source)
     assert source.num_listings == 0
@@ -67,7 +67,7 @@ def test_a_manifest_takes_the_place_of_a_listing_and_every_whole_file_is_verifie
 
 
 @pytest.mark.parametrize("name", ["00001.jpg", "large.bin"])
-def test_a_file_that_is_not_as_the_manifest_says_is_named(tmp_path: Path, name: str) -> None:
+def test_file_that_does_not_match_the_manifest_is_named(tmp_path: Path, name: str) -> None:
     source = Memory(LEGAL, {"manifest.jsonl": manifest_of(LEGAL)})
     found = open_in(tmp_path, source)
     source.files[name] = bytes(reversed(source.files[name][:-1] + b"!"))
@@ -85,7 +85,7 @@ def test_a_damaged_manifest_is_refused(what: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES])
-def test_digests_are_those_of_the_storage(size: int) -> None:
+def test_digests_equal_those_of_storage(size: int) -> None:
     [one] = Manifest.from_bytes(manifest_of({"a": bytes(size)})).files.values()
     assert digest_of(bytes(size), one.digest) == one.digest
 
@@ -106,7 +106,7 @@ def test_tables_are_read_as_they_were_written(
 
 
 @pytest.mark.parametrize("keep", [0, 100, -1])
-def test_tables_that_were_cut_off_are_refused(tmp_path: Path, keep: int) -> None:
+def test_truncated_tables_are_refused(tmp_path: Path, keep: int) -> None:
     write(tmp_path / "a", {}, {"n": array("Q", range(99))}, {})
     data = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(data[:keep])
@@ -126,7 +126,7 @@ def members_of(data: bytes) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_members_are_those_that_tarfile_finds(format: int) -> None:
+def test_members_equal_those_found_by_tarfile(format: int) -> None:
     long = "a/" * 60 + "b" * (40 if format == tarfile.USTAR_FORMAT else 200)
     files = [
         (f"{long}.txt", b"long"),
@@ -139,7 +139,7 @@ def test_members_are_those_that_tarfile_finds(format: int) -> None:
     assert [(name, data[start : start + size]) for name, start, size in members_of(data)] == files
 
 
-def test_folders_and_links_in_a_shard_are_no_samples() -> None:
+def test_folders_and_links_in_a_shard_are_not_samples() -> None:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as shard:
         for name, kind in (("folder", tarfile.DIRTYPE), ("link", tarfile.SYMTYPE), ("device", tarfile.CHRTYPE)):
@@ -151,7 +151,7 @@ def test_folders_and_links_in_a_shard_are_no_samples() -> None:
 
 
 @pytest.mark.parametrize("num_blocks", [0, 1])
-def test_a_shard_that_was_cut_off_between_two_members_is_refused(num_blocks: int) -> None:
+def test_shard_truncated_between_two_members_is_refused(num_blocks: int) -> None:
     files = pictures(3, 1000)
     whole = tar_of(files)
     end = members_of(whole)[-1]
@@ -168,7 +168,7 @@ SPANS = st.builds(Span, st.integers(0, 2), st.integers(0, 50_000_000), st.intege
 
 @given(st.lists(SPANS, min_size=2, max_size=9))
 @settings(max_examples=50)
-def test_each_span_is_read_by_one_request_that_has_all_of_it(spans: list[Span]) -> None:
+def test_each_span_is_contained_in_one_request(spans: list[Span]) -> None:
     groups = _near(spans)
     assert sorted(span for group in groups for span in group) == sorted(spans)
     for group in groups:
@@ -177,7 +177,7 @@ def test_each_span_is_read_by_one_request_that_has_all_of_it(spans: list[Span]) 
         assert end - group[0].start <= max(BLOCK_BYTES, *(span.length for span in group))
 
 
-def test_a_store_that_stays_busy_is_given_up_with_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permanently_busy_store_is_reported_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr("windlass.stores.retry.time", clock)
     with pytest.raises(Busy, match="503"):

@@ -12,7 +12,7 @@ from tests.helpers.until import until
 from windlass.train.stream.pool import Pool
 
 
-def test_results_come_in_the_order_of_their_calls() -> None:
+def test_results_are_in_the_order_of_their_calls() -> None:
     barrier = threading.Barrier(3)
 
     def work(number: int) -> int:
@@ -26,7 +26,7 @@ def test_no_calls_have_no_results() -> None:
     assert Pool(1).run(int, []) == []
 
 
-def test_an_error_is_raised_and_the_rest_of_its_batch_is_left_out() -> None:
+def test_error_is_raised_and_skips_the_rest_of_its_batch() -> None:
     done: list[int] = []
 
     def work(number: int) -> None:
@@ -48,7 +48,7 @@ def test_threads_end_with_their_pool() -> None:
     until(lambda: not idents & {one.ident for one in threading.enumerate()}, "its threads are alive")
 
 
-def test_a_process_ends_while_a_request_waits() -> None:
+def test_process_can_exit_while_a_request_waits() -> None:
     program = (
         "import threading; from windlass.train.stream.pool import Pool\n"
         "pool, begun = Pool(1), threading.Event()\n"

@@ -77,7 +77,7 @@ def flipped() -> tuple[int, dict[str, str], bytes]:
     return 200, {"ETag": '"1"'}, b"0123456788"
 
 
-def test_an_object_that_is_not_as_its_manifest_says_is_read_again_twice(store: Store) -> None:
+def test_object_that_does_not_match_its_manifest_is_read_three_times(store: Store) -> None:
     one = replace(ONE, digest=f"sha256:{hashlib.sha256(b'0123456789').hexdigest()}")
     reader = Reader(store.source(), lambda _number: one, None)
     store.answers = [flipped(), flipped(), whole()]
@@ -88,7 +88,7 @@ def test_an_object_that_is_not_as_its_manifest_says_is_read_again_twice(store: S
     assert len(store.asked) == 6
 
 
-def test_a_connection_is_kept_for_the_next_read_and_made_anew_where_the_store_has_ended_it(store: Store) -> None:
+def test_connection_is_reused_and_reopened_if_the_store_closed_it(store: Store) -> None:
     source = store.source()
     store.answers = [whole(), whole(), None, whole()]
     assert [source.read(ONE, 0, 10) for _ in range(3)] == [b"0123456789"] * 3
@@ -98,13 +98,13 @@ def test_a_connection_is_kept_for_the_next_read_and_made_anew_where_the_store_ha
     assert "not-to-be-told" not in str(store.asked)
 
 
-def test_a_range_is_asked_for_where_it_is_not_all(store: Store) -> None:
+def test_partial_read_requests_a_range(store: Store) -> None:
     store.answers = [(206, {"ETag": '"1"'}, b"234")]
     assert store.source().read(ONE, 2, 3) == b"234"
     assert store.asked[0][1]["range"] == "bytes=2-4"
 
 
-def test_a_bucket_of_another_region_is_asked_there(store: Store) -> None:
+def test_bucket_in_another_region_is_requested_there(store: Store) -> None:
     source = store.source(AWS_REGION="us-east-1")
     refusal = b"<Error><Code>AuthorizationHeaderMalformed</Code></Error>"
     store.answers = [(400, {"x-amz-bucket-region": "eu-west-1"}, refusal), whole(), whole()]
@@ -113,7 +113,7 @@ def test_a_bucket_of_another_region_is_asked_there(store: Store) -> None:
     assert regions == ["us-east-1", "eu-west-1", "eu-west-1"]
 
 
-def test_a_region_that_is_no_name_is_not_made_a_host(store: Store) -> None:
+def test_invalid_region_name_is_not_used_as_host(store: Store) -> None:
     store.answers = [(400, {"x-amz-bucket-region": "x.example.org/"}, b"")]
     with pytest.raises(StreamError, match="answered 400"):
         store.source().read(ONE, 0, 10)
@@ -136,7 +136,7 @@ def test_a_region_that_is_no_name_is_not_made_a_host(store: Store) -> None:
         (None, Busy),
     ],
 )
-def test_answers_are_told_apart(
+def test_responses_are_distinguished(
     store: Store, answer: tuple[int, dict[str, str], bytes] | None, error: type[StreamError]
 ) -> None:
     store.answers = [answer]
@@ -147,14 +147,14 @@ def test_answers_are_told_apart(
     assert type(raised.value) is error
 
 
-def test_a_body_in_chunks_is_read_too(store: Store) -> None:
+def test_chunked_body_is_read(store: Store) -> None:
     chunks = b"4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n"
     store.answers = [(200, {"ETag": '"1"', "Transfer-Encoding": "chunked"}, chunks), whole()]
     store.answers[0][1].pop("Content-Length", None)  # type: ignore[index]
     assert store.source().read(ONE, 0, 10) == b"0123456789"
 
 
-def test_without_keys_what_is_missing_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_keys_are_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -165,7 +165,7 @@ def test_without_keys_what_is_missing_is_named(store: Store, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://store"])
-def test_an_endpoint_that_is_none_is_refused(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_endpoint_is_refused(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
     with pytest.raises(StreamError, match=r"write http://host:port"):
         open_source("s3://bucket/set")

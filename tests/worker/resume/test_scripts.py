@@ -86,7 +86,7 @@ def kill(run: Run, rank: int = 0, meanwhile: Callable[[], object] = lambda: None
     os.kill(pid, signal.SIGKILL)
 
 
-def told(run: Run, action: str) -> list[dict[str, Any]]:
+def checkpoint_events(run: Run, action: str) -> list[dict[str, Any]]:
     """Returns the recorded checkpoint events with this action."""
     return [dict(event.data) for event in run.events if event.kind == "checkpoint" and event.data["action"] == action]
 
@@ -102,12 +102,12 @@ def checkpoints(run: Run) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_bare_torch_save_goes_on_after_a_kill_and_ends_with_the_same_weights(harness: Harness) -> None:
+def test_script_with_torch_save_resumes_after_a_kill_with_equal_weights(harness: Harness) -> None:
     run = bare(harness, "--hold", "12").until(lambda run: "step 12\n" in run.text())
     kill(run, rank=1)
     status = run.wait()
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
-    [restored] = told(run, "restored")
+    [restored] = checkpoint_events(run, "restored")
     saved = int(re.fullmatch(r"model-(\d+)\.pt", restored["name"])[1])  # type: ignore[index]
     assert saved >= 10
     assert steps(run, 2) == list(range(saved + 1, 41))
@@ -115,7 +115,7 @@ def test_a_bare_torch_save_goes_on_after_a_kill_and_ends_with_the_same_weights(h
 
 
 @pytest.mark.slow
-def test_a_truncated_newest_checkpoint_is_passed_over_with_its_name_and_the_reason(harness: Harness) -> None:
+def test_truncated_newest_checkpoint_is_refused_with_name_and_reason(harness: Harness) -> None:
     run = bare(harness, "--hold", "10").until(lambda run: len(checkpoints(run)) >= 2)
     torn: list[str] = []
 
@@ -127,22 +127,22 @@ def test_a_truncated_newest_checkpoint_is_passed_over_with_its_name_and_the_reas
     kill(run, meanwhile=tear)
     status = run.wait()
     assert status.phase is Phase.SUCCEEDED, run.text()
-    refused = told(run, "refused")[-1]
+    refused = checkpoint_events(run, "refused")[-1]
     assert refused["name"] == torn[0]
     assert "not a zip file" in refused["reason"]
     saved = int(torn[0][6:-3]) - 5
-    assert told(run, "restored")[-1]["name"] == f"model-{saved}.pt"
+    assert checkpoint_events(run, "restored")[-1]["name"] == f"model-{saved}.pt"
     assert steps(run, 2)[0] == saved + 1
     assert weights(run) == undisturbed_weights(harness)
 
 
 @pytest.mark.slow
-def test_where_nothing_was_saved_the_script_starts_anew_with_its_own_arguments(harness: Harness) -> None:
+def test_script_without_checkpoints_restarts_with_its_original_arguments(harness: Harness) -> None:
     run = bare(harness, "--hold", "2", "--steps", "9").until(lambda run: "step 2\n" in run.text())
     kill(run)
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert steps(run, 2) == list(range(1, 10))
-    assert told(run, "restored") == []
+    assert checkpoint_events(run, "restored") == []
 
 
 @pytest.mark.slow
@@ -155,11 +155,11 @@ def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harne
     assert (status.phase, steps(run, 2)[0]) == (Phase.SUCCEEDED, 1), run.text()
     events = [(number, event) for number, event in enumerate(run.events)]
     second = next(number for number, event in events if event.kind == "attempt" and event.data["number"] == 2)
-    told = [(number, event) for number, event in events if event.data.get("action") == "missing"]
-    [(number, event)] = [(number, event) for number, event in told if "at_end" not in event.data]
+    checkpoint_events = [(number, event) for number, event in events if event.data.get("action") == "missing"]
+    [(number, event)] = [(number, event) for number, event in checkpoint_events if "at_end" not in event.data]
     began = [number for number, event in events if event.kind in ("rank", "progress") and number > second]
     assert second < number < min(began)
-    assert sum(event.data.get("at_end", False) for _, event in told) == 2
+    assert sum(event.data.get("at_end", False) for _, event in checkpoint_events) == 2
     folder = str(run.dir / "checkpoints")
     assert (event.data["find"], event.data["folder"]) == ("checkpoint-*.pt", folder)
     assert set(event.data["near"]) <= {path.name for path in Path(folder).iterdir()}
@@ -176,14 +176,14 @@ def test_a_pattern_that_matches_nothing_is_a_warning_before_the_first_step(harne
         assert words in "\n".join(lines)
 
 
-def test_nothing_is_missing_where_the_pattern_matches_and_on_the_first_attempt(harness: Harness) -> None:
+def test_first_attempt_with_a_matching_pattern_reports_nothing_missing(harness: Harness) -> None:
     run = bare(harness, "--steps", "6", restarts=0, procs_per_node=1)
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
-    assert told(run, "missing") == []
+    assert checkpoint_events(run, "missing") == []
     assert run.status.warnings == ()
 
 
-def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(harness: Harness) -> None:
+def test_self_resuming_script_is_reported_with_its_resumed_step(harness: Harness) -> None:
     run = harness.finish("itself.py", "0.3", base=SCRIPTS, restarts=1)
     assert (run.status.phase, len(run.status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
     [restart] = restarts(run.events)
@@ -195,7 +195,7 @@ def test_a_script_that_resumes_by_itself_is_said_to_go_on_where_it_went_on(harne
 
 
 @pytest.mark.slow
-def test_checkpoints_of_an_earlier_run_are_none_of_this_one(harness: Harness, tmp_path: Path) -> None:
+def test_checkpoints_of_an_earlier_run_are_ignored(harness: Harness, tmp_path: Path) -> None:
     """The script always writes to the same folder, which still has checkpoints of the last run."""
     (tmp_path / "bare.py").write_text((SCRIPTS / "bare.py").read_text())
     (tmp_path / "saved").mkdir()
@@ -208,12 +208,12 @@ def test_checkpoints_of_an_earlier_run_are_none_of_this_one(harness: Harness, tm
     assert steps(run, 1)[0] == 1
     kill(run)
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
-    assert told(run, "restored")[0]["name"] == str(tmp_path / "saved" / "model-5.pt")
+    assert checkpoint_events(run, "restored")[0]["name"] == str(tmp_path / "saved" / "model-5.pt")
     assert steps(run, 2)[0] == 6
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(harness: Harness) -> None:
+def test_resumed_run_uses_exactly_the_named_checkpoint(harness: Harness) -> None:
     run = bare(harness, "--hold", "12", "--steps", "20", restarts=0).until(lambda run: "step 12\n" in run.text())
     kill(run)
     assert run.wait().phase is Phase.FAILED
@@ -231,7 +231,7 @@ def test_a_resumed_run_goes_on_from_the_checkpoint_that_is_named_or_not_at_all(h
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
-def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> None:
+def test_trainer_of_transformers_resumes_after_a_kill(harness: Harness) -> None:
     options = ["--use_cpu", "--max_steps", "300", "--save_steps", "20", "--logging_steps", "1", "--disable_tqdm",
                "True", "--per_device_train_batch_size", "4", "--report_to", "none"]  # fmt: skip
     run = harness.start(
@@ -248,7 +248,7 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
     kill(run, rank=1)
     status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
-    [restored] = told(run, "restored")
+    [restored] = checkpoint_events(run, "restored")
     assert 60 <= restored["step"] < 300
     assert restored["name"] == f"checkpoint-{restored['step']}"
     assert run.text(attempt=2).count("'loss': ") == 300 - restored["step"]
@@ -259,7 +259,7 @@ def test_the_trainer_of_transformers_goes_on_after_a_kill(harness: Harness) -> N
 @pytest.mark.nightly  # its checkpoint is a file of torch.save, like that of the bare script
 @pytest.mark.timeout(1500)
 @pytest.mark.usefixtures("_libraries")
-def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
+def test_lightning_resumes_after_a_kill(harness: Harness) -> None:
     run = harness.start(
         "lit.py",
         "--folder",
@@ -273,7 +273,7 @@ def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
     kill(run, rank=1)
     status = harness.engine.wait(run.id, 500)
     assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 2), run.text()
-    [restored] = told(run, "restored")
+    [restored] = checkpoint_events(run, "restored")
     assert 60 <= restored["step"] < 300
     assert re.fullmatch(rf"epoch=\d+-step={restored['step']}\.ckpt", restored["name"])
     assert steps(run, 2) == list(range(restored["step"] + 1, 301))
@@ -289,7 +289,7 @@ def test_lightning_goes_on_after_a_kill(harness: Harness) -> None:
         ({"pattern": "a"}, "checkpoint.pattern: not a field (did you mean find?)"),
     ],
 )
-def test_half_an_instruction_is_refused(fields: dict[str, Any], says: str) -> None:
+def test_incomplete_resume_settings_are_refused(fields: dict[str, Any], says: str) -> None:
     from windlass.spec.job import Job
 
     with pytest.raises(JobFileError) as caught:
@@ -297,7 +297,7 @@ def test_half_an_instruction_is_refused(fields: dict[str, Any], says: str) -> No
     assert says in str(caught.value.problems[0])
 
 
-def test_the_plan_shows_the_words_and_what_they_wait_for(harness: Harness) -> None:
+def test_plan_shows_the_resume_arguments_and_their_condition(harness: Harness) -> None:
     from windlass.cli.plantext import plan_lines
 
     made = harness.plan("bare.py", *BARE.split(), "$WINDLASS_DATA_NONE", base=SCRIPTS, checkpoint=CHECKPOINT)
