@@ -42,7 +42,7 @@ def script(text: str) -> None:
 # -- rerun ------------------------------------------------------------------------------------------------------------
 
 
-def test_rerun_runs_the_recorded_job_with_what_is_changed(windlass: Call) -> None:
+def test_rerun_runs_the_recorded_job_with_changes(windlass: Call) -> None:
     script("import sys; print('args', sys.argv[1:])")
     first = ran(windlass, "train.py", "--cold", "--label", "team=vision", "--", "--epochs", "5")
     again = windlass("rerun", first, "-o", "json", "--name", "again", "--label", "of=first", "--", "--seed", "2")
@@ -52,7 +52,7 @@ def test_rerun_runs_the_recorded_job_with_what_is_changed(windlass: Call) -> Non
     assert "args ['--epochs', '5', '--seed', '2']" in windlass("logs", again.json["id"]).out
 
 
-def test_the_interpreter_of_this_machine_stays_on_it(
+def test_interpreter_of_this_machine_is_not_used_in_the_cluster(
     windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = {
@@ -77,7 +77,7 @@ def test_the_interpreter_of_this_machine_stays_on_it(
             plan = made["local"]
 
 
-def test_rerun_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
+def test_rerun_lists_changed_code_files(windlass: Call) -> None:
     script("print('then')")
     first = ran(windlass, "train.py", "--cold")
     assert windlass("rerun", first, "-d").err == ""
@@ -101,7 +101,7 @@ def test_rerun_without_the_folder_of_the_code_says_where_the_code_is(windlass: C
 # -- the code of a run ------------------------------------------------------------------------------------------------
 
 
-def test_cp_writes_the_code_that_a_run_began_with(windlass: Call, tmp_path: Path) -> None:
+def test_cp_copies_the_code_of_a_run(windlass: Call, tmp_path: Path) -> None:
     script("print('then')")
     run = ran(windlass, "train.py", "--cold")
     script("print('now')")
@@ -115,7 +115,7 @@ def test_cp_writes_the_code_that_a_run_began_with(windlass: Call, tmp_path: Path
     assert (refused.code, "windlass rerun" in refused.err) == (2, True)
 
 
-def test_status_says_why_the_code_was_not_kept(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
+def test_status_shows_why_the_code_was_not_kept(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
     run = recorded(DONE, 0)
     assert windlass("status", run, "-o", "json").json["code_not_kept"] == ""
     (home / "runs" / run / NOT_KEPT).write_text("the code is 20.0 MB; at most 16 MB are kept with a run\n")
@@ -139,7 +139,7 @@ def test_status_shows_the_commit_of_the_code(windlass: Call) -> None:
 # -- labels, notes and filters ----------------------------------------------------------------------------------------
 
 
-def test_ps_shows_labels_and_notes_where_a_run_has_them(windlass: Call) -> None:
+def test_ps_shows_labels_and_notes_of_runs(windlass: Call) -> None:
     script("pass")
     plain = ran(windlass, "train.py", "--cold")
     assert "LABELS" not in windlass("ps").out
@@ -168,7 +168,7 @@ def test_ps_selects_by_name_phase_label_and_age(windlass: Call, home: Path, reco
     assert "'soon'" in windlass("ps", "--since", "soon").err
 
 
-def test_labels_that_clusters_use_are_refused(windlass: Call) -> None:
+def test_reserved_labels_are_refused(windlass: Call) -> None:
     script("pass")
     refused = windlass("run", "train.py", "--label", "app.kubernetes.io/name=x")
     assert (refused.code, "not for users" in refused.err) == (2, True)
@@ -193,7 +193,7 @@ def test_a_note_is_shown_replaced_and_removed(windlass: Call, recorded: Callable
 @pytest.mark.parametrize(
     "words", ["status", "logs", "why", "events", "cost", "stop", "note", "artifacts", "checkpoints", "resume"]
 )
-def test_the_name_of_a_job_stands_for_its_newest_run_in_every_command(
+def test_job_name_selects_its_newest_run_in_every_command(
     windlass: Call, recorded: Callable[..., str], words: str
 ) -> None:
     older, newest = recorded(DONE, 0), recorded(DONE, 0)
@@ -202,19 +202,19 @@ def test_the_name_of_a_job_stands_for_its_newest_run_in_every_command(
     assert ours not in windlass(words, older).err
 
 
-def test_rm_takes_no_name_of_a_job_whose_newest_run_changes(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_rm_accepts_no_job_names(windlass: Call, recorded: Callable[..., str]) -> None:
     older, newest = recorded(DONE, 0), recorded(DONE, 0)
     refused = windlass("rm", older, newest.rpartition("-")[0])
     assert (refused.code, f"windlass rm {newest}" in refused.err) == (2, True)
     assert windlass("status", older).code == 0, "nothing is removed"
 
 
-def test_a_list_that_is_given_a_run_names_what_takes_one(windlass: Call) -> None:
+def test_list_command_given_a_run_suggests_commands_for_runs(windlass: Call) -> None:
     refused = windlass("ps", "digits")
     assert (refused.code, "windlass ps --name digits, or windlass status digits" in refused.err) == (2, True)
 
 
-def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_completion_offers_run_ids_and_shared_job_names(windlass: Call, recorded: Callable[..., str]) -> None:
     run, other = recorded(DONE, 0), recorded(DONE, 0)
     complete = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions
     for command, names in (("status", [run.rpartition("-")[0]]), ("rm", [])):  # which takes no name
@@ -222,7 +222,7 @@ def test_a_shell_completes_ids_and_names_that_several_runs_have(windlass: Call, 
     assert [item.value for item in complete(["status"], run)] == [run]
 
 
-def test_the_wrong_name_of_a_label_is_named(windlass: Call) -> None:
+def test_invalid_label_name_is_shown_in_the_error(windlass: Call) -> None:
     Path("job.yaml").write_text("name: job\ncommand: ['true']\nlabels: {a b: c}\n")
     assert "job.yaml:3: labels.a b: 'a b' is not the name of a label" in windlass("check").err
     Path("job.yaml").write_text("name: job\ncommand: ['true']\n")
@@ -241,7 +241,7 @@ def aged(home: Path, run: str, days: float) -> None:
         store._db.execute("UPDATE runs SET status = ? WHERE id = ?", (json.dumps(data), run))
 
 
-def test_prune_removes_what_ended_long_ago(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
+def test_prune_removes_runs_that_ended_long_ago(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
     old, older, new = recorded(DONE, 0), recorded(DONE, 3), recorded(DONE, 0)
     aged(home, old, 20)
     aged(home, older, 40)
@@ -268,7 +268,7 @@ def test_prune_keeps_the_only_checkpoints_of_runs_that_can_be_resumed(
     assert windlass("prune", "--older-than", "30d", "--force").out.splitlines()[-1].startswith("1 run removed, ")
 
 
-def test_prune_keeps_runs_with_results_unless_they_are_asked_for(
+def test_prune_keeps_runs_with_results_without_the_option(
     windlass: Call, home: Path, recorded: Callable[..., str]
 ) -> None:
     model, empty = recorded(DONE, 0), recorded(DONE, 0)
@@ -286,9 +286,7 @@ def test_prune_keeps_runs_with_results_unless_they_are_asked_for(
     assert windlass("ps", "-q").out == ""
 
 
-def test_du_shows_the_largest_runs_and_what_else_is_there(
-    windlass: Call, home: Path, recorded: Callable[..., str]
-) -> None:
+def test_du_shows_the_largest_runs_and_other_files(windlass: Call, home: Path, recorded: Callable[..., str]) -> None:
     small, large = recorded(DONE, 0), recorded(DONE, 0)
     (home / "runs" / large / "output").mkdir(exist_ok=True)
     (home / "runs" / large / "output" / "model.pt").write_bytes(bytes(3 << 20))
@@ -305,7 +303,7 @@ def test_du_shows_the_largest_runs_and_what_else_is_there(
     assert "beside runs: data 2.0 MiB" in shown
 
 
-def test_a_run_that_another_command_removes_meanwhile_is_neither_removed_nor_kept(
+def test_run_removed_concurrently_is_reported_neither_removed_nor_kept(
     windlass: Call, home: Path, recorded: Callable[..., str]
 ) -> None:
     gone, old = recorded(DONE, 0), recorded(DONE, 0)
@@ -321,7 +319,7 @@ def test_a_run_that_another_command_removes_meanwhile_is_neither_removed_nor_kep
     assert ([one.id for one in pruned.removed], pruned.kept) == ([old], ())
 
 
-def test_the_end_of_a_run_is_seen_by_a_list_that_is_watched(
+def test_watched_list_shows_the_end_of_a_run(
     windlass: Call, ended: Callable[..., Status], environ: dict[str, str]
 ) -> None:
     from tests.cli.conftest import WINDLASS
@@ -340,7 +338,7 @@ def test_the_end_of_a_run_is_seen_by_a_list_that_is_watched(
 
 
 @pytest.mark.parametrize("words", [["-n", "1"], ["--name", "job"]])
-def test_a_watched_list_calls_only_those_removed_that_are(
+def test_watched_list_reports_only_removed_runs_as_removed(
     windlass: Call, recorded: Callable[..., str], environ: dict[str, str], words: list[str]
 ) -> None:
     from tests.cli.conftest import WINDLASS
@@ -359,7 +357,7 @@ def test_a_watched_list_calls_only_those_removed_that_are(
     assert [line for line in seen if line != [first, "succeeded"]] == [[second, "failed"], [second, "removed"]]
 
 
-def test_the_webhook_of_a_run_is_told_of_its_end(windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_is_called_at_the_end_of_a_run(windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script("raise SystemExit(3)")
     assert "SLACK_URL is not set" in windlass("plan", "train.py", "--set", "notify=slack-url").out
     with hooked() as hook:

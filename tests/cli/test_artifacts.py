@@ -52,13 +52,13 @@ def test_outputs_and_checkpoints_are_listed_with_commands_that_copy_them(run: st
     assert "deep/model.pt" in text
 
 
-def test_a_run_that_has_made_nothing_has_no_command(run: str, windlass: Call) -> None:
+def test_run_without_artifacts_shows_no_copy_command(run: str, windlass: Call) -> None:
     [outputs] = windlass("artifacts", "-o", "json").json["artifacts"]
     assert (outputs["files"], outputs["copy"]) == (0, "")
     assert "(0 files)" in windlass("artifacts", run).out
 
 
-def test_names_of_files_in_the_code_folder_are_no_orders_to_the_terminal(
+def test_file_names_in_the_code_folder_cannot_control_the_terminal(
     recorded: Callable[..., str], home: Path, windlass: Call
 ) -> None:
     run = recorded(Job(name="made", command=["true"], python=sys.executable), 1)
@@ -73,7 +73,9 @@ def test_names_of_files_in_the_code_folder_are_no_orders_to_the_terminal(
     assert "overwrite them: �[5m.pt" in windlass("artifacts", run).out
 
 
-def test_outputs_in_a_store_are_listed_by_the_record(recorded: Callable[..., str], home: Path, windlass: Call) -> None:
+def test_outputs_in_a_store_are_listed_from_the_record(
+    recorded: Callable[..., str], home: Path, windlass: Call
+) -> None:
     run = recorded(Job(name="made", command=["true"], python=sys.executable), 1)
     with Store(home) as store:
         writer = store.writer(run)

@@ -102,7 +102,7 @@ def failed(recorded: Callable[..., str], home: Path) -> Failed:
     return record
 
 
-def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: Failed) -> None:
+def test_checkpoints_are_listed_newest_first_with_their_state(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     for step in (10, 20):
         write(folder, step)
@@ -126,14 +126,14 @@ def test_they_are_listed_newest_first_with_their_state(windlass: Call, failed: F
     assert "and 1 other entry" in shown.err
 
 
-def test_what_the_script_saves_itself_is_said_to_be_elsewhere(windlass: Call, failed: Failed) -> None:
+def test_checkpoints_saved_by_the_script_are_pointed_to(windlass: Call, failed: Failed) -> None:
     run_id, _ = failed(checkpoint={"find": "checkpoint-*", "resume": "--resume {path}"})
     result = windlass("checkpoints", run_id)
     assert "find: checkpoint-* are not listed" in result.err
     assert f"windlass events {run_id}" in result.err
 
 
-def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
+def test_list_without_checkpoints_succeeds(windlass: Call, failed: Failed) -> None:
     run_id, _ = failed()
     result = windlass("checkpoints", run_id)
     assert (result.code, f"{run_id} has no checkpoint" in result.out) == (0, True)
@@ -144,11 +144,11 @@ def test_none_is_no_failure(windlass: Call, failed: Failed) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("list",), ("verify",), ("prune",), ("export", "m.pt")])
-def test_a_run_that_is_not_there_is_102(windlass: Call, words: tuple[str, ...]) -> None:
+def test_missing_run_exits_with_102(windlass: Call, words: tuple[str, ...]) -> None:
     assert windlass("checkpoints", "nope", *words).code == 102
 
 
-def test_a_damaged_one_is_named_with_its_reason(windlass: Call, failed: Failed) -> None:
+def test_damaged_checkpoint_is_listed_with_the_reason(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     flip(write(folder, 20) / "rank-0.safetensors")
@@ -165,7 +165,7 @@ def test_a_damaged_one_is_named_with_its_reason(windlass: Call, failed: Failed) 
     assert windlass("checkpoints", run_id, "verify", "step-00000020-a1f3c1").code == 1
 
 
-def test_what_was_never_finished_is_damage_only_to_one_who_asks_for_it(windlass: Call, failed: Failed) -> None:
+def test_unfinished_checkpoint_fails_verify_only_if_named(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     (folder / "step-00000030-a1f3c1").mkdir()
@@ -174,7 +174,7 @@ def test_what_was_never_finished_is_damage_only_to_one_who_asks_for_it(windlass:
     assert (result.code, "its save was not finished" in result.out) == (1, True)
 
 
-def test_a_name_that_is_not_there_is_refused(windlass: Call, failed: Failed) -> None:
+def test_unknown_or_ambiguous_checkpoint_name_is_refused(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     write(folder, 10, attempt=2)
@@ -183,7 +183,7 @@ def test_a_name_that_is_not_there_is_refused(windlass: Call, failed: Failed) -> 
     assert (several.code, "several" in several.err) == (2, True)
 
 
-def test_prune_keeps_the_newest_verified_ones(windlass: Call, failed: Failed) -> None:
+def test_prune_keeps_the_newest_verified_checkpoints(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     for step in (10, 20, 30):
         write(folder, step)
@@ -195,7 +195,7 @@ def test_prune_keeps_the_newest_verified_ones(windlass: Call, failed: Failed) ->
     assert result.json["freed_bytes"] > 0
 
 
-def test_prune_sets_a_damaged_one_aside_until_a_newer_one_is_verified(windlass: Call, failed: Failed) -> None:
+def test_prune_renames_a_damaged_checkpoint_until_a_newer_one_is_verified(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     for step in (10, 20):
         write(folder, step)
@@ -213,7 +213,7 @@ def test_prune_sets_a_damaged_one_aside_until_a_newer_one_is_verified(windlass: 
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000050-a1f3c1", "step-00000060-a1f3c1"]
 
 
-def test_prune_leaves_what_it_cannot_read_and_what_others_have_saved(windlass: Call, failed: Failed) -> None:
+def test_prune_keeps_unreadable_checkpoints_and_those_of_other_runs(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     for step in (20, 30):
         write(folder, step)
@@ -229,7 +229,7 @@ def test_prune_leaves_what_it_cannot_read_and_what_others_have_saved(windlass: C
     assert "step-00000040-a1f3c1 is unreadable: not removed" in shown
 
 
-def test_size_and_age_of_a_checkpoint_that_cannot_be_looked_at_are_not_shown(windlass: Call, failed: Failed) -> None:
+def test_size_and_age_of_an_unreadable_checkpoint_are_not_shown(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 20)
     with failing_reads(write(folder, 30), errno.EIO):
@@ -244,7 +244,7 @@ def make_unreadable(place: Path) -> None:
         listener.bind("manifest.json")
 
 
-def test_verify_tells_the_unreadable_from_the_damaged(windlass: Call, failed: Failed) -> None:
+def test_verify_distinguishes_unreadable_from_damaged(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     make_unreadable(write(folder, 20))
@@ -269,7 +269,7 @@ def test_a_run_whose_checkpoints_cannot_be_read_is_not_removed(windlass: Call, f
     assert folder.exists()
 
 
-def test_prune_never_takes_the_last_verified_one(windlass: Call, failed: Failed) -> None:
+def test_prune_never_removes_the_last_verified_checkpoint(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     flip(write(folder, 20) / "rank-0.safetensors")
@@ -277,27 +277,27 @@ def test_prune_never_takes_the_last_verified_one(windlass: Call, failed: Failed)
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000010-a1f3c1", "step-00000020-a1f3c1.damaged"]
 
 
-def test_prune_of_damaged_ones_alone_removes_nothing(windlass: Call, failed: Failed) -> None:
+def test_prune_of_only_damaged_checkpoints_removes_nothing(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     flip(write(folder, 20) / "rank-0.safetensors")
     assert windlass("checkpoints", run_id, "prune", "--keep", "1").code == 0
     assert (folder / "step-00000020-a1f3c1").exists()
 
 
-def test_prune_by_default_keeps_as_many_as_the_job_says(windlass: Call, failed: Failed) -> None:
+def test_prune_keeps_the_number_set_by_the_job(windlass: Call, failed: Failed) -> None:
     _, folder = failed(checkpoint={"keep": 2})
     for step in (10, 20, 30):
         write(folder, step)
     assert windlass("checkpoints", "prune", "-o", "json").json["removed"] == ["step-00000010-a1f3c1"]
 
 
-def test_an_age_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
+def test_invalid_age_is_refused(windlass: Call, failed: Failed) -> None:
     failed()
     result = windlass("checkpoints", "prune", "--older-than", "old")
     assert (result.code, "--older-than old" in result.err) == (2, True)
 
 
-def test_export_writes_the_newest_verified_one(windlass: Call, failed: Failed) -> None:
+def test_export_writes_the_newest_verified_checkpoint(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     flip(write(folder, 20) / "rank-0.safetensors")
@@ -312,7 +312,7 @@ def test_export_writes_the_newest_verified_one(windlass: Call, failed: Failed) -
     assert struct.unpack("<2f", data[-8:]) == (1.0, 10.0)
 
 
-def test_export_refuses_a_damaged_one_by_name(windlass: Call, failed: Failed) -> None:
+def test_export_refuses_a_damaged_checkpoint(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     flip(write(folder, 20) / "rank-0.safetensors")
     result = windlass("checkpoints", run_id, "export", "20", "m.safetensors")
@@ -321,14 +321,14 @@ def test_export_refuses_a_damaged_one_by_name(windlass: Call, failed: Failed) ->
 
 
 @pytest.mark.parametrize(("path", "said"), [("m.bin", "ending"), ("no/m.pt", "not a folder")])
-def test_export_to_what_cannot_be_is_refused(windlass: Call, failed: Failed, path: str, said: str) -> None:
+def test_export_to_an_invalid_path_is_refused(windlass: Call, failed: Failed, path: str, said: str) -> None:
     run_id, folder = failed()
     write(folder, 10)
     result = windlass("checkpoints", run_id, "export", path)
     assert (result.code, said in result.err) == (2, True)
 
 
-def test_export_of_a_part_that_is_not_there_names_those_that_are(windlass: Call, failed: Failed) -> None:
+def test_export_of_a_missing_part_lists_the_existing_ones(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     result = windlass("checkpoints", run_id, "export", "m.safetensors", "--part", "optim")
@@ -336,7 +336,7 @@ def test_export_of_a_part_that_is_not_there_names_those_that_are(windlass: Call,
 
 
 @pytest.mark.slow
-def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, failed: Failed) -> None:
+def test_export_for_torch_uses_the_interpreter_of_the_job(windlass: Call, failed: Failed) -> None:
     import torch
 
     _, folder = failed()
@@ -348,7 +348,7 @@ def test_export_for_torch_is_done_by_the_interpreter_of_the_job(windlass: Call, 
     assert [path.name for path in Path().iterdir()] == ["m.pt"]
 
 
-def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_that_needs_none(tmp_path: Path) -> None:
+def test_export_for_torch_without_the_jobs_interpreter_suggests_safetensors(tmp_path: Path) -> None:
     steps = (FolderStep("make /out", "/out", "/checkpoints"),)
     plan = replace(NO_PLAN, steps=steps, nodes=NO_NODES.replace(worker_python="/removed/python"))
     with pytest.raises(WindlassError) as raised:
@@ -359,7 +359,7 @@ def test_export_for_torch_without_the_interpreter_of_the_job_names_the_format_th
     )
 
 
-def test_export_for_torch_executes_nothing_that_the_plan_of_another_machine_names(
+def test_export_for_torch_runs_no_interpreter_named_by_another_machines_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan of a run in a cluster may have been written by anyone in its namespace."""
@@ -377,7 +377,7 @@ def test_export_for_torch_executes_nothing_that_the_plan_of_another_machine_name
 
 
 @pytest.mark.slow
-def test_export_for_torch_of_a_run_in_a_cluster_needs_torch_alone(tmp_path: Path) -> None:
+def test_export_for_torch_of_a_cluster_run_needs_only_torch(tmp_path: Path) -> None:
     import torch
 
     write(tmp_path, 10)
@@ -391,7 +391,7 @@ def test_export_for_torch_of_a_run_in_a_cluster_needs_torch_alone(tmp_path: Path
 # -- rm ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_only_verified_checkpoint_of_an_unfinished_run_is_not_removed(windlass: Call, failed: Failed) -> None:
+def test_only_verified_checkpoint_of_an_unfinished_run_is_kept(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 1234)
     result = windlass("rm", run_id)
@@ -402,7 +402,7 @@ def test_the_only_verified_checkpoint_of_an_unfinished_run_is_not_removed(windla
     assert not folder.exists()
 
 
-def test_nothing_is_removed_where_one_of_several_is_refused(windlass: Call, failed: Failed) -> None:
+def test_nothing_is_removed_if_one_of_several_is_refused(windlass: Call, failed: Failed) -> None:
     first, _ = failed()
     second, folder = failed()
     write(folder, 10)
@@ -416,13 +416,13 @@ def test_a_run_that_succeeded_is_removed_with_its_checkpoints(windlass: Call, fa
     assert windlass("rm", run_id).code == 0
 
 
-def test_damaged_checkpoints_keep_no_run(windlass: Call, failed: Failed) -> None:
+def test_run_with_only_damaged_checkpoints_is_removed(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     flip(write(folder, 10) / "rank-0.safetensors")
     assert windlass("rm", run_id).code == 0
 
 
-def test_what_a_script_has_saved_by_itself_is_kept_too(windlass: Call, failed: Failed) -> None:
+def test_run_with_checkpoints_saved_by_its_script_is_kept(windlass: Call, failed: Failed) -> None:
     run_id, folder = failed()
     (folder / "last.ckpt").write_text("weights")
     result = windlass("rm", run_id)
@@ -445,13 +445,13 @@ def test_what_a_script_has_saved_by_itself_is_kept_too(windlass: Call, failed: F
         ("verify", "NAME"),
     ],
 )
-def test_the_run_may_stand_first_or_not_at_all(words: tuple[str, ...]) -> None:
+def test_run_argument_may_come_first_or_be_omitted(words: tuple[str, ...]) -> None:
     context = checkpoints.make_context("checkpoints", list(words))
     assert context.params["run"] == ("RUN" if "RUN" in words else "")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["RUN", "--help"], ["verify", "--help"]])
-def test_every_way_to_ask_for_help_is_answered(words: list[str]) -> None:
+def test_every_help_option_prints_help(words: list[str]) -> None:
     result = click.testing.CliRunner().invoke(checkpoints, words)
     assert (result.exit_code, "Usage:" in result.output) == (0, True)
 
@@ -470,7 +470,7 @@ def test_every_way_to_ask_for_help_is_answered(words: list[str]) -> None:
         (["stop"], "", set()),
     ],
 )
-def test_a_shell_completes_runs_commands_and_checkpoints(
+def test_completion_offers_runs_commands_and_checkpoints(
     failed: Failed, words: list[str], begun: str, offered: set[str]
 ) -> None:
     run_id, folder = failed()
@@ -480,7 +480,7 @@ def test_a_shell_completes_runs_commands_and_checkpoints(
     assert {item.value for item in found} == {run_id if word == "RUN" else word for word in offered}
 
 
-def test_a_shell_completes_checkpoints_of_the_run_that_is_named_before_the_option(failed: Failed) -> None:
+def test_completion_offers_checkpoints_of_the_named_run(failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
     failed()  # the newest, which has none
@@ -488,7 +488,7 @@ def test_a_shell_completes_checkpoints_of_the_run_that_is_named_before_the_optio
     assert [item.value for item in found] == ["step-00000010-a1f3c1"]
 
 
-def test_a_command_that_is_none_is_refused(windlass: Call, failed: Failed) -> None:
+def test_unknown_subcommand_is_refused(windlass: Call, failed: Failed) -> None:
     run_id, _ = failed()
     assert windlass("checkpoints", run_id, "verfy").code == 2
 
@@ -504,5 +504,5 @@ def test_a_command_that_is_none_is_refused(windlass: Call, failed: Failed) -> No
         (3 << 50, "3,072 TiB"),
     ],
 )
-def test_sizes_are_said_in_few_letters(num_bytes: int, said: str) -> None:
+def test_sizes_are_short(num_bytes: int, said: str) -> None:
     assert size(num_bytes) == said

@@ -60,7 +60,7 @@ def test_init_writes_a_file_that_can_be_read(windlass: Call) -> None:
     assert (pool.name, pool.instances, pool.max, pool.capacity) == ("g5-12xlarge", ("g5.12xlarge",), 8, "spot")
 
 
-def test_init_overwrites_only_by_force(windlass: Call) -> None:
+def test_init_overwrites_only_with_force(windlass: Call) -> None:
     hold("cluster-init", windlass("cluster", "init", "--region", "us-west-2", "-o", "json").json)
     again = windlass("cluster", "init", "--region", "us-east-1")
     assert (again.code, "exists already" in again.err) == (2, True)
@@ -68,14 +68,14 @@ def test_init_overwrites_only_by_force(windlass: Call) -> None:
     assert find(None, here()).cluster.region == "us-east-1"
 
 
-def test_init_without_a_terminal_says_what_it_took(windlass: Call) -> None:
+def test_init_without_a_terminal_reports_the_defaults_used(windlass: Call) -> None:
     said = windlass("cluster", "init", "--region", "us-west-2", "--spot")
     assert said.err == "nothing was asked, since there is no terminal; taken: --name training, no --gpus, --efs\n"
     words = ("--name", "vision", "--region", "us-west-2", "--gpus", "g5.12xlarge:8", "--spot", "--efs", "--force")
     assert windlass("cluster", "init", *words).err == ""
 
 
-def test_init_does_not_ask_what_a_file_that_exists_has_answered(windlass: Call, environ: dict[str, str]) -> None:
+def test_init_does_not_ask_if_the_file_exists(windlass: Call, environ: dict[str, str]) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
     program, *words = [*WINDLASS, "cluster", "init"]
     child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
@@ -84,7 +84,7 @@ def test_init_does_not_ask_what_a_file_that_exists_has_answered(windlass: Call, 
     assert "Name of the cluster" not in str(child.before)
 
 
-def test_init_asks_again_what_cannot_be_before_the_next_question(windlass: Call, environ: dict[str, str]) -> None:
+def test_init_repeats_a_question_after_an_invalid_answer(windlass: Call, environ: dict[str, str]) -> None:
     program, *words = [*WINDLASS, "cluster", "init"]
     child = pexpect.spawn(program, words, env=dict(environ), encoding="utf-8", timeout=100)
     for question, wrong, said, right in (
@@ -115,9 +115,7 @@ def test_init_asks_again_what_cannot_be_before_the_next_question(windlass: Call,
         (("--allow", "0.0.0.0/0"), "opens the API server to the Internet"),
     ],
 )
-def test_answers_that_cannot_be_are_refused_and_nothing_is_written(
-    windlass: Call, words: tuple[str, ...], said: str
-) -> None:
+def test_invalid_answers_are_refused_and_nothing_is_written(windlass: Call, words: tuple[str, ...], said: str) -> None:
     done = windlass("cluster", "init", *words)
     assert (done.code, said in done.err) == (2, True), done.err
     assert not Path("cluster.yaml").exists()
@@ -131,12 +129,12 @@ def test_a_folder_without_a_cluster_file_says_how_to_write_one(windlass: Call) -
     assert (done.code, "windlass cluster init" in done.err) == (2, True)
 
 
-def test_a_file_that_is_missing_is_not_taken_for_a_name(windlass: Call) -> None:
+def test_missing_file_is_not_read_as_a_cluster_name(windlass: Call) -> None:
     done = windlass("cluster", "plan", "vision.yaml")
     assert (done.code, "there is no file vision.yaml in" in done.err) == (2, True)
 
 
-def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call, home: Path) -> None:
+def test_unknown_cluster_name_lists_the_existing_clusters(windlass: Call, home: Path) -> None:
     Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
     assert windlass("cluster", "export", "vision.yaml").code == 0
     (home / "clusters/vison").mkdir()  # as a command leaves it that finds no Terraform
@@ -144,7 +142,7 @@ def test_a_name_that_is_no_cluster_lists_those_that_are(windlass: Call, home: Pa
     assert (done.code, "clusters of this user: vision\n" in done.err) == (2, True)
 
 
-def test_the_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -> None:
+def test_cluster_file_is_kept_with_the_cluster(windlass: Call, home: Path) -> None:
     Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
     (home / "clusters/vision").mkdir(parents=True)
     for name in ("killed.json", "mine.tf"):
@@ -180,7 +178,7 @@ def test_one_damaged_folder_does_not_hide_the_other_clusters(windlass: Call, hom
     assert f"{damaged / 'cluster.yaml'}:" in windlass("cluster", "status", "vision").err, "not that of this folder"
 
 
-def test_a_folder_that_was_copied_is_not_a_second_cluster(windlass: Call, home: Path) -> None:
+def test_copied_cluster_folder_is_not_a_second_cluster(windlass: Call, home: Path) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
     assert windlass("cluster", "export").code == 0
     shutil.copytree(home / "clusters/vision", home / "clusters/speech")
@@ -193,7 +191,7 @@ def states(windlass: Call) -> dict[str, str]:
     return {one["name"]: one["state"] for one in windlass("cluster", "ls", "-o", "json").json}
 
 
-def test_export_for_eksctl_names_what_eksctl_does_not_make(windlass: Call) -> None:
+def test_export_for_eksctl_lists_resources_that_eksctl_does_not_create(windlass: Call) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\nstorage: {efs: true}\n")
     done = windlass("cluster", "export", "--eksctl")
     assert (done.code, "note: eksctl does not make the EFS file system" in done.out) == (0, True)
@@ -201,7 +199,7 @@ def test_export_for_eksctl_names_what_eksctl_does_not_make(windlass: Call) -> No
     assert windlass("cluster", "export", "--eksctl").code == 2
 
 
-def test_the_target_of_a_cluster_that_is_up_needs_no_line_in_a_targets_file(windlass: Call) -> None:
+def test_created_cluster_is_a_target_without_a_targets_file(windlass: Call) -> None:
     Path("cluster.yaml").write_text("name: vision\nregion: us-west-2\n")
     assert windlass("cluster", "export").code == 0
     named = find(None, here())
@@ -231,7 +229,7 @@ def change(address: str, action: Action, reason: str = "") -> Change:
     return Change(address, address.partition(".")[0], action, {"password": "secret"}, {}, {}, reason)
 
 
-def test_a_plan_names_few_resources_and_counts_many() -> None:
+def test_plan_lists_few_resources_and_counts_many() -> None:
     many = tuple(change(f"aws_subnet.private[{at}]", Action.CREATE) for at in range(20))
     few = (change("aws_eks_cluster.main", Action.REPLACE, "replace_because_tainted"),)
     plan = ClusterPlan("vision", "us-west-2", (*many, *few), (), "21 to add", 16.0, PRICE, "/home/x", True)
@@ -255,7 +253,7 @@ def nat(**more: Any) -> Found:
     return Found("ec2", "NAT gateway", "nat-1", "vision-a", "us-east-1", "tag", True, keys, remedy="aws …", **more)
 
 
-def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
+def test_audit_is_priced_and_reports_unknown_services() -> None:
     unknown = Unknown("file system", "elasticfilesystem:DescribeFileSystems", "not allowed", "grant it")
     found = priced(report(nat(), unknown=(unknown,)), embedded())
     [leak] = found.leaks
@@ -266,7 +264,7 @@ def test_an_audit_is_priced_and_says_what_is_not_known() -> None:
     assert "not known: file system: elasticfilesystem:DescribeFileSystems: not allowed (grant it)" in text
 
 
-def test_what_others_use_is_removed_after_them() -> None:
+def test_used_objects_are_removed_after_their_users() -> None:
     kinds = ["VPC", "subnet", "NAT gateway", "network interface", "elastic IP address", "instance"]
     left = [replace(nat(), kind=kind, id=kind, remedy=f"delete {kind}") for kind in kinds]
     group = replace(nat(), service="autoscaling", kind="autoscaling group", id="g", remedy="delete group")
@@ -283,7 +281,7 @@ def test_what_others_use_is_removed_after_them() -> None:
     ]
 
 
-def test_what_is_kept_on_purpose_is_no_leak() -> None:
+def test_kept_resources_are_not_leftovers() -> None:
     found = priced(report(nat(kept_on_purpose=True)), embedded())
     assert (found.is_clean, found.usd_per_month) == (True, 32.85)
     assert audit_lines(found, plain)[-1] == (
@@ -292,7 +290,7 @@ def test_what_is_kept_on_purpose_is_no_leak() -> None:
     )
 
 
-def test_what_may_be_of_the_cluster_and_bills_is_no_clean_audit() -> None:
+def test_possible_leftovers_that_bill_fail_the_audit() -> None:
     found = priced(report(nat(is_certain=False)), embedded())
     lines = audit_lines(found, plain)
     assert not found.is_clean
@@ -303,7 +301,7 @@ def test_what_may_be_of_the_cluster_and_bills_is_no_clean_audit() -> None:
     assert "nothing that bills is left, but 1 to look at" in audit_lines(free, plain)[-1]
 
 
-def test_a_part_without_a_price_makes_the_row_unknown() -> None:
+def test_item_without_a_price_makes_the_row_unknown() -> None:
     one = Found(
         "fsx",
         "file system",
@@ -318,7 +316,7 @@ def test_a_part_without_a_price_makes_the_row_unknown() -> None:
     assert leak.usd_per_month is None
 
 
-def test_what_was_left_by_a_removal_is_named_with_the_reason() -> None:
+def test_leftovers_of_a_removal_are_listed_with_the_reason() -> None:
     left = Holding(
         "services", Ref("v1", "Service", "web", "ui"), "load balancer a", why="its controller is not running"
     )
@@ -341,13 +339,13 @@ def shown(**more: Any) -> str:
     return "\n".join(status_lines(ClusterStatus(summary, (), (), "", "vision", **more), plain))
 
 
-def test_a_status_says_what_was_not_compared() -> None:
+def test_status_lists_what_was_not_compared() -> None:
     text = shown(notes=("Kubernetes 1.34 leaves standard support on 2026-12-02",))
     assert "nothing that was compared was changed in AWS by others\nnot compared: what controllers made" in text
     assert "note: Kubernetes 1.34 leaves standard support on 2026-12-02" in text
 
 
-def test_added_rules_and_what_was_not_looked_at_are_no_unchanged_cluster() -> None:
+def test_added_rules_and_unchecked_resources_are_not_reported_as_unchanged() -> None:
     added = shown(added=(AddedRule("vision-node", "tcp 22 from 0.0.0.0/0", "aws ec2 revoke"),))
     assert "added in AWS by others:\n  vision-node: tcp 22 from 0.0.0.0/0\nremove:\n  aws ec2 revoke" in added
     silent = shown(not_looked=("rules of security groups: denied",))
@@ -370,7 +368,7 @@ class Shown:
         self.text += text
 
 
-def test_a_resource_is_named_when_it_is_made_and_now_and_then_before() -> None:
+def test_resource_is_named_when_created_and_periodically_before() -> None:
     shown = Shown()
     shown.show(ResourceStarted("aws_eks_cluster.main", "create"))
     shown.show(ResourceStarted("aws_kms_key.main", "create"))
@@ -390,7 +388,7 @@ def test_on_a_terminal_one_line_is_rewritten() -> None:
     assert shown.text == "\r\x1b[K  … aws_kms_key.main, 0.0s\r\x1b[K  made aws_kms_key.main (9.0s)\n"
 
 
-def test_programs_see_warnings_alone() -> None:
+def test_brief_progress_shows_only_warnings() -> None:
     shown = Shown(is_brief=True)
     shown.show(ResourceDone("aws_kms_key.main", "create", 9.0))
     shown.show(Diagnostic("warning", "deprecated", file="a.tf", line=3))

@@ -37,7 +37,7 @@ def test_up_is_several_documents_and_the_audit(windlass: Call) -> None:
 
 
 @pytest.mark.usefixtures("_file")
-def test_the_text_says_for_whom_each_is_and_why(windlass: Call) -> None:
+def test_policy_text_shows_users_and_reasons(windlass: Call) -> None:
     said = windlass("cluster", "policy", *ACCOUNT, "--for", "runs")
     assert said.code == 0
     assert "# windlass-vision-runs: for persons who start runs" in said.out
@@ -47,7 +47,7 @@ def test_the_text_says_for_whom_each_is_and_why(windlass: Call) -> None:
 
 
 @pytest.mark.usefixtures("_file")
-def test_files_are_what_iam_reads(windlass: Call) -> None:
+def test_policy_files_are_valid_for_iam(windlass: Call) -> None:
     said = windlass("cluster", "policy", *ACCOUNT, "--for", "doctor", "--into", "policies")
     assert said.code == 0
     assert "policies/windlass-vision-doctor.json written" in said.out
@@ -56,7 +56,7 @@ def test_files_are_what_iam_reads(windlass: Call) -> None:
 
 
 @pytest.mark.usefixtures("_file")
-def test_without_a_login_the_account_has_to_be_named(windlass: Call) -> None:
+def test_policy_without_a_login_needs_the_account_option(windlass: Call) -> None:
     said = windlass("cluster", "policy")
     assert said.code == 2
     assert "the policies name an account, and which one is not known" in said.err

@@ -53,7 +53,7 @@ def test_a_run_is_priced_by_its_target(windlass: Call, ended: Callable[..., Stat
     assert "72 EUR an hour" in windlass("plan", "--nodes", "2", "--", "true").out
 
 
-def test_the_price_is_that_of_the_time_of_the_run(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_cost_uses_the_price_at_the_time_of_the_run(windlass: Call, ended: Callable[..., Status]) -> None:
     Path("targets.yaml").write_text(PRICED)
     done(windlass, ended)
     before = windlass("cost", "-o", "json").json
@@ -61,13 +61,13 @@ def test_the_price_is_that_of_the_time_of_the_run(windlass: Call, ended: Callabl
     assert windlass("cost", "-o", "json").json == before
 
 
-def test_a_run_from_before_there_was_a_price_has_the_one_of_now(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_run_older_than_its_price_uses_the_current_price(windlass: Call, ended: Callable[..., Status]) -> None:
     done(windlass, ended)
     Path("targets.yaml").write_text(PRICED)
     assert windlass("cost", "-o", "json").json["cost"]["source"] == "target local, priced after the run began"
 
 
-def test_without_a_price_it_says_how_to_set_one(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_cost_without_a_price_explains_how_to_set_one(windlass: Call, ended: Callable[..., Status]) -> None:
     done(windlass, ended)
     result = windlass("cost")
     assert result.code == 0
@@ -105,7 +105,7 @@ def ran_on_cluster(home: Path, *pools: dict[str, Any], **fields: Any) -> str:
         ({"resources": {"instance": "p4d.24xlarge"}}, "  prices: {p4d.24xlarge: 5.672}   for example"),
     ],
 )
-def test_a_run_on_a_cluster_is_told_how_its_own_target_gets_a_price(
+def test_cluster_run_explains_how_to_price_its_target(
     fields: dict[str, Any], hint: str, windlass: Call, home: Path
 ) -> None:
     ran_on_cluster(home, **fields)
@@ -124,7 +124,7 @@ def test_a_run_on_a_cluster_is_told_how_its_own_target_gets_a_price(
         ({"resources": {"instance": "p4d.24xlarge"}}, "price_per_hour: 3, prices: {g5.12xlarge: 5}", 3.0),
     ],
 )
-def test_a_cluster_that_gets_a_price_later_prices_the_runs_before(
+def test_price_set_later_applies_to_earlier_runs(
     fields: dict[str, Any], target: str, per_node: float, windlass: Call, home: Path
 ) -> None:
     ran_on_cluster(home, **fields)
@@ -134,7 +134,7 @@ def test_a_cluster_that_gets_a_price_later_prices_the_runs_before(
     assert found["source"] == "target gpus, priced after the run began"
 
 
-def test_a_cluster_that_names_its_region_later_gets_list_prices(windlass: Call, home: Path) -> None:
+def test_region_set_later_enables_list_prices(windlass: Call, home: Path) -> None:
     ran_on_cluster(home, resources={"instance": "p4d.24xlarge"})
     assert "region: us-east-1   for list prices" in windlass("cost").out
     Path("targets.yaml").write_text(GPUS % "region: us-east-1")
@@ -143,7 +143,7 @@ def test_a_cluster_that_names_its_region_later_gets_list_prices(windlass: Call, 
     assert found["source"].startswith("list price of p4d.24xlarge in us-east-1, on demand, as of 2026-02-09")
 
 
-def test_the_ledger_of_a_run_counts_its_spares_as_its_cost_does(windlass: Call, home: Path) -> None:
+def test_ledger_and_cost_count_spares_alike(windlass: Call, home: Path) -> None:
     run = ran_on_cluster(home, kubernetes={"spares": 1})
     held = windlass("cost", "-o", "json").json["ledger"]["node_seconds"]
     with Store(home) as store:
@@ -152,7 +152,7 @@ def test_the_ledger_of_a_run_counts_its_spares_as_its_cost_does(windlass: Call, 
     assert sum(held.values()) == 3 * 3600.0
 
 
-def test_spot_nodes_get_the_spot_price_of_a_later_list_and_none_before(windlass: Call, home: Path) -> None:
+def test_spot_nodes_have_a_price_only_after_a_list_is_fetched(windlass: Call, home: Path) -> None:
     ran_on_cluster(home, pool("gpus", "p4d.24xlarge", requirements=SPOT), resources={"instance": "p4d.24xlarge"})
     Path("targets.yaml").write_text(GPUS % "region: us-east-1")
     assert windlass("cost", "-o", "json").json["cost"] is None
@@ -164,11 +164,11 @@ def test_spot_nodes_get_the_spot_price_of_a_later_list_and_none_before(windlass:
     assert (found["per_node_hour"], found["source"].partition(" of ")[0]) == (9.25, "highest spot price")
 
 
-def test_a_run_that_is_not_there_is_102(windlass: Call) -> None:
+def test_missing_run_exits_with_102(windlass: Call) -> None:
     assert windlass("cost", "nope").code == 102
 
 
-def test_what_was_wasted_is_told_with_its_share() -> None:
+def test_wasted_cost_is_shown_with_its_share() -> None:
     status = Status("d-1", "d", "aws", Phase.FAILED, Times(0.0, 0.0, ended_at=100.0), "/o")
     ledger = Ledger({Spent.TRAINING: 75.0, Spent.HUNG: 25.0}, {}, 100.0, 1, 0)
     cost = Cost(36.0, "USD", "target aws", {Spent.TRAINING: 0.75, Spent.HUNG: 0.25})
@@ -177,7 +177,7 @@ def test_what_was_wasted_is_told_with_its_share() -> None:
     assert "1.00 USD" in text
 
 
-def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
+def test_time_without_a_supervisor_is_not_priced_and_reported() -> None:
     status = Status("d-1", "d", "aws", Phase.TRAINING, Times(0.0, 0.0), "/o")
     ledger = Ledger({Spent.TRAINING: 100.0, Spent.UNOBSERVED: 3600.0}, {Spent.TRAINING: 100.0}, 3700.0, 1, 0)
     cost = cost_of(ledger, HourPrice(36.0, 36.0, "USD", "target aws"))
@@ -187,7 +187,7 @@ def test_time_without_a_supervisor_is_not_priced_and_said_to_be_not() -> None:
     assert "1h00m without a supervisor are not priced: whether nodes were held is not known" in text
 
 
-def test_amounts_of_a_sum_have_its_digits() -> None:
+def test_amounts_have_the_digits_of_their_sum() -> None:
     assert money(0.0000123, "USD", 0.0027) == "0.0000 USD"
     assert money(0.00091, "USD", 0.0027) == "0.0009 USD"
 
@@ -203,5 +203,5 @@ def test_amounts_of_a_sum_have_its_digits() -> None:
         (1e-30, "0.000000000 USD"),
     ],
 )
-def test_money_has_as_many_digits_as_tell_something(amount: float, said: str) -> None:
+def test_money_is_rounded_to_significant_digits(amount: float, said: str) -> None:
     assert money(amount, "USD") == said

@@ -32,7 +32,7 @@ def source(home: Path) -> Path:
     return path
 
 
-def test_a_copy_says_what_it_did_and_a_second_one_that_nothing_was_left(windlass: Call, source: Path) -> None:
+def test_copy_reports_its_work_and_a_second_copy_has_nothing_to_do(windlass: Call, source: Path) -> None:
     first = windlass("data", "copy", "source", "to/")
     assert first.code == 0, first.err
     assert first.out.startswith("2 files copied, 2.9 KiB in ")
@@ -41,7 +41,7 @@ def test_a_copy_says_what_it_did_and_a_second_one_that_nothing_was_left(windlass
     assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy; 2 files unchanged\n")
 
 
-def test_what_cannot_be_copied_is_named_and_the_code_is_1(windlass: Call, source: Path) -> None:
+def test_refused_files_are_named_and_the_exit_code_is_1(windlass: Call, source: Path) -> None:
     (source / "out").symlink_to("/etc/hostname")
     done = windlass("data", "copy", "source", "to")
     assert done.code == 1
@@ -52,7 +52,7 @@ def test_what_cannot_be_copied_is_named_and_the_code_is_1(windlass: Call, source
     assert (data["copied_files"], data["unchanged_files"]) == (0, 2)
 
 
-def test_verify_and_ls_show_the_set(windlass: Call, source: Path) -> None:
+def test_verify_and_ls_show_the_data_set(windlass: Call, source: Path) -> None:
     bare = windlass("data", "verify", "source")
     assert (bare.code, "has no manifest" in bare.err, "windlass data copy writes one" in bare.err) == (1, True, True)
     windlass("data", "copy", "source", "to")
@@ -91,12 +91,12 @@ def damage(path: Path) -> None:
     os.utime(path, ns=(kept.st_atime_ns, kept.st_mtime_ns))
 
 
-def test_ls_shows_the_digest_of_what_it_lists(windlass: Call, source: Path) -> None:
+def test_ls_shows_the_digest_of_the_data_set(windlass: Call, source: Path) -> None:
     digest = windlass("data", "copy", "source", "to", "-o", "json").json["digest"]
     assert f"2 files, 2.9 KiB, {digest}\n" in windlass("data", "ls", "to").out
 
 
-def test_a_copy_fetches_what_verify_has_found_damaged(windlass: Call, source: Path) -> None:
+def test_copy_fetches_files_that_verify_found_damaged(windlass: Call, source: Path) -> None:
     digest = windlass("data", "copy", "source", "to", "-o", "json").json["digest"]
     damage(Path("to/a.bin"))
     assert windlass("data", "copy", "source", "to").out.startswith("nothing to copy"), "nothing has read it"
@@ -110,7 +110,7 @@ def test_a_copy_fetches_what_verify_has_found_damaged(windlass: Call, source: Pa
     assert [one.name for one in Path("to").iterdir() if one.name.startswith(".")] == [manifest.IN_FOLDER]
 
 
-def test_a_damaged_source_that_verify_has_found_is_not_copied_as_a_good_one(windlass: Call, source: Path) -> None:
+def test_source_found_damaged_by_verify_is_not_copied(windlass: Call, source: Path) -> None:
     windlass("data", "copy", "source", "to")
     damage(Path("to/a.bin"))
     windlass("data", "verify", "to")
@@ -134,7 +134,7 @@ def test_a_damaged_source_that_verify_has_found_is_not_copied_as_a_good_one(wind
         (("source/*", "--exclude", "a*"), {"deep/b.bin"}),
     ],
 )
-def test_a_part_of_a_source_is_copied(windlass: Call, source: Path, words: tuple[str, ...], names: set[str]) -> None:
+def test_include_copies_part_of_a_source(windlass: Call, source: Path, words: tuple[str, ...], names: set[str]) -> None:
     if words[0].endswith("link.bin"):
         Path("source/link.bin").symlink_to("/etc/hostname")
     done = windlass("data", "copy", words[0], "to", *words[1:], "-o", "json")
@@ -143,7 +143,7 @@ def test_a_part_of_a_source_is_copied(windlass: Call, source: Path, words: tuple
     assert {one["name"] for one in listed["files"]} == names
 
 
-def test_one_file_may_be_named_from_the_root_from_home_and_as_a_url(
+def test_cluster_file_may_be_given_by_absolute_path_home_path_and_url(
     windlass: Call, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(source.resolve()))
@@ -154,7 +154,7 @@ def test_one_file_may_be_named_from_the_root_from_home_and_as_a_url(
         assert (done.code, Path(f"to{number}/a.bin").read_bytes()) == (0, b"a" * 1000), done.err
 
 
-def test_a_part_that_is_copied_leaves_the_other_files_in_the_manifest(windlass: Call, source: Path) -> None:
+def test_partial_copy_keeps_other_files_in_the_manifest(windlass: Call, source: Path) -> None:
     windlass("data", "copy", "source", "to")
     Path("source/a.bin").write_bytes(b"A" * 1000)
     done = windlass("data", "copy", "source/a.bin", "to", "-o", "json").json
@@ -162,9 +162,7 @@ def test_a_part_that_is_copied_leaves_the_other_files_in_the_manifest(windlass: 
     assert windlass("data", "verify", "to").code == 0
 
 
-def test_a_pattern_of_this_folder_may_be_copied_below_it_where_nothing_there_matches(
-    windlass: Call, source: Path
-) -> None:
+def test_pattern_may_be_copied_below_its_folder_if_nothing_there_matches(windlass: Call, source: Path) -> None:
     os.chdir(source)
     assert windlass("data", "copy", "*.bin", "to").code == 0
     assert windlass("data", "copy", "*/*.bin", "to").code == 2
@@ -194,7 +192,7 @@ def test_a_dry_run_names_what_would_be_copied_and_writes_nothing(windlass: Call,
     assert sorted((one, one.lstat().st_mtime_ns) for one in Path("to").rglob("*")) == before
 
 
-def test_one_file_is_compared_with_the_sha256_that_is_stated(windlass: Call, source: Path) -> None:
+def test_single_file_is_compared_with_the_given_sha256(windlass: Call, source: Path) -> None:
     digest = hashlib.sha256(b"a" * 1000).hexdigest()
     assert windlass("data", "copy", "source/a.bin", "to", "--sha256", digest.upper()).code == 0
     wrong = windlass("data", "copy", "source/a.bin", "to", "--sha256", "0" * 64)
@@ -209,7 +207,7 @@ def test_one_file_is_compared_with_the_sha256_that_is_stated(windlass: Call, sou
 
 
 @pytest.mark.parametrize("end", ["source", "to"])
-def test_checksum_compares_by_content(windlass: Call, source: Path, end: str) -> None:
+def test_checksum_option_compares_contents(windlass: Call, source: Path, end: str) -> None:
     windlass("data", "copy", "source", "to")
     assert windlass("data", "copy", "source", "to", "--checksum").out.startswith("nothing to copy; 2 files unchanged")
     damage(Path(end, "deep/b.bin"))
@@ -220,7 +218,7 @@ def test_checksum_compares_by_content(windlass: Call, source: Path, end: str) ->
     assert windlass("data", "verify", "to").code == 0
 
 
-def test_a_damaged_set_of_the_cache_is_found_and_fetched_again(windlass: Call, source: Path) -> None:
+def test_damaged_data_set_in_the_cache_is_found_and_fetched_again(windlass: Call, source: Path) -> None:
     staged = windlass("data", "stage", "source", "-o", "json").json
     file = Path(staged["folder"], "a.bin")
     for named in (staged["digest"], staged["digest"][:12], staged["folder"]):
@@ -262,7 +260,7 @@ def test_a_damaged_set_of_the_cache_is_found_and_fetched_again(windlass: Call, s
         (("file:///no-such-folder#1?2", "to"), "/no-such-folder#1?2: there is no such folder"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_2(
+def test_invalid_copy_arguments_are_refused_with_2(
     windlass: Call, source: Path, words: tuple[str, str], said: str
 ) -> None:
     os.mkfifo("pipe")
@@ -276,15 +274,13 @@ def test_what_cannot_be_asked_is_refused_with_2(
 @pytest.mark.parametrize(
     "words", [("copy", "nowhere", "to"), ("verify", "nowhere"), ("ls", "nowhere"), ("stage", "nowhere")]
 )
-def test_a_folder_that_is_not_there_is_named_with_2_by_each_command_that_reads_one(
-    windlass: Call, home: Path, words: tuple[str, ...]
-) -> None:
+def test_missing_folder_is_a_usage_error_of_each_command(windlass: Call, home: Path, words: tuple[str, ...]) -> None:
     done = windlass("data", *words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"error: {Path('nowhere').resolve()}: there is no such folder")
 
 
-def test_a_set_in_the_cache_is_listed_and_removed_also_where_it_is_not_whole(windlass: Call, source: Path) -> None:
+def test_incomplete_data_set_in_the_cache_is_listed_and_removed(windlass: Call, source: Path) -> None:
     staged = windlass("data", "stage", "source", "-o", "json").json
     hold("data-stage", staged)
     assert (staged["files"], staged["sources"]) == (2, [str(source.absolute())])
@@ -315,16 +311,14 @@ def test_a_set_in_the_cache_is_listed_and_removed_also_where_it_is_not_whole(win
         (("ls", "--on", "local"), "data ls --on is not supported by engine local"),
     ],
 )
-def test_sets_of_a_claim_are_those_of_a_target(windlass: Call, words: tuple[str, ...], said: str) -> None:
+def test_data_sets_of_a_claim_need_a_target(windlass: Call, words: tuple[str, ...], said: str) -> None:
     Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab}")
     done = windlass("data", *words)
     assert (done.code, done.out) == (2, ""), done.err
     assert said in done.err
 
 
-def test_without_the_extra_other_stores_than_s3_name_the_command_and_folders_are_copied(
-    environ: Mapping[str, str], source: Path
-) -> None:
+def test_missing_extra_is_named_for_stores_other_than_s3(environ: Mapping[str, str], source: Path) -> None:
     def call(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", WITHOUT, "data", *words]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
@@ -356,7 +350,7 @@ def test_a_line_of_progress_has_rate_and_time_left() -> None:
     assert progress_line("copy", progress, 2.0) == "copy: 3 of 4 files, 3.0 MiB of 4.0 MiB, 1.0 MiB/s, 1.0s left"
 
 
-def test_addresses_complete_to_stores_and_paths(environ: Mapping[str, str], source: Path) -> None:
+def test_completion_offers_store_schemes_and_paths(environ: Mapping[str, str], source: Path) -> None:
     asked = {**environ, "_WINDLASS_COMPLETE": "bash_complete", "COMP_WORDS": "windlass data copy s", "COMP_CWORD": "3"}
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'windlass'; from windlass.cli.main import main; main()"]
     done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)

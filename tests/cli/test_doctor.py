@@ -49,7 +49,7 @@ def line(result: Result, name: str) -> str:
     return next((one for one in result.out.splitlines() if one[6:].startswith(name)), "")
 
 
-def test_checks_of_an_account_are_as_the_schema_says_emulated(windlass: Call, account: Emulator) -> None:
+def test_account_checks_match_their_schema_emulated(windlass: Call, account: Emulator) -> None:
     result = windlass("doctor", "--on", "cluster.yaml", "-o", "json")
     hold("doctor", result.json)
     assert result.code == 1
@@ -62,7 +62,7 @@ def test_checks_of_an_account_are_as_the_schema_says_emulated(windlass: Call, ac
     assert all(one["fix"] for one in result.json["checks"] if one["level"] == "fail")
 
 
-def test_a_request_is_filed_only_after_it_was_agreed_to_emulated(windlass: Call, account: Emulator) -> None:
+def test_quota_request_is_filed_only_after_consent_emulated(windlass: Call, account: Emulator) -> None:
     asked = windlass("doctor", "--on", "cluster.yaml", "--request")
     question = "Request 48 for quota Running On-Demand G and VT instances in us-east-1?"
     assert f"{question} There is no terminal to ask on; --yes agrees." in asked.err
@@ -85,12 +85,12 @@ def test_a_request_is_filed_only_after_it_was_agreed_to_emulated(windlass: Call,
         (["--on", "local"], "target local is no Kubernetes cluster, but local"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused(windlass: Call, words: list[str], message: str) -> None:
+def test_invalid_doctor_arguments_are_refused(windlass: Call, words: list[str], message: str) -> None:
     result = windlass("doctor", *words)
     assert (result.code, message in result.err) == (2, True), result.err
 
 
-def test_a_cluster_that_does_not_answer_is_one_failure(windlass: Call, home: Path) -> None:
+def test_unreachable_cluster_is_one_failed_check(windlass: Call, home: Path) -> None:
     Path("config").write_text(
         '{"contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}], "users": [{"name": "u"}],'
         '"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}]}'

@@ -39,7 +39,7 @@ def live(windlass: Call) -> str:
     return run
 
 
-def test_a_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live: str) -> None:
+def test_exec_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live: str) -> None:
     words = ["--", "bash", "-c", "echo $RANK $WORLD_SIZE $NODE_RANK $WINDLASS_RUN_ID; pwd"]
     assert windlass("exec", live, *words).out.split() == ["0", "2", "0", live, str(Path.cwd())]
     assert windlass("exec", live, "--rank", "1", *words).out.split()[:3] == ["1", "2", "1"]
@@ -48,7 +48,7 @@ def test_a_command_has_the_environment_and_folder_of_a_rank(windlass: Call, live
     assert alike.out.split() == ["none", "2", "1", "1", "1"]
 
 
-def test_a_command_ends_as_it_ends(windlass: Call, live: str) -> None:
+def test_exec_exits_with_the_code_of_its_command(windlass: Call, live: str) -> None:
     assert windlass("exec", live, "--", "bash", "-c", "echo oh >&2; exit 7").code == 7
     piped = windlass("exec", live, "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
     assert (piped.out.split(), piped.err) == (["y", str(128 + signal.SIGPIPE)], "")
@@ -69,7 +69,7 @@ def test_sigint_without_a_terminal_ends_the_command(live: str, environ: Mapping[
         assert client.wait(100) == 128 + signal.SIGINT
 
 
-def test_a_command_has_the_terminal(windlass: Call, live: str, environ: Mapping[str, str]) -> None:
+def test_exec_command_gets_the_terminal(windlass: Call, live: str, environ: Mapping[str, str]) -> None:
     refused = windlass("exec", live, "-t", "--", "true")
     assert (refused.code, "--tty needs a terminal" in refused.err) == (2, True)
     program, *words = [*WINDLASS, "exec", live, "-t", "--", "sh", "-c", "tty; read line; echo got $line"]
@@ -82,9 +82,7 @@ def test_a_command_has_the_terminal(windlass: Call, live: str, environ: Mapping[
     assert child.exitstatus == 0
 
 
-def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
-    windlass: Call, live: str, ended: Callable[..., Status]
-) -> None:
+def test_files_are_copied_from_and_into_a_live_run(windlass: Call, live: str, ended: Callable[..., Status]) -> None:
     data = windlass("cp", f"{live}:output", "here", "-o", "json").json
     hold("cp", data)
     assert (data["files"], data["bytes"], data["left_out"]) == (2, 2, [])
@@ -127,7 +125,7 @@ def test_files_are_copied_out_and_in_and_a_run_can_be_ended_by_one(
         (("{run}:output", "pipe/"), "pipe is neither a file nor a folder"),
     ],
 )
-def test_what_cannot_be_copied_is_refused(
+def test_invalid_copies_are_refused(
     windlass: Call, recorded: Callable[..., str], words: tuple[str, ...], said: str
 ) -> None:
     run = recorded(Job(name="job", command=["true"]), 0)
@@ -154,6 +152,6 @@ def test_what_cannot_be_copied_is_refused(
         (("exec", "claim:data", "--on", "local", "--rank", "0", "--", "ls"), "has neither ranks nor nodes"),
     ],
 )
-def test_a_claim_needs_a_target_that_has_claims(windlass: Call, words: tuple[str, ...], said: str) -> None:
+def test_claim_option_needs_a_target_with_claims(windlass: Call, words: tuple[str, ...], said: str) -> None:
     refused = windlass(*words)
     assert (refused.code, said in refused.err) == (2, True), refused.err

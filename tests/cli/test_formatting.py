@@ -43,11 +43,11 @@ def test_durations_are_short(seconds: float, said: str) -> None:
         (True, "True"),
     ],
 )
-def test_numbers_have_as_many_digits_as_are_read(value: object, said: str) -> None:
+def test_numbers_are_rounded_to_readable_digits(value: object, said: str) -> None:
     assert formatting.number(value) == said
 
 
-def test_whole_numbers_are_said_in_spans() -> None:
+def test_whole_numbers_are_formatted_as_ranges() -> None:
     assert formatting.spans([3, 1, 0, 2, 7]) == "0–3, 7"
     assert formatting.spans(range(0, 40, 2), limit=3) == "0, 2, 4 and 17 more"
     assert formatting.spans([]) == ""
@@ -80,20 +80,20 @@ def test_a_table_without_rows_has_no_lines() -> None:
 
 
 @pytest.mark.parametrize("share", [-1, 0, 0.001, 0.5, 0.99, 1, 7])
-def test_a_bar_has_always_the_same_width(share: float) -> None:
+def test_bar_always_has_the_same_width(share: float) -> None:
     assert len(formatting.bar(share, 24)) == 24
 
 
-def test_control_letters_from_outside_do_not_reach_the_terminal() -> None:
+def test_control_characters_from_outside_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in formatting.visible("a\x1b[2Jb\r\n")
 
 
-def test_colours_are_all_that_lines_from_outside_may_bring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_colours_of_outside_lines_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     emit(["\x1b[31merror\x1b[0m\tpod \x1b[2J\x1b]0;title\x07\x9b1A\r\x08\u202egpj.exe", "日本 é"])
     assert capsys.readouterr().out == "\x1b[31merror\x1b[0m\tpod �[2J�]0;title��1A���gpj.exe\n日本 é\n"
 
 
-def test_no_lines_are_no_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_output_prints_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     emit([])
     emit(iter(()))
     assert capsys.readouterr().out == ""

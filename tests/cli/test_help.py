@@ -40,7 +40,7 @@ def help_of(typed: str, columns: int) -> str:
 
 
 @pytest.mark.parametrize("typed", list(commands(cli)))
-def test_help_fits_eighty_columns_without_a_cut_or_a_broken_word(typed: str) -> None:
+def test_help_fits_eighty_columns_without_truncation(typed: str) -> None:
     narrow, wide = help_of(typed, COLUMNS), help_of(typed, 1000)
     assert [line for line in narrow.splitlines() if len(line) > COLUMNS] == []
     assert [line for line in wide.splitlines() if line.endswith("...") and not line.endswith(SYNTAX)] == []

@@ -35,9 +35,7 @@ def manifest(home: Path) -> Path:
     return path
 
 
-def test_import_writes_a_job_file_that_check_accepts_and_lists_on_stderr_what_did_not_fit(
-    windlass: Call, manifest: Path
-) -> None:
+def test_import_writes_a_valid_job_file_and_reports_unmapped_fields_on_stderr(windlass: Call, manifest: Path) -> None:
     made = windlass("import", "manifest.yaml")
     assert made.code == 0, made.err
     text = Path("job.yaml").read_text()
@@ -62,7 +60,7 @@ def test_import_does_not_overwrite_unless_forced(windlass: Call, manifest: Path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
-def test_what_is_no_file_is_not_overwritten(windlass: Call, manifest: Path, kind: str) -> None:
+def test_non_files_are_not_overwritten(windlass: Call, manifest: Path, kind: str) -> None:
     place = Path("there")
     if kind == "pipe":
         os.mkfifo(place)
@@ -76,14 +74,14 @@ def test_what_is_no_file_is_not_overwritten(windlass: Call, manifest: Path, kind
     assert (place.lstat().st_ino, place.lstat().st_mode) == (before.st_ino, before.st_mode)
 
 
-def test_a_job_file_that_cannot_be_written_is_named(windlass: Call, manifest: Path) -> None:
+def test_unwritable_job_file_is_named_in_the_error(windlass: Call, manifest: Path) -> None:
     name = "j" * 255  # the name of the file that is written first is longer
     refused = windlass("import", "manifest.yaml", "--to", name)
     assert (refused.code, refused.out) == (2, "")
     assert f"{name} cannot be written: File name too long" in refused.err
 
 
-def test_import_writes_where_it_is_told_or_on_stdout_alone(windlass: Call, manifest: Path) -> None:
+def test_import_writes_to_the_given_path_or_only_to_stdout(windlass: Call, manifest: Path) -> None:
     assert windlass("import", "manifest.yaml", "--to", "other.yaml").code == 0
     assert Path("other.yaml").exists()
     shown = windlass("import", "manifest.yaml", "--to", "-")
@@ -98,7 +96,7 @@ def test_import_reads_standard_input(windlass: Call, manifest: Path, monkeypatch
     assert parse_job(made.out).name == "digits"
 
 
-def test_import_prints_data_as_its_schema_says(windlass: Call, manifest: Path) -> None:
+def test_import_output_matches_its_schema(windlass: Call, manifest: Path) -> None:
     made = windlass("import", "manifest.yaml", "-o", "json").json
     jsonschema.Draft202012Validator(schema_of("import")).validate(made)
     assert (made["written"], made["kind"], made["job"]["procs_per_node"]) == (["job.yaml"], "Job batch/v1", 2)
@@ -108,7 +106,7 @@ def test_import_prints_data_as_its_schema_says(windlass: Call, manifest: Path) -
     assert windlass("import", "manifest.yaml", "--to", "-", "-o", "json").json["written"] == []
 
 
-def test_import_of_other_formats(windlass: Call) -> None:
+def test_other_formats_are_imported(windlass: Call) -> None:
     Path("task.yaml").write_text("name: a\nnum_nodes: 2\nrun: torchrun train.py\n")
     assert windlass("import", "--sky", "task.yaml").code == 0
     Path("app.json").write_text('{"name": "a", "roles": [{"image": "b", "entrypoint": "/bin/x", "args": ["y"]}]}')
@@ -127,13 +125,13 @@ def test_bad_input_is_one_message_and_nothing_is_written(text: str, windlass: Ca
     assert os.listdir() == ["bad.yaml"]  # noqa: PTH208 - names alone
 
 
-def test_a_file_that_is_not_there_is_said_to(windlass: Call) -> None:
+def test_missing_file_is_reported(windlass: Call) -> None:
     made = windlass("import", "nowhere.yaml")
     assert (made.code, "cannot be read: No such file" in made.err) == (2, True)
 
 
 @pytest.mark.parametrize("form", ["manifest", "manifest-json"])
-def test_only_a_clusters_plan_is_written_as_objects(form: str, windlass: Call) -> None:
+def test_only_plans_for_clusters_are_written_as_manifests(form: str, windlass: Call) -> None:
     Path("train.py").write_text("")
     refused = windlass("plan", "train.py", "-o", form)
     assert (refused.code, refused.out) == (2, "")
@@ -151,15 +149,13 @@ def test_the_next_commands_name_the_job_file_that_was_written(windlass: Call, ma
     assert made.json["written"] == ["some jobs/data.yaml"]
 
 
-def test_a_folder_that_is_not_there_is_to_be_made_first(windlass: Call, manifest: Path) -> None:
+def test_missing_destination_folder_is_an_error(windlass: Call, manifest: Path) -> None:
     refused = windlass("import", "manifest.yaml", "--to", "jobs/other.yaml")
     assert refused.code == 2
     assert f"mkdir -p {Path.cwd() / 'jobs'}" in refused.err
 
 
-def test_lines_and_commands_of_standard_input_name_it_as_commands_do(
-    windlass: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_about_standard_input_name_it(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def given(text: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         return windlass("import", "-").err

@@ -36,7 +36,7 @@ def test_init_writes_a_job_that_check_accepts_and_plan_plans(windlass: Call) -> 
 
 
 @pytest.mark.parametrize("words", [["src/mine.py"], ["--script", "src/mine.py"]])
-def test_init_takes_the_script_that_is_named(words: list[str], windlass: Call) -> None:
+def test_init_uses_the_given_script(words: list[str], windlass: Call) -> None:
     Path("src").mkdir()
     for name in ("train.py", "src/mine.py"):
         Path(name).write_text(TRAIN)
@@ -67,14 +67,14 @@ def test_init_refers_to_a_schema_only_if_asked(windlass: Call) -> None:
     jsonschema.validate(YAML(typ="safe").load(text), json.loads(Path("job.schema.json").read_text()))
 
 
-def test_init_without_a_script_says_what_to_name(windlass: Call) -> None:
+def test_init_without_a_script_asks_for_one(windlass: Call) -> None:
     result = windlass("init")
     assert result.code == 2
     assert "windlass init src/train.py" in result.err
     assert not Path("job.yaml").exists()
 
 
-def test_check_says_all_that_is_wrong_at_once(windlass: Call) -> None:
+def test_check_reports_all_problems_at_once(windlass: Call) -> None:
     Path("job.yaml").write_text("name: Bad Name\nrun: train.py\nnode: 2\ngrace: soon\n")
     result = windlass("check")
     assert result.code == 2
@@ -86,7 +86,7 @@ def test_check_says_all_that_is_wrong_at_once(windlass: Call) -> None:
     assert "did you mean nodes?" in result.err
 
 
-def test_check_says_what_stands_in_the_way_on_this_target(windlass: Call) -> None:
+def test_check_reports_problems_of_the_target(windlass: Call) -> None:
     Path("job.yaml").write_text("name: job\nrun: gone.py\n")
     result = windlass("check")
     assert result.code == 2
@@ -111,7 +111,7 @@ def test_schema_accepts_a_good_job_and_refuses_a_bad_one(windlass: Call) -> None
         jsonschema.validate({"name": "a", "run": "train.py", "node": 2}, schema)
 
 
-def test_schema_of_targets(windlass: Call) -> None:
+def test_schema_of_targets_is_printed(windlass: Call) -> None:
     schema = windlass("schema", "--targets").json
     jsonschema.validate({"lab": {"kind": "kubernetes", "context": "lab"}}, schema)
 
@@ -120,7 +120,7 @@ def test_schema_of_targets(windlass: Call) -> None:
 
 
 @pytest.mark.slow
-def test_doctor_has_a_line_for_each_thing_and_ends_well_here(windlass: Call) -> None:
+def test_doctor_has_a_line_per_check_and_succeeds_here(windlass: Call) -> None:
     result = windlass("doctor")
     assert result.code == 0
     for name in ("python", "home", "record", "cores", "memory", "shared memory", "open files", "loopback", "gpus",
@@ -128,7 +128,7 @@ def test_doctor_has_a_line_for_each_thing_and_ends_well_here(windlass: Call) -> 
         assert re.search(rf"^(ok  |warn)  {re.escape(name)} ", result.out, re.MULTILINE), name
 
 
-def test_doctor_ends_with_1_where_no_run_could_be_recorded(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_exits_with_1_if_no_run_could_be_recorded(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("file").write_text("")
     monkeypatch.setenv("WINDLASS_HOME", "file/home")
     monkeypatch.setenv("VIRTUAL_ENV", "/no/such/environment")
@@ -144,7 +144,7 @@ def test_doctor_ends_with_1_where_no_run_could_be_recorded(windlass: Call, monke
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_printed_alone(shell: str, windlass: Call) -> None:
+def test_completion_script_is_the_only_output(shell: str, windlass: Call) -> None:
     result = windlass("completion", shell)
     assert result.code == 0
     assert "_WINDLASS_COMPLETE" in result.out
@@ -156,7 +156,7 @@ def test_bash_accepts_the_script(windlass: Call) -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
 
-def test_bash_really_completes(
+def test_bash_completes_words_with_the_script(
     windlass: Call, environ: Mapping[str, str], tmp_path: Path, recorded: Callable[..., str]
 ) -> None:
     run = recorded(Job(name="words", command=["true"]), 0)
@@ -208,7 +208,7 @@ def test_bash_really_completes(
 # -- the picture ------------------------------------------------------------------------------------------------------
 
 
-def test_the_picture_names_no_font_file_no_address_and_no_machine() -> None:
+def test_picture_contains_no_font_file_address_or_host_name() -> None:
     import xml.etree.ElementTree as ElementTree
 
     path = Path(__file__).resolve().parents[2] / "docs" / "images" / "live.svg"
@@ -220,7 +220,7 @@ def test_the_picture_names_no_font_file_no_address_and_no_machine() -> None:
     assert len(text) < 100_000
 
 
-def test_a_working_folder_that_was_removed_is_named(windlass: Call, environ: Mapping[str, str]) -> None:
+def test_removed_working_folder_is_named_in_the_error(windlass: Call, environ: Mapping[str, str]) -> None:
     command = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" check'
     done = subprocess.run(["bash", "-c", command, "bash", *WINDLASS], env=environ, capture_output=True, text=True)
     assert (done.returncode, "gone is not there any more" in done.stderr) == (2, True), done.stderr

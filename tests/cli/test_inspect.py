@@ -49,7 +49,7 @@ def test_ps_without_runs_says_how_to_start_one(windlass: Call) -> None:
     assert windlass("ps", "-q").out == ""
 
 
-def test_ps_quiet_prints_ids_that_other_commands_take(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_ps_quiet_prints_ids_for_other_commands(windlass: Call, recorded: Callable[..., str]) -> None:
     ids = {recorded(DONE, 0), recorded(DONE, 0)}
     assert set(windlass("ps", "-q").out.split()) == ids
     assert windlass("rm", *windlass("ps", "-q").out.split()).code == 0
@@ -76,7 +76,7 @@ def test_status_takes_a_prefix_and_shows_the_run(windlass: Call, ended: Callable
         assert word in out
 
 
-def test_status_has_the_fixed_fields_as_json(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_status_as_json_has_the_documented_fields(windlass: Call, ended: Callable[..., Status]) -> None:
     ended(start(windlass, "true"))
     status = windlass("status", "-o", "json").json
     assert {"id", "name", "target", "phase", "exit_code", "attempts", "phases", "output_dir"} <= set(status)
@@ -96,7 +96,7 @@ def test_status_has_the_fixed_fields_as_json(windlass: Call, ended: Callable[...
     assert windlass("ps", "-o", "json").json[0]["attempts"] == [attempt]
 
 
-def test_status_as_yaml_says_the_same(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_status_as_yaml_equals_json(windlass: Call, recorded: Callable[..., str]) -> None:
     from ruamel.yaml import YAML
 
     recorded(DONE, 0)
@@ -133,7 +133,7 @@ def test_logs_are_the_bytes_of_the_ranks(windlass: Call, ended: Callable[..., St
     assert windlass("logs", "--since", "1h").out == "[0] said\n"
 
 
-def test_logs_of_what_is_not_there_are_refused(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_logs_of_missing_ranks_and_attempts_are_refused(windlass: Call, ended: Callable[..., Status]) -> None:
     ended(start(windlass, "bash", "-c", SAY))
     for words, said in (
         (("--rank", "7"), "there is no rank 7"),
@@ -146,7 +146,7 @@ def test_logs_of_what_is_not_there_are_refused(windlass: Call, ended: Callable[.
         assert (result.code, said in result.err) == (2, True), (words, result)
 
 
-def test_logs_on_a_terminal_have_coloured_ranks_and_move_no_cursor(
+def test_logs_on_a_terminal_have_coloured_ranks_and_cannot_move_the_cursor(
     windlass: Call, ended: Callable[..., Status], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended(start(windlass, "bash", "-c", r"printf '\033[2J\033[31mred\033[0m\n'"))
@@ -169,7 +169,7 @@ def test_logs_are_searched_stamped_and_printed_as_json(windlass: Call) -> None:
     assert [(one["rank"], one["attempt"], one["text"]) for one in found] == [(0, 1, "note")]
 
 
-def test_a_pattern_that_is_none_is_refused(windlass: Call) -> None:
+def test_invalid_pattern_is_refused(windlass: Call) -> None:
     refused = windlass("logs", "--grep", "[")
     assert refused.code == 2
     assert "--grep [: unterminated character set" in refused.err
@@ -194,9 +194,7 @@ def test_events_as_json_are_one_object_a_line(windlass: Call, recorded: Callable
     assert (events[0]["kind"], events[-1]["kind"]) == ("created", "end")
 
 
-def test_events_are_in_the_order_of_time_though_some_were_reported_late(
-    windlass: Call, recorded: Callable[..., str], home: Path
-) -> None:
+def test_late_events_are_sorted_by_time(windlass: Call, recorded: Callable[..., str], home: Path) -> None:
     run_id = recorded(DONE, 0)
     with Store(home) as store:
         began_at = store.status(run_id).times.created_at
@@ -225,7 +223,7 @@ def test_following_events_ends_with_the_run(windlass: Call) -> None:
 # -- stop and rm ------------------------------------------------------------------------------------------------------
 
 
-def test_stop_waits_for_the_end_and_says_how_it_was(windlass: Call) -> None:
+def test_stop_waits_for_the_end_and_reports_it(windlass: Call) -> None:
     run_id = start(windlass, "sleep", "300")
     result = windlass("stop")
     assert result.code == 0
@@ -247,7 +245,7 @@ def test_stop_ends_several_runs_named_or_by_a_label(windlass: Call) -> None:
     assert both.out.count("stopped after") == 2
 
 
-def test_logs_of_several_runs_stand_below_their_ids(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_logs_of_several_runs_are_grouped_below_their_ids(windlass: Call, recorded: Callable[..., str]) -> None:
     runs = [windlass("run", "-q", "--label", "sweep=lr", "--", "echo", word) for word in ("one", "two")]
     assert [one.code for one in runs] == [0, 0]
     found = windlass("logs", "--label", "sweep=lr", "--rank", "0").out.splitlines()
@@ -257,7 +255,7 @@ def test_logs_of_several_runs_stand_below_their_ids(windlass: Call, recorded: Ca
     assert (refused.code, "-f takes one run, found 2" in refused.err) == (2, True)
 
 
-def test_rm_takes_a_label_and_leaves_what_goes_on(windlass: Call) -> None:
+def test_rm_by_label_keeps_active_runs(windlass: Call) -> None:
     ended = [windlass("run", "-d", "-q", "--label", "sweep=lr", "--", "true").out.strip() for _ in range(2)]
     for run in ended:
         assert windlass("wait", run).code == 0
@@ -284,7 +282,7 @@ def test_stop_without_waiting_returns_at_once(windlass: Call, ended: Callable[..
     assert ended().phase == "stopped"
 
 
-def test_rm_refuses_a_run_that_goes_on_and_removes_none_of_them(windlass: Call, recorded: Callable[..., str]) -> None:
+def test_rm_refuses_an_active_run_and_removes_nothing(windlass: Call, recorded: Callable[..., str]) -> None:
     done, going = recorded(DONE, 0), start(windlass, "sleep", "300")
     refused = windlass("rm", done, "no-such-run")
     assert refused.code == 102

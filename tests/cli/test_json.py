@@ -24,7 +24,7 @@ def hold(what: str, data: Any) -> None:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_schemas_are_schemas_and_are_printed(name: str, windlass: Call) -> None:
+def test_all_output_schemas_are_valid_and_printed(name: str, windlass: Call) -> None:
     jsonschema.Draft202012Validator.check_schema(schema_of(name))
     assert windlass("schema", "--printed-by", name).json == schema_of(name)
 
@@ -47,7 +47,7 @@ def test_every_command_that_prints_json_has_a_schema(windlass: Call) -> None:
     assert windlass("schema", "--printed-by", "checkpoints list").json == schema_of("checkpoints")
 
 
-def test_warm_processes_are_as_their_schemas_say(windlass: Call, home: Path) -> None:
+def test_warm_process_output_matches_its_schema(windlass: Call, home: Path) -> None:
     (home / "warm").mkdir(parents=True)
     hold("warm-ls", windlass("warm", "ls", "-o", "json").json)
     known = {
@@ -59,13 +59,13 @@ def test_warm_processes_are_as_their_schemas_say(windlass: Call, home: Path) -> 
     hold("warm-stop", windlass("warm", "stop", "-o", "json").json)
 
 
-def test_a_schema_that_is_not_there_is_refused_with_the_names_of_those_that_are(windlass: Call) -> None:
+def test_unknown_schema_is_refused_with_the_available_names(windlass: Call) -> None:
     refused = windlass("schema", "--printed-by", "nothing")
     assert refused.code == 2
     assert ", ".join(PRINTED) in refused.err
 
 
-def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_output_of_a_run_matches_its_schemas(windlass: Call, ended: Callable[..., Status]) -> None:
     Path("job.yaml").write_text(
         "name: job\ncommand: [bash, -c, 'echo hi; sleep 0.3']\nprocs_per_node: 2\nimage: x\nrestarts: 2\n"
     )
@@ -90,7 +90,7 @@ def test_output_of_a_run_is_as_its_schemas_say(windlass: Call, ended: Callable[.
     hold("rm", windlass("rm", begun["id"], "-o", "json").json)
 
 
-def test_output_of_a_failed_run_is_as_its_schemas_say(windlass: Call) -> None:
+def test_output_of_a_failed_run_matches_its_schemas(windlass: Call) -> None:
     Path("boom.py").write_text(BOOM)
     failed = windlass(
         "run", "-o", "json", "--set", "restarts=1", "--set", "grace=1s", "--procs-per-node", "2", "boom.py"
@@ -107,7 +107,7 @@ def test_output_of_a_failed_run_is_as_its_schemas_say(windlass: Call) -> None:
         hold("events", json.loads(line))
 
 
-def test_errors_are_as_their_schema_says(windlass: Call) -> None:
+def test_errors_match_their_schema(windlass: Call) -> None:
     Path("job.yaml").write_text("name: job\nnode: 2\n")
     for words in (["status", "nope"], ["plan"], ["ps", "--no-such"], ["run", "--", "no-such-program"]):
         result = windlass(words[0], "-o", "json", *words[1:])
@@ -115,7 +115,7 @@ def test_errors_are_as_their_schema_says(windlass: Call) -> None:
         assert json.loads(result.err)["error"]["code"] == result.code
 
 
-def test_init_and_doctor_are_as_their_schemas_say(windlass: Call) -> None:
+def test_init_and_doctor_output_matches_their_schemas(windlass: Call) -> None:
     Path("train.py").write_text('import torch\nif __name__ == "__main__":\n    print(torch)\n')
     hold("init", windlass("init", "-o", "json").json)
     hold("doctor", windlass("doctor", "-o", "json").json)

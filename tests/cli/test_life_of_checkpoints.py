@@ -55,7 +55,7 @@ def ask(machine: Machine, *words: str, code: int = 0) -> Any:
 
 
 @pytest.mark.slow
-def test_a_training_is_stopped_exported_and_resumed_without_a_loss(machine: Machine) -> None:
+def test_training_is_stopped_exported_and_resumed_without_loss(machine: Machine) -> None:
     machine.write("train.py", SCRIPT)
     stops = machine.folder / "stops"
     job = {"name": "life", "run": f"train.py {stops}", "nodes": 2, "python": sys.executable}
@@ -133,7 +133,7 @@ for epoch in saved.epochs(1):
 
 
 @pytest.mark.slow
-def test_a_run_whose_last_checkpoints_could_not_be_saved_says_so_wherever_it_is_looked_at(machine: Machine) -> None:
+def test_failed_checkpoint_saves_are_shown_by_every_command(machine: Machine) -> None:
     machine.write("train.py", UNSAVED)
     done = machine.windlass("run", "train.py", "--set", f"python={sys.executable}")
     assert done.returncode == 0, done.stderr

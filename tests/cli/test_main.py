@@ -35,7 +35,7 @@ def test_help_loads_no_command_and_no_library_but_click(words: tuple[str, ...], 
 @pytest.mark.parametrize(
     "words", [("ps",), ("ps", "-o", "json"), ("status",), ("events",), ("logs",), ("status", "-v")]
 )
-def test_looking_loads_neither_pydantic_nor_yaml_nor_rich(
+def test_read_commands_load_neither_pydantic_nor_yaml_nor_rich(
     words: tuple[str, ...], environ: Mapping[str, str], windlass: Call
 ) -> None:
     assert windlass("run", "-q", "--", "true").code == 0
@@ -50,7 +50,7 @@ def test_completing_a_command_name_loads_no_command(environ: Mapping[str, str]) 
     assert "windlass.cli.inspect" not in loaded
 
 
-def test_completing_behind_a_command_that_is_none_prints_no_error(environ: Mapping[str, str]) -> None:
+def test_completion_after_an_unknown_command_prints_no_error(environ: Mapping[str, str]) -> None:
     shell = {"_WINDLASS_COMPLETE": "bash_complete", "COMP_WORDS": "windlass nope ", "COMP_CWORD": "2"}
     done = subprocess.run([*WINDLASS], env={**environ, **shell}, capture_output=True, text=True)
     assert done.stderr == ""
@@ -67,7 +67,7 @@ def test_help_lists_every_command(windlass: Call) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_an_example_that_is_right(name: str, windlass: Call) -> None:
+def test_every_command_has_help_with_a_valid_example(name: str, windlass: Call) -> None:
     said = windlass(name, "-h")
     assert said.code == 0
     assert "Example:" in said.out
@@ -128,7 +128,7 @@ def test_a_group_without_a_command_prints_its_help(name: str, windlass: Call) ->
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
-def test_a_caller_may_close_the_standard_streams(closed: str, environ: Mapping[str, str]) -> None:
+def test_standard_streams_may_be_closed_by_the_caller(closed: str, environ: Mapping[str, str]) -> None:
     command = ["bash", "-c", f'"$@" {closed}', "bash", *WINDLASS, "targets"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -172,7 +172,7 @@ def test_ctrl_c_while_the_command_is_imported_is_no_traceback(
 
 @pytest.mark.parametrize("handled", ["tidy()", "Interrupts(can_ask=False)"])
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM"])
-def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) -> None:
+def test_signal_ignored_by_the_caller_stays_ignored(handled: str, name: str) -> None:
     code = (
         "import signal\n"
         "from windlass.cli.interrupts import Choice, Interrupts, tidy\n"
@@ -218,7 +218,7 @@ def test_a_signal_that_the_caller_has_ignored_stays_so(handled: str, name: str) 
         (("rm",), "RUN"),
     ],
 )
-def test_wrong_use_is_one_message_with_code_2(words: tuple[str, ...], said: str, windlass: Call) -> None:
+def test_usage_error_is_one_message_with_code_2(words: tuple[str, ...], said: str, windlass: Call) -> None:
     result = windlass(*words)
     assert result.code == 2
     assert result.out == ""
@@ -227,7 +227,7 @@ def test_wrong_use_is_one_message_with_code_2(words: tuple[str, ...], said: str,
     assert "Traceback" not in result.err
 
 
-def test_help_and_version_are_words_too(windlass: Call) -> None:
+def test_help_and_version_work_as_commands(windlass: Call) -> None:
     assert windlass("help") == windlass("--help")
     assert windlass("help", "cluster", "up") == windlass("cluster", "up", "--help")
     assert windlass("version") == windlass("--version")
@@ -264,7 +264,9 @@ def test_fields_that_are_often_changed_are_options(
         ),
     ],
 )
-def test_arguments_without_dashes_are_shown_behind_them(line: str, found: str, hint: str, windlass: Call) -> None:
+def test_script_arguments_without_dashes_are_suggested_after_dashes(
+    line: str, found: str, hint: str, windlass: Call
+) -> None:
     result = windlass(*line.split())
     assert (result.code, result.out) == (2, "")
     assert f"windlass {line.split()[0]} does not take {found}\n" in result.err
@@ -302,7 +304,7 @@ def test_arguments_without_dashes_are_shown_behind_them(line: str, found: str, h
         ("run train.py --nodes", "'--nodes' requires an argument", "see: windlass run --help"),
     ],
 )  # fmt: skip
-def test_what_was_meant_is_named(
+def test_misspelled_command_gets_a_suggestion(
     line: str, said: str, hint: str, windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("")
@@ -324,7 +326,7 @@ def test_what_was_meant_is_named(
         ("--env 1=2", "--env 1: not a name for a variable"),
     ],
 )
-def test_a_value_that_an_option_gave_is_an_error_of_the_option(
+def test_invalid_option_value_is_reported_for_the_option(
     line: str, said: str, windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("")
@@ -357,23 +359,25 @@ def test_errors_have_one_shape_as_json(windlass: Call) -> None:
     assert "windlass ps" in error["hint"]
 
 
-def test_wrong_use_has_the_same_shape(windlass: Call) -> None:
+def test_usage_errors_have_the_same_json_shape(windlass: Call) -> None:
     error = json.loads(windlass("ps", "-o", "json", "--no-such").err)["error"]
     assert (error["code"], error["hint"]) == (2, "see: windlass ps --help")
 
 
-def test_problems_of_a_job_file_are_all_there_as_json(windlass: Call) -> None:
+def test_json_error_lists_all_problems_of_a_job_file(windlass: Call) -> None:
     Path("job.yaml").write_text("name: Wrong Name\nrun: train.py\nnode: 2\n")
     problems = json.loads(windlass("plan", "-o", "json").err)["error"]["problems"]
     assert [problem["where"] for problem in problems] == ["job.yaml:1", "job.yaml:3"]
     assert "did you mean nodes?" in problems[1]["hint"]
 
 
-def test_debug_shows_the_trace_of_a_refusal(windlass: Call) -> None:
+def test_debug_shows_the_traceback_of_an_error(windlass: Call) -> None:
     assert "Traceback" in windlass("status", "nope", "--debug").err
 
 
-def test_a_defect_of_ours_is_one_message_and_a_trace_on_demand(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_error_is_one_message_with_a_traceback_on_demand(
+    windlass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of rope")
 
@@ -385,7 +389,7 @@ def test_a_defect_of_ours_is_one_message_and_a_trace_on_demand(windlass: Call, m
     assert "in broken" in traced.err
 
 
-def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
+def test_options_of_the_script_are_not_parsed(windlass: Call) -> None:
     result = windlass("run", "--", "no-such-program", "--debug", "-o", "json")
     assert result.code == 2
     assert result.err.startswith("error:")
@@ -400,7 +404,7 @@ def test_options_of_the_script_are_not_ours(windlass: Call) -> None:
         (["--", "init", "train.py"], 1, "error: the output, or a connection, was closed"),
     ],
 )
-def test_the_reader_of_a_command_leaves_early(
+def test_closed_pipe_ends_a_reading_command_quietly(
     words: list[str], code: int, said: str, environ: Mapping[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("print(1)")
@@ -420,7 +424,7 @@ def test_an_error_message_cannot_move_the_cursor(windlass: Call) -> None:
 
 
 @pytest.mark.parametrize("words", [("cluster", "ls"), ("data", "ls"), ("ps",)])
-def test_a_home_that_cannot_be_used_is_named(words: tuple[str, ...], windlass: Call, home: Path) -> None:
+def test_unusable_home_is_named_in_the_error(words: tuple[str, ...], windlass: Call, home: Path) -> None:
     home.write_text("a file")
     said = windlass(*words)
     assert said.code == 1

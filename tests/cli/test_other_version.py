@@ -26,7 +26,9 @@ def foreign(home: Path, recorded: Callable[..., str]) -> str:
     return run_id
 
 
-def test_ps_names_it_and_lists_the_others(foreign: str, recorded: Callable[..., str], windlass: Call) -> None:
+def test_ps_reports_the_unreadable_run_and_lists_the_others(
+    foreign: str, recorded: Callable[..., str], windlass: Call
+) -> None:
     other = recorded(Job(name="new", run="a.py"))
     listed = windlass("ps")
     assert (listed.code, other in listed.out, foreign in listed.out) == (0, True, False)
@@ -37,14 +39,16 @@ def test_ps_names_it_and_lists_the_others(foreign: str, recorded: Callable[..., 
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "events", "why", "resume", "stop", "cost"])
-def test_a_command_on_it_says_what_was_found_and_what_to_do(command: str, foreign: str, windlass: Call) -> None:
+def test_commands_on_an_unreadable_run_report_the_version_and_a_fix(command: str, foreign: str, windlass: Call) -> None:
     refused = windlass(command, foreign)
     assert refused.code == 1
     assert f"record version {OTHER}, and this one reads {RECORD_VERSION}" in refused.err
     assert f"use the Windlass that started it, or remove its record: windlass rm {foreign}" in refused.err
 
 
-def test_rm_removes_its_record_and_says_what_may_be_left(foreign: str, windlass: Call, home: Path) -> None:
+def test_rm_removes_an_unreadable_record_and_reports_possible_leftovers(
+    foreign: str, windlass: Call, home: Path
+) -> None:
     removed = windlass("rm", foreign)
     assert (removed.code, removed.out.strip()) == (0, f"{foreign} removed")
     assert "objects on its target may be left" in removed.err
@@ -52,7 +56,7 @@ def test_rm_removes_its_record_and_says_what_may_be_left(foreign: str, windlass:
     assert "unreadable" not in windlass("ps").err
 
 
-def test_rm_refuses_one_that_a_process_still_supervises(foreign: str, windlass: Call, home: Path) -> None:
+def test_rm_refuses_a_run_with_a_live_supervisor(foreign: str, windlass: Call, home: Path) -> None:
     with Store(home) as store:
         lock = store._lock(foreign)
         try:

@@ -52,7 +52,7 @@ def test_types_and_families_are_listed_by_name(windlass: Call) -> None:
     assert "karpenter-provider-aws" in price["source"]
 
 
-def test_what_is_unknown_says_so_and_what_to_do(windlass: Call) -> None:
+def test_unknown_prices_are_shown_with_a_fix(windlass: Call) -> None:
     said = windlass("prices", "list", "g5.xlarge", "ml.g5.xlarge", "--region", REGION)
     assert "What is unknown is fetched by: windlass prices update --region eu-central-1" in said.out
     assert "SageMaker's prices are not listed" in said.out
@@ -61,7 +61,7 @@ def test_what_is_unknown_says_so_and_what_to_do(windlass: Call) -> None:
     assert found["unknown"].startswith("SageMaker's prices are not listed")
 
 
-def test_the_region_is_that_of_the_login(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_defaults_to_the_configured_one(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
     assert windlass("prices", "list", "g5.xlarge", "-o", "json").json["region"] == "eu-west-3"
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
@@ -75,7 +75,7 @@ def test_the_region_is_that_of_the_login(windlass: Call, monkeypatch: pytest.Mon
         ("nonsense", "write for example g5.12xlarge"),
     ],
 )
-def test_a_type_that_is_not_known_is_refused_with_what_is_near(typo: str, hint: str, windlass: Call) -> None:
+def test_unknown_type_is_refused_with_a_suggestion(typo: str, hint: str, windlass: Call) -> None:
     refused = windlass("prices", "list", typo)
     assert refused.code == 2
     assert f"{typo} is not an instance type that is known" in refused.err
@@ -116,7 +116,7 @@ def test_emulated_refused_update_changes_nothing(windlass: Call, server: PriceLi
     assert (home / "prices.json").read_bytes() == before
 
 
-def test_a_region_that_cannot_be_is_an_error(windlass: Call, server: PriceListServer) -> None:
+def test_invalid_region_is_an_error(windlass: Call, server: PriceListServer) -> None:
     refused = windlass("prices", "update", "--region", "eu central")
     assert refused.code == 1
     assert "AWS cannot be asked for prices in eu central" in refused.err

@@ -51,20 +51,20 @@ def test_a_detached_resume_prints_the_id(windlass: Call, broken: str, ended: Cal
     assert ended().phase == "succeeded"
 
 
-def test_the_last_status_is_there_as_json(windlass: Call, broken: str) -> None:
+def test_last_status_is_printed_as_json(windlass: Call, broken: str) -> None:
     result = windlass("resume", broken, "-o", "json")
     assert result.code == 0, result.err
     hold("resume", result.json)
     assert result.json["phase"] == "succeeded"
 
 
-def test_it_goes_on_with_another_number_of_nodes(windlass: Call, broken: str) -> None:
+def test_resume_accepts_another_number_of_nodes(windlass: Call, broken: str) -> None:
     result = windlass("resume", broken, "--nodes", "2")
     assert result.code == 0, result.err
     assert "world 2 attempt 2" in result.out
 
 
-def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, home: Path) -> None:
+def test_resume_accepts_other_fields_variables_and_arguments(windlass: Call, home: Path) -> None:
     Path("train.py").write_text("import os, sys\nprint(sys.argv[1:], os.environ)\nassert 'BATCH' in os.environ")
     assert windlass("run", "-q", "train.py", "-e", "SEED=1", "--", "--epochs", "5").code == 100
     run_id = windlass("ps", "-q").out.strip()
@@ -90,7 +90,7 @@ def test_it_goes_on_with_other_fields_variables_and_arguments(windlass: Call, ho
         (("--epochs", "5"), "windlass resume RUN -- --epochs 5"),
     ],
 )
-def test_what_cannot_change_is_refused_before_anything_starts(
+def test_fixed_fields_are_refused_before_a_resume(
     windlass: Call, broken: str, words: tuple[str, ...], message: str
 ) -> None:
     result = windlass("resume", broken, *words)
@@ -98,7 +98,7 @@ def test_what_cannot_change_is_refused_before_anything_starts(
     assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
 
 
-def test_it_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
+def test_resume_lists_changed_code_files(windlass: Call) -> None:
     Path("train.py").write_text("raise ValueError('then')\n")
     assert windlass("run", "-q", "train.py", "--cold").code == 100
     run_id = windlass("ps", "-q").out.strip()
@@ -111,7 +111,7 @@ def test_it_names_the_files_of_the_code_that_differ(windlass: Call) -> None:
     assert "now" in result.out
 
 
-def test_results_that_the_script_has_left_in_its_folder_are_no_differing_code(windlass: Call) -> None:
+def test_results_in_the_code_folder_are_not_changed_code(windlass: Call) -> None:
     Path("train.py").write_text(
         "import pathlib; pathlib.Path('out').mkdir(exist_ok=True)\n"
         "for i in range(12): pathlib.Path(f'out/ckpt_{i}.pt').write_text('x')\n"
@@ -126,7 +126,7 @@ def test_results_that_the_script_has_left_in_its_folder_are_no_differing_code(wi
     assert f"1 file of the code differs from what {run_id} began with: train.py;" in result.err
 
 
-def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: str, home: Path) -> None:
+def test_resume_starts_from_the_given_checkpoint(windlass: Call, broken: str, home: Path) -> None:
     write(home / "runs" / broken / "checkpoints", 10)
     write(home / "runs" / broken / "checkpoints", 20)
     result = windlass("resume", broken, "--from", "10")
@@ -134,7 +134,7 @@ def test_it_goes_on_from_the_checkpoint_that_is_named(windlass: Call, broken: st
     assert "from step-00000010-a1f3c1" in result.out
 
 
-def test_a_step_means_the_checkpoint_and_not_a_file_of_that_name(
+def test_step_number_selects_the_checkpoint_and_not_a_file(
     windlass: Call, broken: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(home / "runs" / broken / "checkpoints", 10)
@@ -148,7 +148,7 @@ def test_a_step_means_the_checkpoint_and_not_a_file_of_that_name(
     assert "from step-00000010-a1f3c1" in result.out
 
 
-def test_a_path_that_is_no_checkpoint_is_refused_before_anything_starts(
+def test_path_without_a_checkpoint_is_refused_before_a_start(
     windlass: Call, broken: str, home: Path, tmp_path: Path
 ) -> None:
     write(home / "runs" / broken / "checkpoints", 10)
@@ -159,7 +159,7 @@ def test_a_path_that_is_no_checkpoint_is_refused_before_anything_starts(
     assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
 
 
-def test_the_hint_is_a_folder_where_the_list_is_empty(windlass: Call, broken: str, home: Path) -> None:
+def test_resume_hint_names_the_folder_if_the_checkpoint_list_is_empty(windlass: Call, broken: str, home: Path) -> None:
     """`windlass checkpoints` does not list what a script saves itself."""
     folder = home / "runs" / broken / "checkpoints"
     (folder / "checkpoint-400").mkdir(parents=True)
@@ -181,14 +181,14 @@ def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, 
     assert len(windlass("status", broken, "-o", "json").json["attempts"]) == 1
 
 
-def test_what_cannot_be_resumed_is_refused(windlass: Call, broken: str) -> None:
+def test_runs_that_cannot_be_resumed_are_refused(windlass: Call, broken: str) -> None:
     assert windlass("resume", broken, "-q").code == 0
     assert windlass("resume", broken).code == 2  # it has succeeded by now
     assert windlass("resume", "nope").code == 102
     assert windlass("resume", broken, "--nodes", "0").code == 2
 
 
-def test_a_stopped_run_says_how_to_go_on_and_why_tells_that_it_did(
+def test_stopped_run_suggests_resume_and_why_reports_the_stop(
     windlass: Call, home: Path, ended: Callable[..., Status]
 ) -> None:
     Path("wait.py").write_text("import time\nprint('waits', flush=True)\ntime.sleep(600)\n")

@@ -33,7 +33,7 @@ def write_job(text: str = HI, **fields: Any) -> None:
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def test_stdout_has_the_ranks_lines_and_nothing_else(windlass: Call) -> None:
+def test_stdout_has_only_the_ranks_lines(windlass: Call) -> None:
     write_job(nodes=2, procs_per_node=2)
     result = windlass("run")
     assert result.code == 0
@@ -53,9 +53,7 @@ def test_stderr_has_a_line_for_each_phase_and_a_summary(windlass: Call) -> None:
     assert f"windlass logs {run_id}" in last
 
 
-def test_nothing_is_coloured_in_a_pipe_and_all_is_with_force_color(
-    windlass: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pipes_get_no_colours_except_with_force_color(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_job()
     assert "\x1b" not in windlass("run").err
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -82,7 +80,7 @@ def test_warnings_of_the_plan_come_before_the_run(windlass: Call) -> None:
     assert err.index("warning: image:") < err.index(": starting")
 
 
-def test_a_warning_without_anything_to_do_is_one_line(windlass: Call) -> None:
+def test_warning_without_a_fix_is_one_line(windlass: Call) -> None:
     Path("train.py").touch()
     result = windlass("plan", "--", "torchrun", "--tee", "3", "train.py")
     assert "warning: --tee is not used" in result.out
@@ -100,7 +98,7 @@ def test_all_lines_are_printed_before_the_summary(environ: Mapping[str, str]) ->
     assert not any(line.startswith("[") for line in lines[summary:])
 
 
-def test_a_line_is_shown_while_the_run_goes_on(environ: Mapping[str, str]) -> None:
+def test_line_is_shown_while_the_run_is_active(environ: Mapping[str, str]) -> None:
     write_job(UNTIL_ENOUGH)
     with subprocess.Popen(
         [*WINDLASS, "run", "-v"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -114,7 +112,7 @@ def test_a_line_is_shown_while_the_run_goes_on(environ: Mapping[str, str]) -> No
 # -- how it ends ------------------------------------------------------------------------------------------------------
 
 
-def test_failure_names_the_first_cause_with_its_traceback(windlass: Call) -> None:
+def test_failure_names_the_root_cause_with_its_traceback(windlass: Call) -> None:
     Path("boom.py").write_text(
         "import os, time\n"
         "if os.environ['WINDLASS_RANK'] != '2':\n    time.sleep(100)\n"
@@ -132,14 +130,14 @@ def test_failure_names_the_first_cause_with_its_traceback(windlass: Call) -> Non
     assert "--rank 2" in result.err
 
 
-def test_an_exception_that_prints_a_whole_batch_is_shortened(windlass: Call) -> None:
+def test_long_exception_text_is_shortened(windlass: Call) -> None:
     Path("train.py").write_text("raise ValueError(f\"bad batch {['label'] * 3000}\")\n")
     result = windlass("run", "-q", "train.py")
     assert "rank 0 failed first (exit code 1): ValueError: bad batch ['label'" in result.err
     assert max(map(len, result.err.splitlines())) < 500
 
 
-def test_a_restart_names_its_cause_when_it_happens(windlass: Call) -> None:
+def test_restart_shows_its_cause_immediately(windlass: Call) -> None:
     write_job("command: [bash, -c, '[ $WINDLASS_ATTEMPT = 2 ] || exit 7']\n", restarts=1)
     result = windlass("run")
     assert result.code == 0
@@ -148,7 +146,7 @@ def test_a_restart_names_its_cause_when_it_happens(windlass: Call) -> None:
     assert "attempt 2" in result.err
 
 
-def test_a_stopped_run_ends_with_103(windlass: Call, environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
+def test_stopped_run_exits_with_103(windlass: Call, environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
     write_job("command: [sleep, '300']\n")
     with subprocess.Popen([*WINDLASS, "run"], env=environ, stderr=subprocess.PIPE, text=True) as command:
         assert command.stderr is not None
@@ -164,7 +162,7 @@ def test_a_stopped_run_ends_with_103(windlass: Call, environ: Mapping[str, str],
     assert ": stopping" in rest
 
 
-def test_a_stop_by_name_of_a_run_that_had_ended_names_those_that_have_not(windlass: Call) -> None:
+def test_stop_of_an_ended_run_by_name_lists_unfinished_runs(windlass: Call) -> None:
     write_job("command: [sleep, '300']\n")
     older, newer = (windlass("run", "-d", "-q").out.strip() for _ in range(2))
     windlass("stop", "--now", newer)
@@ -176,7 +174,7 @@ def test_a_stop_by_name_of_a_run_that_had_ended_names_those_that_have_not(windla
     assert "not ended" not in windlass("stop").err
 
 
-def test_a_stop_in_the_upload_names_no_ranks_and_a_resume_has_none_to_start(windlass: Call) -> None:
+def test_stop_during_upload_mentions_no_ranks_and_resume_starts_none(windlass: Call) -> None:
     write_job(f"command: [sh, -c, 'until [ -e go ]; do sleep 0.01; done']\noutputs: file://{Path.cwd()}/store\n")
     run = windlass("run", "--detach", "-o", "json").json["id"]
     with held(Path("store", run, ".windlass", "lock")):
@@ -189,7 +187,7 @@ def test_a_stop_in_the_upload_names_no_ranks_and_a_resume_has_none_to_start(wind
     assert windlass("resume", run).code == 0
 
 
-def test_json_is_the_last_status_and_nothing_else(windlass: Call) -> None:
+def test_json_output_is_only_the_last_status(windlass: Call) -> None:
     write_job()
     result = windlass("run", "-o", "json")
     assert (result.code, result.err) == (0, "")
@@ -198,7 +196,7 @@ def test_json_is_the_last_status_and_nothing_else(windlass: Call) -> None:
     assert (failed.code, failed.json["phase"], failed.json["exit_code"]) == (100, "failed", 1)
 
 
-def test_detach_returns_at_once_and_the_run_goes_on(windlass: Call, ended: Callable[..., Status]) -> None:
+def test_detach_returns_at_once_and_the_run_continues(windlass: Call, ended: Callable[..., Status]) -> None:
     write_job(UNTIL_ENOUGH)
     result = windlass("run", "--detach", "-o", "json")
     assert result.code == 0
@@ -218,7 +216,7 @@ def test_detach_says_how_to_watch(windlass: Call) -> None:
     assert quiet.err == ""
 
 
-def test_a_run_that_never_started_ends_with_the_reason(windlass: Call) -> None:
+def test_run_that_never_started_reports_the_reason(windlass: Call) -> None:
     write_job("command: [bash, -c, 'exit 3']\n")
     before = windlass("run", "-q").out or windlass("ps", "-q").out.strip()
     result = windlass("run", "--after", before)
@@ -234,7 +232,7 @@ def test_a_run_that_never_started_ends_with_the_reason(windlass: Call) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 101)])
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_a_signal_without_a_terminal_leaves_the_run_going_on(
+def test_signal_without_a_terminal_does_not_stop_the_run(
     number: signal.Signals, code: int, form: str, environ: Mapping[str, str], ended: Callable[..., Status]
 ) -> None:
     write_job(UNTIL_ENOUGH)
@@ -260,7 +258,7 @@ def test_a_signal_without_a_terminal_leaves_the_run_going_on(
     assert ended().phase is Phase.SUCCEEDED
 
 
-def test_ctrl_c_between_the_start_of_a_run_and_its_view_says_that_it_goes_on(
+def test_ctrl_c_before_the_view_reports_that_the_run_continues(
     windlass: Call, ended: Callable[..., Status], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -291,7 +289,7 @@ def test_ctrl_c_twice_while_a_run_is_started_leaves_nothing_of_it(
     assert windlass("ps", "-q").out == ""
 
 
-def test_a_reader_that_leaves_does_not_end_the_run(environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
+def test_closed_pipe_does_not_end_the_run(environ: Mapping[str, str], ended: Callable[..., Status]) -> None:
     write_job("command: [bash, -c, 'until [ -e enough ]; do echo line; sleep 0.05; done']\n")
     command = f"{shlex.join(WINDLASS)} run | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
@@ -346,7 +344,7 @@ def test_every_option_changes_its_field(windlass: Call) -> None:
     assert (env["A"], env["B"]) == ("1", "x=y")
 
 
-def test_one_field_of_a_mapping_changes_and_its_others_stay(windlass: Call) -> None:
+def test_set_changes_one_field_of_a_mapping_and_keeps_the_others(windlass: Call) -> None:
     write_job(
         restarts="{max: 1, on: [node-loss]}",
         checkpoint="{every: 5 steps, keep: 2}",
@@ -363,7 +361,7 @@ def test_one_field_of_a_mapping_changes_and_its_others_stay(windlass: Call) -> N
     assert planned(windlass, "--set", "restarts={max: 4, on: [failure]}")["policy"]["restart_on"] == ["failure"]
 
 
-def test_job_options_keep_what_the_file_says_otherwise(windlass: Call) -> None:
+def test_job_options_keep_other_fields_of_the_file(windlass: Call) -> None:
     write_job(grace="7s", procs_per_node=2)
     plan = planned(windlass, "--nodes", "2")
     assert plan["policy"]["grace_seconds"] == 7.0
@@ -388,7 +386,7 @@ def test_job_options_keep_what_the_file_says_otherwise(windlass: Call) -> None:
         (("--timeout", "soon"), "timeout"),
     ],
 )
-def test_a_wrong_option_is_refused_with_code_2_before_anything_starts(
+def test_invalid_option_is_refused_with_code_2_before_a_start(
     words: tuple[str, ...], said: str, windlass: Call, home: Path
 ) -> None:
     write_job()
@@ -409,16 +407,14 @@ def test_a_wrong_option_is_refused_with_code_2_before_anything_starts(
         ((), "there is no job.yaml"),
     ],
 )
-def test_a_job_that_is_not_there_is_refused_with_code_2(
-    words: tuple[str, ...], said: str, windlass: Call, home: Path
-) -> None:
+def test_missing_job_is_refused_with_code_2(words: tuple[str, ...], said: str, windlass: Call, home: Path) -> None:
     result = windlass("run", *words)
     assert result.code == 2
     assert said in result.err
     assert not (home / "runs").exists()
 
 
-def test_a_blocked_plan_is_shown_and_ends_with_2(windlass: Call) -> None:
+def test_blocked_plan_is_shown_and_exits_with_2(windlass: Call) -> None:
     write_job(data="[{name: mnist, source: nowhere/}]")
     result = windlass("plan")
     assert result.code == 2
@@ -426,7 +422,7 @@ def test_a_blocked_plan_is_shown_and_ends_with_2(windlass: Call) -> None:
     assert "cannot be run" in result.out
 
 
-def test_the_plan_of_an_elastic_job_says_how_few_nodes_it_goes_on_with(windlass: Call) -> None:
+def test_plan_of_an_elastic_job_shows_its_minimum_nodes(windlass: Call) -> None:
     Path("train.py").touch()
     shown = windlass("plan", "train.py", "--nodes", "1:3")
     assert shown.code == 0, shown.err
@@ -441,7 +437,7 @@ def test_a_plan_shows_the_setup_of_this_machine_once(windlass: Call) -> None:
     assert "   setup   pip install x\npip install y\n" in windlass("plan", "-v").out
 
 
-def test_a_plan_shows_no_id_that_its_run_will_not_have(windlass: Call) -> None:
+def test_plan_shows_a_placeholder_for_the_run_id(windlass: Call) -> None:
     write_job()
     first, again = windlass("plan", "-o", "json"), windlass("plan", "-o", "json")
     assert first.out == again.out
@@ -449,7 +445,7 @@ def test_a_plan_shows_no_id_that_its_run_will_not_have(windlass: Call) -> None:
     assert "xxxxx stands for letters of its id" in windlass("plan").out
 
 
-def test_a_rehearsal_of_nodes_is_not_warned_of_its_cores_and_too_many_ranks_of_a_node_are(windlass: Call) -> None:
+def test_simulated_nodes_get_no_core_warning_but_too_many_ranks_per_node_do(windlass: Call) -> None:
     write_job()
     cores = len(os.sched_getaffinity(0))
     for nodes, procs, is_warned in ((4, cores, False), (5, cores, True), (1, cores + 1, True)):
@@ -457,7 +453,7 @@ def test_a_rehearsal_of_nodes_is_not_warned_of_its_cores_and_too_many_ranks_of_a
         assert ("ranks-exceed-cores" in [note["code"] for note in notes]) == is_warned
 
 
-def test_a_run_that_starts_for_long_says_what_it_imports(windlass: Call) -> None:
+def test_slow_start_shows_the_imported_modules(windlass: Call) -> None:
     Path("torch.py").write_text("import time\ntime.sleep(1.3)\n")  # found before any other
     Path("train.py").write_text("import torch\nprint('trains')\n")
     result = windlass("run", "--cold", "train.py")
@@ -466,7 +462,7 @@ def test_a_run_that_starts_for_long_says_what_it_imports(windlass: Call) -> None
     assert said[:3] == ["starting (1 node × 1 rank)", "starting: importing torch", "training (1 node × 1 rank)"]
 
 
-def test_a_script_that_refuses_its_arguments_has_not_trained(windlass: Call) -> None:
+def test_script_that_rejects_its_arguments_is_not_called_training(windlass: Call) -> None:
     Path("train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     result = windlass("run", "train.py", "--", "--epoch", "x")
     assert result.code == 100
@@ -476,7 +472,7 @@ def test_a_script_that_refuses_its_arguments_has_not_trained(windlass: Call) -> 
     assert "training" not in windlass("status", "-o", "json").json["phases"]
 
 
-def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
+def test_plan_changes_nothing(windlass: Call, home: Path) -> None:
     write_job()
     before = sorted(Path().iterdir())
     assert windlass("plan").code == 0
@@ -493,7 +489,7 @@ def test_plan_touches_nothing(windlass: Call, home: Path) -> None:
         (Phase.UPLOADING, 7, "its outputs are uploaded first; --now does not wait for them"),
     ],
 )
-def test_a_stop_says_what_happens_to_the_ranks(phase: Phase, pid: int | None, words: str) -> None:
+def test_stop_describes_what_happens_to_the_ranks(phase: Phase, pid: int | None, words: str) -> None:
     before = Status(
         "r-1",
         "r",

@@ -19,7 +19,7 @@ def targets(home: Path) -> None:
     Path("train.py").write_text("print(1)\n")
 
 
-def test_hosts_on_this_machine_need_no_rights(windlass: Call) -> None:
+def test_local_hosts_need_no_permissions(windlass: Call) -> None:
     refused = windlass("check", "--on", "here", "--role")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "error: check --role is not supported by engine sagemaker-local\n"
@@ -30,7 +30,7 @@ def test_runs_on_this_machine_are_listed_without_a_target(windlass: Call) -> Non
     assert (refused.code, "windlass ps lists the runs of this machine" in refused.err) == (2, True)
 
 
-def test_without_credentials_the_error_is_that_alone(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_the_only_error(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -41,7 +41,7 @@ def test_without_credentials_the_error_is_that_alone(windlass: Call, monkeypatch
     assert windlass("ps", "-a", "-o", "json").json == []
 
 
-def test_a_stop_without_grace_is_said_to_be_none_where_the_target_has_none(windlass: Call) -> None:
+def test_stop_now_is_reported_as_unsupported_by_the_target(windlass: Call) -> None:
     Path("deaf.sh").write_text("trap '' TERM; echo ready; sleep 600\n")
     started = windlass("run", "--on", "here", "--set", "grace=1s", "-d", "-q", "--", "bash", "deaf.sh")
     assert started.code == 0, started.err

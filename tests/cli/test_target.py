@@ -29,7 +29,7 @@ def completed(line: str, environ: Mapping[str, str]) -> list[str]:
     return [found.partition(",")[2] for found in done.stdout.splitlines()]
 
 
-def test_targets_are_listed_with_where_they_are_and_the_file_that_names_them(windlass: Call, home: Path) -> None:
+def test_targets_are_listed_with_location_and_file(windlass: Call, home: Path) -> None:
     assert windlass("targets").out.splitlines()[1].split() == ["local", "local", "this", "machine", "–"]
     Path("targets.yaml").write_text(TARGETS)
     shown = windlass("targets").out.splitlines()
@@ -67,7 +67,7 @@ def server(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.close()
 
 
-def test_it_prints_what_it_created_kept_and_removed(server: Namespace, windlass: Call) -> None:
+def test_setup_prints_created_kept_and_removed_objects(server: Namespace, windlass: Call) -> None:
     created = windlass("target", "setup", "lab")
     assert (created.code, created.err) == (0, "")
     table, _, following = created.out.partition("\n\n")
@@ -95,7 +95,7 @@ def test_the_manifest_is_what_would_be_created_and_changes_nothing(server: Names
     assert documents == rbac.supervisor_objects("team", {"jobset.x-k8s.io/v1alpha2"})
 
 
-def test_a_login_that_may_not_create_roles_gets_one_message(server: Namespace, windlass: Call) -> None:
+def test_login_without_permission_to_create_roles_gets_one_message(server: Namespace, windlass: Call) -> None:
     server.forbidden = {"roles"}
     refused = windlass("target", "setup", "lab", "-o", "json")
     error = json.loads(refused.err)["error"]
@@ -113,7 +113,9 @@ def test_a_login_that_may_not_create_roles_gets_one_message(server: Namespace, w
         (("nowhere",), "no target is called 'nowhere'"),
     ],
 )
-def test_what_cannot_be_set_up_is_refused(words: tuple[str, ...], says: str, server: Namespace, windlass: Call) -> None:
+def test_targets_without_setup_are_refused(
+    words: tuple[str, ...], says: str, server: Namespace, windlass: Call
+) -> None:
     refused = windlass("target", "setup", *words)
     assert refused.code == 2
     assert says in refused.err

@@ -58,7 +58,7 @@ def finish(child: pexpect.spawn[str]) -> tuple[int | None, str]:
     return child.exitstatus, child.before or ""
 
 
-def test_a_list_of_runs_fits_the_terminal_and_is_whole_elsewhere(terminal: Start, windlass: Call) -> None:
+def test_list_of_runs_fits_the_terminal_and_is_complete_in_a_pipe(terminal: Start, windlass: Call) -> None:
     labels = ("team=vision", "sweep=learning-rate-3e-4", "owner=ada")
     note = "the best so far: a warmup of 500 steps, then cosine"
     given = [word for label in labels for word in ("--label", label)]
@@ -100,7 +100,7 @@ def test_the_panel_shows_phase_progress_rate_time_left_ranks_and_output(terminal
     assert "succeeded" in rest
 
 
-def test_after_the_end_all_lines_and_the_summary_stand_and_the_panel_is_gone(terminal: Start) -> None:
+def test_all_lines_and_the_summary_remain_after_the_end_without_the_panel(terminal: Start) -> None:
     child = terminal(*run_steps(12))
     code, text = finish(child)
     assert code == 0
@@ -131,7 +131,7 @@ def replay(text: str) -> list[str]:
     return lines
 
 
-def test_d_detaches_with_0_and_the_run_goes_on(terminal: Start, ended: Callable[..., Status]) -> None:
+def test_key_d_detaches_with_0_and_the_run_continues(terminal: Start, ended: Callable[..., Status]) -> None:
     child = terminal(*run_steps())
     child.expect("line 5")
     child.sendintr()
@@ -146,7 +146,7 @@ def test_d_detaches_with_0_and_the_run_goes_on(terminal: Start, ended: Callable[
     assert ended().phase is Phase.SUCCEEDED
 
 
-def test_c_goes_on_watching_to_the_end(terminal: Start) -> None:
+def test_key_c_continues_watching_to_the_end(terminal: Start) -> None:
     child = terminal(*run_steps())
     child.expect("line 5")
     child.sendintr()
@@ -159,7 +159,7 @@ def test_c_goes_on_watching_to_the_end(terminal: Start) -> None:
     assert "all lines" in rest
 
 
-def test_s_stops_with_103(terminal: Start) -> None:
+def test_key_s_stops_with_103(terminal: Start) -> None:
     child = terminal(*run_steps())
     child.expect("line 5")
     child.sendintr()
@@ -185,7 +185,7 @@ def test_a_second_ctrl_c_stops_with_grace_and_a_third_kills(terminal: Start) -> 
     assert "0m saved" not in rest
 
 
-def test_a_failure_leaves_its_cause_on_the_terminal(terminal: Start) -> None:
+def test_root_cause_of_a_failure_stays_on_the_terminal(terminal: Start) -> None:
     Path("boom.sh").write_text("echo about to; sleep 0.2; exit 9\n")
     code, text = finish(terminal("run", "--", "bash", "boom.sh"))
     assert code == 100
@@ -193,7 +193,7 @@ def test_a_failure_leaves_its_cause_on_the_terminal(terminal: Start) -> None:
 
 
 @pytest.mark.parametrize("more", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_terminal_that_wants_no_colour_gets_plain_lines(more: dict[str, str], terminal: Start) -> None:
+def test_terminal_without_colours_gets_plain_lines(more: dict[str, str], terminal: Start) -> None:
     code, text = finish(terminal(*run_steps(5), **more))
     assert code == 0
     assert "\x1b" not in text
@@ -201,7 +201,7 @@ def test_a_terminal_that_wants_no_colour_gets_plain_lines(more: dict[str, str], 
     assert re.search(r"steps-\w+: training", text)
 
 
-def test_a_plain_terminal_is_asked_too(terminal: Start) -> None:
+def test_plain_terminal_gets_the_question_too(terminal: Start) -> None:
     child = terminal(*run_steps(), TERM="dumb")
     child.expect("line 5")
     child.sendintr()
@@ -210,7 +210,7 @@ def test_a_plain_terminal_is_asked_too(terminal: Start) -> None:
     assert finish(child)[0] == 103
 
 
-def test_status_watch_shows_the_panel_and_leaves_at_ctrl_c(terminal: Start, ended: Callable[..., Status]) -> None:
+def test_status_watch_shows_the_panel_and_exits_at_ctrl_c(terminal: Start, ended: Callable[..., Status]) -> None:
     detached = terminal(*run_steps()[:1], "-d", *run_steps()[1:])
     assert finish(detached)[0] == 0
     child = terminal("status", "--watch")

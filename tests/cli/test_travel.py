@@ -28,7 +28,7 @@ def job(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_a_plan_is_blocked_by_files_that_may_hold_credentials_until_they_are_ignored_or_named(windlass: Call) -> None:
+def test_plan_is_blocked_by_possible_credentials_until_they_are_ignored_or_permitted(windlass: Call) -> None:
     Path(".env").write_text("TOKEN=1\n")
     said = windlass("plan", "job.yaml", "--on", "lab").out
     assert "error:   1 file in " in said
@@ -43,7 +43,7 @@ def test_a_plan_is_blocked_by_files_that_may_hold_credentials_until_they_are_ign
 
 
 @pytest.mark.parametrize("target", ["lab", "twin"])
-def test_a_plan_is_blocked_where_an_ignore_file_leaves_the_script_out(windlass: Call, target: str) -> None:
+def test_plan_is_blocked_if_an_ignore_file_excludes_the_script(windlass: Call, target: str) -> None:
     Path("targets.yaml").write_text(Path("targets.yaml").read_text() + "twin: {kind: sagemaker-local}\n")
     Path(".gitignore").write_text("train*\n")
     Path(".windlassignore").write_text("train*\n")
@@ -53,13 +53,13 @@ def test_a_plan_is_blocked_where_an_ignore_file_leaves_the_script_out(windlass: 
     assert "leaves train.py out" not in windlass("plan", "job.yaml", "--on", target).out
 
 
-def test_a_run_on_this_machine_sends_nothing_and_refuses_nothing(windlass: Call) -> None:
+def test_local_run_uploads_nothing_and_refuses_nothing(windlass: Call) -> None:
     Path(".env").write_text("TOKEN=1\n")
     done = windlass("plan", "job.yaml")
     assert (done.code, "credentials" in done.out) == (0, False)
 
 
-def test_what_travels_is_told_to_programs_too(windlass: Call) -> None:
+def test_uploaded_files_are_part_of_the_json_plan(windlass: Call) -> None:
     found = json.loads(windlass("plan", "job.yaml", "--on", "lab", "-o", "json").out)
     jsonschema.Draft202012Validator(schema_of("plan")).validate(found)
     [code] = [step["request"] for step in found["steps"] if step["kind"] == "code"]

@@ -120,13 +120,13 @@ def test_time_left_comes_from_the_rate_since_training_began() -> None:
     assert advance.left_seconds == pytest.approx(30.0)  # 100 steps in 10 s, 300 to go
 
 
-def test_the_scripts_own_rate_wins_over_ours() -> None:
+def test_rate_reported_by_the_script_takes_precedence() -> None:
     status = training(progress={"step": 100, "total": 400, "rate": 100.0})
     advance = advance_of(viewed(status), 120.0, rate=1.0)
     assert advance.left_seconds == 3.0
 
 
-def test_a_script_that_tells_the_time_left_is_taken_at_its_word_where_no_rate_is_known() -> None:
+def test_time_left_reported_by_the_script_is_used_without_a_known_rate() -> None:
     status = training(progress={"percent": 25.0, "eta_seconds": 90.0})
     advance = advance_of(viewed(status), 120.0)
     assert (advance.share, advance.left_seconds) == (0.25, 90.0)
@@ -141,7 +141,7 @@ def test_a_resumed_run_has_no_time_left_before_its_rate_is_measured() -> None:
     assert measured.left_seconds == pytest.approx(30.0)
 
 
-def test_a_run_whose_script_says_nothing_has_no_bar() -> None:
+def test_run_without_progress_has_no_bar() -> None:
     assert statustext.advance_lines(viewed(training(progress={})), 120.0) == []
     assert "progress" not in shown(training(progress={}))
 
@@ -159,22 +159,22 @@ def test_a_run_whose_script_says_nothing_has_no_bar() -> None:
         {"message": "\x1b[2J"},
     ],
 )
-def test_odd_progress_breaks_nothing(progress: dict[str, Any]) -> None:
+def test_unusual_progress_values_are_shown(progress: dict[str, Any]) -> None:
     text = shown(training(progress=progress))
     assert "\x1b" not in text
 
 
-def test_what_was_wasted_is_shown_however_little_it_was_and_what_it_cost_the_run() -> None:
+def test_wasted_time_is_always_shown_with_the_goodput() -> None:
     ledger = Ledger({Spent.TRAINING: 996.0, Spent.REDONE: 3.0, Spent.HUNG: 1.0}, {}, 1000.0, 2, 12)
     assert statustext.time_line(ledger) == "training 16m36s (100%), redone 3.0s (0%), hung 1.0s (0%)"
     assert statustext.time_rows(ledger, plain)[-1] == "goodput 100%  2 attempts  12 steps redone"
 
 
-def test_a_quiet_run_is_shown_without_a_word_on_goodput() -> None:
+def test_run_without_waste_shows_no_goodput() -> None:
     assert len(statustext.time_rows(LEDGER, plain)) == 3
 
 
-def test_status_says_attempt_ranks_time_output_and_what_next() -> None:
+def test_status_shows_attempt_ranks_time_output_and_next_command() -> None:
     text = shown(training())
     for word in (
         "training",
@@ -191,7 +191,7 @@ def test_status_says_attempt_ranks_time_output_and_what_next() -> None:
         assert word in text
 
 
-def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims() -> None:
+def test_failure_shows_the_root_cause_and_the_ranks_that_failed_as_a_result() -> None:
     text = shown(training(**FAILED))
     assert "rank 2 failed first (exit code 1): ValueError: bad" in text
     assert "ranks 0–1, 3 failed because rank 2 failed" in text
@@ -199,7 +199,7 @@ def test_failure_shows_the_first_cause_with_its_traceback_and_names_the_victims(
     assert "ValueError: bad" in text.splitlines()[-4]
 
 
-def test_a_traceback_is_shown_without_the_marks_below_its_code() -> None:
+def test_traceback_is_shown_without_caret_lines() -> None:
     marked = {**CAUSE, "traceback": "Traceback (most recent call last):\n    step()\n    ~~~~^^\nValueError: bad"}
     text = shown(training(**{**FAILED, "cause": marked}))
     assert "step()" in text
@@ -223,7 +223,7 @@ def test_many_ranks_are_shown_as_groups() -> None:
     assert "root cause" in lines[2]
 
 
-def test_ranks_in_one_line() -> None:
+def test_ranks_are_summarized_on_one_line() -> None:
     assert statustext.ranks_line([RankState(0, 0, 1), RankState(1, 0, 2)]) == "2 of 2 running"
     failed = [RankState(0, 0, 1, 0), RankState(1, 0, 2, 3)]
     assert statustext.ranks_line(failed) == "1 of 2 done, 1 failed with exit code 3"
@@ -234,12 +234,12 @@ def test_ranks_in_one_line() -> None:
     assert statustext.ranks_line(lost, Phase.LOST) == "1 of 2 done, 1 gone"
 
 
-def test_a_node_that_was_lost_before_it_started_a_rank_is_said_to_be() -> None:
+def test_node_lost_before_starting_a_rank_is_reported() -> None:
     status = training(**{**FAILED, "cause": {"summary": "CapacityError: no instances", "node_lost": 0}})
     assert "node 0 was lost before a rank was started" in shown(status)
 
 
-def test_a_cause_without_a_rank_is_shown_too() -> None:
+def test_root_cause_without_a_rank_is_shown() -> None:
     status = training(**{**FAILED, "cause": {"summary": "the timeout of 3 s was reached"}})
     assert "the timeout of 3 s was reached" in shown(status)
     assert "next        windlass why digits-7f3k2   explain it: cause, evidence, fix" in shown(status)
@@ -266,19 +266,19 @@ def test_a_run_that_failed_is_not_restarted_while_its_outputs_are_uploaded() -> 
     assert "restarted   rank 2 failed first" in shown(training(phase=Phase.RESTARTING, cause=CAUSE))
 
 
-def test_a_restarted_run_says_why_from_which_step_and_what_is_left() -> None:
+def test_restarted_run_shows_cause_step_and_remaining_restarts() -> None:
     text = shown(training(attempts=HUNG, restarts_left=1, checkpoint=SAVED), ledger=RESTARTED)
     assert "attempt     2 after a hang, from step 120, 1 restart left" in text
     assert "checkpoint  step 120, 12s ago, 5.0 MiB (step-00000120-a2f3c1)" in text
 
 
-def test_a_resumed_run_says_so() -> None:
+def test_resumed_run_is_reported_as_resumed() -> None:
     resumed = training(attempts=(HUNG[0], replace(HUNG[1], is_resume=True)))
     assert "attempt     2 by a resume, from step 120" in shown(resumed, ledger=RESTARTED)
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.LOST, Phase.FAILED])
-def test_an_unfinished_run_says_what_it_left_and_how_to_go_on(phase: Phase) -> None:
+def test_unfinished_run_shows_its_checkpoint_and_how_to_resume(phase: Phase) -> None:
     status = training(phase=phase, ended_at=130.0, checkpoint=SAVED)
     text = summed(status, 130.0)
     assert "checkpoint  step 120, 22s ago" in text
@@ -286,14 +286,14 @@ def test_an_unfinished_run_says_what_it_left_and_how_to_go_on(phase: Phase) -> N
     assert "continue from step 120" in text
 
 
-def test_a_stopped_run_without_a_checkpoint_says_that_too() -> None:
+def test_stopped_run_without_a_checkpoint_is_reported() -> None:
     text = summed(training(phase=Phase.STOPPED, ended_at=130.0), 130.0)
     assert "checkpoint  none reported" in text, "the script may have saved by itself"
     assert "start again" in text
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
-def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itself(phase: Phase) -> None:
+def test_unfinished_run_shows_the_newest_state_saved_by_its_script(phase: Phase) -> None:
     reports = [
         {"node": node, "folder": "/code", "save": {"path": path, "bytes": 1024, "at": at}}
         for node, path, at in ((0, "out/last.pt", 118.0), (1, "out/old.pt", 110.0))
@@ -302,7 +302,7 @@ def test_an_unfinished_run_names_the_newest_state_that_its_script_saved_by_itsel
     assert "checkpoint  none reported; newest saved state: out/last.pt, 12s ago, 1.0 KiB, not verified" in text
 
 
-def test_a_saved_state_that_was_deleted_with_its_pod_is_said_to_be_so() -> None:
+def test_saved_state_deleted_with_its_pod_is_reported() -> None:
     save = {"path": "last.pt", "bytes": 1024, "at": 118.0}
     report = {
         "node": 0,
@@ -317,7 +317,7 @@ def test_a_saved_state_that_was_deleted_with_its_pod_is_said_to_be_so() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.STOPPED, Phase.FAILED])
-def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) -> None:
+def test_run_shows_checkpoints_saved_by_its_script(phase: Phase) -> None:
     job = {"name": "digits", "run": "train.py", "checkpoint": {"find": "model-*.pt", "resume": "--resume {path}"}}
     run = run_of(training(phase=phase, ended_at=130.0), replace(PLAN, job=job), LEDGER, 130.0, is_here=True)
     text = "\n".join(statustext.summary_lines(run, 130.0, plain))
@@ -326,7 +326,7 @@ def test_a_run_names_the_checkpoints_that_its_script_saves_itself(phase: Phase) 
     assert "continue from the newest verified model-*.pt, if there is one" in text
 
 
-def test_a_status_after_time_without_a_supervisor_says_that_it_is_being_read() -> None:
+def test_status_after_a_supervisor_gap_says_that_it_is_being_read() -> None:
     ledger = Ledger({Spent.TRAINING: 10.0, Spent.UNOBSERVED: 7200.0}, {}, 7210.0, 1, 0)
     live = shown(training(), 7310.0, ledger=ledger)
     assert "no supervisor for 2h00m; reading what the nodes reported meanwhile" in live
@@ -335,12 +335,12 @@ def test_a_status_after_time_without_a_supervisor_says_that_it_is_being_read() -
     assert "reading what" not in shown(ended, 7310.0, ledger=ledger)
 
 
-def test_a_run_that_succeeded_speaks_of_no_resume() -> None:
+def test_successful_run_does_not_suggest_resume() -> None:
     done = training(phase=Phase.SUCCEEDED, ended_at=130.0, checkpoint=SAVED)
     assert "resume" not in summed(done, 130.0)
 
 
-def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() -> None:
+def test_ps_shows_checkpoint_and_attempt_columns_only_if_needed() -> None:
     quiet = run_rows([viewed(training())], 120.0, plain)
     busy = run_rows([viewed(training(attempts=HUNG, checkpoint=SAVED)), viewed(training())], 120.0, plain)
     assert "CHECKPOINT" not in quiet[0]
@@ -364,7 +364,7 @@ def test_ps_has_columns_for_checkpoints_and_attempts_only_where_there_are_any() 
         (20, ["NAME", "TARGET", "PROGRESS", "AGE", "TIME", "LABELS", "NOTE"], "training"),
     ],
 )
-def test_a_list_of_runs_loses_whole_columns_on_a_narrow_terminal_and_names_them(
+def test_list_of_runs_drops_columns_on_a_narrow_terminal_and_names_them(
     columns: int | None, lost: list[str], kept: str
 ) -> None:
     run = viewed(training(labels={"team": "vision", "sweep": "3"}, note="the best of all\nand more"))
@@ -403,11 +403,11 @@ def restart(**changes: Any) -> Restart:
           "wait_seconds": None, "start": Start()}, "attempt 2: 2.0s lost, start step not known"),
     ],
 )  # fmt: skip
-def test_a_restart_is_told_with_its_reason_and_price(changes: dict[str, Any], said: str) -> None:
+def test_restart_is_shown_with_its_reason_and_lost_time(changes: dict[str, Any], said: str) -> None:
     assert said in restart_words(restart(**changes))
 
 
-def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
+def test_first_and_last_of_many_restarts_are_shown() -> None:
     diagnosis = Diagnosis(Verdict("none", "all is well"))
     many = [restart(attempt=number) for number in range(2, 42)]
     lines = why_lines(Why(training(), diagnosis, tuple(many)), plain)
@@ -416,7 +416,7 @@ def test_of_many_restarts_the_first_and_the_last_are_told() -> None:
     assert len(why_lines(Why(training(), diagnosis, tuple(many)), plain, verbose=1)) == 2 + 40
 
 
-def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_capital() -> None:
+def test_fix_keeps_a_leading_command_and_capitalizes_a_sentence() -> None:
     for fix, shown in (
         ("windlass resume d-1 starts it again", "windlass resume d-1"),
         ("chmod +x it", "chmod +x it"),
@@ -432,7 +432,7 @@ def test_a_fix_that_begins_with_a_command_can_be_copied_and_a_sentence_has_a_cap
 # -- where results are -------------------------------------------------------------------------------------------------
 
 
-def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
+def test_result_location_is_formatted_with_one_preposition(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     here = plan_local(Job(name="d", run="train.py"), tmp_path, tmp_path, "d-1")
     claim = planned(kubernetes={"results": {"size": "1GiB"}})
@@ -449,7 +449,7 @@ def test_where_results_are_is_said_with_one_in(tmp_path: Path) -> None:
         assert not re.search(r"\bin in\b|to in\b", " ".join((*shown, statustext.output_words(made.output_dir))))
 
 
-def test_results_that_never_came_are_not_said_to_come() -> None:
+def test_missing_results_are_not_announced() -> None:
     words = planned().output_dir
     assert statustext.output_words(words) == words
     assert statustext.output_words(words, is_over=True) == "no outputs were fetched from the pods"
@@ -603,7 +603,7 @@ def test_every_kind_of_event_is_a_sentence(kind: str, data: dict[str, Any], said
     assert "\x1b" not in line
 
 
-def test_that_a_target_does_not_answer_is_shown_to_who_follows_a_run() -> None:
+def test_unreachable_target_is_shown_while_following_a_run() -> None:
     gone = Event(1, 0.0, "condition", {"type": "ServiceUnavailable", "message": "AWS does not answer"})
     assert eventtext.is_notable(gone)
     assert eventtext.notable_text(gone) == "AWS does not answer"
@@ -623,12 +623,12 @@ def plan(num_nodes: int = 2, **changes: Any) -> Plan:
     return replace(made, **changes)
 
 
-def test_what_a_pod_reports_as_its_loss_cannot_move_the_cursor_of_the_live_view() -> None:
+def test_loss_reported_by_a_pod_cannot_move_the_cursor_of_the_live_view() -> None:
     status = replace(training(), progress=Progress.from_json({"step": 1, "loss": "\x1b[2J", "epoch": "\x1b[1;1H"}))
     assert "\x1b" not in "".join(statustext.advance_lines(viewed(status), 120.0))
 
 
-def test_plan_shows_each_node_with_its_ranks_and_the_command_as_a_shell_takes_it() -> None:
+def test_plan_shows_each_node_with_ranks_and_a_shell_command() -> None:
     text = "\n".join(plantext.plan_lines(plan(), plain))
     assert "d on local: 2 nodes × 2 ranks" in text
     assert "start node 1, ranks 2–3" in text
@@ -651,7 +651,7 @@ def test_a_plan_of_many_nodes_shows_the_first_ones() -> None:
     assert len(plantext.plan_lines(plan(500), plain, verbose=1)) > 1000
 
 
-def test_what_blocks_a_plan_stands_first_and_says_what_to_do() -> None:
+def test_blocking_problems_come_first_with_their_fix() -> None:
     notes = (Note("slow", "it is slow", "wait"), Note("gone", "it is gone", "find it", blocks=True))
     text = "\n".join(plantext.plan_lines(plan(notes=notes), plain))
     assert text.index("error:   it is gone") < text.index("warning: it is slow")
@@ -676,11 +676,11 @@ def test_what_blocks_a_plan_stands_first_and_says_what_to_do() -> None:
         (b"end\x1b\n", "end\x1b[0m"),
     ],
 )
-def test_no_line_of_a_rank_moves_the_cursor(data: bytes, said: str) -> None:
+def test_rank_output_cannot_move_the_cursor(data: bytes, said: str) -> None:
     assert terminal_lines(LogBlock(1, 1, 3, data)) == f"\x1b[33m[3]\x1b[0m {said}\n"
 
 
-def test_each_line_of_a_block_has_its_rank_in_front() -> None:
+def test_each_line_of_a_block_starts_with_its_rank() -> None:
     text = terminal_lines(LogBlock(1, 1, 0, b"a\nb\nunended"))
     assert text.count("[0]") == text.count("\n") == 3
 
@@ -688,7 +688,7 @@ def test_each_line_of_a_block_has_its_rank_in_front() -> None:
 # -- hands and pace ---------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_asks_then_stops_then_kills_then_leaves() -> None:
+def test_ctrl_c_asks_then_stops_then_kills_then_detaches() -> None:
     choice, seen = Choice.WATCH, []
     for _ in range(4):
         choice = AFTER_INTERRUPT[choice]
@@ -696,7 +696,7 @@ def test_ctrl_c_asks_then_stops_then_kills_then_leaves() -> None:
     assert seen == [Choice.ASK, Choice.STOP, Choice.KILL, Choice.LEAVE]
 
 
-def test_enter_and_escape_go_on_watching() -> None:
+def test_enter_and_escape_continue_watching() -> None:
     assert {AFTER_KEY[key] for key in ("c", "\n", "\x1b")} == {Choice.WATCH}
     assert AFTER_KEY["d"] is Choice.LEAVE
     assert AFTER_KEY["s"] is Choice.STOP
@@ -737,7 +737,7 @@ def test_an_attempt_of_fewer_nodes_is_shown_with_its_own_size(capsys: pytest.Cap
     assert "1 node × 2 ranks on local" in out.getvalue()
 
 
-def test_pace_begins_anew_when_steps_do() -> None:
+def test_pace_restarts_when_steps_restart() -> None:
     pace = Pace()
     for step in range(5):
         pace.note(Progress.from_json({"step": step, "at": float(step)}))

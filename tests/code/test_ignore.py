@@ -57,7 +57,9 @@ def git(folder: Path, *words: str, home: Path, check: bool = True) -> bytes:
 
 @settings(max_examples=40, deadline=None)
 @given(trees, trees, ignore_files, ignore_files)
-def test_what_travels_is_what_git_does_not_ignore(tree: object, sub: object, excluded: str, global_file: str) -> None:
+def test_selected_files_are_those_that_git_does_not_ignore(
+    tree: object, sub: object, excluded: str, global_file: str
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         home, root = Path(name) / "home", Path(name) / "repo"
         build(root, tree)
@@ -79,18 +81,18 @@ def test_what_travels_is_what_git_does_not_ignore(tree: object, sub: object, exc
 @pytest.mark.parametrize(
     "line", [b"", b"#a", b"   ", b"/", b"!", b"[a", b"a\\", b"[[:foo:]]", b"a/[", b"\xef\xbb\xbf# comment"]
 )
-def test_a_line_that_can_match_nothing_gives_no_rule(line: bytes) -> None:
+def test_line_that_cannot_match_yields_no_rule(line: bytes) -> None:
     assert parse(line, b"/x", ".gitignore") == []
 
 
-def test_a_rule_knows_the_line_that_it_is_from() -> None:
+def test_rule_has_the_line_of_its_file() -> None:
     [first, second] = parse(b"# data\n*.bin\n\n!/keep.bin  \n", b"/x", "sub/.gitignore")
     assert (first.source, first.pattern, first.keeps) == ("sub/.gitignore:2", "*.bin", False)
     assert (second.source, second.pattern, second.keeps) == ("sub/.gitignore:4", "!/keep.bin", True)
 
 
 @pytest.mark.parametrize("line", ["a*" * 30 + "b", "x/" + "*a" * 30 + "/b", "**/" + "a*" * 30 + "b"])
-def test_many_stars_are_not_tried_in_every_way(line: str) -> None:
+def test_many_stars_match_without_exponential_backtracking(line: str) -> None:
     """A plain translation to a regular expression takes longer than the universe has."""
     (rule,) = parse(line.encode(), b"/r", "x")
     assert not rule.matches(b"/r/x/" + b"a" * 200, is_folder=False)

@@ -50,13 +50,13 @@ def test_the_same_files_give_the_same_bytes(folder: Path, tmp_path: Path) -> Non
     assert (first.largest[0], first.num_bytes) == (("data/big.bin", 99), 112)
 
 
-def test_a_changed_byte_gives_another_digest(folder: Path) -> None:
+def test_changed_byte_changes_the_digest(folder: Path) -> None:
     before = pack(folder, LIMIT, {}).digest
     (folder / "train.py").write_text("print(2)")
     assert pack(folder, LIMIT, {}).digest != before
 
 
-def test_links_that_lead_to_each_other_or_nowhere_are_kept_as_links(folder: Path) -> None:
+def test_circular_and_dangling_links_are_kept_as_links(folder: Path) -> None:
     for name, target in {"a": "b", "b": "a", "self": "self", "nowhere": "gone"}.items():
         (folder / name).symlink_to(target)
     with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:
@@ -65,7 +65,7 @@ def test_links_that_lead_to_each_other_or_nowhere_are_kept_as_links(folder: Path
         }
 
 
-def test_nothing_of_this_machine_travels(folder: Path) -> None:
+def test_archive_contains_no_metadata_of_this_machine(folder: Path) -> None:
     (folder / "train.py").chmod(0o700)
     with tarfile.open(fileobj=io.BytesIO(pack(folder, LIMIT, {}).data)) as tar:
         found = {entry.name: entry for entry in tar}
@@ -74,7 +74,7 @@ def test_nothing_of_this_machine_travels(folder: Path) -> None:
     assert found["code/package/model.py"].mode == 0o644
 
 
-def test_ignore_files_are_read_as_git_reads_them(folder: Path) -> None:
+def test_ignore_files_match_as_in_git(folder: Path) -> None:
     write(folder, runs__a_dot_log="x", runs__keep_dot_log="x", sub__runs__b_dot_log="x", sub__c_dot_log="x")
     (folder / ".gitignore").write_text("*.log\n/data/\n!keep.log\n")
     (folder / "sub" / ".windlassignore").write_text("!c.log\n")
@@ -84,7 +84,7 @@ def test_ignore_files_are_read_as_git_reads_them(folder: Path) -> None:
     assert not {"code/runs/a.log", "code/sub/runs/b.log", "code/data/big.bin"} & set(found)
 
 
-def test_what_is_never_code_stays_behind_without_being_named(folder: Path) -> None:
+def test_git_data_caches_and_pipes_are_not_packed(folder: Path) -> None:
     write(folder, _dot_git__config="secret", __pycache__="x")
     (folder / "package" / "__pycache__").mkdir()
     (folder / "package" / "__pycache__" / "model.pyc").write_text("x")
@@ -100,19 +100,19 @@ def test_a_link_inside_the_folder_stays_a_link(folder: Path) -> None:
     assert (entry.issym(), entry.linkname) == (True, "package/model.py")
 
 
-def test_a_link_that_leads_out_is_refused(folder: Path) -> None:
+def test_link_to_outside_the_folder_is_refused(folder: Path) -> None:
     (folder / "secrets").symlink_to("/etc/passwd")
     with pytest.raises(UsageError, match=r"secrets is a link that leads out"):
         pack(folder, LIMIT, {})
 
 
-def test_too_much_is_refused_before_anything_is_read_and_the_largest_are_named(folder: Path) -> None:
+def test_oversized_folder_is_refused_before_reading_and_the_largest_files_are_named(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"the code is .* at most") as caught:
         pack(folder, 50, {})
     assert "data/big.bin" in caught.value.hint
 
 
-def test_what_is_added_lies_beside_the_folder_and_no_ignore_file_counts_for_it(folder: Path, tmp_path: Path) -> None:
+def test_added_files_are_packed_next_to_the_folder_regardless_of_ignore_files(folder: Path, tmp_path: Path) -> None:
     package = write(tmp_path / "package", run_dot_py="1", sub__x_dot_py="2", _dot_gitignore="*\n", notes_dot_txt="x")
     packed = pack(folder, LIMIT, {}, {"travel/package": package, "travel/one.py": package / "run.py"})
     assert names(packed)[3:] == ["travel/one.py", "travel/package/run.py", "travel/package/sub/x.py"]
@@ -141,7 +141,7 @@ with open(sys.argv[1], "r+b") as file:
 
 
 @pytest.mark.parametrize("below", ["records", "."])
-def test_records_in_the_folder_stay_behind_and_an_open_one_keeps_its_locks(folder: Path, below: str) -> None:
+def test_records_in_the_folder_are_excluded_and_an_open_record_keeps_its_locks(folder: Path, below: str) -> None:
     # A packer that closes a file of the database gives up the locks of its process. The next process then truncates
     # the index that this one has mapped: it ends by SIGBUS.
     with Store(folder / below) as store:
@@ -152,10 +152,10 @@ def test_records_in_the_folder_stay_behind_and_an_open_one_keeps_its_locks(folde
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "locked\n"
 
 
-def test_what_stays_behind_is_what_a_home_of_records_has() -> None:
+def test_only_files_of_a_record_folder_are_excluded() -> None:
     assert {private.RECORD, *private.BESIDE_RECORD, *private.FOLDERS, "prices.json"} == HOME
 
 
-def test_a_file_of_that_name_alone_travels(tmp_path: Path) -> None:
+def test_file_named_like_a_record_is_packed_without_the_other_record_files(tmp_path: Path) -> None:
     write(tmp_path / "job", record_dot_db="", train_dot_py="")
     assert names(pack(tmp_path / "job", LIMIT, {})) == ["code/record.db", "code/train.py"]

@@ -86,7 +86,7 @@ def test_only_a_call_on_every_path_needs_the_variables(
     assert (found and (found.what, found.line)) == need
 
 
-def test_the_call_may_be_in_a_file_beside_the_script(tmp_path: Path) -> None:
+def test_call_may_be_in_a_local_file_that_the_script_imports(tmp_path: Path) -> None:
     (tmp_path / "ddp.py").write_text("from tools.group import start\nstart()\n")
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "group.py").write_text(

@@ -30,11 +30,11 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_work_tree_has_its_commit_and_branch(repository: Path) -> None:
+def test_clean_work_tree_has_commit_and_branch(repository: Path) -> None:
     assert read_revision(repository, ENVIRON) == Revision(git(repository, "rev-parse", "HEAD"), "main", 0)
 
 
-def test_files_that_differ_are_counted_below_the_folder_alone(repository: Path) -> None:
+def test_changed_files_are_counted_only_below_the_folder(repository: Path) -> None:
     (repository / "train.py").write_text("2")
     (repository / "code" / "new file.py").write_text("")
     found = read_revision(repository, ENVIRON)
@@ -42,12 +42,12 @@ def test_files_that_differ_are_counted_below_the_folder_alone(repository: Path) 
     assert (found and found.changed, below and below.changed) == (2, 1)
 
 
-def test_another_repository_in_the_environment_is_not_asked(repository: Path, tmp_path: Path) -> None:
+def test_git_variables_of_another_repository_are_ignored(repository: Path, tmp_path: Path) -> None:
     environ = {**ENVIRON, "GIT_DIR": str(tmp_path / "not-there"), "GIT_INDEX_FILE": str(tmp_path / "no-index")}
     assert read_revision(repository, environ) == read_revision(repository, ENVIRON)
 
 
-def test_outside_of_a_work_tree_and_without_git_there_is_none(repository: Path) -> None:
+def test_no_revision_outside_of_a_work_tree_or_without_git(repository: Path) -> None:
     assert read_revision(repository, {**ENVIRON, "PATH": "/nowhere"}) is None
     assert read_revision(Path("/proc"), ENVIRON) is None
 
@@ -58,6 +58,6 @@ def test_a_repository_without_a_commit_and_one_without_a_branch(tmp_path: Path) 
     assert parse_status("# branch.oid 3f2a\0# branch.head (detached)\0") == Revision("3f2a", "", 0)
 
 
-def test_a_renamed_file_is_one_change() -> None:
+def test_renamed_file_counts_as_one_change() -> None:
     text = "# branch.oid 3f2a\0# branch.head main\x002 R. N... 100644 100644 100644 a b R100 new\0? old\x00? other\0"
     assert parse_status(text).changed == 2

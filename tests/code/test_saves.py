@@ -37,18 +37,18 @@ LOOP = "for epoch in range(3):\n    print(epoch)\n"
         ("for step in\n", ""),
     ],
 )
-def test_a_script_that_saves_after_its_loops_alone_is_recognised(text: str, at: str, tmp_path: Path) -> None:
+def test_script_that_saves_only_after_its_loops_is_recognised(text: str, at: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     assert saves_at_end(Job(name="a", run="train.py"), tmp_path) == at
 
 
-def test_a_script_that_is_not_there_or_a_program_is_not_judged(tmp_path: Path) -> None:
+def test_missing_script_or_a_program_is_not_analysed(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("true\n")
     for run in ("train.py", "train.sh", "-m train"):
         assert saves_at_end(Job(name="a", run=run), tmp_path) == ""
 
 
-def test_a_time_limit_that_would_leave_no_result_is_a_warning() -> None:
+def test_time_limit_that_would_leave_no_result_is_a_warning() -> None:
     [note] = time_limit(Job(name="a", run="train.py", timeout=60.0), "train.py:40")
     assert (note.code, note.blocks, "train.py:40" in note.message) == ("timeout-unsaved", False, True)
     assert not list(time_limit(Job(name="a", run="train.py"), "train.py:40"))

@@ -55,22 +55,22 @@ def checked(folder: Path, home: Path) -> Selection:
 # -- ignore files -----------------------------------------------------------------------------------------------------
 
 
-def test_ignore_files_above_the_folder_count_up_to_the_root_of_the_repository(repo: Path, home: Path) -> None:
+def test_ignore_files_apply_up_to_the_root_of_the_repository(repo: Path, home: Path) -> None:
     write(repo, {".gitignore": "*.bin\n/job/old.py\n", "job/old.py": "", "../.gitignore": "train.py\n"})
     assert chosen(repo / "job", home) == ["train.py"]
 
 
-def test_a_deeper_ignore_file_wins(repo: Path, home: Path) -> None:
+def test_deeper_ignore_file_takes_precedence(repo: Path, home: Path) -> None:
     write(repo, {".gitignore": "*.bin\n", "job/.gitignore": "!*.bin\n"})
     assert "data/a.bin" in chosen(repo / "job", home)
 
 
-def test_info_exclude_counts(repo: Path, home: Path) -> None:
+def test_info_exclude_file_applies(repo: Path, home: Path) -> None:
     write(repo, {".git/info/exclude": "*.bin\n"})
     assert chosen(repo / "job", home) == ["train.py"]
 
 
-def test_info_exclude_of_the_main_repository_counts_in_a_worktree(repo: Path, home: Path, tmp_path: Path) -> None:
+def test_info_exclude_of_the_main_repository_applies_in_a_worktree(repo: Path, home: Path, tmp_path: Path) -> None:
     git(repo, home, "add", ".")
     git(repo, home, "commit", "-q", "-m", "x")
     git(repo, home, "worktree", "add", "-q", str(tmp_path / "tree"))
@@ -89,7 +89,7 @@ def test_info_exclude_of_the_main_repository_counts_in_a_worktree(repo: Path, ho
         ({"config": "[core]\nexcludesfile=~/mine\n", "mine": "*.bin\n"}, {"GIT_CONFIG_GLOBAL": "{home}/config"}),
     ],
 )
-def test_the_users_global_ignore_file_counts(
+def test_users_global_ignore_file_applies(
     repo: Path, home: Path, config: dict[str, str], more: dict[str, str], *, with_git: bool
 ) -> None:
     write(home, config)
@@ -97,17 +97,17 @@ def test_the_users_global_ignore_file_counts(
     assert chosen(repo / "job", home, **added, **({} if with_git else {"PATH": ""})) == ["train.py"]
 
 
-def test_a_global_ignore_file_of_an_included_configuration_counts(repo: Path, home: Path) -> None:
+def test_global_ignore_file_from_an_included_git_config_applies(repo: Path, home: Path) -> None:
     write(home, {".gitconfig": "[include]\npath = work\n", "work": "[core]\nexcludesFile = ~/mine\n", "mine": "*.bin"})
     assert chosen(repo / "job", home) == ["train.py"]
 
 
-def test_outside_a_repository_the_folders_own_ignore_files_count(tmp_path: Path, home: Path) -> None:
+def test_ignore_files_of_the_folder_apply_outside_a_repository(tmp_path: Path, home: Path) -> None:
     folder = write(tmp_path / "job", {".gitignore": "*.bin\n", "a.bin": "", "sub/.gitignore": "/b\n", "sub/b": ""})
     assert chosen(folder, home) == [".gitignore", "sub/.gitignore"]
 
 
-def test_windlassignore_has_the_last_word_from_the_root_of_the_repository_down(repo: Path, home: Path) -> None:
+def test_windlassignore_takes_precedence_from_the_root_of_the_repository_down(repo: Path, home: Path) -> None:
     write(repo, {".windlassignore": "other.py\n", "job/.gitignore": "*.bin\n", "job/.windlassignore": "!a.bin\n"})
     assert chosen(repo, home) == [
         ".windlassignore",
@@ -120,7 +120,7 @@ def test_windlassignore_has_the_last_word_from_the_root_of_the_repository_down(r
     assert "train.py" not in chosen(repo / "job", home)
 
 
-def test_a_tracked_file_that_is_ignored_stays_behind_and_the_plan_tells_it(repo: Path, home: Path) -> None:
+def test_tracked_but_ignored_file_is_excluded_and_the_plan_reports_it(repo: Path, home: Path) -> None:
     git(repo, home, "add", ".")
     write(repo, {"job/.gitignore": "# large\n*.bin\n"})
     found = select(repo / "job", environ(home))
@@ -128,31 +128,31 @@ def test_a_tracked_file_that_is_ignored_stays_behind_and_the_plan_tells_it(repo:
     assert found.counted() == (ExcludedEntries(".gitignore:2", "*.bin", 1),)
 
 
-def test_the_folder_that_a_job_names_travels_though_its_repository_ignores_it(repo: Path, home: Path) -> None:
+def test_folder_named_by_a_job_is_packed_although_its_repository_ignores_it(repo: Path, home: Path) -> None:
     write(repo, {".gitignore": "/job/\n"})
     assert chosen(repo / "job", home) == ["data/a.bin", "train.py"]
 
 
-def test_a_folder_that_a_link_leads_to_is_read_in_its_own_repository(repo: Path, home: Path, tmp_path: Path) -> None:
+def test_linked_folder_uses_the_rules_of_its_own_repository(repo: Path, home: Path, tmp_path: Path) -> None:
     write(repo, {".gitignore": "*.bin\n"})
     (tmp_path / "link").symlink_to(repo / "job")
     assert chosen(tmp_path / "link", home) == ["train.py"]
 
 
-def test_a_nested_repository_travels_without_its_history_and_by_its_own_rules_too(repo: Path, home: Path) -> None:
+def test_nested_repository_is_packed_without_history_by_its_own_rules(repo: Path, home: Path) -> None:
     write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/y.tmp": "", ".gitignore": "*.tmp\n"})
     git(repo / "job" / "lib", home, "init", "-q")
     write(repo, {"job/lib/.git/info/exclude": "*.log\n"})
     assert chosen(repo / "job", home) == ["data/a.bin", "lib/x.py", "train.py"]
 
 
-def test_a_submodules_own_exclude_file_counts(repo: Path, home: Path) -> None:
+def test_exclude_file_of_a_submodule_applies(repo: Path, home: Path) -> None:
     write(repo, {"job/lib/x.py": "", "job/lib/x.log": "", "job/lib/.git": "gitdir: ../../.git/modules/lib\n"})
     write(repo, {".git/modules/lib/info/exclude": "*.log\n", ".git/modules/lib/HEAD": "ref: refs/heads/main\n"})
     assert "lib/x.log" not in chosen(repo / "job", home)
 
 
-def test_what_stays_behind_is_counted_by_rule_and_folders_count_once(repo: Path, home: Path) -> None:
+def test_excluded_entries_are_counted_by_rule_and_folders_once(repo: Path, home: Path) -> None:
     write(repo, {"job/.gitignore": "*.log\ndata/\n", "job/a.log": "", "job/sub/b.log": "", "job/__pycache__/x": ""})
     assert select(repo / "job", environ(home)).counted() == (
         ExcludedEntries(".gitignore:1", "*.log", 2),
@@ -161,7 +161,7 @@ def test_what_stays_behind_is_counted_by_rule_and_folders_count_once(repo: Path,
     )
 
 
-def test_an_ignore_file_that_cannot_be_read_is_an_error_and_not_passed_over(repo: Path, home: Path) -> None:
+def test_oversized_ignore_file_is_an_error(repo: Path, home: Path) -> None:
     (repo / "job" / ".gitignore").write_bytes(b"*\n" * (1 << 20))
     with pytest.raises(UsageError, match="larger than an ignore file"):
         chosen(repo / "job", home)
@@ -190,7 +190,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_file_that_may_hold_credentials_is_refused(tmp_path: Path, home: Path, name: str) -> None:
+def test_file_with_possible_credentials_is_refused(tmp_path: Path, home: Path, name: str) -> None:
     folder = write(tmp_path / "job", {"train.py": "", name: HELD[name]})
     with pytest.raises(UsageError, match=r"1 file in .* may hold credentials") as caught:
         checked(folder, home)
@@ -198,35 +198,35 @@ def test_a_file_that_may_hold_credentials_is_refused(tmp_path: Path, home: Path,
     assert f".windlassignore: !/{name}" in caught.value.hint
 
 
-def test_files_that_only_look_like_credentials_travel(tmp_path: Path, home: Path) -> None:
+def test_files_that_only_resemble_credentials_are_selected(tmp_path: Path, home: Path) -> None:
     assert [file.name for file in checked(write(tmp_path / "job", PUBLIC), home).files] == sorted(PUBLIC)
 
 
-def test_a_link_is_judged_by_its_name(tmp_path: Path, home: Path) -> None:
+def test_link_is_checked_by_name_only(tmp_path: Path, home: Path) -> None:
     folder = write(tmp_path / "job", {"values": "A=1"})
     (folder / ".env").symlink_to("values")
     with pytest.raises(UsageError, match=r"credentials.*: \.env\n"):
         checked(folder, home)
 
 
-def test_all_of_them_are_named_at_once_and_many_are_cut_short(tmp_path: Path, home: Path) -> None:
+def test_all_credential_files_are_listed_and_long_lists_are_shortened(tmp_path: Path, home: Path) -> None:
     folder = write(tmp_path / "job", {f"{number}.pem": "" for number in range(12)})
     with pytest.raises(UsageError, match=r"12 files .* 0\.pem, 1\.pem, .* and 4 more\n"):
         checked(folder, home)
 
 
 @pytest.mark.parametrize("ignore_file", [".gitignore", ".windlassignore"])
-def test_what_is_ignored_is_not_refused(tmp_path: Path, home: Path, ignore_file: str) -> None:
+def test_ignored_files_are_not_refused(tmp_path: Path, home: Path, ignore_file: str) -> None:
     folder = write(tmp_path / "job", {"train.py": "", ".env": "A=1", ignore_file: ".env\n"})
     assert [file.name for file in checked(folder, home).files] == [ignore_file, "train.py"]
 
 
-def test_a_file_that_windlassignore_names_travels(tmp_path: Path, home: Path) -> None:
+def test_file_listed_in_windlassignore_is_selected(tmp_path: Path, home: Path) -> None:
     folder = write(tmp_path / "job", {"ca.pem": "", ".windlassignore": "!/ca.pem\n"})
     assert "ca.pem" in [file.name for file in checked(folder, home).files]
 
 
-def test_a_gitignore_names_no_credentials_for_travel(tmp_path: Path, home: Path) -> None:
+def test_gitignore_cannot_permit_credentials(tmp_path: Path, home: Path) -> None:
     folder = write(tmp_path / "job", {"ca.pem": "", ".gitignore": "!/ca.pem\n"})
     with pytest.raises(UsageError, match=r"ca\.pem"):
         checked(folder, home)
@@ -236,12 +236,12 @@ def test_git_is_not_needed() -> None:
     assert shutil.which("git", path="") is None  # what the tests without PATH stand on
 
 
-def test_folders_that_are_nested_too_deeply_are_refused_in_words(tmp_path: Path) -> None:
+def test_too_deeply_nested_folders_are_refused_with_a_message(tmp_path: Path) -> None:
     with deep_tree(tmp_path), pytest.raises(UsageError, match="nested too deeply"):
         select(tmp_path, {})
 
 
-def test_the_cache_of_a_home_in_the_folder_stays_here_and_data_of_the_user_travels(tmp_path: Path, home: Path) -> None:
+def test_cache_of_a_home_in_the_folder_is_excluded_but_user_data_is_selected(tmp_path: Path, home: Path) -> None:
     record = {"record.db": "", "runs/a-1/plan": ""}
     ours = {
         "data/sets/1/files/a.bin": "",

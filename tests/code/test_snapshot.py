@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_kept_is_written_again(code: Path, run: Path, tmp_path: Path) -> None:
+def test_kept_code_is_extracted_again(code: Path, run: Path, tmp_path: Path) -> None:
     keep_snapshot(code, run, ENVIRON)
     assert extract_snapshot(run, ".", tmp_path / "then") == (2, 15)
     assert (tmp_path / "then" / "models" / "net.py").read_text() == "net = 1"
@@ -44,7 +44,7 @@ def test_what_is_kept_is_written_again(code: Path, run: Path, tmp_path: Path) ->
     assert names(tmp_path) == ["code", "models", "runs", "t.py", "then"]
 
 
-def test_it_is_for_the_user_alone(code: Path, run: Path) -> None:
+def test_snapshot_is_readable_only_by_the_user(code: Path, run: Path) -> None:
     keep_snapshot(code, run, ENVIRON)
     assert (run / FILE).stat().st_mode & 0o777 == 0o600
 
@@ -62,7 +62,7 @@ def test_runs_of_the_same_code_share_a_file(code: Path, run: Path) -> None:
     assert not (third / FILE).samefile(run / FILE)
 
 
-def test_files_that_differ_are_named(code: Path, run: Path) -> None:
+def test_changed_files_are_listed(code: Path, run: Path) -> None:
     assert differing(code, run, ENVIRON) is None, "there is no snapshot"
     keep_snapshot(code, run, ENVIRON)
     assert differing(code, run, ENVIRON) == []
@@ -72,7 +72,7 @@ def test_files_that_differ_are_named(code: Path, run: Path) -> None:
     assert differing(code, run, ENVIRON) == ["models/net.py", "new.py", "train.py"]
 
 
-def test_secrets_and_links_to_outside_are_left_out(code: Path, run: Path, tmp_path: Path) -> None:
+def test_secrets_and_links_to_outside_are_excluded(code: Path, run: Path, tmp_path: Path) -> None:
     (code / ".env").write_text("HF_TOKEN=hf_" + "a" * 34)
     (tmp_path / "data").mkdir()
     (code / "data").symlink_to(tmp_path / "data")
@@ -83,7 +83,7 @@ def test_secrets_and_links_to_outside_are_left_out(code: Path, run: Path, tmp_pa
     assert (tmp_path / "then" / "latest.py").readlink() == Path("train.py")
 
 
-def test_what_is_no_code_is_not_kept_and_the_reason_is_told(code: Path, run: Path, tmp_path: Path) -> None:
+def test_oversized_code_is_not_kept_and_the_reason_is_recorded(code: Path, run: Path, tmp_path: Path) -> None:
     with (code / "data.bin").open("wb") as file:
         file.truncate(snapshot.LIMIT_BYTES + 1)
     keep_snapshot(code, run, ENVIRON)
@@ -96,7 +96,7 @@ def test_what_is_no_code_is_not_kept_and_the_reason_is_told(code: Path, run: Pat
     assert (run / NOT_KEPT).read_text() == "the folder has more than 2 entries (ignore them in .windlassignore)\n"
 
 
-def test_nothing_is_overwritten_and_a_wrong_name_leaves_nothing(code: Path, run: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_a_wrong_name_writes_nothing(code: Path, run: Path, tmp_path: Path) -> None:
     keep_snapshot(code, run, ENVIRON)
     with pytest.raises(UsageError, match="is there already"):
         extract_snapshot(run, ".", code)
@@ -105,11 +105,11 @@ def test_nothing_is_overwritten_and_a_wrong_name_leaves_nothing(code: Path, run:
     assert names(tmp_path) == ["code", "runs"]
 
 
-def test_a_folder_that_is_gone_keeps_no_run_from_starting(run: Path, tmp_path: Path) -> None:
+def test_missing_code_folder_does_not_prevent_a_run(run: Path, tmp_path: Path) -> None:
     keep_snapshot(tmp_path / "gone", run, ENVIRON)
     assert "gone cannot be read" in (run / NOT_KEPT).read_text()
 
 
-def test_the_reason_may_name_a_path_that_is_no_text(run: Path, tmp_path: Path) -> None:
+def test_reason_may_contain_a_path_that_is_not_utf_8(run: Path, tmp_path: Path) -> None:
     keep_snapshot(tmp_path / os.fsdecode(b"gone\xff"), run, ENVIRON)
     assert r"gone\udcff" in why_not_kept(run)

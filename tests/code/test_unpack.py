@@ -40,7 +40,7 @@ def packed(entries: list[Entry], mode: int) -> tarfile.TarFile:
     return tarfile.open(fileobj=out)
 
 
-def test_files_folders_and_links_inside_are_extracted_as_the_users_own(tmp_path: Path) -> None:
+def test_files_folders_and_inner_links_are_extracted_with_the_users_ownership(tmp_path: Path) -> None:
     links = [entry("a/new", tarfile.SYMTYPE, "model.pt"), entry("a/b/up", tarfile.SYMTYPE, "../model.pt")]
     files = [entry("./a", tarfile.DIRTYPE), entry("a/model.pt"), entry("a/b/c")]
     unpacked([*files, *links, entry("two", tarfile.LNKTYPE, "a/model.pt")], tmp_path, mode=0o4755)
@@ -66,7 +66,7 @@ def test_files_folders_and_links_inside_are_extracted_as_the_users_own(tmp_path:
         ([entry("x", tarfile.FIFOTYPE)], "neither file, folder nor link"),
     ],
 )
-def test_hostile_members_are_refused_before_anything_is_written(entries: list[Entry], why: str, tmp_path: Path) -> None:
+def test_hostile_members_are_refused_before_extraction(entries: list[Entry], why: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(tarfile.TarError, match=why):
@@ -74,7 +74,7 @@ def test_hostile_members_are_refused_before_anything_is_written(entries: list[En
     assert list(tmp_path.rglob("*")) == [folder]
 
 
-def test_of_an_archive_of_a_run_what_leads_out_is_left_out_by_name(tmp_path: Path) -> None:
+def test_archive_members_that_lead_out_are_skipped_and_named(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("old")
     (tmp_path / "old").mkdir()
     (tmp_path / "old/model.pt").write_text("old")

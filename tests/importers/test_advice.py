@@ -27,7 +27,7 @@ def lost(made: Imported) -> dict[str, str]:
     return {one.field: one.instead for one in made.actionable}
 
 
-def test_what_changes_a_job_is_not_under_nothing_to_do() -> None:
+def test_fields_that_change_a_job_are_reported_for_action() -> None:
     spread = ", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"
     claim = ", volumes: [{name: v, persistentVolumeClaim: {claimName: c, readOnly: true}}]"
     made = job(", volumeMounts: [{name: v, mountPath: /v, readOnly: true}]", spread + claim)
@@ -40,13 +40,13 @@ def test_what_changes_a_job_is_not_under_nothing_to_do() -> None:
     assert "spec.template.spec.hostNetwork" in lost(job(pod=", hostNetwork: true"))
 
 
-def test_an_efa_provider_without_its_devices_is_named() -> None:
+def test_efa_provider_without_devices_is_reported() -> None:
     made = job(", env: [{name: FI_PROVIDER, value: efa}]")
     assert any("pods of a run get no EFA devices" in one.meaning for one in made.actionable)
     assert not job(", env: [{name: FI_PROVIDER, value: tcp}]").actionable
 
 
-def test_labels_that_a_job_may_have_are_its_labels_and_others_are_listed() -> None:
+def test_valid_labels_become_labels_of_the_job_and_others_are_reported() -> None:
     made = job(meta=", labels: {team: vision, app.kubernetes.io/part-of: x, bad: 'two words'}, annotations: {a/b: c}")
     assert dict(made.job.labels) == {"team": "vision"}
     assert set(lost(made)) == {
@@ -58,7 +58,7 @@ def test_labels_that_a_job_may_have_are_its_labels_and_others_are_listed() -> No
 
 
 @pytest.mark.parametrize(("disk", "size"), [("2000", "2000GiB"), ("2TB", "2TiB"), ("'64+'", "64GiB")])
-def test_the_size_of_a_disk_is_that_of_the_original(disk: str, size: str) -> None:
+def test_disk_size_is_kept(disk: str, size: str) -> None:
     assert f"size: {size}" in lost(sky(f"resources: {{disk_size: {disk}}}"))["resources.disk_size"]
     claim = "ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: 2Ti}}}}}"
     made = job(", volumeMounts: [{name: v, mountPath: /v}]", f", volumes: [{{name: v, {claim}}}]")
@@ -66,12 +66,12 @@ def test_the_size_of_a_disk_is_that_of_the_original(disk: str, size: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["resources: {use_spot: true}", "resources: {job_recovery: FAILOVER}"])
-def test_advice_on_restarts_names_no_number_that_the_original_does_not_have(text: str) -> None:
+def test_advice_on_restarts_uses_the_number_of_the_original(text: str) -> None:
     [instead] = lost(sky(text)).values()
     assert "max: N" in instead
 
 
-def test_restarts_that_a_cluster_makes_and_the_job_does_not_are_to_be_decided() -> None:
+def test_restarts_by_the_cluster_are_reported_for_a_decision() -> None:
     made = job(spec="")
     assert (made.job.restarts.max, "spec.backoffLimit" in lost(made)) == (0, True)
     again = job(pod=", restartPolicy: OnFailure", spec="")
@@ -79,7 +79,7 @@ def test_restarts_that_a_cluster_makes_and_the_job_does_not_are_to_be_decided() 
     assert "spec.template.spec.restartPolicy" not in lost(job(pod=", restartPolicy: OnFailure"))
 
 
-def test_restarts_of_a_launcher_that_differ_from_the_manifests_are_said() -> None:
+def test_restarts_that_differ_between_launcher_and_manifest_are_reported() -> None:
     template = "{containers: [{name: pytorch, image: a/b:1, command: [torchrun, --max-restarts=0, /a/t.py]}]}"
     text = (
         "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {runPolicy: {backoffLimit: 4}, "
@@ -90,7 +90,7 @@ def test_restarts_of_a_launcher_that_differ_from_the_manifests_are_said() -> Non
     assert any("the launcher restarts 0 times, the manifest 4" in one.meaning for one in made.actionable)
 
 
-def test_an_empty_mapping_that_chooses_a_gang_is_listed() -> None:
+def test_empty_mapping_that_selects_gang_scheduling_is_reported() -> None:
     text = (
         "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: a}\n"
         "spec: {runtimeRef: {name: r}, "
@@ -114,19 +114,19 @@ def test_an_empty_mapping_that_chooses_a_gang_is_listed() -> None:
         ("{name: b, store: s3, mode: MOUNT}", {"source": "s3://b", "via": "mount", "write": True}),
     ],
 )
-def test_a_bucket_that_is_mounted_is_written_to(mount: str, data: dict[str, Any]) -> None:
+def test_mounted_bucket_is_writable(mount: str, data: dict[str, Any]) -> None:
     [found] = sky(f"file_mounts: {{/out: {mount}}}").job.data
     assert found.model_dump(exclude_defaults=True) == {"name": "out", **data}
 
 
 @pytest.mark.parametrize("mount", ["oci://b/x", "{source: r2://b/x, mode: COPY}", "{name: b, mode: MOUNT}"])
-def test_a_bucket_of_another_store_is_listed(mount: str) -> None:
+def test_bucket_of_an_unsupported_store_is_reported(mount: str) -> None:
     made = sky(f"file_mounts: {{/out: {mount}}}")
     assert made.job.data == ()
     assert "file_mounts./out" in lost(made)
 
 
-def test_a_bucket_that_is_deleted_at_the_end_is_listed() -> None:
+def test_bucket_deleted_after_the_task_is_reported() -> None:
     assert "file_mounts./out.persistent" in lost(sky("file_mounts: {/out: {source: s3://b/x, persistent: false}}"))
 
 
@@ -142,7 +142,7 @@ def training_job(given: dict[str, str], resources: dict[str, Any]) -> Imported:
     return import_text(json.dumps(body), "job.json")
 
 
-def test_options_of_mpirun_are_read_and_other_settings_of_the_toolkit_listed() -> None:
+def test_mpirun_options_are_read_and_other_toolkit_settings_are_reported() -> None:
     given = {
         "sagemaker_mpi_enabled": "true",
         "sagemaker_mpi_custom_mpi_options": '"-x NCCL_DEBUG=INFO --brand-new 1"',

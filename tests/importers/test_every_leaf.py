@@ -136,14 +136,14 @@ FIELDS: Final = re.compile(
 """Options whose values are fields of the job, and those of programs whose container is listed as a whole."""
 
 
-def test_there_are_more_than_sixty_shapes_of_each_kind_that_is_read() -> None:
+def test_more_than_sixty_shapes_cover_each_supported_kind() -> None:
     assert len(WALKED) - len(REFUSED) >= 60
     assert REFUSED.keys() <= SHAPES.keys()
     assert {re.split(r"[/-]", name)[0] for name in SHAPES} == {"batch", "kubeflow", "sagemaker", "sky", "torchx"}
 
 
 @pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
-def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
+def test_each_value_is_in_the_job_or_in_a_note(name: str) -> None:
     documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)
     lost = [
@@ -156,7 +156,7 @@ def test_each_value_is_in_the_job_or_in_a_note_that_names_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WALKED if name not in REFUSED])
-def test_each_option_of_a_command_is_a_field_an_argument_or_in_a_note(name: str) -> None:
+def test_each_option_of_a_command_becomes_a_field_an_argument_or_a_note(name: str) -> None:
     documents = [source.value for source in split(WALKED[name], "file.yaml")]
     made = imported(name, documents)
     said = "\n".join([made.text, *(one.meaning for one in made.unmapped)])
@@ -164,7 +164,7 @@ def test_each_option_of_a_command_is_a_field_an_argument_or_in_a_note(name: str)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_taken_over_as_a_whole_is_refused_with_what_to_do(name: str) -> None:
+def test_unsupported_documents_are_refused_with_a_fix(name: str) -> None:
     with pytest.raises(JobFileError) as refused:
         import_text(SHAPES[name], "file.yaml", form=form_of(name))
     assert any(REFUSED[name] in problem.message for problem in refused.value.problems), str(refused.value)

@@ -22,7 +22,7 @@ def said(command: list[str]) -> str:
     return subprocess.run(command, env=HERE, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_torchrun_without_a_rendezvous_meets_the_other_nodes() -> None:
+def test_torchrun_without_a_rendezvous_joins_the_other_nodes() -> None:
     command, names, missing = with_variables(["bash", "-c", f"{TORCHRUN}torchrun train.py"], ("torchrun",), 8)
     assert missing == []
     assert names[-1] == "PET_NPROC_PER_NODE"
@@ -39,19 +39,19 @@ def test_torchrun_without_a_rendezvous_meets_the_other_nodes() -> None:
         ("python train.py", ("torchrun", "index")),
     ],
 )
-def test_a_command_that_uses_none_is_left_as_it_is(words: str, given: tuple[OperatorVariables, ...]) -> None:
+def test_command_without_operator_variables_is_unchanged(words: str, given: tuple[OperatorVariables, ...]) -> None:
     command = ["bash", "-c", words]
     assert with_variables(command, given, 8) == (command, [], [])
 
 
-def test_a_command_without_a_shell_gets_one_and_keeps_its_words() -> None:
+def test_command_without_a_shell_is_wrapped_and_keeps_its_words() -> None:
     words = ["/usr/bin/env", "sh", "-c", 'echo "$JOB_COMPLETION_INDEX" "$1"', "x", "two  words"]
     command, names, _ = with_variables(words, ("index",), None)
     assert names == ["JOB_COMPLETION_INDEX"]
     assert said(command) == "2 two  words"
 
 
-def test_variables_that_are_not_known_here_are_named() -> None:
+def test_unknown_variables_are_reported() -> None:
     command = ["sh", "-c", "echo $OMPI_COMM_WORLD_RANK $PET_RDZV_ENDPOINT $JOB_COMPLETION_INDEX"]
     assert with_variables(command, (), 4) == (
         command,

@@ -52,7 +52,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         (JOB + "\x07", "U+0007", ""),
     ],
 )
-def test_what_is_no_manifest_of_one_job_is_refused(text: str, message: str, hint: str) -> None:
+def test_file_without_exactly_one_job_is_refused(text: str, message: str, hint: str) -> None:
     begun = time.process_time()
     with pytest.raises(JobFileError) as refused:
         import_text(text, "file.yaml")
@@ -72,23 +72,23 @@ def test_what_is_no_manifest_of_one_job_is_refused(text: str, message: str, hint
         ("torchx", "roles: [{name: a, image: b}]\n", "starts nothing"),
     ],
 )
-def test_what_is_no_task_or_appdef_is_refused(form: Format, text: str, message: str) -> None:
+def test_file_without_a_task_or_appdef_is_refused(form: Format, text: str, message: str) -> None:
     with pytest.raises(JobFileError, match=message):
         import_text(text, "file.yaml", form=form)
 
 
-def test_a_pipeline_of_one_task_may_name_itself_first() -> None:
+def test_pipeline_of_one_task_may_start_with_a_name_document() -> None:
     made = import_text("name: whole\n---\nname: part\nrun: python train.py\n", "task.yaml", form="sky")
     assert (made.job.name, made.job.run) == ("part", "train.py")
 
 
-def test_a_name_that_is_given_goes_before_the_manifests() -> None:
+def test_name_option_overrides_the_manifest() -> None:
     assert import_text(JOB, "file.yaml", name="mine").job.name == "mine"
     with pytest.raises(JobFileError, match="not a legal name"):
         import_text(JOB, "file.yaml", name="Not Mine")
 
 
-def test_the_list_of_kubectl_is_as_good_as_the_object_alone() -> None:
+def test_kubectl_list_is_read_like_the_single_object() -> None:
     [path] = FOLDER.glob("h16*")
     assert import_text(path.read_text(), "list.yaml").job.name == "seen"
 
@@ -116,7 +116,7 @@ SHELL = "for i in 1 2; do python train.py | tee log; done"
         ("run: |\n  python train.py --db-password=neverinanyjobfile00 | tee log\n", 2, "DB_PASSWORD"),
     ],
 )
-def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, at: int, variable: str) -> None:
+def test_script_with_a_secret_is_refused_without_showing_the_value(lines: str, at: int, variable: str) -> None:
     with pytest.raises(JobFileError) as refused:
         import_text(lines, "task.yaml", form="sky")
     [problem] = refused.value.problems
@@ -138,12 +138,12 @@ def test_a_script_with_a_secret_in_it_is_refused_without_the_value(lines: str, a
         'export HF_TOKEN=$(cat /run/secrets/hf); export HF_TOKEN="${HF_TOKEN}"; python train.py | tee log',
     ],
 )
-def test_a_script_that_names_variables_of_secrets_is_imported(script: str) -> None:
+def test_script_that_uses_secret_variables_is_imported(script: str) -> None:
     assert import_text(f"run: |\n  {script}\n", "task.yaml", form="sky").job.command is not None
 
 
 @pytest.mark.parametrize("blank", ["[YOUR-KEY]", "your_key_here", "xxxx"])
-def test_a_blank_for_a_secret_in_a_script_is_refused_with_its_variable(blank: str) -> None:
+def test_secret_placeholder_in_a_script_is_refused_with_its_variable(blank: str) -> None:
     task = f"run: |\n  export WANDB_API_KEY={blank}\n  {SHELL}\n"
     with pytest.raises(JobFileError, match="gives WANDB_API_KEY a blank to be filled in") as refused:
         import_text(task, "task.yaml", form="sky")
@@ -151,7 +151,7 @@ def test_a_blank_for_a_secret_in_a_script_is_refused_with_its_variable(blank: st
 
 
 @pytest.mark.parametrize("value", ["''", "'[YOUR-KEY]'", "<your key>", "'${WANDB_API_KEY}'", "changeme"])
-def test_a_variable_of_a_secret_without_a_value_is_the_users_secret(value: str) -> None:
+def test_secret_variable_without_a_value_becomes_a_secret_of_the_job(value: str) -> None:
     pod = JOB.replace("image: b", f"image: b, env: [{{name: WANDB_API_KEY, value: {value}}}]")
     task = f"envs: {{WANDB_API_KEY: {value}, HF_TOKEN: null}}\nrun: python train.py\n"
     made = import_text(pod, "file.yaml")
@@ -162,7 +162,7 @@ def test_a_variable_of_a_secret_without_a_value_is_the_users_secret(value: str) 
     assert not [one for one in made.actionable if "--env" in one.instead]
 
 
-def test_the_words_of_a_container_hold_no_secret_either() -> None:
+def test_secrets_in_container_commands_are_refused() -> None:
     words = f"[python, train.py, --hf-token, {TOKEN}]"
     with pytest.raises(JobFileError, match=r"file\.yaml:4: run: holds what looks like a secret"):
         import_text(JOB.replace("[/bin/true]", words), "file.yaml")
@@ -186,12 +186,12 @@ def test_the_words_of_a_container_hold_no_secret_either() -> None:
         ),
     ],
 )
-def test_a_number_of_nodes_or_a_command_of_another_type_is_refused(form: Format, text: str, message: str) -> None:
+def test_node_count_or_command_of_the_wrong_type_is_refused(form: Format, text: str, message: str) -> None:
     with pytest.raises(JobFileError, match=re.escape(message)):
         import_text(text, "file.yaml", form=form)
 
 
-def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
+def test_value_of_the_wrong_type_is_reported_with_the_expected_type() -> None:
     text = JOB.replace("backoffLimit: 0", "backoffLimit: '3'")
     assert [(one.field, one.meaning) for one in import_text(text, "file.yaml").unmapped] == [
         ("spec.backoffLimit", "expected a whole number, found '3'")
@@ -205,7 +205,7 @@ def test_a_value_of_another_type_is_listed_with_what_was_expected() -> None:
     ]
 
 
-def test_memory_for_each_cpu_is_not_taken_for_all_of_it() -> None:
+def test_memory_per_cpu_is_not_read_as_total_memory() -> None:
     made = import_text("run: python train.py\nresources: {cpus: 16, memory: 4x}\n", "task.yaml", form="sky")
     assert made.job.resources.memory is None
     assert [one.meaning for one in made.actionable] == ["expected a size such as 32, 32+ or 32GB, found '4x'"]
@@ -221,7 +221,7 @@ def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
     assert not made.actionable
 
 
-def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> None:
+def test_omitted_secret_is_advised_to_be_stored_on_the_target() -> None:
     task = import_text("secrets: {HF_TOKEN: null, own_key: null}\nrun: python train.py\n", "task.yaml", form="sky")
     assert task.job.secrets == ("hf-token",)  # on this machine no secret is the variable own_key
     assert task.unmapped[0].instead == (
@@ -248,7 +248,7 @@ def test_a_secret_that_is_left_out_is_to_be_kept_where_the_original_runs() -> No
         ("kubernetes", JOB + f"---\napiVersion: v1\nkind: Secret\nmetadata: {{name: b}}\nstringData: {{a: {TOKEN}}}\n"),
     ],
 )
-def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: Format, text: str) -> None:
+def test_importing_a_file_with_a_secret_advises_to_ignore_the_file(form: Format, text: str) -> None:
     made = import_text(text, "file.yaml", form=form)
     assert [one.instead for one in made.actionable if "holds a value of a secret" in one.meaning] == [
         "move it to another folder, or name it in .windlassignore"
@@ -270,7 +270,7 @@ def test_a_file_with_the_value_of_a_secret_is_to_be_kept_out_of_the_code(form: F
         ("python train.py | tee log", False),
     ],
 )
-def test_nodes_of_a_task_that_train_alone_and_would_train_together_are_said_to(run: str, is_alone: bool) -> None:
+def test_nodes_that_trained_separately_and_would_train_together_are_reported(run: str, is_alone: bool) -> None:
     left = import_text(f"num_nodes: 2\nrun: {run}\n", "task.yaml", form="sky").actionable
     assert any("trained alone" in one.meaning for one in left) == is_alone
     assert not import_text(
@@ -279,7 +279,7 @@ def test_nodes_of_a_task_that_train_alone_and_would_train_together_are_said_to(r
 
 
 @pytest.mark.parametrize("run", ["torchrun train.py", "|\n  cd app\n  torchrun train.py --lr $((1+1))"])
-def test_a_torchrun_that_names_no_ranks_starts_one_where_no_operator_tells_it_of_more(run: str) -> None:
+def test_torchrun_without_a_rank_count_starts_one_rank_unless_an_operator_sets_it(run: str) -> None:
     task = import_text(f"resources: {{accelerators: A100:4}}\nrun: {run}\n", "task.yaml", form="sky")
     assert (task.job.procs_per_node, task.actionable) == (1, ())
     role = "roles: [{entrypoint: torchrun, args: [train.py], resource: {gpu: 4}}]\n"

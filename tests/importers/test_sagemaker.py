@@ -40,7 +40,7 @@ def channels(body: Any) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_plan_of_an_imported_job_requests_the_same(name: str) -> None:
+def test_plan_of_an_imported_job_requests_the_same_resources(name: str) -> None:
     path = FOLDER / f"{name}.json"
     had, made = json.loads(path.read_text()), imported(path)
     target = target_of(made.target)
@@ -55,7 +55,7 @@ def test_the_plan_of_an_imported_job_requests_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("subnets", ["subnet-1", True, {"a": "b"}])
-def test_subnets_that_are_no_list_are_listed_and_not_taken(subnets: Any) -> None:
+def test_subnets_of_the_wrong_type_are_reported_and_ignored(subnets: Any) -> None:
     body = json.loads((FOLDER / "sagemaker-trainer.json").read_text())
     body["VpcConfig"] = {"Subnets": subnets, "SecurityGroupIds": ["sg-1"]}
     made = import_text(json.dumps(body), "saved.json")
@@ -63,7 +63,7 @@ def test_subnets_that_are_no_list_are_listed_and_not_taken(subnets: Any) -> None
     assert "VpcConfig" in {one.field for one in made.actionable}
 
 
-def test_hyperparameters_of_the_toolkit_become_the_words_of_the_script() -> None:
+def test_toolkit_hyperparameters_become_script_arguments() -> None:
     job = job_of("sagemaker-toolkit")
     assert job["run"] == "cifar10-distributed.py --backend gloo --epochs 3 --lr 0.01 --layers '[1, 2]'"
     assert (job["nodes"], job["procs_per_node"]) == (2, "auto")
@@ -78,7 +78,7 @@ def test_hyperparameters_of_the_toolkit_become_the_words_of_the_script() -> None
     assert "InputDataConfig[0].DataSource.S3DataSource.S3DataDistributionType" not in left
 
 
-def test_of_drivers_of_the_sdk_the_list_says_where_the_script_and_its_launcher_are_named() -> None:
+def test_sdk_driver_report_says_where_script_and_launcher_are_named() -> None:
     left = left_of("sagemaker-trainer")
     assert "aws s3 cp s3://bucket/llama/input/sm_drivers/sourcecode.json -" in left["HyperParameters"]
     assert "aws s3 sync s3://bucket/llama/input/code ." in left["InputDataConfig[0]"]
@@ -86,7 +86,7 @@ def test_of_drivers_of_the_sdk_the_list_says_where_the_script_and_its_launcher_a
     assert job_of("sagemaker-trainer")["run"] == "train.py --lr 0.1 --name tiny"
 
 
-def test_words_of_a_container_are_read_as_those_of_others() -> None:
+def test_container_commands_are_read_by_the_command_line_parser() -> None:
     job = job_of("sagemaker-image")
     assert (job["run"], job["procs_per_node"]) == ("/src/train.py --epochs 2", 4)
     left = left_of("sagemaker-image")
@@ -94,7 +94,7 @@ def test_words_of_a_container_are_read_as_those_of_others() -> None:
     assert job["sagemaker"]["training_plan"].endswith("training-plan/one")
 
 
-def test_channels_without_an_input_mode_have_that_of_the_job() -> None:
+def test_channels_without_an_input_mode_use_the_mode_of_the_job() -> None:
     body = json.loads((FOLDER / "sagemaker-toolkit.json").read_text())
     body["AlgorithmSpecification"]["TrainingInputMode"] = "FastFile"
     body["InputDataConfig"][1]["InputMode"] = "File"
@@ -128,7 +128,7 @@ def test_a_description_reads_the_same_from_the_aws_cli_and_from_boto3() -> None:
         "import boto3\nboto3.client('sagemaker').create_training_job(**request)",
     ],
 )
-def test_a_script_of_the_sdk_is_refused_with_what_to_import_in_its_place(text: str) -> None:
+def test_sdk_script_is_refused_with_the_format_to_import(text: str) -> None:
     with pytest.raises(JobFileError, match="import does not read Python") as caught:
         import_text(text, "launch.py")
     [problem] = caught.value.problems
@@ -136,7 +136,7 @@ def test_a_script_of_the_sdk_is_refused_with_what_to_import_in_its_place(text: s
     assert "CreateTrainingJob request" in problem.hint
 
 
-def test_of_another_script_init_writes_the_job_file() -> None:
+def test_other_scripts_are_referred_to_init() -> None:
     with pytest.raises(JobFileError, match="import does not read Python") as caught:
         import_text("import torch\n", "train.py")
     assert "windlass init train.py" in caught.value.problems[0].hint
@@ -153,6 +153,6 @@ def test_of_another_script_init_writes_the_job_file() -> None:
         ),
     ],
 )
-def test_a_job_whose_start_is_not_said_is_refused(changed: dict[str, Any], message: str) -> None:
+def test_job_without_a_command_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(JobFileError, match=message):
         import_text(json.dumps({"TrainingJobName": "a", **changed}), "job.json")

@@ -41,7 +41,7 @@ def mpijob(fields: str, workers: str) -> str:
         ("runLauncherAsWorker: true,", None, 1),
     ],
 )
-def test_a_launcher_with_ranks_of_its_own_is_a_node(fields: str, workers: int | None, nodes: int) -> None:
+def test_launcher_that_runs_ranks_counts_as_a_node(fields: str, workers: int | None, nodes: int) -> None:
     spec = f", Worker: {{replicas: {workers}, template: {{spec: {{containers: [{{name: w, image: example/b:1}}]}}}}}}"
     made = import_text(mpijob(fields, "" if workers is None else spec), "job.yaml")
     assert (made.job.nodes.max, made.job.procs_per_node, made.job.launcher) == (nodes, 2, "mpi")
@@ -57,7 +57,7 @@ def test_a_launcher_with_ranks_of_its_own_is_a_node(fields: str, workers: int | 
         ("minReplicas: 1, maxReplicas: 2", 5, (1, 2)),
     ],
 )
-def test_an_elastic_job_begins_with_its_replicas(policy: str, replicas: int, nodes: tuple[int, int]) -> None:
+def test_elastic_job_starts_with_its_replicas(policy: str, replicas: int, nodes: tuple[int, int]) -> None:
     template = POD % "torchrun, /a/train.py"
     spec = f"pytorchReplicaSpecs: {{Worker: {{replicas: {replicas}, template: {{spec: {template}}}}}}}"
     made = import_text(manifest("PyTorchJob", "kubeflow.org/v1", f"{{elasticPolicy: {{{policy}}}, {spec}}}"), "a.yaml")
@@ -84,7 +84,7 @@ WORKERS = (
 )
 
 
-def test_a_set_of_a_master_and_workers_of_torchrun_is_one_job_of_all_their_pods() -> None:
+def test_torchrun_jobset_with_master_and_workers_is_one_job_of_all_pods() -> None:
     master = "torchrun --nnodes 3 --node-rank=0 --nproc-per-node 2 --master-addr=pair-master-0-0 /a/train.py --lr 1"
     made = import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
     assert (made.job.run, made.job.nodes.max, made.job.procs_per_node) == ("/a/train.py --lr 1", 3, 2)
@@ -96,7 +96,7 @@ def test_a_set_of_a_master_and_workers_of_torchrun_is_one_job_of_all_their_pods(
     )
 
 
-def test_a_set_whose_rank_0_has_another_command_is_refused() -> None:
+def test_jobset_whose_rank_0_has_another_command_is_refused() -> None:
     master = "torchrun --nnodes=3 --node-rank=0 /a/first.py"
     with pytest.raises(JobFileError, match="starts other ranks of the same training than the rest of the set"):
         import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
@@ -104,7 +104,7 @@ def test_a_set_whose_rank_0_has_another_command_is_refused() -> None:
     assert "job master of the set, beside the one that trains" in meanings(made)
 
 
-def test_a_number_of_the_node_that_the_program_gets_too_stays_with_the_shell() -> None:
+def test_node_rank_passed_to_the_program_stays_in_the_shell_script() -> None:
     words = "python /a/train.py --node-rank=$((JOB_COMPLETION_INDEX+1))"
     made = import_text(SET.format(workers=words, master="sleep 1"), "set.yaml")
     assert made.job.command is not None
@@ -122,7 +122,7 @@ def test_a_number_of_the_node_that_the_program_gets_too_stays_with_the_shell() -
         '--nproc_per_node=2 --master_addr=$(MASTER_ADDR) train.py"]',
     ],
 )
-def test_numbers_that_the_operator_sets_are_those_of_the_manifest(command: str) -> None:
+def test_operator_set_numbers_are_read_from_the_manifest(command: str) -> None:
     replica = (
         f"{{replicas: 1, template: {{spec: {{containers: [{{name: pytorch, image: a/b:1, command: {command}}}]}}}}}}"
     )
@@ -132,7 +132,7 @@ def test_numbers_that_the_operator_sets_are_those_of_the_manifest(command: str) 
     assert "WORLD_SIZE" not in made.text + meanings(made)
 
 
-def test_a_macro_that_no_variable_defines_is_said_to_be_a_command() -> None:
+def test_macro_without_a_variable_is_reported_as_a_command() -> None:
     shell = POD % 'bash, -c, "torchrun --nnodes=$(WORLD_SIZE) --nproc_per_node=$(nproc) /a/train.py"'
     made = import_text(manifest("Job", "batch/v1", f"{{template: {{spec: {shell}}}}}"), "job.yaml")
     assert "$(WORLD_SIZE): no variable of the manifest, so that the shell runs a command" in meanings(made)
@@ -151,7 +151,7 @@ ROLE = "roles: [{entrypoint: env, num_replicas: 2, args: [%s]}]\n"
 @pytest.mark.parametrize(
     ("form", "text"), [("kubernetes", JOB), ("kubernetes", JOBSET), ("torchx", ROLE.replace("env", "torchrun"))]
 )
-def test_pods_of_torchrun_that_trained_alone_are_said_to(form: Format, text: str) -> None:
+def test_torchrun_pods_that_trained_separately_are_reported(form: Format, text: str) -> None:
     first = "" if form == "torchx" else "torchrun, "
     made = import_text(text % f"{first}--nproc_per_node=2, /a/train.py", "file.yaml", form=form)
     assert made.job.nodes.max == 2
@@ -160,7 +160,7 @@ def test_pods_of_torchrun_that_trained_alone_are_said_to(form: Format, text: str
     assert "trained alone" not in meanings(counted)
 
 
-def test_pods_of_an_operator_that_each_start_a_standalone_torchrun_are_said_to_have_trained_alone() -> None:
+def test_pods_with_standalone_torchrun_are_reported_as_training_separately() -> None:
     template = POD % "torchrun, --standalone, --nproc_per_node=2, /a/train.py"
     spec = f"{{pytorchReplicaSpecs: {{Worker: {{replicas: 2, template: {{spec: {template}}}}}}}}}"
     assert "each node trained alone" in meanings(import_text(manifest("PyTorchJob", "kubeflow.org/v1", spec), "a.yaml"))
@@ -182,7 +182,7 @@ def test_pods_of_an_operator_that_each_start_a_standalone_torchrun_are_said_to_h
     ],
 )
 @pytest.mark.parametrize("form", ["kubernetes", "sky"])
-def test_ranks_start_after_a_command_that_fails_where_they_did_before(
+def test_ranks_start_after_a_failing_command_if_the_original_did(
     form: Format, script: str, code: int, said: str, tmp_path: Path
 ) -> None:
     script = script.replace("echo", "/bin/echo").replace("false", "/bin/false")  # those of a shell are left out
@@ -194,7 +194,7 @@ def test_ranks_start_after_a_command_that_fails_where_they_did_before(
     assert (done.returncode, done.stdout.strip()) == (code, said), setup
 
 
-def test_a_shell_that_ends_at_errors_does_so_in_setup() -> None:
+def test_shell_with_set_e_keeps_it_in_setup() -> None:
     made = import_text(JOB % 'bash, -ec, "git pull; torchrun /a/t.py"', "file.yaml")
     assert made.job.setup == "set -e\n(git pull)\n"
     both = import_text(
@@ -226,7 +226,7 @@ TORCHRUN = '"#!/bin/bash\\ntorchrun --nproc_per_node=2 /a/train.py\\n"'
 @pytest.mark.parametrize(
     ("command", "file"), [("[/code/go.sh]", ""), ("[sh, /code/go.sh]", ""), ("[/code]", ", subPath: go.sh")]
 )
-def test_a_shell_script_of_a_configmap_is_read_as_if_it_were_in_the_command(command: str, file: str) -> None:
+def test_shell_script_in_a_configmap_is_read_as_part_of_the_command(command: str, file: str) -> None:
     made = import_text(CONFIG % (command, file, TORCHRUN), "job.yaml")
     assert (made.job.run, made.job.procs_per_node) == ("/a/train.py", 2)
     assert "ConfigMap/scripts: data.train.py" in {one.field for one in made.actionable}
@@ -247,7 +247,7 @@ def test_a_shell_script_with_arguments_keeps_them() -> None:
         ("[bash, /code/other.sh]", TORCHRUN),
     ],
 )
-def test_a_program_of_a_configmap_that_no_pod_would_mount_is_refused(command: str, script: str) -> None:
+def test_program_in_a_configmap_is_refused(command: str, script: str) -> None:
     with pytest.raises(JobFileError, match="which is in ConfigMap scripts: no pod of a run mounts it") as refused:
         import_text(CONFIG % (command, "", script), "job.yaml")
     assert "import it again" in refused.value.problems[0].hint
@@ -277,7 +277,7 @@ def trained(made: Imported, **env: str) -> tuple[str, ...]:
         ),
     ],
 )
-def test_a_variable_in_the_arguments_stays_one(form: Format, text: str) -> None:
+def test_variable_in_the_arguments_stays_a_variable(form: Format, text: str) -> None:
     made = import_text(text, "file.yaml", form=form)
     assert made.job.procs_per_node == 2
     assert trained(made) == ("train.py", "--lr", "0.1", "--out=/x/0.1")
@@ -285,7 +285,7 @@ def test_a_variable_in_the_arguments_stays_one(form: Format, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", ['""', "null"])
-def test_a_variable_that_is_given_at_the_start_has_its_place_in_the_arguments(value: str) -> None:
+def test_variable_set_at_the_start_stays_in_the_arguments(value: str) -> None:
     made = import_text(
         f"envs: {{START: {value}}}\nrun: torchrun train.py --start ${{START}} --end 5\n", "t.yaml", form="sky"
     )
@@ -293,7 +293,7 @@ def test_a_variable_that_is_given_at_the_start_has_its_place_in_the_arguments(va
     assert [one.instead for one in made.actionable] == ["windlass run --env START=VALUE"]
 
 
-def test_a_variable_of_no_or_several_words_is_written_out_and_listed_or_left_to_a_shell() -> None:
+def test_variable_of_no_or_several_words_is_expanded_and_reported_or_left_to_a_shell() -> None:
     line = 'torchrun train.py $EXTRA_ARGS $MORE "${MORE}"'
     env = 'env: [{name: EXTRA_ARGS, value: ""}, {name: MORE, value: "--a b"}], command:'
     made = import_text(JOB.replace("command:", env) % f"bash, -c, {line!r}", "job.yaml")
@@ -304,6 +304,6 @@ def test_a_variable_of_no_or_several_words_is_written_out_and_listed_or_left_to_
     assert trained(task)[-1].endswith('exec python3 -u train.py $EXTRA_ARGS $MORE "${MORE}"')
 
 
-def test_a_variable_that_the_script_itself_sets_is_filled_in() -> None:
+def test_variable_set_by_the_script_is_expanded() -> None:
     made = import_text('envs: {LR: "0.1"}\nrun: export LR=0.2; python train.py $LR\n', "t.yaml", form="sky")
     assert trained(made, LR="0.5") == ("train.py", "0.2")

@@ -53,7 +53,7 @@ spec:
 """
 
 
-def test_aliases_and_merged_mappings_stand_for_their_values() -> None:
+def test_aliases_and_merged_mappings_are_expanded() -> None:
     made = import_text(ALIASED, "file.yaml")
     assert (made.job.nodes.max, made.job.resources.gpus, dict(made.job.env)) == (4, 2, {"LR": "0.1"})
     assert not made.actionable
@@ -62,7 +62,7 @@ def test_aliases_and_merged_mappings_stand_for_their_values() -> None:
 # -- the shapes of the reference systems ------------------------------------------------------------------------------
 
 
-def test_the_elastic_yolo_job_keeps_its_range_its_restarts_and_its_claim() -> None:
+def test_elastic_yolo_job_keeps_its_range_restarts_and_claim() -> None:
     assert job_of("s0-yolov5") == {
         "name": "yolov5-training",
         "run": "/workspace/yolov5/train.py --data=/workspace/train/datasets/head.yaml --epochs=20 --batch=48 "
@@ -78,7 +78,7 @@ def test_the_elastic_yolo_job_keeps_its_range_its_restarts_and_its_claim() -> No
     assert set(left_of("s0-yolov5")) == {"PersistentVolumeClaim/efs-claim", "PersistentVolume/efs-pv"}
 
 
-def test_an_elasticjob_of_an_image_that_starts_the_launcher_is_taken_for_torchrun() -> None:
+def test_elasticjob_with_options_only_is_assumed_to_start_torchrun() -> None:
     job = job_of("s0-elasticjob")
     assert (job["run"], job["nodes"]) == ("/workspace/main.py --arch=resnet18 --epochs=1", {"min": 1, "max": 2})
 
@@ -98,7 +98,7 @@ def test_hard_coded_ranks_of_master_and_worker_make_one_job_of_two_nodes() -> No
     assert not any("another" in meaning for meaning in left_of("s1-mnist").values())
 
 
-def test_the_oldest_mpijob_becomes_a_job_by_mpi() -> None:
+def test_oldest_mpijob_version_becomes_an_mpi_job() -> None:
     job = job_of("s2-horovod")
     assert (job["launcher"], job["nodes"], job.get("procs_per_node", 1)) == ("mpi", 2, 1)
     assert job["run"].startswith("cifar10-tf1-horovod-k8s.py --epochs=10 ")
@@ -112,14 +112,14 @@ def test_the_oldest_mpijob_becomes_a_job_by_mpi() -> None:
     assert job["volumes"] == [{"claim": "fsx-claim", "path": "/training-data"}]
 
 
-def test_master_and_workers_that_start_python_bare_are_one_rank_on_each_of_three_nodes() -> None:
+def test_master_and_workers_that_start_python_have_one_rank_per_node() -> None:
     job = job_of("s3-notebook")
     assert (job["nodes"], job.get("procs_per_node", 1), job["launcher"]) == (3, 1, "pytorch")
     assert job["run"] == "/home/jovyan/train/cifar10-distributed-gpu-final.py --epochs 10 --backend gloo"
     assert job["resources"] == {"cpus": 1.0, "memory": 2 * GIBI}
 
 
-def test_slots_claims_and_machines_of_the_mask_rcnn_job_are_kept_and_its_folders_of_the_machine_listed() -> None:
+def test_mask_rcnn_job_keeps_slots_claims_and_nodes_and_reports_host_paths() -> None:
     job = job_of("s4-maskrcnn")
     assert (job["launcher"], job["nodes"], job["procs_per_node"]) == ("mpi", 2, 8)
     assert job["resources"] == {"gpus": 8, "instance": "p3.16xlarge"}
@@ -128,7 +128,7 @@ def test_slots_claims_and_machines_of_the_mask_rcnn_job_are_kept_and_its_folders
     assert "spec.mpiReplicaSpecs.Worker.template.spec.volumes[2].hostPath" in left_of("s4-maskrcnn")
 
 
-def test_a_chart_that_clones_its_code_at_the_start_does_so_in_setup_once_on_each_node() -> None:
+def test_code_cloned_by_a_chart_is_cloned_in_setup_once_per_node() -> None:
     job = job_of("s4-elastic")
     assert job["run"] == "/efs/home/repo/train.py --epochs 3"
     assert job["setup"] == (
@@ -141,7 +141,7 @@ def test_a_chart_that_clones_its_code_at_the_start_does_so_in_setup_once_on_each
 # -- others -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_trainjob_is_read_with_its_queue_its_secret_and_its_deadline() -> None:
+def test_trainjob_is_read_with_queue_secret_and_deadline() -> None:
     assert job_of("h01") == {
         "name": "llama",
         "run": "train.py --lr 1e-4",
@@ -158,7 +158,7 @@ def test_a_trainjob_is_read_with_its_queue_its_secret_and_its_deadline() -> None
     }
 
 
-def test_a_trainjob_stands_on_the_runtime_that_is_in_the_same_file_and_on_its_patches() -> None:
+def test_trainjob_is_merged_with_the_runtime_of_its_file_and_its_patches() -> None:
     job = job_of("h02")
     assert (job["name"], job["run"], job["image"]) == ("bert", "/opt/bert/train.py --epochs 2", "example/torch:2.9")
     assert (job["nodes"], job["procs_per_node"], job["restarts"]) == (3, "auto", {"max": 2})
@@ -168,12 +168,12 @@ def test_a_trainjob_stands_on_the_runtime_that_is_in_the_same_file_and_on_its_pa
     assert "TrainingRuntime/team-torch: spec.template.spec.replicatedJobs[0]" in left_of("h02")
 
 
-def test_a_runtime_that_is_not_in_the_file_is_asked_for() -> None:
+def test_missing_runtime_is_requested() -> None:
     assert "kubectl get ClusterTrainingRuntime torchtune" in left_of("h03")["spec.runtimeRef"]
     assert (job_of("h03")["grace"], job_of("h03")["priority"]) == (120.0, "high")
 
 
-def test_a_jobset_has_the_nodes_of_all_its_replicas_and_its_shell_is_seen_through() -> None:
+def test_jobset_has_the_nodes_of_all_replicas_and_its_shell_command_is_parsed() -> None:
     job = job_of("h04")
     assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 2, "/app/train.py --batch 64")
     assert job["resources"] == {"gpus": 2, "gpu_type": "nvidia-tesla-t4", "shm": 8 * GIBI}
@@ -181,19 +181,19 @@ def test_a_jobset_has_the_nodes_of_all_its_replicas_and_its_shell_is_seen_throug
     assert job["kubernetes"] == {"service_account": "vision", "ttl": 600.0}
 
 
-def test_of_several_jobs_in_a_set_the_one_that_trains_is_taken_and_the_others_listed() -> None:
+def test_training_job_of_a_jobset_is_imported_and_the_others_are_reported() -> None:
     assert (job_of("h05")["run"], job_of("h05")["nodes"]) == ("/app/work.py", 4)
     assert "spec.replicatedJobs[0]" in left_of("h05")
 
 
-def test_a_plain_job_keeps_its_words_as_they_were_quoted() -> None:
+def test_plain_job_keeps_the_quoting_of_its_words() -> None:
     job = job_of("h06")
     assert job["run"] == """train.py --name 'two words' --quote 'it'"'"'s'"""
     assert (job["resources"], job["restarts"], job["timeout"]) == ({"cpus": 2.0, "memory": 10**9}, {"max": 2}, 3600.0)
     assert job["kubernetes"] == {"image_pull_secrets": ["regcred"], "ttl": 100.0}
 
 
-def test_an_indexed_job_is_a_node_for_each_index_and_variables_of_the_shell_are_filled_in() -> None:
+def test_indexed_job_has_a_node_per_index_and_shell_variables_are_expanded() -> None:
     job = job_of("h07")
     assert (job["nodes"], job["procs_per_node"], job["run"]) == (4, 8, '/train/main.py --data "$DATA"')
     lost = left_of("h07")
@@ -201,12 +201,12 @@ def test_an_indexed_job_is_a_node_for_each_index_and_variables_of_the_shell_are_
     assert "spec.template.spec.containers[0].resources.limits.vpc.amazonaws.com/efa" in lost
 
 
-def test_pods_one_after_the_other_are_no_job_and_said_so() -> None:
+def test_sequential_pods_are_reported() -> None:
     assert job_of("h08")["nodes"] == 2
     assert "spec.completions" in left_of("h08")
 
 
-def test_other_containers_and_storage_that_no_claim_gives_are_listed_each() -> None:
+def test_other_containers_and_storage_without_a_claim_are_each_reported() -> None:
     assert job_of("h09")["volumes"] == [{"claim": "work", "path": "/work"}]
     where = "spec.template.spec"
     assert set(left_of("h09")) >= {
@@ -226,7 +226,7 @@ def test_other_containers_and_storage_that_no_claim_gives_are_listed_each() -> N
     }
 
 
-def test_variables_are_filled_in_as_the_cluster_would_and_the_rest_of_them_listed() -> None:
+def test_variables_are_expanded_as_in_the_cluster_and_unknown_ones_are_reported() -> None:
     job = job_of("h10")
     assert job["run"] == """/app/train.py "--lr=${LR}" "--out=${BASE}/runs" '--cost=$(5)'"""
     assert job["env"] == {
@@ -256,14 +256,14 @@ def test_variables_are_filled_in_as_the_cluster_would_and_the_rest_of_them_liste
     assert "POD" not in str(job)
 
 
-def test_a_machine_that_is_wanted_by_affinity_is_wanted_by_the_job() -> None:
+def test_required_node_affinity_becomes_node_labels_of_the_job() -> None:
     job = job_of("h11")
     assert job["resources"] == {"gpus": 8, "instance": "p4d.24xlarge"}
     assert (job["procs_per_node"], job["priority"]) == (8, "urgent")
     assert job["kubernetes"] == {"lost_after": 45.0}
 
 
-def test_pods_that_differ_are_said_to_and_rank_0_is_taken() -> None:
+def test_differing_pods_are_reported_and_rank_0_is_used() -> None:
     job = job_of("h12")
     assert (job["nodes"], job["run"], job["image"]) == (4, "/app/train.py --rank0", "example/torch:1")
     [path] = [path for path in FILES if path.stem.startswith("h12")]
@@ -288,12 +288,12 @@ def test_mpijobs_of_all_versions_have_their_workers_and_slots(name: str, run: st
     assert (job["launcher"], job["run"], job["nodes"], job.get("procs_per_node", 1)) == ("mpi", run, nodes, procs)
 
 
-def test_gpus_of_all_workers_together_are_listed_with_the_fields_that_say_it() -> None:
+def test_total_gpus_of_all_workers_are_reported_with_the_fields_to_set() -> None:
     assert "nodes: says how many machines" in left_of("h15")["spec.gpus"]
     assert "spec.gpusPerNode" in left_of("h15")
 
 
-def test_what_a_cluster_adds_to_an_object_is_nothing_to_do_about() -> None:
+def test_fields_added_by_a_cluster_need_no_action() -> None:
     assert left_of("h16") == {}
     assert job_of("h16") == {
         "name": "seen",
@@ -304,12 +304,12 @@ def test_what_a_cluster_adds_to_an_object_is_nothing_to_do_about() -> None:
     }
 
 
-def test_what_only_a_shell_can_tell_is_left_to_one_in_its_folder() -> None:
+def test_shell_only_scripts_run_in_a_shell_in_their_folder() -> None:
     words = job_of("h17")["command"]
     assert words[:4] == ["sh", "-c", 'cd /repo && exec "$0" "$@"', "/bin/bash"]
 
 
-def test_a_name_that_no_job_may_have_is_made_legal_and_unknown_fields_are_listed() -> None:
+def test_invalid_name_is_made_valid_and_unknown_fields_are_reported() -> None:
     job = job_of("h18")
     assert (job["name"], job["nodes"], job["procs_per_node"]) == (
         "an-elastic-job-with-a-very-long-name-bey",
@@ -319,7 +319,7 @@ def test_a_name_that_no_job_may_have_is_made_legal_and_unknown_fields_are_listed
     assert "spec.pytorchReplicaSpecs.Worker.template.spec.containers[0].unknownField" in left_of("h18")
 
 
-def test_where_and_how_urgently_pods_run_is_kept() -> None:
+def test_node_placement_and_priority_are_kept() -> None:
     job = job_of("h19")
     assert (job["priority"], job["queue"], job["grace"], job["timeout"]) == ("windlass-test-high", "q1", 5.0, 60.0)
     assert job["kubernetes"] == {
@@ -330,12 +330,12 @@ def test_where_and_how_urgently_pods_run_is_kept() -> None:
     assert job["resources"] == {"cpus": 1.5, "memory": 512 << 20, "instance": "g4dn.xlarge"}
 
 
-def test_values_of_types_that_they_should_not_have_are_listed() -> None:
+def test_values_of_wrong_types_are_reported() -> None:
     assert job_of("h20") == {"name": "types", "run": "/app/train.py 5", "launcher": "plain", "image": "example/a:1"}
     assert len(left_of("h20")) == 8
 
 
-def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
+def test_skypilot_task_sets_resources_data_and_command() -> None:
     job = job_of("sky")
     assert job.pop("command")[-1].endswith("exec python3 -u main.py --model $MODEL")
     assert job.pop("setup").endswith("pip install -r requirements.txt")
@@ -358,7 +358,7 @@ def test_a_task_of_skypilot_brings_machines_data_and_words() -> None:
     assert {"secrets.HF_TOKEN", "secrets.WANDB", "file_mounts.~/.netrc", "envs.RUN_NAME"} <= set(left_of("sky"))
 
 
-def test_an_appdef_of_torchx_brings_its_role() -> None:
+def test_torchx_appdef_is_imported_by_its_role() -> None:
     assert job_of("torchx") == {
         "name": "compute-world-size",
         "run": "main.py --lr 0.1",
@@ -375,7 +375,7 @@ def test_an_appdef_of_torchx_brings_its_role() -> None:
 # -- of all -----------------------------------------------------------------------------------------------------------
 
 
-def test_there_are_manifests_of_every_kind_and_version_that_is_read() -> None:
+def test_manifests_cover_every_supported_kind_and_version() -> None:
     texts = [path.read_text() for path in (*MANIFESTS, *FOREIGN.glob("*job-*.yaml"))]
     for kind, versions in JOBS.items():
         for version in versions:
@@ -387,21 +387,21 @@ def test_there_are_manifests_of_every_kind_and_version_that_is_read() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_the_job_file_parses_to_the_job_and_says_where_it_comes_from(path: Path) -> None:
+def test_job_file_parses_to_the_job_and_names_its_origin(path: Path) -> None:
     made = imported(path)
     assert parse_job(made.text) == made.job
     assert made.text.startswith(f"# Imported from {path.name}: ")
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_a_plan_on_this_machine_is_made_or_says_what_is_missing(path: Path, tmp_path: Path) -> None:
+def test_local_plan_is_made_or_reports_what_is_missing(path: Path, tmp_path: Path) -> None:
     context = Context({"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, tmp_path)
     plan = check(ReadyJob(imported(path).job, tmp_path, path.name), LocalTarget(name="local"), context)
     assert all(note.code and note.message and note.fix for note in plan.notes if note.blocks)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_what_is_left_has_a_place_a_meaning_and_something_to_do(path: Path) -> None:
+def test_unmapped_fields_have_a_line_a_meaning_and_advice(path: Path) -> None:
     lines = path.read_text().splitlines()
     for one in imported(path).unmapped:
         assert one.field
@@ -471,7 +471,7 @@ ODD: tuple[Any, ...] = (None, 3, -1, "x", "", True, [], {}, [[]], {"a": {"b": 1}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_whatever_stands_in_a_field_is_read_listed_or_refused(path: Path) -> None:
+def test_every_value_of_a_field_is_read_reported_or_refused(path: Path) -> None:
     chance = random.Random(path.stem)
     documents = [source.value for source in split(path.read_text(), path.name)]
     places = [
@@ -491,7 +491,7 @@ def test_whatever_stands_in_a_field_is_read_listed_or_refused(path: Path) -> Non
         assert isinstance(found, str | tuple)
 
 
-def test_an_unknown_field_is_listed_with_its_line(tmp_path: Path) -> None:
+def test_unknown_field_is_reported_with_its_line(tmp_path: Path) -> None:
     text = (
         "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  brandNew: {deep: [1, {x: y}]}\n"
         "  backoffLimit: 0\n"

@@ -26,7 +26,7 @@ from windlass.importers.statements import statements, words
         ("", []),
     ],
 )
-def test_statements_end_where_the_shell_ends_them(script: str, expected: list[str]) -> None:
+def test_statements_end_as_in_a_shell(script: str, expected: list[str]) -> None:
     found = statements(script)
     assert found is not None
     assert [one.text for one in found] == expected
@@ -34,11 +34,11 @@ def test_statements_end_where_the_shell_ends_them(script: str, expected: list[st
 
 
 @pytest.mark.parametrize("script", ["cat <<EOF\na\nEOF", "if x; then y", "a)", 'echo "a', "echo $(a", "a=`b", "fi"])
-def test_what_cannot_be_split_for_certain_is_not(script: str) -> None:
+def test_ambiguous_scripts_are_not_split(script: str) -> None:
     assert statements(script) is None
 
 
-def test_words_are_as_they_are_written_with_operators_apart() -> None:
+def test_words_keep_their_quotes_and_operators_are_separate() -> None:
     text = "A=1 run --x \"$B c\" 'd e' >&2 | tee out"
     assert [word for _, word in words(text)] == [
         "A=1",

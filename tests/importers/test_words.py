@@ -37,7 +37,7 @@ from windlass.importers.shell import read_line, script_of
         (["torchrun"], {"command": ["torchrun"], "launcher": "plain"}),
     ],
 )  # fmt: skip
-def test_words_mean(words: list[str], fields: dict[str, Any]) -> None:
+def test_container_commands_become_job_fields(words: list[str], fields: dict[str, Any]) -> None:
     found = dict(start_of(words, {}).fields)
     if found.get("launcher") == "torchrun":
         del found["launcher"]
@@ -54,17 +54,17 @@ def test_words_mean(words: list[str], fields: dict[str, Any]) -> None:
         "python /a/*.py",
     ],
 )
-def test_what_only_a_shell_can_tell_stays_one(line: str) -> None:
+def test_shell_only_lines_stay_shell_commands(line: str) -> None:
     assert start_of(["sh", "-c", line], {}).fields == {"command": ["sh", "-c", line], "launcher": "plain"}
 
 
-def test_a_relative_script_is_in_the_folder_that_the_container_begins_in() -> None:
+def test_relative_script_is_resolved_in_the_working_directory() -> None:
     assert start_of(["python", "t.py"], {}, "/app").fields["run"] == "/app/t.py"
     assert start_of(["sh", "-c", "cd src; python ./t.py"], {}, "/app").fields["run"] == "/app/src/t.py"
     assert start_of(["./prog"], {}, "/app").fields["command"] == ["sh", "-c", 'cd /app && exec "$0" "$@"', "./prog"]
 
 
-def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -> None:
+def test_cluster_variables_are_expanded_and_others_become_shell_variables() -> None:
     assert start_of(["python", "/a/t.py", "$(A)", "$$(A)"], {"A": "x"}).fields["run"] == """/a/t.py "${A}" '$(A)'"""
     kept = start_of(["sh", "-c", "login $(TOKEN) && python /a/t.py"], {}, unknown={"TOKEN"})
     assert kept.fields["command"][2] == "login ${TOKEN} && python /a/t.py"
@@ -72,31 +72,31 @@ def test_variables_of_the_cluster_are_filled_in_and_others_become_the_shells() -
     assert start_of(["sh", "-c", "N=$(nproc) /bin/x $N"], {}).hints == []
 
 
-def test_options_that_would_be_lost_are_listed_by_name() -> None:
+def test_unsupported_options_are_reported_by_name() -> None:
     left = start_of(["torchrun", "--tee", "3", "--log-dir", "/logs", "/a/t.py"], {}).hints
     assert [meaning.split()[0] for meaning, _, is_handled in left if is_handled] == ["--tee", "--log-dir"]
 
 
-def test_lines_of_a_script_that_the_ranks_do_not_need_are_listed() -> None:
+def test_script_lines_that_ranks_do_not_need_are_reported() -> None:
     script = "set -e\nHEAD=$(hostname -i)\necho 'to start'\nsleep 30\npython /a/t.py\necho done\n"
     listed = "`HEAD=$(hostname -i)`, `set -e`, `echo 'to start'`, `sleep 30`, `echo done` in the same script"
     assert start_of(["sh", "-c", script], {}).hints == [(listed, "left out: the ranks need none of it", True)]
 
 
-def test_env_before_the_program_that_trains_is_no_line_to_leave_out() -> None:
+def test_env_before_the_training_program_is_kept() -> None:
     made = start_of(["sh", "-c", "pip install x && env A=1 torchrun /a/t.py"], {})
     assert (made.fields["run"], made.fields["env"]) == ("/a/t.py", {"A": "1"})
     assert made.fields["setup"] == "(pip install x) || exit\n"
     assert start_of(["sh", "-c", "env && python /a/t.py"], {}).fields["run"] == "/a/t.py"
 
 
-def test_arguments_of_an_image_that_starts_torchrun_itself_are_known_by_their_options() -> None:
+def test_torchrun_options_without_a_command_are_recognised() -> None:
     assert assumed_torchrun(["--nnodes=2", "/a/t.py"])
     assert not assumed_torchrun(["train", "--nnodes=2"])
     assert not assumed_torchrun(["--epochs", "3"])
 
 
-def test_a_shell_is_seen_through_only_where_words_alone_mean_the_same() -> None:
+def test_shell_script_is_parsed_only_if_it_needs_no_shell() -> None:
     assert script_of(["bash", "-euxc", "a"]) == "a"
     assert script_of(["bash", "-c", "a", "name", "x"]) is None
     assert script_of(["bash", "script.sh"]) is None
@@ -127,13 +127,13 @@ def test_a_shell_is_seen_through_only_where_words_alone_mean_the_same() -> None:
         ("python /a/t.py $ARGS", "one", '/a/t.py "$ARGS"'),
     ],
 )
-def test_a_variable_is_as_many_words_as_a_shell_makes_of_it(line: str, args: str, run: str) -> None:
+def test_variable_becomes_as_many_words_as_in_a_shell(line: str, args: str, run: str) -> None:
     assert start_of(["sh", "-c", line], {"ARGS": args}).fields["run"] == run
     if '"' not in args + run:
         assert start_of(["sh", "-c", f'export ARGS="{args}"; {line}'], {}).fields["run"] == run
 
 
 @pytest.mark.parametrize("args", ["*.txt", "--note 'a b'", "a\nb"])
-def test_a_variable_that_only_a_shell_can_split_is_left_to_one(args: str) -> None:
+def test_variable_that_only_a_shell_can_split_is_left_to_the_shell(args: str) -> None:
     line = ["sh", "-c", "python /a/t.py $ARGS"]
     assert start_of(line, {"ARGS": args}).fields == {"command": line, "launcher": "plain"}

@@ -57,7 +57,7 @@ LARGE = (
 LARGE_H100 = 8 * 55.04 + (8 * 500 * 0.08 + 8 * (600 - 125) * 0.04) / 730  # 440.32 + 472 / 730 = 440.9666 an hour
 
 
-def test_the_smallest_cluster_costs_what_is_worked_by_hand() -> None:
+def test_smallest_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced()
     assert pytest.approx(266.67, abs=0.01) == SMALLEST
     assert found.base_month_usd == pytest.approx(SMALLEST, rel=0.1)
@@ -65,7 +65,7 @@ def test_the_smallest_cluster_costs_what_is_worked_by_hand() -> None:
     assert (found.pools, found.unknown) == ((), ())
 
 
-def test_the_cluster_of_a_team_costs_what_is_worked_by_hand() -> None:
+def test_team_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced(
         network={"nat": "per-zone"},
         system={"instances": ["m5.xlarge"], "min": 3, "max": 6, "disk": "100GiB"},
@@ -80,7 +80,7 @@ def test_the_cluster_of_a_team_costs_what_is_worked_by_hand() -> None:
     assert pool.per_hour_usd == pytest.approx(22.8798, abs=0.0001)
 
 
-def test_a_large_cluster_costs_what_is_worked_by_hand() -> None:
+def test_large_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced(
         gpus=[
             {
@@ -99,7 +99,7 @@ def test_a_large_cluster_costs_what_is_worked_by_hand() -> None:
     assert found.pools[0].per_hour_usd == pytest.approx(LARGE_H100, rel=0.1)
 
 
-def test_what_is_billed_by_use_has_a_price_and_no_cost() -> None:
+def test_charges_by_use_have_a_price_but_no_cost() -> None:
     rows = {row.what: row for row in priced(storage={"efs": True}).rows}
     efs = rows["EFS"]
     assert efs.is_by_use
@@ -115,7 +115,7 @@ def test_efs_with_bursting_throughput_bills_no_reads() -> None:
     assert "reads of EFS" not in rows
 
 
-def test_what_has_no_price_is_named_and_left_out_of_the_sum() -> None:
+def test_items_without_a_price_are_named_and_not_summed() -> None:
     found = priced(storage={"fsx": {"deployment": "persistent-2", "throughput": 1000}})
     assert found.unknown == ("FSx for Lustre, 1200 GiB",)
     [row] = [row for row in found.rows if row.unknown]
@@ -124,14 +124,14 @@ def test_what_has_no_price_is_named_and_left_out_of_the_sum() -> None:
     assert found.base_month_usd == pytest.approx(SMALLEST)
 
 
-def test_another_region_is_unknown_but_for_what_costs_the_same_everywhere() -> None:
+def test_other_regions_have_only_the_prices_valid_everywhere() -> None:
     found = priced(region="eu-central-1", gpus=[{"name": "a10g", "instances": ["g5.xlarge"]}])
     assert found.base_month_usd == pytest.approx(0.10 * 730 + 0.005 * 730 + 2)
     assert found.pools[0].per_hour_usd is None
     assert "2 system nodes (m7i.large)" in found.unknown
 
 
-def test_spot_is_unknown_until_it_is_fetched_and_then_the_high_end_counts() -> None:
+def test_spot_price_is_unknown_until_fetched_and_then_the_highest_is_used() -> None:
     spec: dict[str, Any] = {"gpus": [{"name": "spot", "instances": ["g5.xlarge"], "capacity": "spot", "max": 2}]}
     [pool] = priced(**spec).pools
     assert pool.per_hour_usd is None
@@ -157,13 +157,13 @@ def test_a_capacity_block_is_paid_in_advance() -> None:
     assert not cost.rows[0].is_by_use
 
 
-def test_named_zones_count_the_gateways() -> None:
+def test_explicit_zones_determine_the_number_of_gateways() -> None:
     found = priced(network={"nat": "per-zone"}, zones=["us-east-1a", "us-east-1b"])
     assert "2 NAT gateways" in [row.what for row in found.rows]
     assert "2 public IPv4 addresses" in [row.what for row in found.rows]
 
 
-def test_single_items_can_be_priced_as_an_audit_finds_them() -> None:
+def test_single_items_found_by_an_audit_can_be_priced() -> None:
     items = [Item("volume vol-1, 200 GiB", "ebs.gp3", 200), Item("NAT gateway", "nat.gateway", 1)]
     found = estimate(items, "us-east-1", embedded())
     assert [row.per_month_usd for row in found.rows] == [pytest.approx(16.0), pytest.approx(32.85)]

@@ -64,7 +64,7 @@ def test_emulated_charges_without_a_price_are_named(server: PriceListServer) -> 
     assert "eks.extended-support" not in missing  # the embedded table has one price for all regions
 
 
-def test_emulated_several_prices_of_one_charge_are_none(server: PriceListServer) -> None:
+def test_emulated_charge_with_several_prices_has_none(server: PriceListServer) -> None:
     more = {"regionCode": REGION, "usagetype": "EUC1-NatGateway-Hours"}
     server.products.append(product("AmazonEC2", "NAT Gateway", "0.9", "Hrs", **more))
     assert "nat.gateway" not in amounts(server)
@@ -93,7 +93,7 @@ def test_emulated_spot_prices_are_a_range_of_the_last_days(server: PriceListServ
     assert "DescribeSpotPriceHistory" in one.low.source
 
 
-def test_emulated_without_the_right_to_spot_prices_the_others_are_fetched(server: PriceListServer) -> None:
+def test_emulated_other_prices_are_fetched_without_permission_for_spot_prices(server: PriceListServer) -> None:
     server.refused["DescribeSpotPriceHistory"] = ("UnauthorizedOperation", "You are not authorized")
     found = fetched(server)
     assert not found.prices.spot
@@ -101,7 +101,7 @@ def test_emulated_without_the_right_to_spot_prices_the_others_are_fetched(server
     assert "UnauthorizedOperation" in found.problem
 
 
-def test_emulated_refused_price_list_names_the_right(server: PriceListServer) -> None:
+def test_emulated_refused_price_list_names_the_missing_permission(server: PriceListServer) -> None:
     server.refused["GetProducts"] = ("AccessDeniedException", "User: ada is not authorized")
     with pytest.raises(EngineError, match="GetProducts of AmazonEC2 was refused: AccessDeniedException") as refused:
         fetched(server)
@@ -113,7 +113,7 @@ def test_emulated_region_without_prices_is_an_error(server: PriceListServer) -> 
         fetch("eu-centrl-1", server.clients(REGION), NOW)
 
 
-def test_price_list_that_cannot_be_reached_is_an_error(server: PriceListServer) -> None:
+def test_unreachable_price_list_is_an_error(server: PriceListServer) -> None:
     clients = server.clients(REGION)
     with emulated_prices() as gone:
         there = gone.clients(REGION)

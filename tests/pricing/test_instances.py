@@ -28,25 +28,25 @@ def test_a_type_with_gpus_and_adapters() -> None:
         ("m7i.large", 0, 0.781),
     ],
 )
-def test_adapters_and_bandwidths(name: str, efa: int, gbps: float) -> None:
+def test_network_adapters_and_bandwidths_are_read(name: str, efa: int, gbps: float) -> None:
     found = instance_type(name)
     assert found is not None
     assert (found.efa_interfaces, found.network_gbps) == (efa, gbps)
 
 
-def test_neuron_devices_are_no_gpus() -> None:
+def test_neuron_devices_are_not_gpus() -> None:
     found = instance_type("trn2.48xlarge")
     assert found is not None
     assert (found.gpus, found.gpu_model, found.neuron_devices, found.neuron_model) == (0, "", 16, "Trainium2")
 
 
-def test_a_part_of_a_gpu_counts_as_one_with_its_own_memory() -> None:
+def test_fractional_gpu_counts_as_one_with_its_own_memory() -> None:
     found = instance_type("g6f.large")
     assert found is not None
     assert (found.gpus, found.gpu_model, found.gpu_memory_mib) == (1, "L4", 2861)
 
 
-def test_arm_and_sagemaker_names() -> None:
+def test_arm_types_and_sagemaker_names_are_read() -> None:
     arm, of_sagemaker = instance_type("m7g.large"), instance_type("ml.g5.xlarge")
     assert arm is not None
     assert arm.architecture == "arm64"
@@ -56,7 +56,7 @@ def test_arm_and_sagemaker_names() -> None:
 @pytest.mark.parametrize(
     "name", ["", "g5", "g5.", "g5.xlarge,4", "name", "G5.XLARGE", "g5.xlarge\n", "ml.", "p5.48xlargé"]
 )
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_instance_type_names_are_unknown(name: str) -> None:
     assert instance_type(name) is None
 
 
@@ -70,16 +70,16 @@ def test_names_that_are_none(name: str) -> None:
         ("m7.large", "m7i.large"),
     ],
 )
-def test_near_misses(typo: str, meant: str) -> None:
+def test_misspelled_type_suggests_the_nearest_name(typo: str, meant: str) -> None:
     assert meant.split(".")[1] in near_misses(typo)
     assert near_misses(typo).startswith("did you mean ")
 
 
-def test_nothing_is_near_to_nonsense() -> None:
+def test_unrelated_name_gets_no_suggestion() -> None:
     assert near_misses("zzzzzzzzzzzz") == ""
 
 
-def test_all_types_can_be_read() -> None:
+def test_all_instance_types_can_be_read() -> None:
     found = instance_types()
     assert len(found) > 1000
     assert len({one.name for one in found}) == len(found)

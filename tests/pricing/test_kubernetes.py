@@ -21,12 +21,12 @@ from windlass.spec.cluster import Version
         (date(2026, 12, 3), "left standard support on 2026-12-02"),
     ],
 )
-def test_the_end_of_standard_support_is_warned_of_90_days_ahead(today: date, words: str) -> None:
+def test_end_of_standard_support_is_reported_90_days_in_advance(today: date, words: str) -> None:
     note = support_note("1.34", today)
     assert words in note
     assert bool(note) == bool(words)
 
 
-def test_a_version_without_a_date_is_said_to_be_unknown_and_no_date_is_of_an_unknown_version() -> None:
+def test_version_without_a_support_date_is_reported_as_unknown() -> None:
     assert "was not known" in support_note("1.36", date(2026, 11, 28))
     assert set(STANDARD_UNTIL) <= set(get_args(Version))

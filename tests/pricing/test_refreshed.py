@@ -23,7 +23,7 @@ def part(region: str = "us-east-1", date: str = "2030-01-01", usd: float = 1.5) 
     return RegionPrices(region, date, "a test", {"ec2.g5.xlarge": price(usd, date, region)}, {"g5.xlarge": spot})
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_prices_are_read_back(tmp_path: Path) -> None:
     path = refreshed.write(tmp_path / "home", part(), "history")
     assert path == tmp_path / "home" / "prices.json"
     found = refreshed.load(tmp_path / "home")
@@ -34,7 +34,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert [one.name for one in path.parent.iterdir()] == ["prices.json"]  # nothing is left of writing it
 
 
-def test_regions_are_kept_beside_each_other_and_replaced_alone(tmp_path: Path) -> None:
+def test_prices_are_stored_and_replaced_per_region(tmp_path: Path) -> None:
     refreshed.write(tmp_path, part("eu-west-1"), "")
     refreshed.write(tmp_path, part(), "")
     refreshed.write(tmp_path, part("eu-west-1", "2030-02-02", 2.5), "")
@@ -43,7 +43,7 @@ def test_regions_are_kept_beside_each_other_and_replaced_alone(tmp_path: Path) -
     assert found.on_demand("g5.xlarge", "us-east-1") == price(1.5, "2030-01-01")
 
 
-def test_the_newer_figure_wins(tmp_path: Path) -> None:
+def test_newer_price_wins(tmp_path: Path) -> None:
     known = embedded().on_demand("g5.xlarge", "us-east-1")
     assert known is not None
     refreshed.write(tmp_path, part(date="2020-01-01"), "")
@@ -52,14 +52,14 @@ def test_the_newer_figure_wins(tmp_path: Path) -> None:
     assert refreshed.load(tmp_path).on_demand("g5.xlarge", "us-east-1") == price(1.5, known.date)
 
 
-def test_what_was_not_fetched_comes_from_the_embedded_table(tmp_path: Path) -> None:
+def test_prices_that_were_not_fetched_come_from_the_embedded_table(tmp_path: Path) -> None:
     refreshed.write(tmp_path, part(), "")
     found, known = refreshed.load(tmp_path), embedded()
     assert found.on_demand("p5.48xlarge", "us-east-1") == known.on_demand("p5.48xlarge", "us-east-1")
     assert refreshed.load(tmp_path / "other") is known
 
 
-def test_a_price_for_all_regions_gives_way_to_a_newer_one_of_the_region() -> None:
+def test_newer_price_of_a_region_replaces_the_price_for_all_regions() -> None:
     everywhere = Table({("*", "kms.key"): price(1.0, "2026-01-01", "*")})
     older = everywhere.merged(Table({("r-1", "kms.key"): price(2.0, "2025-01-01", "r-1")}))
     newer = everywhere.merged(Table({("r-1", "kms.key"): price(3.0, "2027-01-01", "r-1")}))
@@ -80,19 +80,19 @@ def test_a_price_for_all_regions_gives_way_to_a_newer_one_of_the_region() -> Non
         "[" * 100_000,
     ],
 )
-def test_a_broken_file_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_broken_file_raises_an_error_with_a_fix(tmp_path: Path, text: str) -> None:
     (tmp_path / "prices.json").write_text(text)
     with pytest.raises(StoreError, match=r"prices\.json cannot be read") as broken:
         refreshed.load(tmp_path)
     assert "windlass prices update" in broken.value.hint
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_unwritable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(StoreError, match=r"cannot be (read|written)"):
         refreshed.write(tmp_path / "home", part(), "")
 
 
-def test_the_file_is_json_that_tools_can_read(tmp_path: Path) -> None:
+def test_price_file_is_plain_json(tmp_path: Path) -> None:
     found = json.loads(refreshed.write(tmp_path, part(), "").read_text())
     assert found["regions"]["us-east-1"]["figures"] == {"ec2.g5.xlarge": [1.5, "hour"]}

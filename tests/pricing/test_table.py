@@ -39,7 +39,7 @@ def test_instances_have_prices(name: str, usd: float) -> None:
     assert "karpenter-provider-aws" in price.source
 
 
-def test_what_no_source_states_is_unknown() -> None:
+def test_price_without_a_source_is_unknown() -> None:
     assert embedded().on_demand("g5.12xlarge", "eu-central-1") is None
     assert embedded().on_demand("ml.g5.12xlarge", "us-east-1") is None
     assert embedded().on_demand("g99.large", "us-east-1") is None
@@ -48,13 +48,13 @@ def test_what_no_source_states_is_unknown() -> None:
     assert embedded().spot_range("g5.12xlarge", "us-east-1") is None
 
 
-def test_a_price_of_all_regions_is_found_in_each() -> None:
+def test_price_for_all_regions_applies_in_each_region() -> None:
     price = embedded().charge("eks.control-plane", "sa-east-1")
     assert price is not None
     assert (price.amount_usd, price.region) == (0.1, "*")
 
 
-def test_every_figure_has_a_unit_a_source_and_a_date() -> None:
+def test_every_price_has_a_unit_a_source_and_a_date() -> None:
     for (_, name), price in embedded().prices.items():
         assert price.unit in UNITS, name
         assert price.amount_usd > 0, name
@@ -86,7 +86,7 @@ def test_larger_sizes_of_a_family_cost_more_for_more_cores() -> None:
         assert max(per_core, default=1) <= 1.05 * min(per_core, default=1) or sizes[0][2].startswith(("inf", "trn"))
 
 
-def test_hours_of_a_month_are_730() -> None:
+def test_month_has_730_hours() -> None:
     per_hour, per_gb = Price(0.1, "hour", "", "", ""), Price(0.08, "GB-month", "", "", "")
     assert HOURS_A_MONTH == 730
     assert monthly(per_hour, 2) == pytest.approx(146.0)
@@ -97,11 +97,11 @@ def test_hours_of_a_month_are_730() -> None:
     assert monthly(Price(0.05, "GB", "", "", ""), 3) is None
 
 
-def test_the_data_is_small() -> None:
+def test_price_data_is_small() -> None:
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 200_000
 
 
-def test_a_look_up_imports_no_heavy_module() -> None:
+def test_price_lookup_imports_no_heavy_module() -> None:
     program = (
         "import sys\n"
         "import windlass.errors\n"
@@ -115,7 +115,7 @@ def test_a_look_up_imports_no_heavy_module() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_second_look_up_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_lookup_reads_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     first = embedded().on_demand("p5.48xlarge", "us-east-1")
     monkeypatch.setattr("windlass.pricing.table._rows", lambda name: pytest.fail(f"{name} is read again"))
     assert embedded().on_demand("p5.48xlarge", "us-east-1") == first

@@ -37,7 +37,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def test_figures_of_a_region_replace_those_of_the_table_with_their_source(tool: ModuleType, tmp_path: Path) -> None:
+def test_fetched_prices_replace_prices_of_the_table_with_their_source(tool: ModuleType, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(DATA, data)
     fetched = {
@@ -58,7 +58,7 @@ def test_figures_of_a_region_replace_those_of_the_table_with_their_source(tool: 
     assert list(found) == sorted(found)
 
 
-def test_types_are_made_of_what_ec2_describes(tool: ModuleType, tmp_path: Path) -> None:
+def test_type_table_is_generated_from_ec2_descriptions(tool: ModuleType, tmp_path: Path) -> None:
     card = {"BaselineBandwidthInGbps": 12.5, "PeakBandwidthInGbps": 25.0}
     described: dict[str, Any] = {
         "VCpuInfo": {"DefaultVCpus": 8, "DefaultCores": 4},
@@ -85,6 +85,6 @@ def test_types_are_made_of_what_ec2_describes(tool: ModuleType, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("stated", "gbps"), [("3200 Gigabit", 3200), ("16x 200 Gigabit", 3200), ("Moderate", 12.5)])
-def test_the_bandwidth_of_a_type_is_the_described_one(tool: ModuleType, stated: str, gbps: float) -> None:
+def test_bandwidth_of_a_type_is_as_described_by_ec2(tool: ModuleType, stated: str, gbps: float) -> None:
     cards = [{"BaselineBandwidthInGbps": 12.5}]
     assert tool.gbps({"NetworkPerformance": stated, "NetworkCards": cards}, "BaselineBandwidthInGbps") == gbps

@@ -20,7 +20,7 @@ LAB = "lab: {kind: kubernetes, context: lab-admin, namespace: team-a}"
         "# ours\nother: {kind: local}\nlab:\n  kind: kubernetes\n  context: 'the lab'\n  image: x:1\n\n",
     ],
 )
-def test_an_address_is_that_of_the_target(text: str) -> None:
+def test_read_address_returns_the_address_of_the_target(text: str) -> None:
     found, target = read_address([(text, "targets.yaml")], "lab"), parse_targets(text)["lab"]
     assert isinstance(target, KubernetesTarget)
     assert found == ClusterAddress(target.name, target.context, target.namespace, target.kind)
@@ -45,16 +45,16 @@ def test_an_address_is_that_of_the_target(text: str) -> None:
         "lab: {kind: kubernetes, context: *lab}",
     ],
 )
-def test_whatever_is_not_certainly_right_is_left_to_the_models(text: str) -> None:
+def test_uncertain_targets_are_left_to_the_models(text: str) -> None:
     assert read_address([(text, "targets.yaml")], "lab") is None
 
 
 @pytest.mark.parametrize("name", ["local", "Lab", "a b"])
-def test_names_that_no_cluster_may_have_are_left_to_the_models(name: str) -> None:
+def test_invalid_cluster_names_are_left_to_the_models(name: str) -> None:
     assert read_address([(f"{name}: {{kind: kubernetes, context: lab}}", "targets.yaml")], name) is None
 
 
-def test_the_first_file_that_has_the_name_decides() -> None:
+def test_first_file_that_defines_the_name_wins() -> None:
     other = "lab: {kind: kubernetes, context: other}"
     found = read_address([("", "here"), (LAB, "mine"), (other, "yours")], "lab")
     assert found == ClusterAddress("lab", "lab-admin", "team-a")

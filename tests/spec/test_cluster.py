@@ -17,18 +17,18 @@ def problems(text: str) -> list[str]:
     return [f"{one.where}: {one.field}: {one.message}" for one in refused.value.problems]
 
 
-def test_two_lines_are_enough() -> None:
+def test_cluster_file_may_have_two_lines() -> None:
     cluster = parse_cluster(SHORT)
     assert (cluster.kubernetes, cluster.gpus, cluster.storage.efs) == ("1.35", (), None)
 
 
-def test_true_is_a_part_with_its_defaults_and_false_is_none() -> None:
+def test_true_enables_a_section_with_defaults_and_false_disables_it() -> None:
     storage = parse_cluster(SHORT + "storage: {efs: true, fsx: false}\n").storage
     assert storage.efs is not None
     assert (storage.efs.throughput, storage.fsx) == ("elastic", None)
 
 
-def test_all_problems_are_told_at_once_with_their_lines() -> None:
+def test_all_problems_are_reported_together_with_their_lines() -> None:
     assert problems("name: V\nregion: us\nnetwrk: {}\ncomponents: [kueu]\n") == [
         "cluster.yaml:1: name: 'V' is not a legal name",
         "cluster.yaml:2: region: 'us' is not an AWS region",
@@ -88,18 +88,18 @@ def test_all_problems_are_told_at_once_with_their_lines() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(line: str, said: str) -> None:
+def test_invalid_cluster_files_are_refused(line: str, said: str) -> None:
     found = problems(f"{SHORT}{line}\n")
     assert any(said in one for one in found), found
 
 
-def test_a_version_without_quotes_is_told_how_to_write_it() -> None:
+def test_error_for_an_unquoted_version_shows_how_to_quote_it() -> None:
     with pytest.raises(JobFileError) as refused:
         parse_cluster(f"{SHORT}kubernetes: 1.35\n")
     assert refused.value.problems[0].hint == 'write "1.35"'
 
 
-def test_words_of_job_files_are_no_hints_for_cluster_files() -> None:
+def test_job_file_fields_are_not_suggested_for_cluster_files() -> None:
     with pytest.raises(JobFileError) as refused:
         parse_cluster(f"{SHORT}gpu: []\n")
     assert refused.value.problems[0].hint == "did you mean gpus?"

@@ -163,7 +163,7 @@ def test_a_launcher_line_becomes_a_job(line: str, same_as: Job) -> None:
         "srun -n 2 python train.py",
     ],
 )
-def test_any_other_line_is_a_command_word_by_word(line: str) -> None:
+def test_other_command_lines_become_commands_word_by_word(line: str) -> None:
     made = job_from_command(shlex.split(line))
     assert (made.command, made.run, made.launcher) == (tuple(shlex.split(line)), None, "plain")
 
@@ -202,7 +202,7 @@ def test_any_other_line_is_a_command_word_by_word(line: str) -> None:
         ("", ["the command is empty"]),
     ],
 )
-def test_what_would_be_lost_is_refused_by_name(line: str, says: list[str]) -> None:
+def test_options_that_a_job_cannot_express_are_refused_by_name(line: str, says: list[str]) -> None:
     with pytest.raises(JobFileError) as caught:
         job_from_command(shlex.split(line))
     said = [str(problem) for problem in caught.value.problems]
@@ -211,7 +211,7 @@ def test_what_would_be_lost_is_refused_by_name(line: str, says: list[str]) -> No
     assert all("hunter2" not in text for text in said)
 
 
-def test_mpirun_takes_the_value_of_a_variable_from_the_environment_that_is_passed_in() -> None:
+def test_mpirun_x_reads_the_value_from_the_given_environment() -> None:
     made = job_from_command(shlex.split("mpirun -np 2 -x LEVEL python train.py"), environ={"LEVEL": "3"})
     assert made.env == {"LEVEL": "3"}
 
@@ -230,7 +230,7 @@ def test_mpirun_takes_the_value_of_a_variable_from_the_environment_that_is_passe
         ("conda run -n mine torchrun train.py", ["the environment of conda run is not found"]),
     ],
 )
-def test_what_is_dropped_or_not_understood_is_said(line: str, says: list[str]) -> None:
+def test_dropped_and_unknown_options_are_reported(line: str, says: list[str]) -> None:
     said = [remark.message for remark in read_command(shlex.split(line)).remarks]
     assert len(said) == len(says)
     assert all(words in text for words, text in zip(says, said, strict=True)), said
@@ -247,7 +247,7 @@ def test_what_is_dropped_or_not_understood_is_said(line: str, says: list[str]) -
         ("conda run --name=m mpirun -np 2 python train.py", job(launcher="mpi", procs_per_node=2, python="/m/python")),
     ],
 )
-def test_the_interpreter_of_an_environment_is_that_of_its_tool(line: str, job_of_it: Job) -> None:
+def test_interpreter_of_an_environment_is_found_by_its_tool(line: str, job_of_it: Job) -> None:
     caller = Caller(find_python=lambda environment: f"/{environment.name or environment.tool[:2]}/python")
     found = read_command(shlex.split(line), caller=caller)
     assert (found.job, found.python) == (job_of_it, None)
@@ -271,13 +271,13 @@ def of_config(kind: str, more: str = "", options: str = "") -> Job:
     return read_command(words, caller=Caller(read_file={"mine.yaml": text}.__getitem__)).job
 
 
-def test_a_file_of_accelerate_is_read_and_options_take_precedence() -> None:
+def test_accelerate_file_is_read_and_options_take_precedence() -> None:
     assert of_config("MULTI_GPU") == job(procs_per_node=4, env={"ACCELERATE_MIXED_PRECISION": "no"})
     made = of_config("MULTI_CPU", options="--num_processes 2 --mixed_precision bf16")
     assert made == job(procs_per_node=2, env={"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"})
 
 
-def test_fsdp_of_a_file_has_the_variables_that_accelerate_sets() -> None:
+def test_fsdp_settings_of_a_file_set_the_variables_of_accelerate() -> None:
     made = of_config("FSDP", "fsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_offload_params: true")
     names = {name: value for name, value in made.env.items() if name.startswith(("FSDP", "ACCELERATE_USE"))}
     assert names == {
@@ -296,7 +296,7 @@ def test_fsdp_of_a_file_has_the_variables_that_accelerate_sets() -> None:
     }
 
 
-def test_deepspeed_of_a_file_has_the_variables_that_accelerate_sets() -> None:
+def test_deepspeed_settings_of_a_file_set_the_variables_of_accelerate() -> None:
     made = of_config("DEEPSPEED", "deepspeed_config:\n  zero_stage: 3\n  zero3_init_flag: true")
     assert made.env == {
         "ACCELERATE_MIXED_PRECISION": "no",
@@ -310,7 +310,7 @@ def test_deepspeed_of_a_file_has_the_variables_that_accelerate_sets() -> None:
 @pytest.mark.parametrize(
     ("kind", "says"), [("MEGATRON_LM", "MEGATRON_LM, not supported"), ("XLA", "XLA, not supported")]
 )
-def test_a_file_of_accelerate_that_asks_for_more_is_refused(kind: str, says: str) -> None:
+def test_unsupported_accelerate_file_is_refused(kind: str, says: str) -> None:
     with pytest.raises(JobFileError, match=says):
         of_config(kind)
 
@@ -318,14 +318,14 @@ def test_a_file_of_accelerate_that_asks_for_more_is_refused(kind: str, says: str
 @pytest.mark.parametrize(
     ("written", "value"), [("num_processes", "'two'"), ("num_machines", "0"), ("num_processes", "1.5")]
 )
-def test_a_number_in_a_file_of_accelerate_that_is_none_is_refused(written: str, value: str) -> None:
+def test_invalid_number_in_an_accelerate_file_is_refused(written: str, value: str) -> None:
     text = re.sub(rf"{written}: \d", f"{written}: {value}", CONFIG.format(kind="NO", more=""))
     line = ["accelerate", "launch", "--config_file", "mine.yaml", "train.py"]
     with pytest.raises(JobFileError, match=f"{written}: expected a whole number from 1, found {value}"):
         read_command(line, caller=Caller(read_file={"mine.yaml": text}.__getitem__))
 
 
-def test_the_settings_that_accelerate_config_has_written_are_used_and_named() -> None:
+def test_accelerate_config_defaults_are_used_and_reported() -> None:
     caller = Caller(read_file=lambda _: CONFIG.format(kind="NO", more=""), accelerate_defaults="/home/default.yaml")
     line = read_command(["accelerate", "launch", "train.py"], caller=caller)
     assert line.job.procs_per_node == 4
@@ -347,7 +347,7 @@ def test_the_settings_that_accelerate_config_has_written_are_used_and_named() ->
         ("python -c 1", None),
     ],
 )
-def test_a_python_without_a_folder_is_known_as_that_of_the_path(line: str, python: str | None) -> None:
+def test_python_without_a_folder_is_found_by_path(line: str, python: str | None) -> None:
     assert read_command(shlex.split(line)).python == python
 
 
@@ -369,7 +369,7 @@ def test_a_job_is_named_after_its_script_or_its_folder(script: str, name: str) -
     assert job_from_command(["python", script]).name == name
 
 
-def test_a_name_that_is_given_wins_and_is_checked() -> None:
+def test_name_option_takes_precedence_and_is_validated() -> None:
     assert job_from_command(["python", "train.py"], name="mine").name == "mine"
     with pytest.raises(JobFileError, match="command line: name: 'a/b' is not a legal name"):
         job_from_command(["torchrun", "train.py"], name="a/b")

@@ -11,13 +11,13 @@ from windlass.spec.parse import parse_job
 
 @given(jobs)
 @settings(max_examples=100, deadline=None)
-def test_a_dumped_job_reads_back_equal(job: Job) -> None:
+def test_dumped_job_parses_to_an_equal_job(job: Job) -> None:
     assert parse_job(dump_job(job)) == job
 
 
 @given(jobs)
 @settings(max_examples=50, deadline=None)
-def test_a_job_survives_json(job: Job) -> None:
+def test_job_round_trips_through_json(job: Job) -> None:
     assert Job.model_validate(job.model_dump(mode="json")) == job
     assert Job.model_validate_json(job.model_dump_json()) == job
 
@@ -27,7 +27,7 @@ def test_only_what_differs_from_the_defaults_is_written() -> None:
     assert dump_job(job) == "name: digits\nrun: train.py --epochs 5\nnodes: 2\n"
 
 
-def test_short_forms_are_written_as_a_person_would() -> None:
+def test_short_forms_are_written() -> None:
     job = Job(
         name="digits",
         run="train.py",
@@ -69,7 +69,7 @@ def test_text_that_yaml_would_read_as_something_else_is_quoted() -> None:
     assert '"no"' in dump_job(job)
 
 
-def test_scripts_of_several_lines_are_blocks_and_read_back_as_they_were() -> None:
+def test_multi_line_scripts_are_written_as_blocks_and_round_trip() -> None:
     command = ("bash", "-c", 'cd app\n\n  echo "a: b" # c\npython train.py')
     job = Job(name="a", command=command, setup="pip install x\npip install y\n")
     text = dump_job(job)
@@ -81,6 +81,6 @@ def test_scripts_of_several_lines_are_blocks_and_read_back_as_they_were() -> Non
 @pytest.mark.parametrize(
     "script", ["\na\nb", " a\nb", "a\tb\nc", "a\nb\n\n", "é\nb", "a\n\n", "a\n \nb ", "- a\n- b", "a\r\nb"]
 )
-def test_scripts_that_a_block_would_change_are_quoted_or_read_back_all_the_same(script: str) -> None:
+def test_scripts_that_a_block_would_change_are_quoted_or_round_trip(script: str) -> None:
     job = Job(name="a", command=("sh", "-c", script), setup=script)
     assert parse_job(dump_job(job)) == job

@@ -17,7 +17,7 @@ from windlass.spec.names import legal_name
 from windlass.spec.sections import NodeRange, Resources
 
 
-def test_a_job_is_made_in_python_with_the_names_of_the_file() -> None:
+def test_job_in_python_has_the_field_names_of_the_file() -> None:
     job = Job(name="digits", run="train.py", nodes=2, timeout="2h", resources=Resources(gpus=1), restarts=3)
     assert (job.nodes, job.timeout, job.resources.gpus, job.restarts.max) == (NodeRange(min=2, max=2), 7200, 1, 3)
 
@@ -26,7 +26,7 @@ def test_type_checkers_know_the_keywords_of_a_job() -> None:
     assert list(JobFields.__annotations__) == list(Job.model_fields)
 
 
-def test_a_copy_with_other_fields_is_checked_as_a_new_job() -> None:
+def test_model_copy_validates_the_updated_fields() -> None:
     job = Job(name="digits", run="train.py", resources={"gpus": 1})
     copy = job.model_copy(update={"nodes": 2, "timeout": "2h"})
     assert copy == Job(name="digits", run="train.py", resources={"gpus": 1}, nodes=2, timeout="2h")
@@ -62,7 +62,7 @@ def test_a_bad_job_object_raises_the_error_of_a_bad_file() -> None:
         ({"command": ["./prog"], "launcher": "mpi"}, "mpi", "program"),
     ],
 )
-def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launcher: str, kind: str) -> None:
+def test_default_launcher_follows_from_the_program(start: dict[str, Any], launcher: str, kind: str) -> None:
     job = Job(name="a", **start)
     assert (job.launcher, job.script_kind) == (launcher, kind)
 
@@ -100,14 +100,14 @@ def test_the_launcher_follows_from_what_is_started(start: dict[str, Any], launch
         ({"run": "a.py", "env": {"WINDLASS_X": "1"}}, "env.WINDLASS_X: set by Windlass"),
     ],
 )
-def test_impossible_jobs_are_refused(fields: dict[str, Any], says: str) -> None:
+def test_invalid_jobs_are_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(JobFileError) as caught:
         Job(name="a", **fields)
     (problem,) = caught.value.problems
     assert says in str(problem)
 
 
-def test_checks_across_fields_are_made_although_other_fields_are_wrong() -> None:
+def test_cross_field_checks_run_even_if_other_fields_are_invalid() -> None:
     with pytest.raises(JobFileError) as caught:
         Job(
             name="?",
@@ -128,12 +128,12 @@ def test_checks_across_fields_are_made_although_other_fields_are_wrong() -> None
     ]
 
 
-def test_a_run_of_several_lines_is_split_as_a_shell_would() -> None:
+def test_multi_line_run_is_split_as_a_shell_would() -> None:
     job = Job(name="a", run="train.py \\\n  --text 'two\\\nlines' \\\n  --path a\\ b\n")
     assert job.script_argv == ("train.py", "--text", "two\\\nlines", "--path", "a b")
 
 
-def test_a_job_cannot_be_changed() -> None:
+def test_job_is_immutable() -> None:
     job = Job(name="a", run="a.py")
     with pytest.raises(ValidationError):
         job.nodes = NodeRange(min=2, max=2)  # type: ignore[misc]
@@ -144,7 +144,7 @@ def test_numbers_in_env_become_text() -> None:
 
 
 @given(st.text(max_size=80))
-def test_every_text_has_a_legal_name_near_it(text: str) -> None:
+def test_every_text_can_be_converted_to_a_valid_name(text: str) -> None:
     assert Job(name=legal_name(text), run="a.py").name == legal_name(legal_name(text))
 
 

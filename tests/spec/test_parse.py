@@ -65,7 +65,7 @@ def problems(text: str, parse: Callable[[str], Any] = parse_job) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_four_lines_are_a_job() -> None:
+def test_job_file_may_have_four_lines() -> None:
     job = parse_job("name: digits\nrun: train.py --epochs 5\nnodes: 2\nprocs_per_node: 2\n")
     assert job == Job(name="digits", run="train.py --epochs 5", nodes=2, procs_per_node=2)
     assert (job.launcher, job.script_argv, job.nodes) == (
@@ -86,7 +86,7 @@ def test_every_field_is_read() -> None:
     assert job.nodes.is_elastic
 
 
-def test_outputs_as_a_text_are_their_place() -> None:
+def test_outputs_as_a_text_set_the_location() -> None:
     job = parse_job("name: a\nrun: a.py\noutputs: s3://bucket/runs/\n")
     assert job == Job(name="a", run="a.py", outputs={"to": "s3://bucket/runs/"})
     assert (job.outputs.scheme, job.outputs.at, job.outputs.collect) == ("s3", "end", ())
@@ -153,7 +153,7 @@ def test_a_source_that_cannot_be_streamed_is_refused() -> None:
         ("https://host:5ec7e7/d.tar", "is a URL that cannot be used: its port is not a number"),
     ],
 )
-def test_a_url_that_a_record_may_not_have_is_refused_and_its_secret_is_not_repeated(url: str, said: str) -> None:
+def test_url_with_a_secret_is_refused_without_repeating_it(url: str, said: str) -> None:
     [problem] = problems(f"name: a\nrun: b.py\ndata: [{{name: d, source: '{url}'}}]\n")
     assert said in problem
     assert "5ec7e7" not in problem
@@ -161,13 +161,13 @@ def test_a_url_that_a_record_may_not_have_is_refused_and_its_secret_is_not_repea
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "\ufeff", "null", "~"])
-def test_an_empty_file_says_so(text: str) -> None:
+def test_empty_file_is_reported_as_empty(text: str) -> None:
     hint = "four lines are enough: name, run, nodes and procs_per_node"
     assert problems(text) == [f"job.yaml:1: the file is empty ({hint})"]
 
 
 @pytest.mark.parametrize(("text", "found"), [("- a\n", "a list"), ("just words\n", "one value"), ("\n\n[1]", "a list")])
-def test_a_file_that_is_no_mapping_says_what_it_is(text: str, found: str) -> None:
+def test_error_for_a_file_without_a_mapping_names_its_content(text: str, found: str) -> None:
     assert f"expected a mapping, found {found}" in problems(text)[0]
 
 
@@ -197,13 +197,13 @@ def test_a_file_that_is_no_mapping_says_what_it_is(text: str, found: str) -> Non
         ("warm: [" + "a, " * 30_000 + "]", "more than 20000 values"),
     ],
 )
-def test_what_is_not_a_yaml_mapping_is_one_clear_problem(text: str, says: str) -> None:
+def test_file_without_a_yaml_mapping_is_one_clear_problem(text: str, says: str) -> None:
     found = problems(text)
     assert len(found) == 1
     assert says in found[0]
 
 
-def test_a_field_that_is_given_twice_names_both_lines() -> None:
+def test_duplicate_field_error_names_both_lines() -> None:
     assert problems("name: a\nrun: a.py\nnodes: 1\nenv:\n  A: 1\n  A: 2\nnodes: 2\n") == [
         "job.yaml:6: env.A: given twice, first in line 5 (leave one out)",
         "job.yaml:7: nodes: given twice, first in line 3 (leave one out)",
@@ -231,7 +231,7 @@ def test_a_refused_value_is_not_also_reported_as_missing() -> None:
     ]
 
 
-def test_ten_megabytes_are_refused_before_they_are_parsed() -> None:
+def test_ten_megabytes_are_refused_before_parsing() -> None:
     text = "name: a\n" * (10 * 2**20 // 8)
     start = time.process_time()
     assert problems(text) == [
@@ -240,12 +240,12 @@ def test_ten_megabytes_are_refused_before_they_are_parsed() -> None:
     assert time.process_time() - start < 5
 
 
-def test_line_ends_and_a_byte_order_mark_of_other_editors_are_read() -> None:
+def test_crlf_line_ends_and_a_byte_order_mark_are_accepted() -> None:
     assert parse_job("\ufeffname: a\r\nrun: a.py\r\nnodes: 2\r\n") == Job(name="a", run="a.py", nodes=2)
     assert problems("\ufeffname: a\r\nrun: a.py\r\nnodes: x\r\n")[0].startswith("job.yaml:3: nodes:")
 
 
-def test_scalars_mean_what_yaml_1_2_says() -> None:
+def test_scalars_follow_yaml_1_2() -> None:
     job = parse_job(
         "name: a\nrun: a.py\nrestarts: {max: 1, on: [failure]}\nenv: {A: 1.10, B: 0644, C: no, D: 2024-01-01, E: '7'}"
     )
@@ -337,7 +337,7 @@ def test_a_bad_value_is_one_problem_in_plain_words(line: str, says: str) -> None
 @pytest.mark.parametrize(
     "name", ["a/b", "../x", "A", "1a", "-a", "a-", "a" * 41, "a b", '"a\\nb"', '"\\e[1m"', "é", "''"]
 )
-def test_names_that_no_target_takes_are_refused_with_a_legal_one(name: str) -> None:
+def test_invalid_names_are_refused_with_a_valid_suggestion(name: str) -> None:
     (found,) = problems(f"name: {name}\nrun: a.py\n")
     suggested = found.rpartition("(try ")[2].rstrip(")")
     assert found.isprintable()
@@ -363,14 +363,14 @@ def test_a_secret_is_refused_and_never_repeated(line: str) -> None:
     assert "hunter2" not in found
 
 
-def test_names_of_tokens_that_hold_no_secret_are_taken() -> None:
+def test_variables_named_like_tokens_without_secrets_are_accepted() -> None:
     job = parse_job(
         "name: a\nrun: a.py\nenv: {TOKENIZERS_PARALLELISM: 'false', EOS_TOKEN: 2, MY_SECRET: /run/secrets/x}\n"
     )
     assert job.env["EOS_TOKEN"] == "2"
 
 
-def test_a_mapping_is_checked_like_a_file() -> None:
+def test_mapping_is_validated_like_a_file() -> None:
     mapping: dict[Any, Any] = {"nodes": 0, "num_nodes": 1, 5: 1, "name": "a"}
     with pytest.raises(JobFileError) as caught:
         job_from_mapping(mapping, where="sweep 3")
@@ -382,7 +382,7 @@ def test_a_mapping_is_checked_like_a_file() -> None:
     ]
 
 
-def test_a_field_under_a_wrong_name_is_not_also_missing() -> None:
+def test_misspelled_field_is_not_also_reported_missing() -> None:
     assert problems("nmae: a\nscript: a.py\n") == [
         "job.yaml:1: nmae: not a field (did you mean name?)",
         "job.yaml:2: script: not a field (did you mean run?)",

@@ -35,13 +35,11 @@ def _job(run: str, **fields: Any) -> Job:
         ("-exec rm {} \\;", ["-exec", "rm", "{}", ";"]),
     ],
 )
-def test_variables_of_env_are_filled_in_as_one_argument_and_quotes_keep_what_is_written(
-    run: str, arguments: list[str]
-) -> None:
+def test_env_variables_expand_to_one_argument_and_quotes_prevent_expansion(run: str, arguments: list[str]) -> None:
     assert list(_job(f"train.py {run}").script_argv) == ["train.py", *arguments]
 
 
-def test_the_script_may_be_a_variable_and_decides_the_launcher() -> None:
+def test_script_may_be_a_variable_and_determines_the_launcher() -> None:
     assert _job("$SCRIPT", nodes=2).launcher == "torchrun"
 
 
@@ -65,7 +63,7 @@ def test_the_script_may_be_a_variable_and_decides_the_launcher() -> None:
         ("$NONE x", "begins with a variable that is empty", "give it a value"),
     ],
 )
-def test_what_only_a_shell_would_do_is_refused_with_what_to_write(run: str, message: str, hint: str) -> None:
+def test_shell_syntax_in_run_is_refused_with_an_alternative(run: str, message: str, hint: str) -> None:
     with pytest.raises(JobFileError) as caught:
         _job(run)
     (problem,) = caught.value.problems
@@ -74,13 +72,13 @@ def test_what_only_a_shell_would_do_is_refused_with_what_to_write(run: str, mess
     assert hint in problem.hint
 
 
-def test_the_refusal_has_the_line_of_run_in_the_file() -> None:
+def test_error_has_the_line_of_run_in_the_file() -> None:
     with pytest.raises(JobFileError, match=r"job.yaml:3: run: names \$B, which"):
         parse_job("name: a\nenv: {A: 1}\nrun: train.py $A $B\n", "job.yaml")
 
 
 @given(st.lists(st.text(st.sampled_from("a$L{}R\\\"'`~ \n&;"), min_size=1), min_size=1))
-def test_joined_words_are_the_words_and_named_variables_of_them_are_filled_in(words: list[str]) -> None:
+def test_joined_words_split_back_and_named_variables_are_expanded(words: list[str]) -> None:
     words = ["./prog", *words]
     assert list(split_run(join_run(words), {"LR": "no"})) == words
     filled = [word.replace("${LR}", "0.5") for word in words]
@@ -99,6 +97,6 @@ def test_arguments_are_added_to_a_block_of_one_line() -> None:
     )
 
 
-def test_a_job_with_a_variable_in_its_line_is_written_and_read_again() -> None:
+def test_job_with_a_variable_in_run_round_trips() -> None:
     job = _job("$SCRIPT --lr $LR", nodes=2)
     assert parse_job(dump_job(job), "job.yaml") == job

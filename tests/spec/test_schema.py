@@ -24,7 +24,7 @@ def test_both_schemas_are_valid_json_schema() -> None:
         assert json.loads(json.dumps(schema)) == schema
 
 
-def test_the_schema_takes_the_job_that_uses_every_field() -> None:
+def test_schema_accepts_the_job_that_uses_every_field() -> None:
     mapping, _ = read_yaml(WHOLE, "job.yaml", "")
     assert set(mapping) == set(Job.model_fields) - {"command"}
     JOBS.validate(mapping)
@@ -32,7 +32,7 @@ def test_the_schema_takes_the_job_that_uses_every_field() -> None:
 
 @given(mappings)
 @settings(max_examples=70, deadline=None)
-def test_the_schema_takes_every_job_that_the_parser_takes(mapping: dict[str, Any]) -> None:
+def test_schema_accepts_every_job_that_the_parser_accepts(mapping: dict[str, Any]) -> None:
     if refusal(lambda: job_from_mapping(mapping)) is None:
         JOBS.validate(mapping)
 

@@ -7,7 +7,7 @@ from windlass.spec.parse import parse_targets
 from windlass.spec.targets import KubernetesTarget, LocalTarget, SageMakerTarget
 
 
-def test_each_kind_of_target_is_read_and_local_is_always_there() -> None:
+def test_each_kind_of_target_is_read_and_local_always_exists() -> None:
     assert parse_targets("""\
 gpu-lab: {kind: kubernetes, context: lab, namespace: team-a}
 aws: {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training, storage: s3://bucket/windlass}
@@ -24,7 +24,7 @@ aws: {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/t
 
 
 @pytest.mark.parametrize("text", ["", "# none yet\n", "{}"])
-def test_an_empty_targets_file_leaves_local(text: str) -> None:
+def test_empty_targets_file_defines_only_local(text: str) -> None:
     assert parse_targets(text) == {"local": LocalTarget(name="local")}
 
 
@@ -39,12 +39,12 @@ def test_local_can_be_given_a_price() -> None:
 
 
 @pytest.mark.parametrize("price", ["-1", ".inf", ".nan", "much"])
-def test_a_price_that_cannot_be_is_refused(price: str) -> None:
+def test_invalid_price_is_refused(price: str) -> None:
     with pytest.raises(JobFileError, match=r"local\.price_per_hour"):
         parse_targets(f"local: {{kind: local, price_per_hour: {price}}}")
 
 
-def test_a_currency_is_three_letters() -> None:
+def test_currency_has_three_letters() -> None:
     with pytest.raises(JobFileError, match=r"local\.currency"):
         parse_targets("local: {kind: local, price_per_hour: 1, currency: dollars}")
 
@@ -89,11 +89,11 @@ AWS = "kind: sagemaker, region: us-east-1, role: r, storage: s3://bucket/windlas
 
 
 @pytest.mark.parametrize("given", ["subnets: [subnet-1]", "security_groups: [sg-1]"])
-def test_a_vpc_takes_subnets_and_security_groups(given: str) -> None:
+def test_vpc_needs_subnets_and_security_groups(given: str) -> None:
     with pytest.raises(JobFileError, match="subnets and security_groups belong together"):
         parse_targets(f"aws: {{{AWS}, {given}}}")
 
 
-def test_a_bound_of_bytes_is_written_as_sizes_are() -> None:
+def test_byte_limit_is_printed_as_a_size() -> None:
     with pytest.raises(JobFileError, match=r"aws\.volume: must be at least 1GiB, found 10"):
         parse_targets(f"aws: {{{AWS}, volume: 10}}")

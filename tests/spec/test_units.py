@@ -54,7 +54,7 @@ def test_durations_are_seconds(given_: object, seconds: float) -> None:
         ("५min", "expected a duration"),
     ],
 )
-def test_what_is_no_duration_is_refused_in_words(given_: object, says: str) -> None:
+def test_invalid_duration_is_refused_with_a_message(given_: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_duration(given_)
 
@@ -100,12 +100,12 @@ def test_sizes_are_bytes(given_: object, size: int) -> None:
         ("1e9", "expected a size"),
     ],
 )
-def test_what_is_no_size_is_refused_in_words(given_: object, says: str) -> None:
+def test_invalid_size_is_refused_with_a_message(given_: object, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_size(given_)
 
 
-def test_durations_and_sizes_read_as_words() -> None:
+def test_durations_and_sizes_are_formatted() -> None:
     assert [format_duration(s) for s in (0, 0.25, 1, 90, 7200, 90061, 90.5)] == [
         "0s",
         "250ms",
@@ -120,12 +120,12 @@ def test_durations_and_sizes_read_as_words() -> None:
 
 
 @given(st.integers(0, MAX_SECONDS * 1000))
-def test_a_duration_survives_its_words_to_the_millisecond(milliseconds: int) -> None:
+def test_formatted_duration_parses_back_to_the_millisecond(milliseconds: int) -> None:
     assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
 
 
 @given(st.integers(0, 1023), st.sampled_from(["B", "KiB", "MiB", "GiB", "TiB"]))
-def test_a_whole_size_survives_its_words(number: int, unit: str) -> None:
+def test_formatted_whole_size_parses_back(number: int, unit: str) -> None:
     size = parse_size(f"{number}{unit}")
     assert parse_size(format_size(size)) == size
 
@@ -154,6 +154,6 @@ def test_an_interval_is_a_duration_or_a_number_of_steps(given_: object, expected
 
 
 @pytest.mark.parametrize("given_", ["0 steps", "-1 steps", "1.5 steps", "steps", "twenty steps", 0, "0s", "20 epochs"])
-def test_what_is_no_interval_is_refused(given_: object) -> None:
+def test_invalid_interval_is_refused(given_: object) -> None:
     with pytest.raises(ValueError, match=r"found|more than 0"):
         parse_interval(given_)

@@ -187,7 +187,7 @@ def logs(
       windlass logs digits-7f3k2 --rank 0 --tail 100
       windlass logs --grep 'loss|error' --timestamps
       windlass logs --label sweep=lr --tail 1
-      windlass logs -o json                 one JSON object a line: time, rank, text
+      windlass logs -o json                 JSON lines: time, rank, text
     """
     from windlass.actions.runs import find_all
     from windlass.cli.interrupts import tidy
