@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import WINDLASS, Call, loaded_by
 from tests.cli.test_json import hold
 from tests.clusters.eks.test_outputs import VALUES
+from tests.helpers.clock import FakeClock
 
 from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
@@ -356,44 +357,33 @@ def test_added_rules_and_unchecked_resources_are_not_reported_as_unchanged() -> 
 # -- progress ---------------------------------------------------------------------------------------------------------
 
 
-class Shown:
-    """Progress with a clock of its own, and what it has written."""
-
-    def __init__(self, **options: bool) -> None:
-        self.now, self.text = 0.0, ""
-        chosen = {"can_rewrite": False, "is_brief": False, **options}
-        self.show = Progress(plain, clock=lambda: self.now, write=self._add, **chosen)
-
-    def _add(self, text: str) -> None:
-        self.text += text
-
-
-def test_resource_is_named_when_created_and_periodically_before() -> None:
-    shown = Shown()
-    shown.show(ResourceStarted("aws_eks_cluster.main", "create"))
-    shown.show(ResourceStarted("aws_kms_key.main", "create"))
-    for shown.now in (10.0, 20.0, 31.0, 40.0):
-        shown.show(ResourceProgress("aws_eks_cluster.main", "create", shown.now))
-    shown.show(ResourceDone("aws_eks_cluster.main", "create", 600.0))
-    assert shown.text.splitlines() == [
+def test_resource_is_named_when_created_and_periodically_before(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = FakeClock(0.0)
+    show = Progress(plain, can_rewrite=False, is_brief=False, clock=clock)
+    show(ResourceStarted("aws_eks_cluster.main", "create"))
+    show(ResourceStarted("aws_kms_key.main", "create"))
+    for clock.now in (10.0, 20.0, 31.0, 40.0):
+        show(ResourceProgress("aws_eks_cluster.main", "create", clock.now))
+    show(ResourceDone("aws_eks_cluster.main", "create", 600.0))
+    assert capsys.readouterr().err.splitlines() == [
         "  … aws_eks_cluster.main, 31s and 1 more",
         "  made aws_eks_cluster.main (10m00s)",
     ]
 
 
-def test_on_a_terminal_one_line_is_rewritten() -> None:
-    shown = Shown(can_rewrite=True)
-    shown.show(ResourceStarted("aws_kms_key.main", "create"))
-    shown.show(ResourceDone("aws_kms_key.main", "create", 9.0))
-    assert shown.text == "\r\x1b[K  … aws_kms_key.main, 0.0s\r\x1b[K  made aws_kms_key.main (9.0s)\n"
+def test_on_a_terminal_one_line_is_rewritten(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Progress(plain, can_rewrite=True, is_brief=False, clock=FakeClock())
+    show(ResourceStarted("aws_kms_key.main", "create"))
+    show(ResourceDone("aws_kms_key.main", "create", 9.0))
+    assert capsys.readouterr().err == "\r\x1b[K  … aws_kms_key.main, 0.0s\r\x1b[K  made aws_kms_key.main (9.0s)\n"
 
 
-def test_brief_progress_shows_only_warnings() -> None:
-    shown = Shown(is_brief=True)
-    shown.show(ResourceDone("aws_kms_key.main", "create", 9.0))
-    shown.show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
-    shown.show(Diagnostic("error", "is in the exception"))
-    shown.show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))
-    shown.show(Note("\x1b[32mstopping\x1b[0m\n now"))
-    shown.show(SimpleNamespace())
-    assert shown.text.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]
+def test_brief_progress_shows_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Progress(plain, can_rewrite=False, is_brief=True)
+    show(ResourceDone("aws_kms_key.main", "create", 9.0))
+    show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
+    show(Diagnostic("error", "is in the exception"))
+    show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))
+    show(Note("\x1b[32mstopping\x1b[0m\n now"))
+    show(SimpleNamespace())
+    assert capsys.readouterr().err.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]

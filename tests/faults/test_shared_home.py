@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.machine import WINDLASS, Done, Machine, kill, machine_in
+from tests.helpers.stores import store_on
 from tests.helpers.until import until
-
-from windlass.runs.store import Store
 
 TRAINS = "import time\nwhile True:\n    print('step', flush=True)\n    time.sleep(0.05)\n"
 OTHER = "node-of-another-rack"
@@ -24,7 +23,7 @@ OTHER = "node-of-another-rack"
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     with machine_in(tmp_path) as made:
-        Store(made.home, on_network=True).close()  # a record without WAL, as on NFS
+        store_on(made.home, is_network=True).close()  # a record without WAL, as on NFS
         yield made
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.helpers.stores import store_on
 from tests.runs.test_full_disk import begin
 
 from windlass.runs.events import Machine, entry_of
@@ -100,21 +101,21 @@ def journal(home: Path) -> str:
 
 
 def test_on_a_network_file_system_the_record_has_no_wal(tmp_path: Path) -> None:
-    with Store(tmp_path, on_network=True) as store:
+    with store_on(tmp_path, is_network=True) as store:
         begin(store).close()
     assert journal(tmp_path) == "delete"
-    with Store(tmp_path, on_network=False) as store:
+    with store_on(tmp_path, is_network=False) as store:
         assert store.count() == 1
 
 
 def test_a_record_with_a_wal_leaves_it_once_no_other_process_uses_it(tmp_path: Path) -> None:
-    with Store(tmp_path, on_network=False) as older:
+    with store_on(tmp_path, is_network=False) as older:
         begin(older).close()
         assert journal(tmp_path) == "wal"
-        with Store(tmp_path, on_network=True) as store:
+        with store_on(tmp_path, is_network=True) as store:
             assert store.count() == 1
         assert journal(tmp_path) == "wal"
-    with Store(tmp_path, on_network=True) as store:
+    with store_on(tmp_path, is_network=True) as store:
         assert store.count() == 1
         begin(store, "a-2").close()
     assert journal(tmp_path) == "delete"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.disk import make_read_only, small_disk
+from tests.helpers.stores import store_on
 from tests.helpers.users import as_other_user, open_folder
 from tests.runs.test_store import begin, files
 
@@ -33,12 +34,12 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("on_network", [False, True])
 def test_the_record_of_a_read_only_file_system_is_read_and_nothing_is_written(disk: Path, on_network: bool) -> None:
-    with Store(disk / "home", on_network=on_network) as store, contextlib.closing(begin(store, "a-1")) as writer:
+    with store_on(disk / "home", is_network=on_network) as store, contextlib.closing(begin(store, "a-1")) as writer:
         writer.append(entry_of("end", {"phase": "failed", "exit_code": 3}))
         recorded = writer.status
     make_read_only(disk)
     before = files(disk)
-    with Store(disk / "home", on_network=on_network) as store:
+    with store_on(disk / "home", is_network=on_network) as store:
         assert store.status(store.find()) == recorded
         assert [event.kind for event in store.events("a-1")] == ["created", "end"]
         with pytest.raises(StoreError, match=f"{disk}/home cannot be") as caught:
@@ -70,7 +71,7 @@ def test_changes_that_cannot_be_read_without_a_write_are_named(disk: Path, tmp_p
         copy_with_wal(disk, tmp_path)
         (disk / "home" / "record.db-shm").unlink()
     else:
-        Store(disk / "home", on_network=True).close()
+        store_on(disk / "home", is_network=True).close()
         (disk / "home" / journal).write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(504))
     make_read_only(disk)
     with pytest.raises(

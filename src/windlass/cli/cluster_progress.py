@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,6 +11,7 @@ import click
 
 from windlass.cli.formatting import Paint, duration, painter, visible
 from windlass.cli.style import can_draw
+from windlass.runs.clock import Clock
 
 QUIET_SECONDS: Final = 30.0
 """After which a resource that is under way is named again, where no line can be drawn over."""
@@ -42,14 +42,13 @@ class Progress:
         *,
         can_rewrite: bool,
         is_brief: bool,
-        clock: Callable[[], float] = time.monotonic,
-        write: Callable[[str], None] = lambda text: click.echo(text, err=True, nl=False, color=True),
+        clock: Clock | None = None,
     ) -> None:
         self._paint, self._can_rewrite, self._is_brief = paint, can_rewrite, is_brief
-        self._clock, self._write = clock, write
+        self._clock = clock or Clock()
         self._under_way: dict[str, float] = {}
         """By address, since when."""
-        self._named_at = clock()
+        self._named_at = self._clock.monotonic()
         self._is_drawn = False
         self._command = ""
         """Of Terraform, that runs."""
@@ -66,6 +65,10 @@ class Progress:
             self._write("\r\x1b[K")
             self._is_drawn = False
 
+    @staticmethod
+    def _write(text: str) -> None:
+        click.echo(text, err=True, nl=False, color=True)
+
     def _line(self, text: str, *, is_important: bool = False) -> None:
         if self._is_brief and not is_important:
             return
@@ -77,7 +80,7 @@ class Progress:
         if self._is_brief or not self._under_way:
             self.clear()
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         longest, since = min(self._under_way.items(), key=lambda item: item[1])
         others = f" and {len(self._under_way) - 1} more" if len(self._under_way) > 1 else ""
         text = f"  … {longest}, {duration(now - since)}{others}"
@@ -91,15 +94,15 @@ class Progress:
     # -- events: one method for each, by the name of its class --------------------------------------------------------
 
     def _StageStarted(self, event: Any) -> None:  # noqa: N802
-        self._named_at = self._clock()
+        self._named_at = self._clock.monotonic()
         self._line(self._paint(visible(event.text), bold=True))
 
     def _ResourceStarted(self, event: Any) -> None:  # noqa: N802
-        self._under_way[event.address] = self._clock()
+        self._under_way[event.address] = self._clock.monotonic()
         self._draw()
 
     def _ResourceProgress(self, event: Any) -> None:  # noqa: N802
-        self._under_way.setdefault(event.address, self._clock() - event.elapsed_seconds)
+        self._under_way.setdefault(event.address, self._clock.monotonic() - event.elapsed_seconds)
         self._draw()
 
     def _ResourceDone(self, event: Any) -> None:  # noqa: N802

@@ -137,12 +137,11 @@ def _expanded(path: str) -> Path:
 class Store:
     """The records of one user. Any number of processes may read; only the process that holds a run's lock writes it."""
 
-    def __init__(self, home: Path | str, machine: Machine | None = None, *, on_network: bool | None = None) -> None:
+    def __init__(self, home: Path | str, machine: Machine | None = None) -> None:
         """Open the record in `home`, made if it is not there. Raises StoreError, UnsupportedVersion or StoreFull.
 
         Where the home cannot be written, the record in it is read, and what would write it raises StoreError. `machine`
-        is the one that this process runs on, `on_network` whether other machines may use the file system; the defaults
-        are detected.
+        is the one that this process runs on.
         """
         home = self.home = Path(home).absolute()  # a program may change its folder
         self.machine = this_machine(os.environ) if machine is None else machine
@@ -152,7 +151,7 @@ class Store:
             self.is_read_only = read_only.is_read_only(home / RECORD)
             if not self.is_read_only:
                 prepare(home)
-            self._on_network = is_on_network(home) if on_network is None else on_network
+            self._on_network = is_on_network(home)
             try:
                 self._open()
             except sqlite3.DatabaseError as error:

@@ -25,16 +25,16 @@ LOCK: Final = "lock"
 JOURNAL: Final = "journal.jsonl"
 
 
-def open_place(address: Address, home: Path, *, sha256: str = "", is_signed: bool = True) -> Place:
-    """The place of an address. `home` is the home of Windlass, `sha256` the expected digest of the file at a URL.
-    `is_signed`: sign requests to S3, which public buckets do not need.
+def open_place(address: Address, home: Path, *, is_signed: bool = True) -> Place:
+    """The place of an address. `home` is the home of Windlass. Requests to S3 are signed if `is_signed`; public
+    buckets need no signature.
 
     Raises StorageError, UsageError, MissingExtra.
     """
     if address.is_folder:
         return Folder(address)
     if address.is_http:
-        return HttpPlace(address, sha256)
+        return HttpPlace(address)
     if address.kind != "s3":
         return ObstorePlace(address)
     return S3Place(address, _state(address, home), None if is_signed else {**os.environ, UNSIGNED: "1"})

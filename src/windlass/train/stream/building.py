@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,16 +28,14 @@ OLD_SECONDS = 7 * 86400
 """Age at which an index that is not the latest is removed; worker processes that use it have long started by then."""
 
 
-def open_index(
-    source: Source, cached: CachedSet, format: str | None, group: bool, environ: Mapping[str, str] = os.environ
-) -> Index:
+def open_index(source: Source, cached: CachedSet, format: str | None, group: bool) -> Index:
     """Opens or builds the index of a source. Raises StreamError.
 
     All ranks and attempts of a run share one index, stored in its checkpoint folder: a resumed epoch has the same
     samples as before, and nothing is listed again.
     """
     # Nodes may have separate copies of a local folder, with other modification times, so its index is not shared.
-    shared = None if source.is_local else shared_file(f"{cached.folder.name}.index", environ)
+    shared = None if source.is_local else shared_file(f"{cached.folder.name}.index", os.environ)
     try:
         if shared is not None and (found := _fetched(shared, cached)) is not None:
             return found

@@ -128,13 +128,13 @@ class Stream(Dataset[T]):
         self._use(Index(state["index"]))
 
 
-def open_stream(name: str | os.PathLike[str], environ: Mapping[str, str] = os.environ, **settings: Any) -> Stream[Any]:
+def open_stream(name: str | os.PathLike[str], **settings: Any) -> Stream[Any]:
     """See `windlass.train.stream`."""
     cache, cache_bytes = settings.pop("cache"), settings.pop("cache_bytes")
     if cache_bytes is not None and cache_bytes < 0:
         raise StreamError(f"cache_bytes={cache_bytes}: must be at least 0; 0 keeps no samples")
-    folder = Path(cache) if cache is not None else cache_folder(environ)
-    return Stream(open_source(address_of(name, environ)), cache=Cache(folder.absolute(), cache_bytes), **settings)
+    folder = Path(cache) if cache is not None else cache_folder(os.environ)
+    return Stream(open_source(address_of(name, os.environ)), cache=Cache(folder.absolute(), cache_bytes), **settings)
 
 
 def address_of(name: str | os.PathLike[str], environ: Mapping[str, str]) -> str:

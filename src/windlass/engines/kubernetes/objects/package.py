@@ -66,7 +66,17 @@ except ImportError as error:  # Debian's python3-minimal, builds without the hea
 
 sys.exit(main())
 '''
-TRANSFER_PARTS: Final = ("__init__.py", "compat.py", "errors.py", "storage", "stores")
+TRANSFER_PARTS: Final = (
+    "__init__.py",
+    "compat.py",
+    "errors.py",
+    "runs/__init__.py",
+    "runs/clock.py",
+    "storage",
+    "stores",
+    "worker/__init__.py",
+    "worker/process.py",
+)
 """Files and folders of Windlass that a transfer pod needs. They import only the standard library."""
 REFUSED: Final = 64
 """Exit code of a transfer that would fail in every pod; the Job does not retry it."""
