@@ -94,21 +94,21 @@ def test_numbers_and_half_characters_that_no_record_takes_cost_no_event() -> Non
 
 
 def test_an_event_without_the_token_of_its_node_is_ignored() -> None:
-    sieve = node_events.Sieve()
+    deduplicator = node_events.EventDeduplicator()
     own = {**START, "at": 1.0, "k": "secret"}
     forged: dict[str, Any] = {"kind": "end", "at": 2.0, "failures": []}
-    assert sieve.take(line(own)) == event_of({**START, "at": 1.0})
-    assert sieve.take(line(forged)) is None
-    assert sieve.take(line({**forged, "k": "guess"})) is None
-    assert sieve.take(line({**START, "at": 3.0, "k": "guess"})) is None
-    assert sieve.num_ignored == 3
-    assert sieve.take(line({**forged, "k": "secret"})) == event_of(forged)
+    assert deduplicator.take(line(own)) == event_of({**START, "at": 1.0})
+    assert deduplicator.take(line(forged)) is None
+    assert deduplicator.take(line({**forged, "k": "guess"})) is None
+    assert deduplicator.take(line({**START, "at": 3.0, "k": "guess"})) is None
+    assert deduplicator.num_ignored == 3
+    assert deduplicator.take(line({**forged, "k": "secret"})) == event_of(forged)
 
 
 def test_nodes_that_have_no_token_are_read_as_before() -> None:
-    sieve = node_events.Sieve()
+    deduplicator = node_events.EventDeduplicator()
     for event in GOOD:
-        assert sieve.take(line({"at": 1.0, **event})) is not None
+        assert deduplicator.take(line({"at": 1.0, **event})) is not None
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import FORBIDDEN_MOST, NOTHING, Copy
+from windlass.storage.copy_note import CopyNoteFile
 from windlass.storage.digest import PART_BYTES, Parts, combined
 from windlass.storage.failure import first_of
 from windlass.storage.folder import LIST_BATCH, Folder
 from windlass.storage.manifest import File, Manifest
-from windlass.storage.note import Noted
 from windlass.storage.opening import journal_for
 from windlass.storage.place import Buffer, Entry, Forbidden, Place, SourceChanged, Throttled
 from windlass.storage.progress import Copied, Progress
@@ -36,7 +36,11 @@ def folder(path: Path) -> Folder:
 
 
 def copied(
-    source: Place, to: Path, window: Window | None = None, noted: Noted = NOTHING, progress: Progress | None = None
+    source: Place,
+    to: Path,
+    window: Window | None = None,
+    noted: CopyNoteFile = NOTHING,
+    progress: Progress | None = None,
 ) -> Copied:
     destination = folder(to)
     with journal_for(source.address, destination.address, to) as journal:
@@ -440,7 +444,7 @@ def test_progress_counts_what_has_come_of_a_part_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_note", [False, True])
 def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(tmp_path: Path, has_note: bool) -> None:
-    noted = Noted(tmp_path / "note") if has_note else NOTHING
+    noted = CopyNoteFile(tmp_path / "note") if has_note else NOTHING
     to, small = tmp_path / "to", Scripted({"small": b"data"})
     copied(small, to, noted=noted)
 

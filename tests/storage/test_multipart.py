@@ -15,8 +15,8 @@ from windlass.runs.clock import Clock
 from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
 from windlass.storage.multipart import COMPLETING_PAUSES, S3Upload, stored_digest
 from windlass.storage.place import Throttled
-from windlass.stores.answer import Sent
 from windlass.stores.errors import Busy, Missing, StoreError
+from windlass.stores.response import Sent
 from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.uploads import Stored, StoredPart, Uploads
 from windlass.stores.store import Body

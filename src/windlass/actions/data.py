@@ -30,7 +30,7 @@ from windlass.storage.opening import journal_for, no_copy_to, note_of, open_plac
 from windlass.storage.place import Entry, Place
 from windlass.storage.progress import Copied, Preview, Progress
 from windlass.storage.retry import repeated
-from windlass.storage.selection import Selection, Source, open_source
+from windlass.storage.selection import CopySource, Selection, open_source
 from windlass.storage.sets import CachedSet
 from windlass.storage.verify import Verified, note_damage
 from windlass.storage.verify import verify as verify_place
@@ -111,7 +111,7 @@ def preview_copy(
 
 def _ends(
     source: str, destination: str, selection: Selection, home: Path, context: Context, *, is_signed: bool
-) -> tuple[Source, Address]:
+) -> tuple[CopySource, Address]:
     """Returns source and destination of a copy. Raises UsageError, StorageError, MissingExtra."""
     if destination == "-":
         raise UsageError("- is no destination: data copy does not write to standard output", "name a folder")

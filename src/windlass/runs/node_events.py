@@ -78,18 +78,18 @@ def parse(line: bytes, now: float | None = None) -> Line | None:
 
 def read(path: Path) -> Iterator[NodeEvent]:
     """The events in the events file of a node, in order; none where it cannot be read."""
-    sieve = Sieve()
+    deduplicator = EventDeduplicator()
     try:
         with open(path, "rb") as file:
             for line in file:
-                event = sieve.take(line) if line.endswith(b"\n") else None
+                event = deduplicator.take(line) if line.endswith(b"\n") else None
                 if event is not None:
                     yield event
     except OSError:
         return
 
 
-class Sieve:
+class EventDeduplicator:
     """Passes the events of one node, and none that another process has written to the same stream.
 
     The process of a pod makes up a token before any rank starts and puts it into each event, its first included. Events

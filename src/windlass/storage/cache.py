@@ -20,10 +20,10 @@ from windlass.errors import StorageError, UsageError
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address, key_of
 from windlass.storage.copy import Copy
+from windlass.storage.copy_note import cuts
 from windlass.storage.folder import Folder
 from windlass.storage.helpers import number_here
 from windlass.storage.names import OWN, is_own
-from windlass.storage.note import cuts
 from windlass.storage.opening import journal_for, open_place
 from windlass.storage.place import Entry, Place, Throttled, system_errors
 from windlass.storage.progress import Copied, Progress

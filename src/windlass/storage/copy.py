@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
+from windlass.storage.copy_note import CopyNote, CopyNoteFile, cuts
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
 from windlass.storage.helpers import Helpers, check, for_good, move, num_cores
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
-from windlass.storage.note import Note, Noted, cuts
 from windlass.storage.place import (
     Buffer,
     Damaged,
@@ -42,7 +42,7 @@ from windlass.storage.window import MOST, Window
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-NOTHING: Final = Noted()
+NOTHING: Final = CopyNoteFile()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
 """For which a thread copies small files before it asks again whether it may."""
@@ -77,7 +77,7 @@ class Copy:
         journal: Journal,
         progress: Progress | None = None,
         window: Window | None = None,
-        noted: Noted = NOTHING,
+        noted: CopyNoteFile = NOTHING,
         has_manifest: bool = True,
         num_helpers: Callable[[int], int] | None = None,
         by_content: bool = False,
@@ -204,7 +204,7 @@ class Copy:
 
     # -- whether anything does ----------------------------------------------------------------------------------------
 
-    async def _listed(self, note: Note | None, before: Manifest | None) -> list[Entry]:
+    async def _listed(self, note: CopyNote | None, before: Manifest | None) -> list[Entry]:
         """What the source lists; the destination is asked at the same time, where it is to be."""
         names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
         if note is None and (before is None or isinstance(self._destination, Folder)):
@@ -212,7 +212,7 @@ class Copy:
         found, _ = await asyncio.gather(self._source.listed(names), self._look(note, names))
         return found
 
-    async def _look(self, note: Note | None, names: Sequence[str]) -> None:
+    async def _look(self, note: CopyNote | None, names: Sequence[str]) -> None:
         """Ask the destination what it has."""
         if isinstance(self._destination, Folder):
             self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
@@ -220,7 +220,7 @@ class Copy:
             self._there = await self._destination.listed(names)
             self._there_digest = digest_of(self._there)
 
-    def _unchanged(self, note: Note, began: float) -> Copied:
+    def _unchanged(self, note: CopyNote, began: float) -> Copied:
         self.progress.num_unchanged, self.progress.is_listing = note.num_files, False
         self._journal.clear()
         seconds = time.monotonic() - began

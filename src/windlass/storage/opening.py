@@ -11,12 +11,12 @@ from typing import Final
 
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address, key_of
+from windlass.storage.copy_note import CopyNoteFile
 from windlass.storage.folder import PARTIAL, Folder
 from windlass.storage.http_place import HttpPlace
 from windlass.storage.journal import Journal, files_of
 from windlass.storage.manifest import File
 from windlass.storage.names import OWN
-from windlass.storage.note import Noted
 from windlass.storage.object_place import ObstorePlace, S3Place
 from windlass.storage.place import Place, system_errors
 from windlass.stores.s3.credentials import UNSIGNED
@@ -86,9 +86,9 @@ def _own_folder(destination: Address, home: Path) -> Path:
     return Path(destination.path) / OWN if destination.is_folder else _state(destination, home)
 
 
-def note_of(source: Address, destination: Address, home: Path) -> Noted:
+def note_of(source: Address, destination: Address, home: Path) -> CopyNoteFile:
     """Where a copy notes that it left nothing to do."""
-    return Noted(_state(destination, home).parent / "notes" / f"{key_of(f'{source} {destination}')}.json")
+    return CopyNoteFile(_state(destination, home).parent / "notes" / f"{key_of(f'{source} {destination}')}.json")
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from windlass.storage.place import Repeatable, Throttled
 from windlass.storage.window import Window
 from windlass.stores.retry import TRIES, pause_seconds
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-async def repeated(once: Callable[[], Awaitable[Answer]], window: Window | None = None) -> Answer:
+async def repeated(once: Callable[[], Awaitable[Result]], window: Window | None = None) -> Result:
     """Call `once` while it raises Repeatable, as often as that says. Raises what the last call raises."""
     for number in range(TRIES):
         try:

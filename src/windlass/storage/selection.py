@@ -46,7 +46,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Source:
+class CopySource:
     """The source of a copy."""
 
     address: Address
@@ -65,7 +65,7 @@ def open_source(
     target: str = "",
     *,
     is_signed: bool = True,
-) -> Source:
+) -> CopySource:
     """Open the source that `text` names: an address, which may end with a pattern. Paths are relative to `folder`.
 
     `target` is the last part of a destination that does not exist yet: a single file of that name is refused, because
@@ -83,31 +83,31 @@ def open_source(
             "for gs:// set GOOGLE_SKIP_SIGNATURE=true, for az:// AZURE_SKIP_SIGNATURE=true",
         )
     if of.is_http:
-        return Source(of, _of_server(of, selection, target), of)
+        return CopySource(of, _of_server(of, selection, target), of)
     path = Path(of.path)
     if of.is_folder and path.is_file():
         if is_list_of_urls(path):
-            return Source(of, _narrowed(LocalList(of, selection.sha256), selection), of)
+            return CopySource(of, _narrowed(LocalList(of, selection.sha256), selection), of)
         # Links are resolved in the folder only, so that the file keeps the name that the user typed.
         named = folder / os.path.expanduser(base.removeprefix("file://"))
         typed = Path(os.path.realpath(named.parent), named.name)
         refuse_name(typed.name, target)
         of, above = (Address("folder", "", str(one)) for one in (typed, typed.parent))
-        return Source(of, Selected(open_place(above, home), selection, typed.name, is_one=True), of)
+        return CopySource(of, Selected(open_place(above, home), selection, typed.name, is_one=True), of)
     if of.is_folder and not path.is_dir():
         is_there = os.path.lexists(of.path)
         raise UsageError(f"{of}: {'it is no folder and no file' if is_there else 'there is no such folder or file'}")
     place = open_place(of, home, is_signed=is_signed)
     if pattern:
-        return Source(of, Selected(place, selection, pattern), _root(of, pattern, destination))
+        return CopySource(of, Selected(place, selection, pattern), _root(of, pattern, destination))
     alone = None
     if not (of.is_folder or text.endswith("/") or not of.path):
         prefix, _, name = of.path.rpartition("/")
         parent = open_place(Address(of.kind, of.bucket, prefix), home, is_signed=is_signed)
         alone = Selected(parent, selection, name, target, is_one=True)
     if alone is None and selection == Selection():
-        return Source(of, place, of)
-    return Source(of, Selected(place, selection, ALL, alone=alone), of)
+        return CopySource(of, place, of)
+    return CopySource(of, Selected(place, selection, ALL, alone=alone), of)
 
 
 def _root(of: Address, pattern: str, destination: Address) -> Address:

@@ -22,7 +22,7 @@ LARGE_BYTES: Final = 1 << 20
 """Requests from this size on leave the interpreter to the other threads most of the time."""
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Window:
@@ -78,7 +78,7 @@ class Window:
                 self._latest_bytes = num_bytes
                 turn.set_result(None)
 
-    async def run(self, num_bytes: int, work: Callable[[], Answer]) -> Answer:
+    async def run(self, num_bytes: int, work: Callable[[], Result]) -> Result:
         """Do work that needs so many bytes, in a thread, once there is room for it."""
         async with self.slot(num_bytes):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,1 +1,3 @@
-"""Object stores, on nodes too: one interface, S3 by the standard library, gs and az by a process that has obstore."""
+"""Object stores behind one interface: S3 by the standard library; gs and az by a separate process that imports
+obstore.
+"""

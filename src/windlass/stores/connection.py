@@ -1,4 +1,4 @@
-"""Connections to the servers of stores: one for each thread, used again, past or through a proxy; and requested pauses.
+"""Connections to object stores: one per thread, reused, direct or through a proxy; honours Retry-After.
 
 Standard library only, Python 3.9.
 """
@@ -14,20 +14,20 @@ import threading
 import time
 from collections.abc import Mapping
 
-from windlass.stores.answer import Answer, Sent, ask
 from windlass.stores.errors import Busy, Misconfigured, NoAnswer, StoreError
 from windlass.stores.proxy import Route, connect, proxy_of
+from windlass.stores.response import Response, Sent, ask
 from windlass.stores.store import Body
 
 MAX_PAUSE_SECONDS = 300.0
-"""The longest pause that is made because a server asks for it."""
+"""Upper limit for the pause that a server may request by Retry-After."""
 MAX_UNIX_SECONDS = 2.0**36
-"""Of a date that is used: requests are signed with years of four digits."""
+"""Latest date that is accepted from a server: signatures contain years of four digits."""
 _SILENT = (ConnectionRefusedError, TimeoutError, socket.timeout, socket.gaierror)
 
 
 class Kept:
-    """A connection that a thread uses again; closed when the last reference to it is dropped."""
+    """Connection that a thread reuses; closed when the last reference to it is dropped."""
 
     def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
         self.of = of
@@ -39,10 +39,12 @@ class Kept:
 
 
 class Connections:
-    """Sends requests to any hosts, once each; safe for threads and forks. Proxies are those of the environment."""
+    """Sends requests to any host, each once; safe for threads and forks. Proxies are read from the environment."""
 
     def __init__(self, environ: Mapping[str, str], hint: str, ca_variable: str) -> None:
-        """`hint` is what to try where no server answers; `ca_variable` names a file of certificate authorities."""
+        """`hint` is the advice in errors if no server answers; `ca_variable` names the variable with the CA bundle
+        file.
+        """
         self._environ, self._hint, self._ca_variable = environ, hint, ca_variable
         self._context: ssl.SSLContext | None = None
         """Made once: reading the certificates takes longer than a request."""
@@ -53,12 +55,12 @@ class Connections:
         """Hosts that have answered, ever: their address is right."""
 
     def wait(self, host: str) -> None:
-        """Make the pause that a host has asked for: of all threads."""
+        """Waits, in every thread, until the pause that a host has requested is over."""
         if (pause := self._pause_until.get(host, 0.0) - time.monotonic()) > 0:
             time.sleep(pause)
 
     def pause(self, host: str, retry_after: str, now: float) -> None:
-        """Note the `Retry-After` of an answer: seconds, or a date by the clock of the host, by which it is `now`."""
+        """Records the `Retry-After` of a response: seconds, or a date by the clock of the host, where it is `now`."""
         seconds = float(retry_after) if retry_after.isdecimal() else (unix_seconds(retry_after) or 0.0) - now
         until = time.monotonic() + min(MAX_PAUSE_SECONDS, seconds)
         self._pause_until[host] = max(self._pause_until.get(host, 0.0), until)
@@ -74,10 +76,11 @@ class Connections:
         *,
         what: str,
         seconds: float,
-    ) -> tuple[Answer, Kept]:
-        """The head of an answer, and its connection, which is not this thread's again before the body is read: `keep`.
+    ) -> tuple[Response, Kept]:
+        """Sends a request. Returns the response, whose body is unread, and its connection.
 
-        `where` is whether it is by TLS, and the host; `what` is named in errors. Raises Busy, NoAnswer, StoreError.
+        The thread cannot reuse the connection until the body has been read and `keep` was called. `where` is whether
+        TLS is used, and the host; `what` names the object in errors. Raises Busy, NoAnswer, StoreError.
         """
         secure, host = where
         while True:
@@ -98,19 +101,21 @@ class Connections:
                     if is_silent and host not in self._answered:
                         raise NoAnswer(text, what, self._hint) from error
                     raise Busy(text, what) from error
-                # Else the server has closed a connection that was idle.
+                # Otherwise the server has closed an idle connection, and the request is sent again on a new one.
             else:
                 self._answered.add(host)
                 return answer, kept
 
     def keep(self, kept: Kept | None) -> None:
-        """Use a connection whose answer was read again in this thread; or none."""
+        """Makes a connection reusable in this thread after its response has been read. None is ignored."""
         self._local.kept = kept
 
     def _connection(self, secure: bool, host: str, what: str, seconds: float) -> tuple[Kept, bool]:
-        """The connection of this thread, and whether it is new; one that a parent has opened is the parent's.
+        """Returns the connection of this thread, and whether it is new. Connections opened before a fork stay the
+        parent's.
 
-        It is taken from the thread: a generator that is left in the middle of a body must leave none of it there.
+        The thread's reference is removed: a generator abandoned in the middle of a body must not leave a half-read
+        connection behind.
         """
         kept: Kept | None = getattr(self._local, "kept", None)
         self._local.kept = None
@@ -120,23 +125,23 @@ class Connections:
             self._context = ssl.create_default_context(cafile=self._environ.get(self._ca_variable) or None)
         try:
             route = connect(host, secure, seconds, self._context, proxy_of(self._environ, host, secure))
-        except ValueError as error:  # its words have no password
+        except ValueError as error:  # the message of this error contains no password
             raise Misconfigured(f"the proxy of the environment cannot be used: {error}", what) from None
         return Kept((os.getpid(), secure, host), route), True
 
 
 def words_of(error: BaseException) -> str:
-    """An error of a connection without its arguments, which may have parts of a URL."""
+    """Returns the text of a connection error without its arguments, which may contain parts of a URL."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or os.strerror(error.errno)
     return type(error).__name__
 
 
 def unix_seconds(date: str) -> float | None:
-    """A date of HTTP in Unix seconds; None for what is none."""
+    """Parses an HTTP date. Returns Unix seconds, or None if the date is invalid."""
     try:
         found = email.utils.parsedate_tz(date)
         seconds = -1.0 if found is None else float(email.utils.mktime_tz(found))
-    except (ValueError, OverflowError):  # such as one in the year 99999
+    except (ValueError, OverflowError):  # for example a date in the year 99999
         return None
     return seconds if 0 <= seconds < MAX_UNIX_SECONDS else None

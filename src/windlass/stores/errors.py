@@ -1,6 +1,6 @@
-"""Errors of all object stores, as errors of a file system: what reads checkpoints handles both alike.
+"""Errors of all object stores, as subclasses of OSError, so that checkpoint code handles stores and file systems alike.
 
-Each kind of store maps its own errors to these, once. Callers catch them by class.
+Each kind of store maps its own errors to these classes in one place. Callers catch them by class.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ CHECK_CREDENTIALS = "check the credentials, and what they may do"
 
 
 class StoreError(OSError):
-    """A request to a store has failed."""
+    """A request to an object store failed."""
 
     number = errno.EIO
-    """The `errno` of these errors."""
+    """`errno` of these errors."""
     is_final = False
     """Whether the same request will fail again."""
 
     def __init__(self, text: str, what: str, hint: str = "") -> None:
-        """`text` is what was found, `what` the address that was asked for, `hint` what to try."""
+        """`text` is the problem, `what` the address that was requested, `hint` how to fix it."""
         super().__init__(self.number, text, what)
         self.hint = hint
 
@@ -32,24 +32,24 @@ class StoreError(OSError):
 
 
 class Busy(StoreError):
-    """A store asks for fewer requests, or does not answer: the request is repeated."""
+    """The store asks for fewer requests or does not answer. The request is repeated."""
 
     tries = 8
-    """How often the request is sent in all."""
+    """Total number of times that the request is sent."""
 
 
 class NoAnswer(Busy):
-    """No server answers at the address of a store, and none has before: the address may be wrong."""
+    """No server has ever answered at the address of a store. The address may be wrong."""
 
 
 class Altered(Busy):
-    """The store received other bytes than were sent: they were changed on their way."""
+    """The store received a body with another checksum: the bytes changed in transit."""
 
     tries = 3
 
 
 class Unconfirmed(StoreError):
-    """The answer to a write is not that of a store which has the object: a login page or a proxy may have answered."""
+    """The response to a write does not show that the object was stored. A proxy or a login page may have answered."""
 
 
 class NotCompleted(StoreError):
@@ -63,37 +63,37 @@ class TooLarge(StoreError):
 
 
 class Misconfigured(StoreError):
-    """An endpoint, a proxy or a secret has a value that cannot be used."""
+    """An endpoint, a proxy or a secret has an unusable value."""
 
     number = errno.EINVAL
 
 
 class Missing(StoreError, FileNotFoundError):
-    """There is no such object, no such upload, or no such bucket."""
+    """The object, the upload or the bucket does not exist."""
 
     number = errno.ENOENT
 
 
 class MissingBucket(Missing):
-    """There is no such bucket."""
+    """The bucket does not exist."""
 
 
 class Denied(StoreError, PermissionError):
-    """The keys are missing, wrong, or do not allow it."""
+    """The credentials are missing or wrong, or do not permit the request."""
 
     number = errno.EACCES
     is_final = True
 
 
 class Forbidden(Denied):
-    """This one object is denied, for example an archived one; others may not be."""
+    """Access to one object is denied, for example because it is archived. Other objects may be readable."""
 
 
 class NoLogin(Denied):
-    """There are no keys, they have expired, or the store does not know them: another login is needed."""
+    """The credentials are missing, expired or unknown to the store. The user must log in again."""
 
 
 class Changed(StoreError):
-    """An object is not the one that was asked for: it was written meanwhile, or is there already."""
+    """The object has another version than requested: it was written meanwhile, or it already exists."""
 
     number = errno.ESTALE

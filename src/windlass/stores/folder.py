@@ -1,4 +1,4 @@
-"""A folder as a store: objects are files below it. Standard library only, Python 3.9."""
+"""A folder as an object store: objects are the files below it. Standard library only, Python 3.9."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from windlass.compat import override
 from windlass.stores.errors import Changed, Denied, Missing, MissingBucket, StoreError
 from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
 
 
 class FolderStore(Store):
-    """Files are written under another name, and renamed: each is whole or does not exist."""
+    """Store in a folder. Files are written under a temporary name and renamed, so each is complete or does not
+    exist.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.address = str(folder)
@@ -25,8 +28,9 @@ class FolderStore(Store):
     def __reduce__(self) -> Any:
         return FolderStore, (self.address,)
 
+    @override
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
-        """See `Store`; all objects are one page, and a missing folder raises MissingBucket."""
+        """Yields one page with all objects. Raises MissingBucket if the folder does not exist."""
         if not self._folder.is_dir():
             words = "it is a file, and no folder" if self._folder.exists() else "there is no such folder"
             raise MissingBucket(words, self.address)
@@ -45,13 +49,13 @@ class FolderStore(Store):
                     path = os.path.join(below, name)
                     yield self._object(os.path.relpath(path, self.address), os.stat(path))
 
+    @override
     def head_once(self, key: str) -> Object:
-        """See `Store`."""
         with self._errors(key):
             return self._object(key, os.stat(f"{self.address}/{key}"))
 
+    @override
     def read_once(self, one: Object, start: int, length: int) -> bytes:
-        """See `Store`."""
         with self._errors(one.key):
             descriptor = os.open(f"{self.address}/{one.key}", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -63,17 +67,17 @@ class FolderStore(Store):
             raise Changed("it was written meanwhile", f"{self.address}/{one.key}")
         return data
 
+    @override
     def get_once(self, key: str) -> bytes:
-        """See `Store`."""
         with self._errors(key):
             return (self._folder / key).read_bytes()
 
+    @override
     def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
-        """See `Store`."""
         return self._written(key, [body], is_new)
 
+    @override
     def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
-        """See `Store`."""
         return self._written(key, parts, is_new=False)
 
     def _written(self, key: str, pieces: Iterable[Body], is_new: bool) -> str:
@@ -94,13 +98,14 @@ class FolderStore(Store):
                 part.unlink(missing_ok=True)
         return version
 
+    @override
     def remove_once(self, key: str) -> None:
-        """See `Store`."""
         with self._errors(key):
             (self._folder / key).unlink(missing_ok=True)
 
+    @override
     def remove_below(self, prefix: str) -> None:
-        """See `Store`: with the folders that contain the objects."""
+        """Deletes all objects whose keys start with the prefix, and the folders that contained them."""
         shutil.rmtree(self._folder / prefix, ignore_errors=True)
 
     def _object(self, key: str, found: os.stat_result) -> Object:
@@ -111,7 +116,7 @@ class FolderStore(Store):
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """Errors of the file system as those of a store."""
+        """Maps file system errors to errors of a store."""
         what = f"{self.address}/{key}"
         try:
             yield
@@ -127,9 +132,9 @@ class FolderStore(Store):
 
 
 def _linked(part: Path, path: Path) -> bool:
-    """Give a file its name, unless another file has it; False where the file system has no links, and none has it.
+    """Links a file to its final name. Returns False if the file system has no hard links and no file has that name.
 
-    Raises FileExistsError.
+    Raises FileExistsError if another file has the name.
     """
     try:
         os.link(part, path)
@@ -143,7 +148,7 @@ def _linked(part: Path, path: Path) -> bool:
 
 
 def _pread(descriptor: int, length: int, start: int) -> bytes:
-    """The bytes of this range, fewer only at the end of the file: one call of Linux reads less than 2 GiB."""
+    """Reads a byte range, shorter only at the end of the file. Loops because one Linux read returns less than 2 GiB."""
     data = os.pread(descriptor, length, start)
     while len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
         data += more

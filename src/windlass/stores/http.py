@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from windlass.stores.answer import Answer
 from windlass.stores.connection import Connections, Kept, words_of
 from windlass.stores.errors import Busy, Changed, Forbidden, Missing, StoreError, TooLarge
+from windlass.stores.response import Response
 from windlass.stores.url import Url
 
 SECONDS = 30
@@ -54,15 +54,17 @@ class HttpClient:
         self._connections = Connections(os.environ, CHECK_HOST, "SSL_CERT_FILE")
 
     def head(self, url: Url) -> Head:
-        """Size and version of a file. Sends GET for the first byte, because presigned URLs often refuse HEAD."""
+        """Returns size and version of a file. Sends GET for the first byte, because presigned URLs often refuse
+        HEAD.
+        """
         with self._answered(url, {"range": "bytes=0-0"}) as answer:
             found = _head_of(answer, url)
             if answer.status == 206:
-                answer.read()  # of one byte: the connection can be used again
+                answer.read()  # reads the single byte so that the connection can be reused
             return found
 
     def read(self, url: Url, max_bytes: int) -> bytes:
-        """Content of a small file, such as a list."""
+        """Returns the content of a small file, such as a list."""
         with self._answered(url, {}) as answer:
             data: bytes = answer.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -70,7 +72,7 @@ class HttpClient:
         return data
 
     def stream(self, url: Url, head: Head, start: int, length: int, piece_bytes: int) -> Iterator[bytes]:
-        """Bytes of the file that `head` describes, read by one request, in pieces of at most `piece_bytes`.
+        """Yields bytes of the file that `head` describes, read by one request, in pieces of at most `piece_bytes`.
 
         A server without range requests sends the whole file; the bytes before `start` are then discarded.
         """
@@ -92,8 +94,8 @@ class HttpClient:
                 at += len(piece)
 
     @contextmanager
-    def _answered(self, url: Url, fields: Mapping[str, str]) -> Iterator[Answer]:
-        """Send GET, follow redirects, and give the successful response; the block reads its body."""
+    def _answered(self, url: Url, fields: Mapping[str, str]) -> Iterator[Response]:
+        """Sends GET, follows redirects, and yields the successful response; the caller's block reads its body."""
         at = url
         for _ in range(MAX_REDIRECTS + 1):
             answer, kept = self._asked(at, fields)
@@ -115,8 +117,8 @@ class HttpClient:
         if answer.length == 0 and not answer.will_close:
             self._connections.keep(kept)
 
-    def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Answer, Kept]:
-        """Send one GET. Returns the response and its connection, which may be reused once the body was read."""
+    def _asked(self, url: Url, fields: Mapping[str, str]) -> tuple[Response, Kept]:
+        """Sends one GET. Returns the response and its connection, which may be reused once the body was read."""
         self._connections.wait(url.host)
         sent = {"host": url.host, "user-agent": "windlass", "accept": "*/*", "accept-encoding": "identity", **fields}
         if url.authorization:
@@ -124,7 +126,7 @@ class HttpClient:
         where = url.scheme == "https", url.host
         return self._connections.ask(where, "GET", url.target, sent, what=str(url), seconds=SECONDS)
 
-    def _refusal(self, url: Url, at: Url, answer: Answer) -> StoreError:
+    def _refusal(self, url: Url, at: Url, answer: Response) -> StoreError:
         status, what = answer.status, str(url)
         where = "" if at.host == url.host else f", after a redirect to {at.host}"
         said = f"the server answers {status} {http.client.responses.get(status, '')}".rstrip() + where
@@ -142,7 +144,7 @@ class HttpClient:
 
 
 def _redirected(first: Url, at: Url, location: str) -> Url:
-    """Target of a redirect. Raises StoreError if it is not allowed."""
+    """Returns the target of a redirect. Raises StoreError if the redirect is not allowed."""
     try:
         found = at.joined(location)
     except ValueError:
@@ -152,7 +154,7 @@ def _redirected(first: Url, at: Url, location: str) -> Url:
     return found
 
 
-def _head_of(answer: Answer, url: Url) -> Head:
+def _head_of(answer: Response, url: Url) -> Head:
     fields = answer.fields
     tag = fields.get("etag", "")
     version = tag if tag.startswith('"') else fields.get("last-modified", "")
@@ -167,12 +169,12 @@ def _head_of(answer: Answer, url: Url) -> Head:
     return Head(int(size), version, answer.status in (206, 416), is_page)
 
 
-def _start_of(answer: Answer) -> int:
-    """Offset of the first byte in a response."""
+def _start_of(answer: Response) -> int:
+    """Returns the offset of the first byte in a response."""
     found = _RANGE.fullmatch(answer.fields.get("content-range", "")) if answer.status == 206 else None
     return int(found[1] or 0) if found else 0
 
 
-def _is_empty(answer: Answer) -> bool:
-    """Whether the response says that the file has 0 bytes, so that the range of its first byte is not satisfiable."""
+def _is_empty(answer: Response) -> bool:
+    """Whether the file has 0 bytes: the range of its first byte is then not satisfiable."""
     return answer.status == 416 and answer.fields.get("content-range", "").strip() == "bytes */0"

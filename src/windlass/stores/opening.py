@@ -1,4 +1,4 @@
-"""Opens stores by the addresses of what is in them. Standard library only, Python 3.9."""
+"""Opens the store that an address names. Standard library only, Python 3.9."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ SCHEMES = ("s3", *KINDS)
 
 
 def open_store(address: str) -> tuple[Store, str] | None:
-    """The store of `s3://bucket/prefix`, and the prefix, without slashes at its ends; None for what is no such address.
+    """Returns the store of `s3://bucket/prefix` and the prefix without outer slashes; None for other addresses.
 
-    Raises StoreError for an endpoint that is none.
+    Raises StoreError if the configured endpoint is invalid.
     """
     scheme, _, rest = address.partition("://")
     bucket, _, prefix = rest.partition("/")
     if scheme not in SCHEMES or not bucket:
         return None
     if scheme == "s3":
-        from windlass.stores.s3.store import S3Store  # other stores need no client of it
+        from windlass.stores.s3.store import S3Store  # other stores do not need the S3 client
 
         return S3Store(bucket), prefix.strip("/")
     from windlass.stores.gs_az.process import ProcessStore

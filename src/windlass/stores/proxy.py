@@ -1,4 +1,4 @@
-"""Connections to a host, past or through the proxy that the environment names: HTTP_PROXY, HTTPS_PROXY and NO_PROXY."""
+"""Connections to a host, direct or through the proxy of HTTP_PROXY, HTTPS_PROXY and NO_PROXY."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NAMES = ("http_proxy", "https_proxy", "all_proxy")
 
 @dataclass(frozen=True)
 class Route:
-    """How requests reach a host."""
+    """Connection by which requests reach a host."""
 
     connection: http.client.HTTPConnection
     base: str = ""
-    """What begins the target of each request: a proxy without TLS is sent the whole URL."""
+    """Prefix of each request target. A proxy without TLS receives the whole URL."""
     authorization: str = ""
-    """For the proxy, in each request; empty where it asks for none."""
+    """Proxy-Authorization header of each request; empty if the proxy needs none."""
 
 
 def connect(host: str, secure: bool, seconds: float, context: ssl.SSLContext | None, proxy: str) -> Route:
-    """A connection that is not open yet; `proxy` is a URL, or empty. Raises ValueError where the URL is none."""
+    """Creates an unopened connection to a host. `proxy` is a URL or empty. Raises ValueError if the URL is invalid."""
     if not proxy:
         if secure:
             return Route(http.client.HTTPSConnection(host, timeout=seconds, context=context))
@@ -43,7 +43,7 @@ def connect(host: str, secure: bool, seconds: float, context: ssl.SSLContext | N
 
 
 def proxy_of(environ: Mapping[str, str], host: str, secure: bool) -> str:
-    """The URL of the proxy for a host with its port; empty where it is reached directly."""
+    """Returns the proxy URL for a host with its port; empty if the host is reached directly."""
     found = {name.lower(): value for name, value in environ.items() if name.lower() in NAMES and value}
     if not found:
         return ""
@@ -55,13 +55,13 @@ def proxy_of(environ: Mapping[str, str], host: str, secure: bool) -> str:
 
 
 def _matches(excluded: str, name: str, host: str) -> bool:
-    """Whether a part of NO_PROXY is this host or a domain above it: `example.com`, `.example.com`, `host:port`, `*`."""
+    """Whether an entry of NO_PROXY matches the host: `example.com`, `.example.com`, `host:port` or `*`."""
     excluded = excluded.lstrip(".")
     return bool(excluded) and (excluded in ("*", name, host) or name.endswith(f".{excluded}"))
 
 
 def _is_here(host: str) -> bool:
-    """Whether it is this machine, which no proxy reaches."""
+    """Whether the host is this machine, which is never reached through a proxy."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Files that are read by ranges, objects of stores among them."""
+"""File objects that read byte ranges, such as objects of a store."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ import concurrent.futures
 import io
 from typing import TYPE_CHECKING, Any
 
+from windlass.compat import override
 from windlass.stores.retry import repeated
 
 if TYPE_CHECKING:
     from windlass.stores.store import Object, Store
 
 BLOCK_BYTES = 8 << 20
-"""Of a file that is read from its beginning to its end."""
+"""Size of the blocks that are prefetched while a file is read in order."""
 AT_ONCE = 4
-"""Blocks that are fetched at once."""
+"""Blocks that are prefetched concurrently."""
 
 
 class RangedFile(io.RawIOBase):
-    """A file of `_size` bytes that is read by ranges. A subclass reads from position `_at` on, and advances it."""
+    """File of `_size` bytes that is read by ranges. A subclass reads from position `_at` and advances it."""
 
     def __init__(self, size: int) -> None:
         self._size, self._at = size, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Returns True."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Returns the position of the next read."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set where the next read begins."""
+        """Sets the position of the next read."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def _end_of(self, length: int) -> int:
-        """Where a read of `length` bytes ends; a negative `length` reads to the end of the file."""
+        """Returns the end position of a read of `length` bytes; a negative `length` reads to the end of the file."""
         return self._size if length < 0 else min(self._size, self._at + length)
 
 
 class ObjectFile(RangedFile):
-    """An object as an unbuffered file: blocks are fetched ahead where it is read in order. Raises StoreError."""
+    """Object as an unbuffered file. Sequential reads prefetch the next blocks. Methods raise StoreError."""
 
     def __init__(self, store: Store, one: Object) -> None:
         super().__init__(one.size)
@@ -58,8 +59,8 @@ class ObjectFile(RangedFile):
         self._ahead_at = 0
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
 
+    @override
     def readinto(self, buffer: Any) -> int:
-        """See `io.RawIOBase`."""
         target = memoryview(buffer).cast("B")
         if not self._block_at <= self._at < self._block_at + len(self._block):
             if self._at >= self._size or not len(target):
@@ -71,20 +72,20 @@ class ObjectFile(RangedFile):
         self._at += count
         return count
 
+    @override
     def close(self) -> None:
-        """See `io.RawIOBase`."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         super().close()
 
     def _next(self) -> bytes:
-        """The block that begins here; those behind it are fetched ahead."""
+        """Returns the block at the current position and prefetches the blocks after it."""
         if self._pool is None and self._size - self._at > BLOCK_BYTES:
             self._pool = concurrent.futures.ThreadPoolExecutor(AT_ONCE)
         if self._pool is None:
             return self._block_from(self._at)
         if not self._ahead or self._ahead_at - len(self._ahead) * BLOCK_BYTES != self._at:
-            self._ahead.clear()  # it is read elsewhere now
+            self._ahead.clear()  # the position has changed, so the prefetched blocks are useless
             self._ahead_at = self._at
         while len(self._ahead) < AT_ONCE and self._ahead_at < self._size:
             self._ahead.append(self._pool.submit(self._block_from, self._ahead_at))

@@ -1,4 +1,4 @@
-"""Repeats a request to a store that is busy or does not answer, with longer pauses."""
+"""Repeats requests to a store that is busy or does not answer, with increasing pauses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from windlass.stores.errors import Busy
 TRIES = Busy.tries
 FIRST_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 10.0
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-def repeated(once: Callable[[], Answer], *, busy: type[Exception] = Busy) -> Answer:
-    """Call `once` up to `TRIES` times, or as often as the error says, while it raises `busy`. Raises what the last call
-    raises."""
+def repeated(once: Callable[[], Result], *, busy: type[Exception] = Busy) -> Result:
+    """Calls `once` until it does not raise `busy`, at most `TRIES` times or as often as the error allows. Raises the
+    error of the last call.
+    """
     for number in range(TRIES - 1):
         try:
             return once()
@@ -29,5 +30,5 @@ def repeated(once: Callable[[], Answer], *, busy: type[Exception] = Busy) -> Ans
 
 
 def pause_seconds(number: int) -> float:
-    """The pause after a request has failed `number + 1` times: twice as long each time, and a random part."""
+    """Returns the pause after `number + 1` failures: doubled each time, with a random part."""
     return min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**number) * (0.5 + random.random())

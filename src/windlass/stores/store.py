@@ -20,29 +20,29 @@ MAX_PARTS = 10_000
 
 
 class Object(NamedTuple):
-    """An object as a store lists it. A tuple, since there may be 100,000 of them."""
+    """Object in the listing of a store. A tuple, because a listing may have 100,000 of them."""
 
     key: str
     size: int
     version: str
-    """Changes when the content does: an ETag in its quotes, as requests have it; else the time of the last write."""
+    """Changes with the content: an ETag in quotes, as requests need it, or else the modification time."""
     modified: str = ""
-    """`2026-11-23T14:03:22.000Z`; empty where a request does not give it."""
+    """Modification time, such as `2026-11-23T14:03:22.000Z`; empty if the request does not return it."""
 
     @property
     def changed_at(self) -> float:
-        """Unix seconds; 0 where they are not known."""
+        """Modification time in Unix seconds; 0 if unknown."""
         return unix_seconds(self.modified) if self.modified else 0.0
 
 
 Page = list[Union[Object, str]]  # noqa: UP007 - Python 3.9
-"""Some objects of a listing, and prefixes that stand for several."""
+"""One page of a listing: objects, and prefixes that each stand for several objects."""
 
 
 class Store(ABC):
-    """One bucket, or a folder; safe for threads, forks and pickling.
+    """One bucket or one folder; safe for threads, forks and pickling.
 
-    All methods raise StoreError. Those named `…_once` send one request, and raise Busy where it may be repeated; the
+    All methods raise StoreError. Methods named `…_once` send one request and raise Busy if it may be repeated; the
     others repeat it.
     """
 
@@ -53,86 +53,90 @@ class Store(ABC):
 
     @abstractmethod
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
-        """All objects whose keys begin with the prefix, which is empty or ends with a slash, from the first key behind
-        `after` on; with the delimiter `/`, prefixes up to the next one in their place.
+        """Yields pages of the objects whose keys start with `prefix` and sort after `after`.
 
-        Each `next` sends one request; after Busy it may be called again.
+        `prefix` is empty or ends with a slash. With the delimiter `/`, objects further below are replaced by their
+        common prefixes. Each `next` sends one request, and may be called again after Busy.
         """
 
     @abstractmethod
     def head_once(self, key: str) -> Object:
-        """An object, whose time may be left out."""
+        """Returns an object; its modification time may be empty."""
 
     @abstractmethod
     def read_once(self, one: Object, start: int, length: int) -> bytes:
-        """Bytes of this version of an object. Raises Changed where it is another one."""
+        """Reads a byte range of this version of an object. Raises Changed if the object has another version."""
 
     @abstractmethod
     def get_once(self, key: str) -> bytes:
-        """All of a small object."""
+        """Reads a small object."""
 
     @abstractmethod
     def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
-        """Write a small object; returns its version. Raises Changed where it `is_new` and there is one by this key."""
+        """Writes a small object and returns its version. With `is_new`, raises Changed if the key already exists."""
 
     @abstractmethod
     def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
-        """Write an object of any size, which is there as a whole or not at all; returns its version. Repeats requests.
+        """Writes an object of any size, which appears only once it is complete. Returns its version. Requests are
+        repeated.
 
-        The `parts` have at least `part_bytes` but for the last one. Raises what they raise, too.
+        Each of `parts` has at least `part_bytes`, except for the last. Also raises any error of `parts`.
         """
 
     @abstractmethod
     def remove_once(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Deletes an object if it exists."""
 
     # -- all of them -------------------------------------------------------------------------------------------------
 
     def stream(self, one: Object, start: int, length: int) -> Iterator[Body]:
-        """The bytes of `read_once` as they come, perhaps of another number: the caller counts them."""
+        """Yields the bytes of `read_once` as they arrive. The number of bytes may differ from `length`; the caller
+        checks it.
+        """
         yield self.read_once(one, start, length)
 
     def listed(self, prefix: str, delimiter: str = "") -> Iterator[Object | str]:
-        """What all `pages` have."""
+        """Yields the objects and prefixes of all `pages`."""
         pages = self.pages(prefix, delimiter)
         while (page := repeated(lambda: next(pages, None))) is not None:
             yield from page
 
     def head(self, key: str) -> Object:
-        """An object, whose time may be left out."""
+        """Returns an object; its modification time may be empty."""
         return repeated(lambda: self.head_once(key))
 
     def get(self, key: str) -> bytes:
-        """All of a small object."""
+        """Reads a small object."""
         return repeated(lambda: self.get_once(key))
 
     def has(self, key: str, size: int) -> bool:
-        """Whether there is an object of this size; False also where the store denies it, as S3 does for a missing one
-        where objects may not be listed."""
+        """Whether an object of this size exists. False if access is denied, which is how S3 reports a missing object to
+        clients that may not list the bucket.
+        """
         try:
             return self.head(key).size == size
         except (Missing, Denied):
             return False
 
     def fetch(self, key: str, path: str) -> None:
-        """Write an object to a file of this machine. Raises OSError."""
+        """Downloads an object to a file on this machine. Raises OSError."""
         with self.open(key) as source, open(path, "wb") as file:
             shutil.copyfileobj(source, file, BLOCK_BYTES)
 
     def put(self, key: str, body: Body) -> None:
-        """Write a new object in one piece: there is none by this key, or it has just this content. Raises Changed."""
+        """Writes a new object in one request. Raises Changed if the key exists with other content."""
         try:
             repeated(lambda: self.put_once(key, body, is_new=True))
         except Changed:
-            # The answer to an earlier try of this request may have been lost.
+            # The response to an earlier try of this request may have been lost.
             if self.get(key) != bytes(body):
                 raise
 
     def write(self, key: str, pieces: Iterable[Body], *, is_new: bool = True) -> None:
-        """Write an object of any size, which is there as a whole or not at all. Raises what `pieces` does, too.
+        """Writes an object of any size, which appears only once it is complete. Also raises any error of `pieces`.
 
-        A small one `is_new`, as for `put`, or takes the place of another. At most some parts of `PART_BYTES` are in
-        memory.
+        `is_new` applies to small objects: True writes like `put`, False replaces an existing object. At most some parts
+        of `PART_BYTES` are in memory.
         """
         parts = _parts_of(pieces)
         first = next(parts, b"")
@@ -145,22 +149,22 @@ class Store(ABC):
             repeated(lambda: self.put_once(key, first))
 
     def remove(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Deletes an object if it exists."""
         repeated(lambda: self.remove_once(key))
 
     def remove_below(self, prefix: str) -> None:
-        """Remove all objects whose keys begin with the prefix."""
+        """Deletes all objects whose keys start with the prefix."""
         for one in list(self.listed(prefix)):
             if isinstance(one, Object):
                 self.remove(one.key)
 
     def open(self, key: str) -> ObjectFile:
-        """An object as an unbuffered file."""
+        """Opens an object as an unbuffered file."""
         return ObjectFile(self, self.head(key))
 
 
 def _parts_of(pieces: Iterable[Body]) -> Iterator[bytes]:
-    """The same bytes in parts of about `PART_BYTES`, at least so many but for the last one."""
+    """Joins pieces to parts of about `PART_BYTES`; only the last part may be smaller."""
     part = bytearray()
     for piece in pieces:
         part += piece
@@ -172,6 +176,6 @@ def _parts_of(pieces: Iterable[Body]) -> Iterator[bytes]:
 
 
 def unix_seconds(text: str) -> float:
-    """Unix seconds of `2026-11-23T14:03:22.000Z`. Raises ValueError."""
+    """Parses a time such as `2026-11-23T14:03:22.000Z`. Returns Unix seconds. Raises ValueError."""
     whole = text.partition(".")[0].rstrip("Z")
     return float(calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")))

@@ -27,7 +27,7 @@ class Url:
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Parse an http or https URL and drop its fragment. Raises ValueError; its message contains no secret."""
+        """Parses an http or https URL and drops its fragment. Raises ValueError; its message contains no secret."""
         text = text.strip()
         if not text.isprintable():
             raise ValueError("it has control characters")
@@ -35,7 +35,7 @@ class Url:
             parts = urlsplit(text)
             name = parts.hostname or ""
             name = name if name.isascii() else name.encode("idna").decode()
-        except ValueError:  # whose words may have a password
+        except ValueError:  # the text of this error may contain a password
             raise ValueError("its host cannot be read") from None
         if parts.scheme not in ("http", "https"):
             raise ValueError("it does not begin with http:// or https://")
@@ -63,16 +63,16 @@ class Url:
 
     @property
     def name(self) -> str:
-        """The last part of the path, decoded; empty where the path ends with a slash."""
+        """Last component of the path, decoded; empty if the path ends with a slash."""
         return unquote(self.path.rpartition("/")[2])
 
     @property
     def target(self) -> str:
-        """Path and query, as a request line has them."""
+        """Path and query, as in a request line."""
         return f"{self.path}?{self.query}" if self.query else self.path
 
     def joined(self, location: str) -> Url:
-        """Resolve a reference relative to this URL; the login is kept only for the same host. Raises ValueError."""
+        """Resolves a reference relative to this URL; the login is kept only for the same host. Raises ValueError."""
         try:
             text = urljoin(f"{self.scheme}://{self.host}{self.target}", location)
         except ValueError:

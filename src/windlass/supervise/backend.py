@@ -12,7 +12,7 @@ from typing import Final
 from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.runs.clock import Clock
-from windlass.runs.node_events import Sieve
+from windlass.runs.node_events import EventDeduplicator
 from windlass.runs.store import Store
 from windlass.supervise.recorder import Recorder
 from windlass.worker.process import read_text
@@ -98,12 +98,12 @@ class Node(ABC):
         """Whether it was ended because the attempt was, before its worker had reported anything."""
         self._offset = 0
         self._partial = b""
-        self._sieve = Sieve()
+        self._deduplicator = EventDeduplicator()
 
     @property
     def num_ignored(self) -> int:
         """Lines of its events that were not its own."""
-        return self._sieve.num_ignored
+        return self._deduplicator.num_ignored
 
     @property
     def over(self) -> bool:
@@ -125,7 +125,7 @@ class Node(ABC):
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            event = self._sieve.take(line)
+            event = self._deduplicator.take(line)
             if event is None:
                 continue
             if isinstance(event, NodeStarted):

@@ -164,7 +164,7 @@ def failed_start(channel: Path, python: str, **env: str) -> tuple[str, str]:
     assert done.returncode == 1, done
     *others, last = done.stdout.splitlines()
     assert others[0].startswith("[w] this host cannot start: "), done
-    found = node_events.Sieve().take(last.removeprefix("[n] ").encode())
+    found = node_events.EventDeduplicator().take(last.removeprefix("[n] ").encode())
     assert isinstance(found, WorkerFailed), done
     assert found.at >= begun
     return found.message, (ml / "output" / "failure").read_text()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from windlass.stores.answer import Sent
 from windlass.stores.errors import StoreError
-from windlass.stores.s3.bucket import Answer, Bucket
+from windlass.stores.response import Sent
+from windlass.stores.s3.bucket import Bucket, BucketResponse
 from windlass.stores.store import Body
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -29,9 +29,9 @@ class FakeBucket(Bucket):
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
         sent: Sent | None = None,
-    ) -> Answer:
+    ) -> BucketResponse:
         self.asked.append((method, dict(query or {})))
         answer = self.answers.pop(0)
         if isinstance(answer, StoreError):
             raise answer
-        return Answer(200, {"etag": '"e"'}, answer)
+        return BucketResponse(200, {"etag": '"e"'}, answer)

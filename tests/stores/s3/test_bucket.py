@@ -32,7 +32,7 @@ from windlass.stores.errors import (
 )
 from windlass.stores.retry import TRIES, repeated
 from windlass.stores.s3 import bucket as bucket_module
-from windlass.stores.s3.bucket import Answer, Bucket
+from windlass.stores.s3.bucket import Bucket, BucketResponse
 from windlass.stores.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.stores.s3.store import S3Store
 from windlass.stores.store import PART_BYTES
@@ -115,7 +115,7 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
             thread.join()
 
 
-def send(bucket: Bucket, method: str, key: str, **fields: Any) -> Answer:
+def send(bucket: Bucket, method: str, key: str, **fields: Any) -> BucketResponse:
     """A request that is repeated, with the pauses that `answering` notes."""
     return repeated(lambda: bucket.send(method, key, **fields))
 

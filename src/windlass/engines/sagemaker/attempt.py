@@ -37,7 +37,7 @@ from windlass.engines.sagemaker.service import (
     Service,
     Unavailable,
 )
-from windlass.runs.node_events import RankSeen, Sieve, StageReached
+from windlass.runs.node_events import EventDeduplicator, RankSeen, StageReached
 from windlass.runs.stop_request import read_stop_request
 from windlass.supervise.backend import Attempt, Intent, Node, TargetUnavailable
 from windlass.supervise.log_tail import last_line_at
@@ -138,7 +138,7 @@ class HostNode(Node):
             if self._offset not in self._starts():
                 return
             self._starts_read += 1
-            self._sieve, self._partial, self._reported_failures, self.host = Sieve(), b"", None, None
+            self._deduplicator, self._partial, self._reported_failures, self.host = EventDeduplicator(), b"", None, None
             self._has_sigterm = self.is_failing = False
             self._withheld.clear()
 

@@ -1,7 +1,7 @@
-"""Google Cloud Storage and Azure's blobs, by the library obstore.
+"""Google Cloud Storage and Azure Blob Storage, by the library obstore.
 
-`store` is used in processes that only move files; a training script forks, and asks a process of its own: `process`
-starts it, `program` is what it runs. Python 3.9.
+`store` calls obstore directly, in processes that only move files. Training scripts fork, so they use a separate
+process: `process` starts it, and `program` is what it runs. Python 3.9.
 """
 
 KINDS = {"gs": "gs", "gcs": "gs", "az": "az", "azure": "az", "abfs": "az"}

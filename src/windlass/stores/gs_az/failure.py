@@ -1,4 +1,4 @@
-"""Errors of obstore as those of a store, by their type and their words. Python 3.9."""
+"""Maps errors of obstore to errors of a store, by exception type and message. Python 3.9."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from windlass.stores.errors import (
 
 BUSY = (
     "503", "SlowDown", "429", "500", "502", "504", "timed out", "timeout", "connection", "body error",
-    # What is repeated, since its answer was lost, may have been done: then the upload begins anew.
+    # A repeated request may find its work done because the first response was lost. The upload then starts again.
     "NoSuchUpload", "InvalidBlockList",
 )  # fmt: skip
-"""In the words of errors that pass."""
+"""Parts of messages of temporary errors."""
 TOKEN = "token request"
 NO_LOGIN = (TOKEN, "must be specified", "access key", "service account", "credential", "pem file")
-"""In the words of errors about credentials, before anything is asked of the store."""
+"""Parts of messages of credential errors that occur before any request is sent."""
 DENIED = ("401", "403", "AuthenticationFailed", "AuthorizationFailure")
 NOT_KNOWN = ("AuthenticationFailed", "SignatureDoesNotMatch", "InvalidAccessKeyId", "ExpiredToken")
-"""Codes of errors of credentials that are answered with 403, as rights that are missing are."""
+"""Error codes of invalid credentials. Their status is 403, as for missing permissions."""
 NO_BUCKET = ("ContainerNotFound", "NoSuchBucket")
 NO_ANSWER = "error sending request"
 NO_CLIENT = "builder error"
@@ -35,20 +35,20 @@ CHECK = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or give the machine a service account",
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or give the machine an identity",
 }
-"""What to try where there are no credentials."""
+"""Advice for missing credentials, by kind of store."""
 BUCKETS = {"gs": "bucket", "az": "container"}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 
 
 def store_error(error: Exception, kind: str, bucket: str, key: str = "") -> StoreError:
-    """The error of a request to a bucket of this kind of store, about an object or about the whole bucket."""
+    """Returns the error of a failed request to a bucket of this kind. An empty `key` means the whole bucket."""
     from obstore import exceptions
 
     what = f"{kind}://{bucket}/{key}"
     if isinstance(error, (exceptions.PreconditionError, exceptions.AlreadyExistsError)):
         return Changed("the object is not the one that was asked for", what)
-    # Its words have the address of the request, too.
+    # The debug part of the message contains the address of the request.
     words = " ".join(str(error).partition("Debug source")[0].split())
     status, code = ((found[1] if found else "") for found in (_STATUS.search(words), _CODE.search(words)))
     answer = f"{status} {code}".strip()

@@ -1,7 +1,7 @@
-"""A bucket of Google or a container of Azure as a store, by a process that has obstore.
+"""A Google bucket or Azure container as a store, by a separate process that imports obstore.
 
-Requests of obstore wait for ever in a process that was forked after its parent had made one, and a `DataLoader` forks.
-Standard library only, Python 3.9.
+obstore requests hang forever in a process forked after its parent has sent one, and `DataLoader` forks. Standard
+library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from windlass.compat import override
 from windlass.stores.errors import Busy, StoreError, TooLarge
 from windlass.stores.gs_az import program
 from windlass.stores.store import MAX_PARTS, PART_BYTES, Body, Object, Page, Store
 
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
-"""What the names of variables begin with that decide who asks, and whom."""
+"""Prefixes of the environment variables that select credentials and endpoint."""
 
 
 class Process:
-    """A process that has obstore; it ends with this object, and with this process and its forks."""
+    """Process that runs obstore. It ends when this object is freed, or when this process and all its forks have
+    exited.
+    """
 
     def __init__(self, popen: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._pid = os.getpid()
@@ -38,7 +41,7 @@ class Process:
 
     @classmethod
     def start(cls) -> Process:
-        """Raises OSError."""
+        """Starts the process. Raises OSError."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-I", str(Path(program.__file__)), json.dumps({"path": sys.path})]
         with theirs, ours:
@@ -48,7 +51,7 @@ class Process:
 
     @property
     def connection(self) -> Connection:
-        """To a thread of it, that of this thread. Raises OSError."""
+        """Returns this thread's connection to a thread of the process. Raises OSError."""
         found: Connection | None = getattr(self._local, "connection", None)
         if found is None:
             ours, theirs = socket.socketpair()
@@ -58,33 +61,33 @@ class Process:
         return found
 
     def drop(self) -> None:
-        """Forget the connection of this thread: what was begun by it is given up."""
+        """Closes the connection of this thread. A write in progress on it is abandoned."""
         self._local.connection = None
 
     @property
     def has_ended(self) -> bool:
-        """Whether it was killed."""
+        """Whether the process has exited or was killed."""
         return self._popen.poll() is not None
 
     def __del__(self) -> None:
         if self._pid == os.getpid():
             control = socket.socket(fileno=os.dup(self._control.fileno()))
             with control, suppress(OSError):
-                control.shutdown(socket.SHUT_RDWR)  # forks have copies, which keep it open
+                control.shutdown(socket.SHUT_RDWR)  # forks hold copies of the socket, which keep it open
             self._popen.wait()
             _children.remove(self._popen)
         self._control.close()
 
 
 _children: list[subprocess.Popen[bytes]] = []
-"""Kept, since Python warns of a process object freed while it runs."""
+"""References to the Popen objects, because Python warns if one is freed while its process runs."""
 _lock = threading.Lock()
 _running: tuple[object, Process] | None = None
-"""Of this process, or of its parent."""
+"""The process used here, started by this process or its parent, with the settings it was started for."""
 
 
 def _process() -> Process:
-    """The process of this one, started if it has none; another one for other credentials. Raises OSError."""
+    """Returns the obstore process, starting one if there is none or the credentials differ. Raises OSError."""
     global _running
     wanted = os.getpid(), tuple(sorted(one for one in os.environ.items() if one[0].startswith(_CREDENTIALS)))
     with _lock:
@@ -94,23 +97,23 @@ def _process() -> Process:
 
 
 def _drop() -> None:
-    """Give up what this thread has begun."""
+    """Closes this thread's connection and abandons its write in progress."""
     running = _running
     if running is not None:
         running[1].drop()
 
 
 def _end() -> None:
-    """Before the interpreter takes the modules apart."""
+    """Ends the process before the interpreter unloads modules."""
     global _running
     _running = None
 
 
 def _forget() -> None:
-    """In a fork: another thread of the parent may hold the lock."""
+    """Resets the module state in a fork, because another thread of the parent may hold the lock."""
     global _lock, _running
     for one in _children:
-        one.returncode = 0  # it is none of our children
+        one.returncode = 0  # the process is not a child of this fork
     _children.clear()
     _lock, _running = threading.Lock(), None
 
@@ -120,7 +123,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class ProcessStore(Store):
-    """By requests to the process; credentials and endpoint are of the environment."""
+    """Store that forwards requests to the obstore process. Credentials and endpoint come from the environment."""
 
     def __init__(self, kind: str, bucket: str) -> None:
         self.address = f"{kind}://{bucket}"
@@ -129,8 +132,9 @@ class ProcessStore(Store):
     def __reduce__(self) -> Any:
         return ProcessStore, (self._kind, self._bucket)
 
+    @override
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
-        """See `Store`; all objects are one page."""
+        """Yields one page with all objects."""
         found: list[Page] = []
 
         def page() -> Page | None:
@@ -141,27 +145,27 @@ class ProcessStore(Store):
 
         return iter(page, None)
 
+    @override
     def head_once(self, key: str) -> Object:
-        """See `Store`."""
         found: Object = self._ask(key, "head_once", key)
         return found
 
+    @override
     def read_once(self, one: Object, start: int, length: int) -> bytes:
-        """See `Store`."""
         data: bytes = self._ask(one.key, "read_once", one, start, length)
         return data
 
+    @override
     def get_once(self, key: str) -> bytes:
-        """See `Store`."""
         data: bytes = self._ask(key, "get_once", key)
         return data
 
+    @override
     def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
-        """See `Store`."""
         return str(self._ask(key, "put_once", key, bytes(body), is_new))
 
+    @override
     def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
-        """See `Store`."""
         num_bytes = 0
         try:
             self._ask(key, "begin", key, part_bytes)
@@ -173,24 +177,24 @@ class ProcessStore(Store):
                 num_bytes += len(part)
             return self._end(key, num_bytes)
         except BaseException:
-            _drop()  # what was begun is given up
+            _drop()  # abandons the write in progress
             raise
 
     def _end(self, key: str, num_bytes: int) -> str:
         try:
             return str(self._ask(key, "end"))
-        except Busy:  # the answer to an earlier try may have been lost: then the object is there
+        except Busy:  # the response to an earlier try may have been lost; the object then exists
             found = self.head(key)
             if found.size != num_bytes:
                 raise
             return found.version
 
+    @override
     def remove_once(self, key: str) -> None:
-        """See `Store`."""
         self._ask(key, "remove_once", key)
 
     def _ask(self, key: str, do: str, *arguments: Any) -> Any:
-        """What the process answers to a request about an object, or a prefix. Raises StoreError."""
+        """Sends a request about an object or a prefix to the process and returns its response. Raises StoreError."""
         what = f"{self.address}/{key}"
         try:
             process = _process()

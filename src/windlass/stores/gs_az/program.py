@@ -1,11 +1,11 @@
-"""The process that reads and writes stores for a training script: obstore does not survive the forks of one.
+"""Program that accesses gs and az stores for a training script, because obstore does not survive a fork.
 
-`python -I program.py SETTINGS_JSON`, with a socket as standard input: each descriptor that comes by it is a connection,
-on which a thread answers requests one after the other. The process ends with the socket. Python 3.9.
+`python -I program.py SETTINGS_JSON`, with a socket as standard input. Each descriptor received on the socket is a
+connection, and one thread answers its requests in order. The process ends when the socket closes. Python 3.9.
 
-A request is a kind of store, a bucket, the name of a method of `ObstoreStore` and its arguments; `begin`, then each
-`piece`, then `end` write an object, which does not exist before the end. The answer is what the method returns, or its
-StoreError. Both are pickled: they pass between two processes of one user.
+A request is a kind of store, a bucket, the name of a method of `ObstoreStore` and its arguments. `begin`, then one
+`piece` per chunk, then `end` write an object, which does not exist before `end`. The response is the method's return
+value or its StoreError. Both are pickled: the two processes belong to one user.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _store = cache(ObstoreStore)
 
 
 class Connection:
-    """Answers the requests of one thread."""
+    """One connection, served by one thread."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
         self._writer: Writer | None = None
 
     def serve(self) -> None:
-        """Until the other end closes."""
+        """Answers requests until the other end closes."""
         with suppress(OSError, EOFError), self._pipe:
             while True:
                 self._pipe.send(self._answer(*self._pipe.recv()))
@@ -71,17 +71,17 @@ class Connection:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
-    # The script has its signals; this process ends with it.
+    """Accepts connections until standard input ends."""
+    # Signals of the process group are for the script. This process ends when the script does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    sys.path[:] = json.loads(sys.argv[1])["path"]  # obstore is where the script would find it
+    sys.path[:] = json.loads(sys.argv[1])["path"]  # imports obstore from where the script would
     control = Pipe(os.dup(0))
     while True:
         try:
             served = Connection(Pipe(reduction.recv_handle(control)))
         except EOFError:
-            os._exit(0)  # what is under way is for a process that is gone
+            os._exit(0)  # requests in progress belong to a process that has exited
         threading.Thread(target=served.serve, daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""A bucket of Google or a container of Azure as a store, by obstore: in processes that do not fork. Python 3.9."""
+"""A Google bucket or Azure container as a store, by obstore, in processes that do not fork. Python 3.9."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from windlass.compat import override
 from windlass.stores.errors import Busy, Changed, NoAnswer
 from windlass.stores.gs_az.failure import store_error
 from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
 
 CLIENT = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s", "allow_http": True}
 ONCE: dict[str, Any] = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
-"""Of one request inside obstore, for a caller who repeats it."""
+"""Retry settings of obstore for requests that the caller repeats."""
 PATIENT: dict[str, Any] = {"max_retries": 8, "retry_timeout": timedelta(seconds=60)}
-"""Of an object that is written as a stream, and cannot be resumed where it broke off."""
+"""Retry settings of obstore for objects written as a stream, which cannot be resumed."""
 BATCH = 1000
 PIECE_BYTES = 1 << 20
-"""The least that is passed on by itself."""
+"""Minimum size in bytes of the pieces that `stream` yields."""
 AT_ONCE = 4
-"""Parts of one object that are sent at once."""
+"""Parts of one object that are uploaded concurrently."""
 
 
 class ObstoreStore(Store):
-    """By obstore; credentials and endpoint are of the environment."""
+    """Store accessed by obstore. Credentials and endpoint come from the environment."""
 
     def __init__(self, kind: str, bucket: str) -> None:
         """Raises StoreError, and ImportError without obstore."""
@@ -36,8 +37,8 @@ class ObstoreStore(Store):
             self._once, self._patient = _opened(kind, bucket, ONCE), _opened(kind, bucket, PATIENT)
         self._has_answered = False
 
+    @override
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
-        """See `Store`."""
         import obstore
 
         batches: Iterator[Any] | None = None
@@ -53,11 +54,11 @@ class ObstoreStore(Store):
                     is_over = True
                     return [*_objects(found["objects"], prefix), *(f"{one}/" for one in found["common_prefixes"])]
                 try:
-                    # Not as an asynchronous stream: its threads abort a process that ends after an error.
+                    # The asynchronous stream is not used: its threads abort a process that exits after an error.
                     batches = batches or iter(obstore.list(self._once, below, offset=last or None, chunk_size=BATCH))
                     batch: Any = next(batches, None)
                 except BaseException:
-                    batches = None  # the next call goes on behind the last key
+                    batches = None  # the next call continues after the last key
                     raise
             is_over = not batch
             last = batch[-1]["path"] if batch else last
@@ -65,15 +66,15 @@ class ObstoreStore(Store):
 
         return iter(page, None)
 
+    @override
     def head_once(self, key: str) -> Object:
-        """See `Store`."""
         import obstore
 
         with self._errors(key):
             return _object(obstore.head(self._once, key))
 
+    @override
     def read_once(self, one: Object, start: int, length: int) -> bytes:
-        """See `Store`."""
         with self._errors(one.key):
             answer = self._get(one, start, length)
             found, data = _object(answer.meta), bytes(answer.bytes())
@@ -83,8 +84,8 @@ class ObstoreStore(Store):
             raise Changed(f"{length} bytes were asked for, {len(data)} came", f"{self.address}/{one.key}")
         return data
 
+    @override
     def stream(self, one: Object, start: int, length: int) -> Iterator[Body]:
-        """See `Store`."""
         with self._errors(one.key):
             answer = self._get(one, start, length)
             pieces = answer.stream(min_chunk_size=PIECE_BYTES) if length > PIECE_BYTES else (answer.bytes(),)
@@ -99,34 +100,35 @@ class ObstoreStore(Store):
             options["range"] = (start, start + length)
         return obstore.get(self._once, one.key, options=options)
 
+    @override
     def get_once(self, key: str) -> bytes:
-        """See `Store`."""
         import obstore
 
         with self._errors(key):
             return bytes(obstore.get(self._once, key).bytes())
 
+    @override
     def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
-        """See `Store`."""
         import obstore
 
         with self._errors(key):
             mode: Any = "create" if is_new else "overwrite"
             return _version(obstore.put(self._once, key, body, mode=mode, use_multipart=False))
 
+    @override
     def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
-        """See `Store`; pieces of any size are taken for `parts`."""
+        """Writes an object of any size; `parts` may have any sizes."""
         writer = self.writer(key, part_bytes)
         for piece in parts:
             writer.write(piece)
         return writer.close()
 
     def writer(self, key: str, part_bytes: int = PART_BYTES) -> Writer:
-        """Begins an object that is written piece by piece; it does not exist before it is closed."""
+        """Creates a writer for an object, which does not exist until the writer is closed."""
         return Writer(self, key, part_bytes)
 
+    @override
     def remove_once(self, key: str) -> None:
-        """See `Store`."""
         import obstore
 
         with self._errors(key):
@@ -137,7 +139,7 @@ class ObstoreStore(Store):
 
     @contextmanager
     def _errors(self, key: str = "") -> Iterator[None]:
-        """Errors of obstore as those of a store."""
+        """Maps errors of obstore to errors of a store."""
         from obstore import exceptions
 
         try:
@@ -152,7 +154,7 @@ class ObstoreStore(Store):
 
 
 class Writer:
-    """An object that is written piece by piece, in parts that obstore sends. Its methods raise StoreError."""
+    """Writer of one object, piece by piece, in parts that obstore uploads. Its methods raise StoreError."""
 
     def __init__(self, store: ObstoreStore, key: str, part_bytes: int) -> None:
         import obstore
@@ -162,12 +164,12 @@ class Writer:
             self._writer = obstore.open_writer(store._patient, key, buffer_size=part_bytes, max_concurrency=AT_ONCE)
 
     def write(self, piece: Body) -> None:
-        """The next bytes."""
+        """Appends bytes to the object."""
         with self._store._errors(self._key):
             self._writer.write(piece)
 
     def close(self) -> str:
-        """The object is whole: returns its version."""
+        """Completes the object and returns its version."""
         with self._store._errors(self._key):
             self._writer.close()
         return self._store.head_once(self._key).version
@@ -190,7 +192,7 @@ def _object(about: Any) -> Object:
 
 
 def _version(about: Any) -> str:
-    """The ETag of an object, as in requests: lists of Azure leave out its quotes."""
+    """Returns the ETag in quotes, as requests need it; Azure listings omit the quotes."""
     tag = about["e_tag"]
     if not tag:
         return str(about.get("last_modified", ""))

@@ -1,4 +1,4 @@
-"""S3 by the standard library alone: what travels to a node must run in any image with Python.
+"""S3 by the standard library alone, because this code must run on nodes in any image with Python.
 
-obstore is not in such images, and its threads do not survive the fork of a process.
+Images rarely contain obstore, and its threads do not survive a fork.
 """

@@ -1,4 +1,4 @@
-"""Requests to one bucket of S3, or of a compatible store: signed, sent once."""
+"""Sends signed requests to one bucket of S3 or of a compatible store, each once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from windlass.stores import answer as answers
-from windlass.stores.answer import Sent
+from windlass.stores import response as responses
 from windlass.stores.connection import Connections, Kept, unix_seconds, words_of
 from windlass.stores.errors import (
     CHECK_CREDENTIALS,
@@ -32,46 +31,47 @@ from windlass.stores.errors import (
     StoreError,
     Unconfirmed,
 )
+from windlass.stores.response import Sent
 from windlass.stores.s3.credentials import Credentials
 from windlass.stores.s3.signature import path_of, query_of, signed
 from windlass.stores.store import Body
 
 SECONDS = 20
-"""Without a byte, after which a request is repeated."""
+"""Socket timeout: a request that receives no byte for this time fails and is repeated."""
 PASSING = frozenset(
     ("SlowDown", "Throttling", "RequestTimeout", "InternalError", "ServiceUnavailable", "RequestTimeTooSkewed")
 )
-"""Codes of errors that pass."""
+"""Error codes of temporary errors."""
 OF_KEYS = frozenset(
     ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 )
-"""Codes of errors of credentials, some of which S3 answers with 400."""
+"""Error codes of invalid credentials, some of which S3 sends with status 400."""
 ALTERED = frozenset(("BadDigest", "XAmzContentSHA256Mismatch"))
-"""Codes of errors of bodies that are not the ones which were signed."""
+"""Error codes for bodies that differ from the signed checksum."""
 CHECK_ENDPOINT = "check the region, AWS_ENDPOINT_URL_S3 and the network"
 SKEW_SECONDS = 60.0
-"""Difference to the clock of the store from which a refused request is signed again by that clock."""
+"""Clock difference to the store from which a refused request is signed again with the store's time."""
 REGION_HEADER = "x-amz-bucket-region"
 CHECKSUM_HEADER = "x-amz-checksum-sha256"
 PAYLOAD_HEADER = "x-amz-content-sha256"
-"""SHA-256 of the body, which a caller may have already."""
+"""Header with the SHA-256 of the body. Callers that have already computed it set this header."""
 _REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the store has answered."""
+class BucketResponse:
+    """Response of the store, with its body."""
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Headers by lower-case name."""
     body: bytes
 
 
 class Bucket:
-    """One bucket; safe for threads, forks and pickling. Endpoint, region and keys are those of the environment.
+    """One bucket; safe for threads, forks and pickling. Endpoint, region and credentials come from the environment.
 
-    Its methods send one request, and raise StoreError, which is an OSError: Busy where it may be repeated.
+    Each method sends one request and raises StoreError, an OSError: Busy if the request may be repeated.
     """
 
     def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:
@@ -91,7 +91,7 @@ class Bucket:
         return Bucket, (self.name,)
 
     def close(self) -> None:
-        """Close the connection of this thread; the next request makes another one."""
+        """Closes the connection of this thread; the next request opens a new one."""
         self._connections.keep(None)
 
     def send(
@@ -102,19 +102,18 @@ class Bucket:
         headers: Mapping[str, str] | None = None,
         body: Body = b"",
         sent: Sent | None = None,
-    ) -> Answer:
-        """The answer to a request about an object, or with an empty `key` about the bucket, in the region that the
-        bucket names. Raises Missing, Denied, Changed where a condition of the headers does not hold, Busy, StoreError.
+    ) -> BucketResponse:
+        """Sends a request about an object, or about the bucket if `key` is empty, in the bucket's region.
 
-        A PUT carries the SHA-256 of its body. Raises Unconfirmed where the store does not confirm it, and Altered where
-        another body has arrived.
+        Raises Missing, Denied, Busy, StoreError, and Changed if a conditional header does not match. A PUT carries the
+        SHA-256 of its body; raises Unconfirmed if the store does not confirm it, and Altered if another body arrived.
         """
         found = dict(headers or {})
         if method == "PUT":
             found[PAYLOAD_HEADER] = payload = found.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
             found[CHECKSUM_HEADER] = b64encode(bytes.fromhex(payload)).decode()
         with self._answered(method, key, query or {}, found, body, sent) as answer:
-            made = Answer(answer.status, answer.fields, answer.read())
+            made = BucketResponse(answer.status, answer.fields, answer.read())
         if method == "PUT":
             require_stored(
                 made.headers.get("etag"),
@@ -125,9 +124,9 @@ class Bucket:
         return made
 
     def stream(self, key: str, headers: Mapping[str, str], piece_bytes: int) -> Iterator[bytes]:
-        """The bytes of an object as they come, in pieces of this size, by one request.
+        """Yields the bytes of an object in pieces of at most `piece_bytes`, by one request.
 
-        Raises StoreError as `send` does, Busy also where the connection breaks in between.
+        Raises StoreError as `send` does, and Busy if the connection breaks during the body.
         """
         with self._answered("GET", key, {}, headers) as answer:
             while piece := answer.read(piece_bytes):
@@ -144,8 +143,8 @@ class Bucket:
         headers: Mapping[str, str],
         body: Body = b"",
         sent: Sent | None = None,
-    ) -> Iterator[answers.Answer]:
-        """An answer without an error, whose body is still to be read: to its end, in the block."""
+    ) -> Iterator[responses.Response]:
+        """Yields a successful response with an unread body. The caller's block must read the body to its end."""
         answer, kept = self._asked(method, key, query, headers, body, sent)
         region = answer.fields.get(REGION_HEADER)
         if answer.status in (301, 307, 400) and region != self._region and _REGION.fullmatch(region or ""):
@@ -172,7 +171,7 @@ class Bucket:
             raise refusal
 
     def _corrects_clock(self, date: str) -> bool:
-        """Whether requests were signed by a clock that is wrong, by the `Date` of an answer; they no longer are."""
+        """Corrects the signing clock by the `Date` header of a response. Returns whether the clock was wrong."""
         if (found := unix_seconds(date)) is None:
             return False
         skew = found - time.time()
@@ -181,7 +180,7 @@ class Bucket:
         return is_wrong
 
     def _explained(self, key: str, refusal: StoreError) -> StoreError:
-        """The reason why HEAD was refused, whose answer has none: an expired token is a bare 400."""
+        """Returns the reason for a refused HEAD, whose response has no body: an expired token is a bare 400."""
         try:
             self.send("GET", key, headers={"range": "bytes=0-0"})
         except Denied as error:
@@ -198,12 +197,12 @@ class Bucket:
         headers: Mapping[str, str],
         body: Body,
         sent: Sent | None,
-    ) -> tuple[answers.Answer, Kept]:
-        """The head of an answer, and its connection, which is not this thread's again before the body is read."""
+    ) -> tuple[responses.Response, Kept]:
+        """Sends one request. Returns the response and its connection, which is reusable once the body has been read."""
         secure, host, base = self._where()
         self._connections.wait(host)
         path, words = f"{base}/{path_of(key)}", query_of(query)
-        # The store refuses a body that is not the one which was signed.
+        # The store refuses a body that differs from the signed checksum.
         payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
         now = time.time() + self._skew
         asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload, now)
@@ -211,16 +210,16 @@ class Bucket:
         return self._connections.ask((secure, host), method, target, asked, body, sent, what=host, seconds=SECONDS)
 
     def _where(self) -> tuple[bool, str, str]:
-        """Whether it is by TLS, the host, and what begins the path."""
+        """Returns whether TLS is used, the host, and the path prefix."""
         if self._endpoint:
             parts = urlsplit(self._endpoint)
             return parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{self.name}"
         domain = f"s3.{self._region}.amazonaws.com{'.cn' if self._region.startswith('cn-') else ''}"
-        if "." in self.name:  # the certificate has no names below the bucket's
+        if "." in self.name:  # the wildcard certificate does not cover names with further dots
             return True, domain, f"/{self.name}"
         return True, f"{self.name}.{domain}", ""
 
-    def _refusal(self, method: str, key: str, answer: answers.Answer, body: bytes) -> StoreError:
+    def _refusal(self, method: str, key: str, answer: responses.Response, body: bytes) -> StoreError:
         what, status = f"s3://{self.name}/{key}", answer.status
         try:
             root = ElementTree.fromstring(body)
@@ -250,7 +249,9 @@ class Bucket:
 
 
 def require_stored(etag: str | None, checksum: str | None, expected: str, what: str) -> None:
-    """Compare what a store has confirmed of an object with the SHA-256 that was sent, in base64. Raises Unconfirmed."""
+    """Compares the checksum confirmed by the store with the SHA-256 that was sent, both in base64. Raises
+    Unconfirmed.
+    """
     if not etag:
         raise Unconfirmed("the answer has no ETag: a login page or a proxy may have answered; nothing is stored", what)
     if checksum != expected:
@@ -258,8 +259,8 @@ def require_stored(etag: str | None, checksum: str | None, expected: str, what: 
         raise Unconfirmed(f"the store {found} of what was sent, {expected}: it must return {CHECKSUM_HEADER}", what)
 
 
-def parsed(answer: Answer, what: str) -> ElementTree.Element:
-    """The XML of an answer. Raises Busy where it was cut off."""
+def parsed(answer: BucketResponse, what: str) -> ElementTree.Element:
+    """Parses the XML body of a response. Raises Busy if the body is truncated."""
     try:
         return ElementTree.fromstring(answer.body.strip())  # S3 sends spaces while it combines parts
     except ElementTree.ParseError as error:

@@ -1,4 +1,4 @@
-"""Credentials, region and endpoint of S3: the environment, the role of a pod, a profile, or botocore's chain."""
+"""Credentials, region and endpoint of S3: from the environment, a pod's role, a profile, or botocore's chain."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from windlass.stores.s3.signature import NO_KEYS, Keys
 REGION = "us-east-1"
 NONE = "no credentials for AWS were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 UNSIGNED = "WINDLASS_UNSIGNED"
-"""Name in the environment of a client that sends unsigned requests, as for public buckets."""
+"""Environment variable that makes the client send unsigned requests, as for public buckets."""
 RENEW_SECONDS = 600
-"""Before keys of a role expire, from when new ones are asked for."""
+"""Time before expiry at which role credentials are renewed."""
 AGAIN_SECONDS = 60
-"""After new keys were refused while the old ones are still valid, until they are asked for again."""
+"""Pause after a failed renewal while the old credentials are still valid."""
 
 
 class Credentials:
-    """Where requests get their keys from; those that expire are renewed. Safe for threads and forks.
+    """Source of credentials for requests; renews those that expire. Safe for threads and forks.
 
-    Its methods raise Denied, and Busy where the service that gives the keys of a role does not answer.
+    Methods raise Denied, and Busy if the service that issues role credentials does not answer.
     """
 
     def __init__(self, environ: Mapping[str, str], what: str, clock: Callable[[], float] = time.time) -> None:
-        """`what` is the address that errors name; `clock` gives Unix seconds."""
+        """`what` is the address named in errors; `clock` returns Unix seconds."""
         key, secret = environ.get("AWS_ACCESS_KEY_ID"), environ.get("AWS_SECRET_ACCESS_KEY")
         self._keys = Keys(key, secret, environ.get("AWS_SESSION_TOKEN") or "") if key and secret else None
         if environ.get(UNSIGNED):
@@ -47,7 +47,7 @@ class Credentials:
         self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
 
     def keys(self) -> Keys:
-        """The keys of now."""
+        """Returns the credentials that are valid now."""
         if self._keys is not None:
             return self._keys
         if self._role is not None:
@@ -58,7 +58,7 @@ class Credentials:
             if self._found is None:
                 self._found = self._of_botocore()
         with _errors_of_botocore(self._what):
-            # Of a login or a role, only this asks for keys.
+            # For a login or a role, botocore fetches credentials only in this call.
             frozen = self._found.get_frozen_credentials()
         return Keys(frozen.access_key, frozen.secret_key, frozen.token or "")
 
@@ -67,7 +67,9 @@ class Credentials:
             return role.fresh() or role.renewed()
 
     def _own_lock(self) -> threading.Lock:
-        """That of the parent may have been taken, by a thread that is not in this process."""
+        """Returns a lock of this process: the parent's lock may be held by a thread that does not exist after
+        the fork.
+        """
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
         return self._lock[1]
@@ -89,7 +91,7 @@ class Credentials:
 
 @contextmanager
 def _errors_of_botocore(what: str) -> Iterator[None]:
-    """Raises NoLogin for an error of botocore, and Busy for one that passes."""
+    """Raises NoLogin for errors of botocore, and Busy for temporary ones."""
     from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, SSLError
 
     try:
@@ -101,12 +103,13 @@ def _errors_of_botocore(what: str) -> Iterator[None]:
     except BotoCoreError as error:
         passes = isinstance(error, (ConnectionError, HTTPClientError)) and not isinstance(error, SSLError)
         raise (Busy if passes else NoLogin)(f"credentials for AWS: {error}", what) from error
-    except (OSError, ValueError) as error:  # of a token file or a credential_process, which botocore lets through
+    # errors of a token file or of credential_process, which botocore does not wrap
+    except (OSError, ValueError) as error:
         raise NoLogin(f"credentials for AWS cannot be read: {error}", what) from error
 
 
 class _Role:
-    """The keys of a role, until they expire."""
+    """Credentials of a role, cached until they expire."""
 
     def __init__(self, ask: roles.Role, clock: Callable[[], float]) -> None:
         self._ask, self._clock = ask, clock
@@ -114,12 +117,12 @@ class _Role:
         self._renew_at = 0.0
 
     def fresh(self) -> Keys | None:
-        """The keys, unless new ones should be asked for."""
+        """Returns the cached credentials; None if they should be renewed."""
         found = self._now
         return found.keys if found is not None and self._clock() < self._renew_at else None
 
     def renewed(self) -> Keys:
-        """New keys; the old ones as long as they are valid and none can be had. Raises StoreError."""
+        """Renews the credentials; returns the old ones if renewal fails while they are valid. Raises StoreError."""
         try:
             found = self._ask()
         except StoreError:
@@ -127,7 +130,7 @@ class _Role:
                 raise
             self._renew_at = self._clock() + AGAIN_SECONDS
             return self._now.keys
-        # Keys that are valid for a shorter time are used at least once.
+        # Credentials with a shorter validity are renewed at half of it, so that they are used at least once.
         self._renew_at = max(found.expires_at - RENEW_SECONDS, (self._clock() + found.expires_at) / 2)
         self._now = found
         return found.keys

@@ -1,4 +1,4 @@
-"""Profile of the AWS CLI: region, endpoint of S3 and keys from its files, without botocore.
+"""Profile of the AWS CLI: reads region, S3 endpoint and keys from its files, without botocore.
 
 Source: https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html
 """
@@ -13,14 +13,16 @@ from windlass.stores.errors import Denied
 from windlass.stores.s3.signature import Keys
 
 CHAINED = frozenset(("role_arn", "credential_process", "sso_session", "sso_start_url"))
-"""Settings by which a profile has other keys than those that are written in it: botocore asks for them."""
+"""Settings of profiles whose credentials only botocore can obtain, such as an assumed role."""
 
 
 class Profile:
-    """One profile, which is empty where the files do not have it."""
+    """One profile; empty if the files do not contain it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """The profile that the environment names, else the default one. Raises Denied where a file is damaged."""
+        """Reads the profile that the environment names, else the default profile. Raises Denied if a file is
+        damaged.
+        """
         self.name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
         config = _read(environ.get("AWS_CONFIG_FILE") or "~/.aws/config", environ)
         secret = _read(environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials", environ)
@@ -31,17 +33,17 @@ class Profile:
 
     @property
     def region(self) -> str:
-        """Empty where it has none."""
+        """Region; empty if the profile sets none."""
         return self._values.get("region", "")
 
     @property
     def endpoint(self) -> str:
-        """That of S3; empty where it has none."""
+        """Endpoint of S3; empty if the profile sets none."""
         return _nested(self._services.get("s3", "")).get("endpoint_url") or self._values.get("endpoint_url", "")
 
     @property
     def keys(self) -> Keys | None:
-        """The keys that are written in it; None where it has none, or has them from elsewhere."""
+        """Static keys of the profile; None if it has none or refers to another source."""
         key, secret = self._secret.get("aws_access_key_id"), self._secret.get("aws_secret_access_key")
         if not key or not secret or not CHAINED.isdisjoint(self._secret):
             return None
@@ -49,7 +51,7 @@ class Profile:
 
 
 def _read(path: str, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """The sections of a file; none where it is not there."""
+    """Reads the sections of a file; an absent file has none."""
     if path.startswith("~/"):
         path = f"{environ.get('HOME') or os.path.expanduser('~')}{path[1:]}"
     parser = configparser.RawConfigParser(default_section="", strict=False, delimiters=("=",))
@@ -61,6 +63,6 @@ def _read(path: str, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _nested(text: str) -> dict[str, str]:
-    """The lines of a value that has several: `s3 =`, and below it `endpoint_url = …`."""
+    """Parses a nested setting: `s3 =`, followed by indented lines such as `endpoint_url = …`."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {name.strip(): value.strip() for name, equals, value in pairs if equals}

@@ -1,4 +1,4 @@
-"""Roles of pods: temporary keys from the identity agent of EKS or ECS, or from STS for a token of a service account.
+"""Credentials of pod roles: from the credential agent of EKS or ECS, or from STS for a service account token.
 
 Sources: https://docs.aws.amazon.com/sdkref/latest/guide/feature-container-credentials.html and
 https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlencode, urlsplit
 from xml.etree import ElementTree
 
-from windlass.stores.answer import ask
 from windlass.stores.errors import Busy, Denied
+from windlass.stores.response import ask
 from windlass.stores.s3.signature import Keys
 from windlass.stores.store import unix_seconds
 
 SECONDS = 5
-"""Without a byte, after which a request has failed."""
+"""Socket timeout of a request for credentials."""
 MAX_ANSWER_BYTES = 64 << 10
 RELATIVE_HOST = "http://169.254.170.2"
 AGENTS = frozenset(("169.254.170.2", "169.254.170.23", "fd00:ec2::23", "localhost"))
-"""Hosts that may be asked without TLS, beside those of this machine: a token is sent there."""
+"""Non-loopback hosts that may receive a token without TLS."""
 PASSING = frozenset(("IDPCommunicationError", "InternalFailure", "ServiceUnavailable", "Throttling"))
-"""Codes of STS that pass."""
+"""Error codes of temporary errors of STS."""
 SESSION = "windlass"
 
 
 @dataclass(frozen=True)
 class RoleKeys:
-    """Temporary keys."""
+    """Temporary credentials."""
 
     keys: Keys
     expires_at: float
@@ -41,11 +41,13 @@ class RoleKeys:
 
 
 Role = Callable[[], RoleKeys]
-"""Asks for keys. Raises Denied, and Busy where it may succeed later."""
+"""Function that requests credentials. Raises Denied, and Busy if a later call may succeed."""
 
 
 def of_environment(environ: Mapping[str, str], region: str, what: str) -> Role | None:
-    """The role that a pod was given, if any; in the order of the SDKs. `what` is the address that errors name."""
+    """Returns the role assigned to this pod, searched in the order of the AWS SDKs; None without one. `what` is the
+    address named in errors.
+    """
     cafile = environ.get("AWS_CA_BUNDLE") or None
     if environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return lambda: _of_web_identity(environ, region, cafile, what)
@@ -111,7 +113,7 @@ def _of_web_identity(environ: Mapping[str, str], region: str, cafile: str | None
 
 
 def _values(body: bytes) -> dict[str, str]:
-    """The texts of an XML document by the names of their elements; none where it is none."""
+    """Returns the texts of an XML document by element name; empty if the document is not XML."""
     try:
         return {one.tag.rpartition("}")[2]: one.text or "" for one in ElementTree.fromstring(body).iter()}
     except ElementTree.ParseError:
@@ -119,12 +121,12 @@ def _values(body: bytes) -> dict[str, str]:
 
 
 def failure(told: str, status: int, what: str) -> Busy | Denied:
-    """The error for an answer of this status."""
+    """Returns the error for a response with this status."""
     return Busy(told, what) if status >= 500 or status == 429 else Denied(told, what)
 
 
 def is_agent(host: str) -> bool:
-    """Whether a host may be sent a token without TLS."""
+    """Whether a token may be sent to the host without TLS."""
     try:
         return host in AGENTS or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -132,7 +134,7 @@ def is_agent(host: str) -> bool:
 
 
 def _token_of(path: str, what: str) -> str:
-    """The content of a token's file, which the kubelet replaces from time to time."""
+    """Reads a token file, which the kubelet replaces periodically."""
     try:
         with open(path, encoding="ascii") as file:
             return file.read().strip()
@@ -143,7 +145,9 @@ def _token_of(path: str, what: str) -> str:
 def asked(
     method: str, address: SplitResult, headers: Mapping[str, str], body: bytes, cafile: str | None, what: str
 ) -> tuple[int, bytes]:
-    """Status and body of an answer. Proxies and redirections are not followed: a token is sent. Raises Busy, Denied."""
+    """Sends a request and returns status and body. Uses no proxy and follows no redirect, because the request contains
+    a token. Raises Busy, Denied.
+    """
     if any(not value.isprintable() for value in headers.values()):
         raise Denied("the token of the pod has control characters", what)
     if address.scheme == "https":

@@ -1,4 +1,4 @@
-"""Reads secrets of AWS Secrets Manager into the environment of a job, with the keys that requests to S3 have.
+"""Reads secrets of AWS Secrets Manager as environment variables of a job, with the credentials used for S3.
 
 Source: https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_GetSecretValue.html
 """
@@ -24,7 +24,9 @@ NO_OBJECT = 'it is not of the form {"NAME": "value", …}: each member becomes a
 
 
 def secret(name: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a secret. Raises Missing, Denied, Busy, StoreError; no error has a value of it."""
+    """Returns the variables of a secret. Raises Missing, Denied, Busy, StoreError; error texts contain no secret
+    values.
+    """
     what = f"secret {name}"
     credentials = Credentials(environ, what)
     region = credentials.region
@@ -65,7 +67,7 @@ def _object(data: bytes) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the variables of the secrets that the arguments name, as JSON; exits with 1 where one cannot be read."""
+    """Prints the variables of the secrets named by the arguments as JSON; exits with 1 if one cannot be read."""
     found: dict[str, str] = {}
     try:
         for name in sys.argv[1:]:

@@ -19,25 +19,25 @@ _SAFE = "-_.~"
 
 @dataclass(frozen=True)
 class Keys:
-    """Credentials of S3; the secrets are not in its text, which may come into a log."""
+    """Credentials of S3. `repr` omits the secrets, because it may appear in logs."""
 
     access_key: str
     secret_key: str = field(repr=False)
     token: str = field(default="", repr=False)
-    """Of temporary credentials."""
+    """Session token of temporary credentials; empty for permanent keys."""
 
 
 NO_KEYS = Keys("", "")
-"""Requests with these keys are not signed."""
+"""Keys for unsigned requests."""
 
 
 def path_of(key: str) -> str:
-    """A key as it stands in the path of a URL."""
+    """Returns the URL path of a key, percent-encoded."""
     return quote(key, safe=f"/{_SAFE}")
 
 
 def query_of(values: Mapping[str, str]) -> str:
-    """The canonical query."""
+    """Returns the canonical query string."""
     return "&".join(f"{quote(name, safe=_SAFE)}={quote(values[name], safe=_SAFE)}" for name in sorted(values))
 
 
@@ -53,7 +53,7 @@ def signed(
     now: float | None = None,
     service: str = "s3",
 ) -> dict[str, str]:
-    """The headers of a request, with its signature, if there are keys; names of headers are in lower case.
+    """Returns the headers of a request with lower-case names, signed unless there are no keys.
 
     `path` and `query` are encoded, `payload` is the SHA-256 of the body, and `now` is in Unix seconds.
     """

@@ -1,4 +1,4 @@
-"""A bucket of S3 as a store. Standard library only, Python 3.9."""
+"""An S3 bucket as a store. Standard library only, Python 3.9."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
 
+from windlass.compat import override
 from windlass.stores.errors import Busy, Changed, StoreError, Unconfirmed
 from windlass.stores.s3.bucket import Bucket, parsed
 from windlass.stores.s3.uploads import Uploads, write_parts
 from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
 
 PIECE_BYTES = 256 << 10
-"""Passed on at once by `stream`: what is lost of each request when the process is killed."""
+"""Size of the pieces yielded by `stream`: at most this much of each request is lost if the process is killed."""
 
 
 class S3Store(Store):
-    """By requests of `Bucket`; credentials and endpoint are of the environment."""
+    """Store in a bucket of S3. Credentials and endpoint come from the environment."""
 
     def __init__(self, bucket: str, environ: Mapping[str, str] | None = None) -> None:
-        """Raises StoreError for an endpoint that is none."""
+        """Raises StoreError if the configured endpoint is invalid."""
         self.address = f"s3://{bucket}"
         self._bucket = Bucket(bucket, environ)
 
@@ -28,11 +29,11 @@ class S3Store(Store):
         return S3Store, (self._bucket.name,)
 
     def uploads(self, key: str) -> Uploads:
-        """Requests about the uploads of an object, for a caller who resumes them."""
+        """Returns the uploads of an object, for callers that resume them."""
         return Uploads(self._bucket, key)
 
+    @override
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
-        """See `Store`."""
         query = {"list-type": "2", "prefix": prefix, "encoding-type": "url"}
         query.update({name: at for name, at in (("delimiter", delimiter), ("start-after", after)) if at})
         is_over = False
@@ -53,16 +54,16 @@ class S3Store(Store):
 
         return iter(page, None)
 
+    @override
     def head_once(self, key: str) -> Object:
-        """See `Store`."""
         headers = self._bucket.send("HEAD", key).headers
         if not headers.get("etag"):
             words = "the answer has no ETag: a login page or a proxy may have answered"
             raise Unconfirmed(words, f"{self.address}/{key}")
         return Object(key, int(headers.get("content-length") or 0), headers["etag"])
 
+    @override
     def read_once(self, one: Object, start: int, length: int) -> bytes:
-        """See `Store`."""
         what = f"{self.address}/{one.key}"
         answer = self._bucket.send("GET", one.key, headers=_headers(one, start, length))
         if one.version.startswith('"') and answer.headers.get("etag") != one.version:
@@ -73,30 +74,30 @@ class S3Store(Store):
             raise Busy(f"{length} bytes were asked for, {len(answer.body)} came", what)
         return answer.body
 
+    @override
     def stream(self, one: Object, start: int, length: int) -> Iterator[Body]:
-        """See `Store`."""
         return self._bucket.stream(one.key, _headers(one, start, length), PIECE_BYTES)
 
+    @override
     def get_once(self, key: str) -> bytes:
-        """See `Store`."""
         return self._bucket.send("GET", key).body
 
+    @override
     def put_once(self, key: str, body: Body, is_new: bool = False) -> str:
-        """See `Store`."""
         condition = {"if-none-match": "*"} if is_new else {}
         return self._bucket.send("PUT", key, headers=condition, body=body).headers["etag"]
 
+    @override
     def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
-        """See `Store`."""
         return write_parts(self.uploads(key), parts)
 
+    @override
     def remove_once(self, key: str) -> None:
-        """See `Store`."""
         self._bucket.send("DELETE", key)
 
 
 def _headers(one: Object, start: int, length: int) -> dict[str, str]:
-    """Of a request for bytes of this version of an object."""
+    """Returns the headers of a range request for this version of an object."""
     headers = {"if-match": one.version} if one.version.startswith('"') else {}
     if length < one.size:
         headers["range"] = f"bytes={start}-{start + length - 1}"
@@ -104,8 +105,8 @@ def _headers(one: Object, start: int, length: int) -> dict[str, str]:
 
 
 def page_of(root: ElementTree.Element) -> tuple[Page, str]:
-    """The objects and prefixes of a `ListBucketResult`, and the token of the next page, empty for the last. Raises
-    KeyError and ValueError where it is none.
+    """Parses a `ListBucketResult`: its objects and prefixes, and the token of the next page, empty for the last page.
+    Raises KeyError and ValueError for other documents.
     """
     space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
     if root.tag != f"{space}ListBucketResult":

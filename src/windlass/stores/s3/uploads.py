@@ -1,4 +1,4 @@
-"""Uploads in parts, whose SHA-256 S3 verifies as they arrive and confirms at the end."""
+"""Multipart uploads. S3 verifies the SHA-256 of each part on arrival and confirms it on completion."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from windlass.stores.answer import Sent
 from windlass.stores.errors import Busy, Missing, NotCompleted, StoreError, TooLarge, Unconfirmed
+from windlass.stores.response import Sent
 from windlass.stores.retry import repeated
 from windlass.stores.s3.bucket import CHECKSUM_HEADER, PASSING, PAYLOAD_HEADER, Bucket, parsed, require_stored
 from windlass.stores.store import MAX_PARTS, PART_BYTES, Body
 
 AT_ONCE = 4
-"""Requests for the parts of one object."""
+"""Parts of one object that are uploaded concurrently."""
 CHECKSUM_MODE = {"x-amz-checksum-mode": "ENABLED"}
 CHECKSUM_ALGORITHM = {"x-amz-checksum-algorithm": "SHA256"}
-"""Of an upload: the store keeps, and confirms, the SHA-256 of its parts."""
+"""Header of an upload that makes the store keep and confirm the SHA-256 of the parts."""
 
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A part that S3 has of an upload."""
+    """Part of an upload that S3 has stored."""
 
     number: int
-    """From 1."""
+    """Part number, from 1."""
     etag: str
     size: int
     checksum: str
-    """Its SHA-256 in base64; empty where S3 keeps none."""
+    """SHA-256 of the part in base64; empty if S3 has none."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An object that S3 has."""
+    """Object that S3 has stored."""
 
     etag: str
     size: int
     checksum: str
-    """`ChecksumSHA256`; empty where S3 keeps none."""
+    """`ChecksumSHA256` of the object; empty if S3 has none."""
 
 
 class Uploads:
-    """Requests about the uploads of one object, each sent once. All methods raise StoreError; Missing where there is no
-    such upload, because it was completed or ended, or no such object.
+    """Requests for the uploads of one object, each sent once. All methods raise StoreError; Missing if the upload does
+    not exist because it was completed or aborted, or if the object does not exist.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -58,20 +58,20 @@ class Uploads:
         self._what = f"s3://{bucket.name}/{key}"
 
     def create(self) -> str:
-        """Begin an upload whose parts have checksums by SHA-256; returns its id."""
+        """Creates an upload whose parts have SHA-256 checksums. Returns its id."""
         answer = self._bucket.send("POST", self.key, {"uploads": ""}, CHECKSUM_ALGORITHM)
         if not (found := _text(parsed(answer, self._what), "UploadId")):
             raise StoreError("the store has begun no upload", self._what)
         return found
 
     def send(self, upload: str, number: int, body: Body, checksum: str, sent: Sent | None = None) -> str:
-        """Send a part; returns its ETag. S3 refuses a body that has not this SHA-256, in base64."""
+        """Uploads a part and returns its ETag. S3 refuses a body whose SHA-256 differs from `checksum`, in base64."""
         query = {"partNumber": str(number), "uploadId": upload}
         headers = {PAYLOAD_HEADER: b64decode(checksum).hex()}
         return self._bucket.send("PUT", self.key, query, headers, body, sent).headers["etag"]
 
     def parts(self, upload: str) -> list[StoredPart]:
-        """The parts that S3 has."""
+        """Lists the parts that S3 has stored."""
         found: list[StoredPart] = []
         query = {"uploadId": upload}
         while True:
@@ -86,7 +86,7 @@ class Uploads:
             query["part-number-marker"] = marker
 
     def complete(self, upload: str, parts: Sequence[StoredPart]) -> str:
-        """Make the object of all parts, in their order; returns its ETag. Raises NotCompleted, Unconfirmed."""
+        """Combines the parts, in order, to the object. Returns its ETag. Raises NotCompleted, Unconfirmed."""
         each = (
             f"<Part><PartNumber>{one.number}</PartNumber><ETag>{escape(one.etag)}</ETag>"
             f"<ChecksumSHA256>{one.checksum}</ChecksumSHA256></Part>"
@@ -95,30 +95,31 @@ class Uploads:
         body = f"<CompleteMultipartUpload>{''.join(each)}</CompleteMultipartUpload>".encode()
         root = parsed(self._bucket.send("POST", self.key, {"uploadId": upload}, body=body), self._what)
         found = {_name(one): one.text or "" for one in root.iter()}
-        # S3 may answer 200 at once, and with an error once the parts are combined.
+        # S3 may respond with status 200 at once and report an error in the body after combining the parts.
         if "Error" in found:
             said = f"the upload could not be completed: {found.get('Code', '')} {found.get('Message', '')}"
             raise (Busy if found.get("Code") in PASSING else NotCompleted)(said, self._what)
         if "CompleteMultipartUploadResult" not in found:
             said = f"the answer to the completion of an upload is a {root.tag[:40]}: nothing is stored"
             raise Unconfirmed(said, self._what)
-        if "ChecksumSHA256" not in found:  # as some stores answer a second completion, where the first answer was lost
+        # some stores omit the checksum when a completion is repeated after a lost response
+        if "ChecksumSHA256" not in found:
             return self.confirm(parts)
         require_stored(found.get("ETag"), found["ChecksumSHA256"], _composite(parts), self._what)
         return found["ETag"]
 
     def confirm(self, parts: Sequence[StoredPart]) -> str:
-        """The ETag of the object that was made of these parts. Raises Unconfirmed where it is another one."""
+        """Returns the ETag of the object made of these parts. Raises Unconfirmed if the object has another checksum."""
         found = self._bucket.send("HEAD", self.key, headers=CHECKSUM_MODE).headers
         require_stored(found.get("etag"), found.get(CHECKSUM_HEADER), _composite(parts), self._what)
         return found["etag"]
 
     def end(self, upload: str) -> None:
-        """End an upload, and remove its parts."""
+        """Aborts an upload, which removes its parts."""
         self._bucket.send("DELETE", self.key, {"uploadId": upload})
 
     def stored(self) -> Stored:
-        """The object as it is."""
+        """Returns the stored object."""
         found = self._bucket.send("HEAD", self.key, headers=CHECKSUM_MODE).headers
         size = found.get("content-length", "")
         if not size.isdecimal():
@@ -127,21 +128,21 @@ class Uploads:
 
 
 def write_parts(uploads: Uploads, parts: Iterable[Body]) -> str:
-    """Write an object in parts, which is there as a whole or not at all; returns its ETag. Requests are repeated.
+    """Writes an object in parts, which appears only once it is complete. Returns its ETag. Requests are repeated.
 
-    Raises StoreError, and what `parts` raises.
+    Raises StoreError, and any error of `parts`.
     """
     upload = repeated(uploads.create)
     try:
         return _complete(uploads, upload, _send(uploads, upload, parts))
     except BaseException:
-        with contextlib.suppress(StoreError):  # else a rule of the bucket's life cycle removes the parts
+        with contextlib.suppress(StoreError):  # otherwise a lifecycle rule of the bucket removes the parts
             repeated(lambda: uploads.end(upload))
         raise
 
 
 def _send(uploads: Uploads, upload: str, parts: Iterable[Body]) -> list[StoredPart]:
-    """Send the parts, some at once."""
+    """Uploads the parts, several concurrently."""
 
     def send(number: int, part: Body) -> StoredPart:
         checksum = b64encode(hashlib.sha256(part).digest()).decode()
@@ -169,11 +170,11 @@ def _send(uploads: Uploads, upload: str, parts: Iterable[Body]) -> list[StoredPa
 
 
 def _complete(uploads: Uploads, upload: str, parts: Sequence[StoredPart]) -> str:
-    """Complete an upload; a second time where S3 could not combine its parts."""
+    """Completes an upload; tries again if S3 could not combine its parts."""
     for is_last in (False, True):
         try:
             return repeated(lambda: uploads.complete(upload, parts))
-        except Missing:  # the answer to an earlier try may have been lost: then the object is there
+        except Missing:  # the response to an earlier try may have been lost; the object then exists
             return repeated(lambda: uploads.confirm(parts))
         except NotCompleted:
             if is_last:
@@ -182,7 +183,7 @@ def _complete(uploads: Uploads, upload: str, parts: Sequence[StoredPart]) -> str
 
 
 def _composite(parts: Sequence[StoredPart]) -> str:
-    """The `ChecksumSHA256` of an object of several parts."""
+    """Returns the `ChecksumSHA256` of an object made of several parts."""
     whole = hashlib.sha256(b"".join(b64decode(one.checksum) for one in parts)).digest()
     return f"{b64encode(whole).decode()}-{len(parts)}"
 
@@ -192,12 +193,12 @@ def _name(one: ElementTree.Element) -> str:
 
 
 def _text(root: ElementTree.Element, name: str) -> str:
-    """The text of the first element of a name; empty where there is none."""
+    """Returns the text of the first element with this name; empty if there is none."""
     return next((one.text or "" for one in root.iter() if _name(one) == name), "")
 
 
 def _part(one: ElementTree.Element) -> StoredPart:
-    """Raises ValueError."""
+    """Parses an element of a list of parts. Raises ValueError."""
     return StoredPart(
         int(_text(one, "PartNumber")), _text(one, "ETag"), int(_text(one, "Size")), _text(one, "ChecksumSHA256")
     )

@@ -13,8 +13,8 @@ from windlass.storage import folder
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import Copy
+from windlass.storage.copy_note import LEAST, RANGES, CopyNoteFile, cuts
 from windlass.storage.folder import Folder
-from windlass.storage.note import LEAST, RANGES, Noted, cuts
 from windlass.storage.opening import journal_for
 from windlass.storage.place import Entry
 from windlass.storage.progress import Copied
@@ -46,7 +46,7 @@ class Set:
     def copy(self) -> Copied:
         self.places = Asked(self.source), Asked(self.to)
         with journal_for(self.places[0].address, self.places[1].address, self.source) as journal:
-            return asyncio.run(Copy(*self.places, journal, noted=Noted(self.note)).run())
+            return asyncio.run(Copy(*self.places, journal, noted=CopyNoteFile(self.note)).run())
 
     @property
     def is_known(self) -> bool:

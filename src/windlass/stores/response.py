@@ -1,4 +1,6 @@
-"""Answers of a store, by `http.client` without its parser of mail headers: it takes a quarter of a small read."""
+"""HTTP responses of object stores: `http.client` without its mail header parser, a quarter of the time of a
+small read.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,20 @@ from collections.abc import Callable
 from windlass.stores.store import Body
 
 Sent = Callable[[int], object]
-"""Called with the number of bytes of a body that were sent, after each piece."""
+"""Called with the number of bytes sent, after each piece of a request body."""
 PIECE_BYTES = 256 << 10
 MAX_LINE_BYTES = 64 << 10
 MAX_HEADERS = 200
 
 
-class Answer(http.client.HTTPResponse):
-    """An answer whose headers are a dict by names in lower case; bodies are read by `http.client`."""
+class Response(http.client.HTTPResponse):
+    """HTTP response whose headers are a dict with lower-case names; `http.client` reads the body."""
 
     is_for_head = False
-    """Whether it has no body, whatever its headers say."""
+    """Whether this is the response to a HEAD request, which has no body whatever its headers say."""
 
     def begin(self) -> None:
-        """Read the status and the headers. Raises HTTPException, OSError."""
+        """Reads the status line and the headers. Raises HTTPException, OSError."""
         version, self.status = self._first_line()
         found: dict[str, str] = {}
         while (line := self._line()) not in ("", "\n"):
@@ -65,15 +67,15 @@ def ask(
     headers: dict[str, str],
     body: Body,
     sent: Sent | None = None,
-) -> Answer:
-    """Send a request and read the head of its answer. Raises HTTPException, OSError."""
+) -> Response:
+    """Sends a request and reads the status and headers of the response. Raises HTTPException, OSError."""
     if connection.sock is None:
         connection.connect()
     length = {"content-length": str(len(body))} if method in ("PUT", "POST") else {}
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in {**headers, **length}.items())]
     connection.sock.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
     broken = _broken(connection.sock, body, sent) if len(body) else None
-    answer = Answer(connection.sock, method=method)
+    answer = Response(connection.sock, method=method)
     answer.is_for_head = method == "HEAD"
     try:
         answer.begin()
@@ -87,9 +89,9 @@ def ask(
 
 
 def _broken(sock: socket.socket, body: Body, sent: Sent | None) -> OSError | None:
-    """Send the body of a request; the error where the connection breaks meanwhile.
+    """Sends the body of a request. Returns the error if the connection breaks, else None.
 
-    A store may refuse a request by its head, answer, and close the connection before it has read the body.
+    A store may refuse a request by its headers, respond, and close the connection before it has read the body.
     """
     try:
         view, piece_bytes = memoryview(body), PIECE_BYTES if sent is not None else len(body)

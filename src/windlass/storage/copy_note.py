@@ -1,4 +1,4 @@
-"""Note of a copy that left nothing to do: by it the next one compares two listings, and reads no manifest.
+"""CopyNote of a copy that left nothing to do: by it the next one compares two listings, and reads no manifest.
 
 It has a digest of what each place listed. If both are as they were, and the manifest too, each file is where it was.
 """
@@ -25,7 +25,7 @@ LEAST: Final = 4000
 
 
 @dataclass(frozen=True)
-class Note:
+class CopyNote:
     """What two places had when nothing was left to do."""
 
     source: str
@@ -41,19 +41,19 @@ class Note:
     """See `cuts`."""
 
 
-class Noted:
+class CopyNoteFile:
     """The note of a copy between two places, in a file of this user; without one nothing is noted."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
 
-    def read(self, stored: bytes | None) -> Note | None:
+    def read(self, stored: bytes | None) -> CopyNote | None:
         """The note, if the destination has stored the manifest of that copy."""
         if self._path is None or stored is None:
             return None
         try:
             found = json.loads(self._path.read_bytes())
-            note = Note(**{**found, "cuts": tuple(map(str, found["cuts"]))})
+            note = CopyNote(**{**found, "cuts": tuple(map(str, found["cuts"]))})
         except (OSError, ValueError, TypeError, KeyError):
             return None
         return note if note.manifest == hashlib.sha256(stored).hexdigest() else None
@@ -65,7 +65,7 @@ class Noted:
         """
         if self._path is None:
             return
-        note = Note(
+        note = CopyNote(
             digest_of(source),
             destination(),
             hashlib.sha256(stored).hexdigest(),
