@@ -1,4 +1,4 @@
-"""The errors of the public API behave as those of the standard library."""
+"""Errors of the public API behave like those of the standard library."""
 
 from __future__ import annotations
 

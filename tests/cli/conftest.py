@@ -1,4 +1,4 @@
-"""A home of its own for each test, the command line called in this process, and nothing left running."""
+"""Gives each test a separate home, calls the command line in this process, and ends its processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from windlass.runs.store import Store
 from windlass.spec.job import Job
 
 WINDLASS = (sys.executable, "-P", "-c", "from windlass.cli.entry import main; main()")
-"""The command as another process, whatever is installed."""
+"""The command for a separate process, independent of installed scripts."""
 
 
 REPORT = (
@@ -39,7 +39,7 @@ REPORT = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -54,7 +54,7 @@ Call = Callable[..., Result]
 
 
 def loaded_by(*words: str, environ: Mapping[str, str]) -> set[str]:
-    """Modules that a command imports."""
+    """Returns the modules that a command imports."""
     code = REPORT.format(words=list(words))
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     return set(done.stdout[done.stdout.rindex("LOADED") :].split()[1:])
@@ -62,7 +62,7 @@ def loaded_by(*words: str, environ: Mapping[str, str]) -> set[str]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty record, a working folder `work` and an environment without colours or terminals."""
+    """Provides an empty record, a working folder `work` and an environment without colours or terminals."""
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()
     monkeypatch.setenv("WINDLASS_HOME", str(home))
@@ -82,7 +82,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def windlass(home: Path, capfd: pytest.CaptureFixture[str]) -> Call:
-    """`windlass("ps", "--all")` → its code and what it wrote."""
+    """Provides a function that runs a command, `windlass("ps", "--all")`, and returns its exit code and output."""
 
     def call(*words: str) -> Result:
         capfd.readouterr()
@@ -97,13 +97,13 @@ def windlass(home: Path, capfd: pytest.CaptureFixture[str]) -> Call:
 
 @pytest.fixture
 def environ(home: Path) -> Mapping[str, str]:
-    """The environment for a command in another process."""
+    """Provides the environment for a command in a separate process."""
     return dict(os.environ)
 
 
 @pytest.fixture
 def recorded(home: Path) -> Callable[..., str]:
-    """Records a run of one rank on this machine as ended, without any process; gives its id."""
+    """Provides a function that records an ended run of one rank, without any process, and returns its id."""
 
     def record(job: Job, exit_code: int = 1) -> str:
         plan = runs.make_plan(ReadyJob(job, Path.cwd(), "job"), "local", Context(os.environ, Path.cwd()))
@@ -135,7 +135,7 @@ def recorded(home: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def ended(home: Path) -> Callable[..., Status]:
-    """Waits for the end of a run; gives its status."""
+    """Provides a function that waits for the end of a run and returns its status."""
 
     def wait(run: str | None = None, timeout: float = 100) -> Status:
         with Store(home) as store:

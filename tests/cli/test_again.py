@@ -1,4 +1,4 @@
-"""`rerun`, `prune`, `note`, labels, and the code that a run began with."""
+"""`rerun`, `prune`, `note`, labels, and the recorded code of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DONE = Job(name="job", command=["true"])
 
 
 def ran(windlass: Call, *words: str) -> str:
-    """The id of a run of the script of this folder that has ended."""
+    """Runs the script of this folder to its end and returns the run id."""
     return str(windlass("run", "-o", "json", *words).json["id"])
 
 
@@ -69,7 +69,7 @@ def test_interpreter_of_this_machine_is_not_used_in_the_cluster(
     with Store(home) as store:
         plan = store.plan(first)
         python = plan.nodes.worker_python
-        for _ in range(2):  # also what was run again on this machine
+        for _ in range(2):  # also for a run repeated on this machine
             job = planned_job(plan, {})
             made = {on: make_plan(job, on, context) for on in ("local", "lab")}
             seen = {on: one.nodes.worker_python for on, one in made.items()}
@@ -217,7 +217,7 @@ def test_list_command_given_a_run_suggests_commands_for_runs(windlass: Call) -> 
 def test_completion_offers_run_ids_and_shared_job_names(windlass: Call, recorded: Callable[..., str]) -> None:
     run, other = recorded(DONE, 0), recorded(DONE, 0)
     complete = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions
-    for command, names in (("status", [run.rpartition("-")[0]]), ("rm", [])):  # which takes no name
+    for command, names in (("status", [run.rpartition("-")[0]]), ("rm", [])):  # `rm` accepts no job names
         assert sorted(item.value for item in complete([command], run[:2])) == sorted([*names, run, other])
     assert [item.value for item in complete(["status"], run)] == [run]
 
@@ -233,11 +233,11 @@ def test_invalid_label_name_is_shown_in_the_error(windlass: Call) -> None:
 
 
 def aged(home: Path, run: str, days: float) -> None:
-    """Let a run have ended so long ago."""
+    """Changes the end of a run to `days` ago."""
     with Store(home) as store:
         row = store._db.execute("SELECT status FROM runs WHERE id = ?", (run,)).fetchone()
         data = json.loads(row[0])
-        data["times"][2] -= days * 86400  # when it ended
+        data["times"][2] -= days * 86400  # the end of the run
         store._db.execute("UPDATE runs SET status = ? WHERE id = ?", (json.dumps(data), run))
 
 

@@ -1,4 +1,4 @@
-"""`artifacts`: what a run of this machine has made, and that the commands it prints copy it."""
+"""`artifacts` lists the files that a local run produced, and prints commands that copy them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.spec.job import Job
 
 @pytest.fixture
 def run(recorded: Callable[..., str]) -> str:
-    """An ended run that has made nothing."""
+    """An ended run without artifacts."""
     return recorded(Job(name="made", command=["true"], python=sys.executable), 0)
 
 

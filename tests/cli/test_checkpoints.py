@@ -1,4 +1,4 @@
-"""`checkpoints` and `rm`: on folders as `windlass.train.checkpoint` leaves them, made here by hand."""
+"""`checkpoints` and `rm` on hand-made folders in the format of `windlass.train.checkpoint`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from windlass.train.checkpoint.files import list_checkpoints, seal
 
 
 def tensors(**values: list[float]) -> bytes:
-    """A safetensors file of vectors of 32-bit floats."""
+    """Returns a safetensors file of float32 vectors."""
     header, data = {}, b""
     for name, numbers in values.items():
         packed = struct.pack(f"<{len(numbers)}f", *numbers)
@@ -46,12 +46,12 @@ def tensors(**values: list[float]) -> bytes:
 
 
 def run_of(folder: Path) -> str:
-    """The run to whose folder `checkpoints` this is."""
+    """Returns the run id of a `checkpoints` folder."""
     return folder.parent.name
 
 
 def write(folder: Path, step: int, attempt: int = 1, **manifest: Any) -> Path:
-    """A checkpoint of one rank."""
+    """Writes a checkpoint of one rank."""
     place = folder / f"step-{step:08d}-a{attempt}f3c1"
     place.mkdir(parents=True)
     data = tensors(**{"model.weight": [1.0, float(step)]})
@@ -93,7 +93,7 @@ Failed = Callable[..., tuple[str, Path]]
 
 @pytest.fixture
 def failed(recorded: Callable[..., str], home: Path) -> Failed:
-    """Gives a run that has ended (by failing, unless told otherwise) and its checkpoint folder."""
+    """Provides a function that records an ended run (failed by default) and returns it with its checkpoint folder."""
 
     def record(exit_code: int = 1, **fields: Any) -> tuple[str, Path]:
         run_id = recorded(Job(name="failed", command=["false"], python=sys.executable, **fields), exit_code)
@@ -238,9 +238,9 @@ def test_size_and_age_of_an_unreadable_checkpoint_are_not_shown(windlass: Call, 
 
 
 def make_unreadable(place: Path) -> None:
-    """Reading its manifest fails, also for root: a socket cannot be opened (ENXIO)."""
+    """Makes reading the manifest fail, even for root: a socket cannot be opened (ENXIO)."""
     (place / "manifest.json").unlink()
-    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(place):  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(place):  # the path of a socket must be short
         listener.bind("manifest.json")
 
 
@@ -362,7 +362,7 @@ def test_export_for_torch_without_the_jobs_interpreter_suggests_safetensors(tmp_
 def test_export_for_torch_runs_no_interpreter_named_by_another_machines_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan of a run in a cluster may have been written by anyone in its namespace."""
+    """Any user of the namespace may have written the plan of a run in a cluster."""
     for name in ("theirs", "bin/python"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'#!/bin/sh\necho "$PYTHONPATH" > {tmp_path / name}.ran\n')
@@ -483,7 +483,7 @@ def test_completion_offers_runs_commands_and_checkpoints(
 def test_completion_offers_checkpoints_of_the_named_run(failed: Failed) -> None:
     run_id, folder = failed()
     write(folder, 10)
-    failed()  # the newest, which has none
+    failed()  # the newest run, which has no checkpoint
     found = ShellComplete(cli, {}, "windlass", "_WINDLASS_COMPLETE").get_completions(["resume", run_id, "--from"], "")
     assert [item.value for item in found] == ["step-00000010-a1f3c1"]
 

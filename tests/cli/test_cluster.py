@@ -1,4 +1,4 @@
-"""`cluster`: what needs neither Terraform nor AWS; the rest is in tests/clusters."""
+"""`cluster` without Terraform and AWS; other tests are in tests/clusters."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_missing_file_is_not_read_as_a_cluster_name(windlass: Call) -> None:
 def test_unknown_cluster_name_lists_the_existing_clusters(windlass: Call, home: Path) -> None:
     Path("vision.yaml").write_text("name: vision\nregion: us-west-2\n")
     assert windlass("cluster", "export", "vision.yaml").code == 0
-    (home / "clusters/vison").mkdir()  # as a command leaves it that finds no Terraform
+    (home / "clusters/vison").mkdir()  # as left by a command that finds no Terraform
     done = windlass("cluster", "down", "vison")
     assert (done.code, "clusters of this user: vision\n" in done.err) == (2, True)
 
@@ -240,7 +240,7 @@ def test_plan_lists_few_resources_and_counts_many() -> None:
     assert "AWS takes about 16 minutes for it" in lines
     assert any("reached from the VPC alone" in line for line in lines)
     assert "no price is known for: 4 × p6-b300.48xlarge; windlass prices update --region us-west-2" in lines
-    assert "idle: 266 USD a month" in lines  # what is unknown is a pool, which costs nothing while idle
+    assert "idle: 266 USD a month" in lines  # the unknown price is a pool's, which costs nothing while idle
     assert "pool a100 with all its nodes: 43.90 USD an hour" in lines
     assert "pool p6 with all its nodes: unknown" in lines
 

@@ -1,4 +1,4 @@
-"""`cluster policy`: printed, as data and as files; without a login the account has to be named."""
+"""`cluster policy` prints policies as text, data and files; without a login it needs the account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def _file(windlass: Call) -> None:  # which goes into a folder of its own
+def _file(windlass: Call) -> None:  # the policies go into a separate folder
     Path("cluster.yaml").write_text("name: vision\nregion: us-east-1\n")
 
 

@@ -1,4 +1,4 @@
-"""`cost`: what a run has cost, and how to give its target a price."""
+"""`cost` shows what a run has cost, and how to set the price of its target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from windlass.views.cost import CostReport
 from windlass.views.run import recorded_run
 
 GPU_TARGET = TARGET.model_copy(update={"name": "gpus"})
-PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # a cent a second
+PRICED = "local: {kind: local, price_per_hour: 36, currency: EUR}\n"  # one cent per second
 
 
 def done(windlass: Call, ended: Callable[..., Status]) -> Status:
@@ -81,7 +81,7 @@ GPUS = "gpus: {kind: kubernetes, context: prod, currency: EUR, %s}\n"
 
 
 def ran_on_cluster(home: Path, *pools: dict[str, Any], **fields: Any) -> str:
-    """The id of a recorded run of two nodes on the target `gpus` that trained for an hour and has ended."""
+    """Records an ended run of two nodes on the target `gpus` that trained for an hour, and returns its id."""
     made = planned(with_cluster(node_pools=pools), GPU_TARGET, nodes=2, **fields)
     with Store(home) as store:
         writer = store.create(

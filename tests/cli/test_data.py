@@ -1,4 +1,4 @@
-"""`data copy`, `data verify` and `data ls` of folders, and what they say without the extra for stores."""
+"""`data copy`, `data verify` and `data ls` of folders, and their errors without the extra for stores."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_verify_and_ls_show_the_data_set(windlass: Call, source: Path) -> None:
 
 
 def damage(path: Path) -> None:
-    """Change a byte of a file, and neither its size nor its time."""
+    """Changes a byte of a file, but neither its size nor its time."""
     kept, data = path.stat(), path.read_bytes()
     with path.open("r+b") as file:
         file.write(bytes([data[0] ^ 1]))
@@ -289,7 +289,7 @@ def test_incomplete_data_set_in_the_cache_is_listed_and_removed(windlass: Call, 
     assert windlass("data", "ls").out.splitlines()[1].split()[:2] == [staged["digest"][:16], "2"]
     assert windlass("data", "rm", "source").out == f"removed {staged['digest']}: 2 files, 2.9 KiB\n"
     windlass("data", "stage", "source")
-    folder.rename(lock.with_suffix(""))  # as a kill before the set is whole leaves it
+    folder.rename(lock.with_suffix(""))  # as left by a kill before the data set is complete
     hold("data-ls", listed := windlass("data", "ls", "-o", "json").json)
     assert [(one["digest"], one["files"]) for one in listed["sets"]] == [("", 2)]
     assert windlass("data", "ls").out.splitlines()[1].startswith("in part")

@@ -1,4 +1,4 @@
-"""`doctor --on` as it is typed: lines and JSON, exit codes, and requests that are asked about first (emulated)."""
+"""`doctor --on` prints lines and JSON, sets exit codes, and asks before it files requests (emulated)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exec` and `cp` reach into runs of this machine."""
+"""`exec` and `cp` work on runs of this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ while not (out / "go").exists():
 
 @pytest.fixture
 def live(windlass: Call) -> str:
-    """A run of two ranks on two nodes that goes on until there is a file `go` in its output."""
+    """A run of two ranks on two nodes that ends once its output contains a file `go`."""
     Path("wait.py").write_text(SCRIPT)
     begun = windlass("run", "-d", "-q", "--nodes", "2", "--set", "launcher=torchrun", "wait.py")
     assert begun.code == 0, begun.err
@@ -132,7 +132,7 @@ def test_invalid_copies_are_refused(
     output = Path(windlass("status", run, "-o", "json").json["output_dir"])
     output.mkdir(parents=True, exist_ok=True)
     Path("job.yaml").touch()
-    Path("device").symlink_to("/dev/null")  # not itself: the device of this machine must outlive a defect
+    Path("device").symlink_to("/dev/null")  # a link, so that a bug does not destroy the device of this machine
     for folder in (Path(), output):
         os.mkfifo(folder / "pipe")
     result = windlass("cp", *(word.format(run=run) for word in words))

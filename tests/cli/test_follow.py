@@ -1,4 +1,4 @@
-"""What following a run shows beside its events."""
+"""Messages shown while following a run, in addition to its events."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def test_reasons_that_alternate_are_reported_once_each(
     view = PlainView(RUN, run_viewer(RUN, scene.store), 2, 1)
     with Interrupts(can_ask=False) as interrupts:
         follower = Follower(RUN, scene.engine, view, interrupts, show_logs=False, since_seq=1)
-        for reason in 2 * ("ErrImagePull", "ImagePullBackOff"):  # a kubelet that does not repeat why the pull failed
+        for reason in 2 * (
+            "ErrImagePull",
+            "ImagePullBackOff",
+        ):  # the kubelet does not repeat the reason of a failed pull
             supervisor_pod(scene.server, {"state": {"waiting": {"reason": reason}}})
             follower._look(0.0)
     lines = [line for line in capsys.readouterr().err.splitlines() if "no supervisor" in line]

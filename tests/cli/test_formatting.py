@@ -1,4 +1,4 @@
-"""Numbers, lists and tables as a person reads them."""
+"""Numbers, lists and tables are formatted for a terminal."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from windlass.cli.main import cli
 
 COLUMNS = 80
 SYNTAX = "[ARGS]..."
-"""Of a group's usage line, as click writes it."""
+"""Part of a group's usage line, as click writes it."""
 
 
 def commands(command: click.Command, parent: click.Context | None = None, name: str = "windlass") -> Iterator[str]:
-    """Every command as it is typed."""
+    """Yields every command line prefix, such as `windlass data copy`."""
     yield name
     if isinstance(command, click.Group):
         context = click.Context(command, parent)
@@ -26,9 +26,9 @@ def commands(command: click.Command, parent: click.Context | None = None, name: 
 
 
 def help_of(typed: str, columns: int) -> str:
-    """The help of a command on a terminal of so many columns."""
+    """Returns the help of a command on a terminal of `columns`."""
     command: click.Command | None = cli
-    # With its names of help, which a command keeps once they were looked for.
+    # Sets the names of the help options, which a command caches at the first lookup.
     context = click.Context(cli, info_name="windlass", terminal_width=columns, **cli.context_settings)
     for word in typed.split()[1:]:
         assert isinstance(command, click.Group)

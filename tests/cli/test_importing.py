@@ -1,4 +1,4 @@
-"""`import` as it is typed."""
+"""`import` writes job files and reports unmapped fields."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_non_files_are_not_overwritten(windlass: Call, manifest: Path, kind: str
 
 
 def test_unwritable_job_file_is_named_in_the_error(windlass: Call, manifest: Path) -> None:
-    name = "j" * 255  # the name of the file that is written first is longer
+    name = "j" * 255  # the name of the temporary file is longer
     refused = windlass("import", "manifest.yaml", "--to", name)
     assert (refused.code, refused.out) == (2, "")
     assert f"{name} cannot be written: File name too long" in refused.err

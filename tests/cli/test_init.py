@@ -1,4 +1,4 @@
-"""`init`, `check`, `schema`, `doctor` and `completion` as they are typed."""
+"""`init`, `check`, `schema`, `doctor` and `completion` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ps`, `status`, `logs`, `events`, `stop` and `rm` of runs that went well, badly and on."""
+"""`ps`, `status`, `logs`, `events`, `stop` and `rm` of successful, failed and active runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever `-o json` prints is what its schema says."""
+"""All output of `-o json` matches its schema."""
 
 from __future__ import annotations
 

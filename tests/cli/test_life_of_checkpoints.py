@@ -1,4 +1,4 @@
-"""A real training is stopped, looked at, exported and resumed: each command after the other, as a person would."""
+"""A real training run is stopped, inspected, exported and resumed with a sequence of commands."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_training_is_stopped_exported_and_resumed_without_loss(machine: Machine)
     assert (refused.returncode, "the only checkpoint" in refused.stderr) == (2, True)
     assert ask(machine, "checkpoints", "verify")["ok"]
 
-    # What is exported is the model as torch knows it, in either way of writing the file.
+    # Both export formats contain the model's state_dict.
     ask(machine, "checkpoints", "export", "model.pt")
     ask(machine, "checkpoints", run, "export", one["name"], "model.safetensors")
     exported = torch.load(machine.folder / "model.pt", weights_only=True)

@@ -1,4 +1,4 @@
-"""The command itself: help, near misses, errors in one shape, exit codes, and what it does not load."""
+"""The `windlass` command: help, suggestions, uniform errors, exit codes, and lazy imports."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ WHILE_A_CLASS_IS_MADE = (
 
 
 @pytest.mark.parametrize("source", ["raise KeyboardInterrupt\n", WHILE_A_CLASS_IS_MADE], ids=["module", "class"])
-@pytest.mark.parametrize("imported", ["typing", "click", "sqlite3"])  # of the first, and of the command itself
+@pytest.mark.parametrize("imported", ["typing", "click", "sqlite3"])  # the first import, and imports of the command
 def test_ctrl_c_while_the_command_is_imported_is_no_traceback(
     imported: str, source: str, environ: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -176,7 +176,7 @@ def test_signal_ignored_by_the_caller_stays_ignored(handled: str, name: str) -> 
     code = (
         "import signal\n"
         "from windlass.cli.interrupts import Choice, Interrupts, tidy\n"
-        f"signal.signal(signal.{name}, signal.SIG_IGN)\n"  # as under nohup, and in the background of a script
+        f"signal.signal(signal.{name}, signal.SIG_IGN)\n"  # as under nohup, or in the background of a script
         f"with {handled} as interrupts:\n"
         f"    signal.raise_signal(signal.{name})\n"
         "    assert interrupts is None or not interrupts.listen(0.0)\n"

@@ -19,7 +19,7 @@ OTHER = RECORD_VERSION + 1
 
 @pytest.fixture
 def foreign(home: Path, recorded: Callable[..., str]) -> str:
-    """The id of a run that another version recorded."""
+    """Records a run of another version and returns its id."""
     run_id = recorded(Job(name="old", run="a.py"))
     with contextlib.closing(sqlite3.connect(home / "record.db")) as db, db:
         db.execute("UPDATE runs SET version = ?, status = '[]' WHERE id = ?", (OTHER, run_id))

@@ -1,4 +1,4 @@
-"""`prices`: what it lists, and what it fetches from an emulated price list."""
+"""`prices` lists prices, and fetches them from an emulated price list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`resume`: an ended run goes on, and is followed from there."""
+"""`resume` continues an ended run and follows it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print("from", os.environ.get("WINDLASS_RESUME_FROM", "wherever it was"))
 
 @pytest.fixture
 def broken(recorded: Callable[..., str]) -> str:
-    """A run that has failed, whose reason to fail is gone."""
+    """A failed run that would now succeed."""
     Path("train.py").write_text(SCRIPT)
     return recorded(Job(name="train", run="train.py"))
 
@@ -36,7 +36,7 @@ def test_a_resumed_run_is_followed_to_its_end(windlass: Call) -> None:
     result = windlass("resume", broken)
     assert result.code == 0, result.err
     assert "attempt 2" in result.out
-    assert "attempt 1" not in result.out  # what it said before was shown then
+    assert "attempt 1" not in result.out  # output before the resume is not repeated
     assert "broken" not in result.err
     status = windlass("status", "-o", "json").json
     hold("status", status)
@@ -72,7 +72,7 @@ def test_resume_accepts_other_fields_variables_and_arguments(windlass: Call, hom
     assert result.code == 0, result.err
     for words in ("['--epochs', '5', '--lr', '0.1']", "'SEED': '1'", "'BATCH': '16'"):
         assert words in result.out
-    again = windlass("rerun", run_id, "-o", "json")  # a new run has what the old one went on with
+    again = windlass("rerun", run_id, "-o", "json")  # a rerun has the fields of the resumed run
     with Store(home) as store:
         assert [store.plan(one).job["grace"] for one in (run_id, again.json["id"])] == [7, 7]
 
@@ -160,7 +160,7 @@ def test_path_without_a_checkpoint_is_refused_before_a_start(
 
 
 def test_resume_hint_names_the_folder_if_the_checkpoint_list_is_empty(windlass: Call, broken: str, home: Path) -> None:
-    """`windlass checkpoints` does not list what a script saves itself."""
+    """`windlass checkpoints` does not list checkpoints saved by the script itself."""
     folder = home / "runs" / broken / "checkpoints"
     (folder / "checkpoint-400").mkdir(parents=True)
     result = windlass("resume", broken, "--from", "checkpoint-999")
@@ -183,7 +183,7 @@ def test_a_damaged_checkpoint_is_refused_before_anything_starts(windlass: Call, 
 
 def test_runs_that_cannot_be_resumed_are_refused(windlass: Call, broken: str) -> None:
     assert windlass("resume", broken, "-q").code == 0
-    assert windlass("resume", broken).code == 2  # it has succeeded by now
+    assert windlass("resume", broken).code == 2  # the run has succeeded by now
     assert windlass("resume", "nope").code == 102
     assert windlass("resume", broken, "--nodes", "0").code == 2
 

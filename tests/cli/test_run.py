@@ -1,4 +1,4 @@
-"""`plan` and `run` in a pipe: what goes where, with which code, and what does not end the run."""
+"""`plan` and `run` in a pipe: output streams, exit codes, and events that do not end the run."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_line_is_shown_while_the_run_is_active(environ: Mapping[str, str]) -> No
         [*WINDLASS, "run", "-v"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as command:
         assert command.stdout is not None
-        assert command.stdout.readline() == "[0] begun\n"  # the next comes only after this one was seen
+        assert command.stdout.readline() == "[0] begun\n"  # the next line is printed only after this one was read
         Path("enough").touch()
         assert command.stdout.read() == "[0] done\n"
 
@@ -301,7 +301,7 @@ def test_closed_pipe_does_not_end_the_run(environ: Mapping[str, str], ended: Cal
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for both signals; Python has one for Ctrl-C from the beginning."""
+    """Whether a process handles both `number` and SIGTERM; Python itself handles only SIGINT."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     caught = int(status["SigCgt"], 16)
     return all(caught >> (one - 1) & 1 for one in (number, signal.SIGTERM))
@@ -454,7 +454,7 @@ def test_simulated_nodes_get_no_core_warning_but_too_many_ranks_per_node_do(wind
 
 
 def test_slow_start_shows_the_imported_modules(windlass: Call) -> None:
-    Path("torch.py").write_text("import time\ntime.sleep(1.3)\n")  # found before any other
+    Path("torch.py").write_text("import time\ntime.sleep(1.3)\n")  # shadows the installed module
     Path("train.py").write_text("import torch\nprint('trains')\n")
     result = windlass("run", "--cold", "train.py")
     assert result.code == 0, result.err
@@ -484,7 +484,7 @@ def test_plan_changes_nothing(windlass: Call, home: Path) -> None:
     ("phase", "pid", "words"),
     [
         (Phase.QUEUED, None, "no rank has started"),
-        (Phase.PULLING, 7, "the ranks have 30s to exit"),  # one pod of several pulls its image still
+        (Phase.PULLING, 7, "the ranks have 30s to exit"),  # one of several pods still pulls its image
         (Phase.TRAINING, None, "the ranks have 30s to exit"),
         (Phase.UPLOADING, 7, "its outputs are uploaded first; --now does not wait for them"),
     ],

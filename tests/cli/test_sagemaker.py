@@ -1,4 +1,4 @@
-"""What commands print of targets on SageMaker where nothing can be started."""
+"""Output of commands for SageMaker targets on which nothing can be started."""
 
 from __future__ import annotations
 

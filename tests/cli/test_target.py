@@ -1,4 +1,4 @@
-"""`windlass target setup` prints what it created, the objects for a platform team, and one message where it may not."""
+"""`windlass target setup` prints created objects, manifests for a platform team, and one message if forbidden."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ local: {kind: local, price_per_hour: 2}
 
 
 def completed(line: str, environ: Mapping[str, str]) -> list[str]:
-    """What bash is offered for the last word of a command line."""
+    """Returns the completions of the last word of a command line."""
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_WINDLASS_COMPLETE": "bash_complete"}
     done = subprocess.run([*WINDLASS], env={**environ, **words}, capture_output=True, text=True, check=False)
     return [found.partition(",")[2] for found in done.stdout.splitlines()]

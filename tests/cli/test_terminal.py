@@ -1,4 +1,4 @@
-"""`windlass run` on a real terminal: the live view, and Ctrl-C as a question."""
+"""`windlass run` on a real terminal: the live view, and the question on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., "pexpect.spawn[str]"]
 
 @pytest.fixture
 def terminal(environ: Mapping[str, str]) -> Iterator[Start]:
-    """Starts a command on a terminal of 30 × 100."""
+    """Provides a function that starts a command on a terminal of 30 rows and 100 columns."""
     started: list[pexpect.spawn[str]] = []
 
     def start(*words: str, **more: str) -> pexpect.spawn[str]:
@@ -42,17 +42,17 @@ def terminal(environ: Mapping[str, str]) -> Iterator[Start]:
 
 
 def run_steps(steps: int = 4000, before: str = "") -> tuple[str, ...]:
-    """A run that lasts longer than any test waits, unless there is a file `enough`."""
+    """Returns the command line of a run that lasts longer than any test, unless a file `enough` exists."""
     return ("run", "--name", "steps", "--set", "grace=200s", "--", "bash", "-c", before + STEPS.format(steps=steps))
 
 
 def enough() -> None:
-    """Let the run end with the step that it is at."""
+    """Ends the run after its current step."""
     Path("enough").touch()
 
 
 def finish(child: pexpect.spawn[str]) -> tuple[int | None, str]:
-    """Code and what was left to read."""
+    """Returns the exit code and the remaining output."""
     child.expect(pexpect.EOF)
     child.close()
     return child.exitstatus, child.before or ""
@@ -111,14 +111,14 @@ def test_all_lines_and_the_summary_remain_after_the_end_without_the_panel(termin
 
 
 def replay(text: str) -> list[str]:
-    """What a terminal shows after these letters; knows the sequences that the live view uses, and refuses others."""
+    """Returns what a terminal shows after this output; supports only the escape sequences of the live view."""
     lines, row = [""], 0
     for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r\n|\r|[^\x1b\r\n]+|.", text, re.DOTALL):
         if token == "\r\n":
             row += 1
             lines += [""] * (row + 1 - len(lines))
         elif token == "\r":
-            pass  # the live view erases right after it
+            pass  # the live view erases the line directly afterwards
         elif token.endswith("A") and token.startswith("\x1b["):
             row -= int(token[2:-1])
         elif token == "\x1b[J":
@@ -136,7 +136,7 @@ def test_key_d_detaches_with_0_and_the_run_continues(terminal: Start, ended: Cal
     child.expect("line 5")
     child.sendintr()
     child.expect(ASKED)
-    child.expect("line")  # the run goes on meanwhile
+    child.expect("line")  # the run continues meanwhile
     child.send("d")
     code, rest = finish(child)
     enough()

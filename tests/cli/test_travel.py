@@ -1,4 +1,4 @@
-"""`windlass plan --on CLUSTER` tells what would travel there, also while the cluster does not answer."""
+"""`windlass plan --on CLUSTER` lists the files to upload, even if the cluster is unreachable."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from windlass.views.schema import schema_of
 
 @pytest.fixture(autouse=True)
 def job(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A job in the working folder, and a target whose cluster refuses connections."""
+    """Provides a job in the working folder, and a target whose cluster refuses connections."""
     Path("train.py").write_text("print(1)\n")
     Path("job.yaml").write_text("name: digits\nrun: train.py\n")
     Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: a, image: 'x:1'}\n")
     monkeypatch.setenv("KUBECONFIG", str(home.parent / "kubeconfig"))
-    with socket.socket() as held:  # bound and not listening
+    with socket.socket() as held:  # bound but not listening
         held.bind(("127.0.0.1", 0))
         config_of(held.getsockname()[1], home.parent, context="lab")
         yield

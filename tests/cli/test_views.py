@@ -1,4 +1,4 @@
-"""Statuses, events, plans and logs as text: from values alone, nothing is run."""
+"""Statuses, events, plans and logs are formatted from values, without starting a run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ENTRIES: dict[str, type[Entry]] = {
 
 
 def training(**changes: Any) -> Status:
-    """A run in training; entries are given as their JSON."""
+    """Returns the status of a run in training; entries are given as JSON."""
     status = Status(
         id="digits-7f3k2",
         name="digits",

@@ -1,4 +1,4 @@
-"""Ignore files are read as git reads them: git itself is asked about the same trees."""
+"""Ignore files match as in git, which is run on the same trees."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_selected_files_are_those_that_git_does_not_ignore(
         environ = {"PATH": "", "HOME": str(home)}
         for folder in (root, root / "sub"):
             if folder != root and git(root, "check-ignore", "sub", home=home, check=False):
-                continue  # a folder that the job names travels, whatever is said of it
+                continue  # the folder of the job is selected even if a rule matches it
             listed = git(folder, "ls-files", "-coz", "--exclude-standard", home=home).split(b"\0")
             found = [file.name for file in select(folder, environ).files]
             assert found == sorted(os.fsdecode(one) for one in listed if one)
@@ -93,6 +93,6 @@ def test_rule_has_the_line_of_its_file() -> None:
 
 @pytest.mark.parametrize("line", ["a*" * 30 + "b", "x/" + "*a" * 30 + "/b", "**/" + "a*" * 30 + "b"])
 def test_many_stars_match_without_exponential_backtracking(line: str) -> None:
-    """A plain translation to a regular expression takes longer than the universe has."""
+    """A direct translation to a regular expression would never finish."""
     (rule,) = parse(line.encode(), b"/r", "x")
     assert not rule.matches(b"/r/x/" + b"a" * 200, is_folder=False)

@@ -1,4 +1,4 @@
-"""Code is packed the same way each time, without what is no code, and without anything of this machine."""
+"""Packing code is reproducible, and excludes data and metadata of this machine."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ with open(sys.argv[1], "r+b") as file:
 
 @pytest.mark.parametrize("below", ["records", "."])
 def test_records_in_the_folder_are_excluded_and_an_open_record_keeps_its_locks(folder: Path, below: str) -> None:
-    # A packer that closes a file of the database gives up the locks of its process. The next process then truncates
-    # the index that this one has mapped: it ends by SIGBUS.
+    # A packer that closes a file of the database drops the locks of its process. Another process then truncates the
+    # index that this process has mapped, which ends with SIGBUS.
     with Store(folder / below) as store:
         store.run_dir("digits-1").mkdir()
         assert store.count() == 0

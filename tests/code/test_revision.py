@@ -1,4 +1,4 @@
-"""Which commit a folder of code is at, by the real git and by what it prints."""
+"""The commit of a code folder is read from git, and from recorded git output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scripts save only once their loops have ended."""
+"""Scripts that save only after their loops are recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a folder travel to a cluster: by the ignore files of a repository, and never credentials unasked."""
+"""Files to upload are selected by the ignore files of a repository; credentials are refused unless permitted."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_gitignore_cannot_permit_credentials(tmp_path: Path, home: Path) -> None
 
 
 def test_git_is_not_needed() -> None:
-    assert shutil.which("git", path="") is None  # what the tests without PATH stand on
+    assert shutil.which("git", path="") is None  # precondition of the tests without PATH
 
 
 def test_too_deeply_nested_folders_are_refused_with_a_message(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The code that a run began with: kept, shared, compared and written again."""
+"""The code of a run is kept, shared, compared and extracted again."""
 
 from __future__ import annotations
 

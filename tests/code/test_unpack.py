@@ -1,4 +1,4 @@
-"""An archive of unknown origin is extracted into its folder, or refused before anything is written."""
+"""An untrusted archive is extracted into its folder, or refused before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifests of this folder, and what the job of each has to say."""
+"""The manifests of this folder, and helpers that import them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def imported(path: Path, text: str | None = None) -> Imported:
 
 
 def fields(made: Imported) -> dict[str, Any]:
-    """What the job says of its own, in the short forms of a job file."""
+    """Returns the fields that differ from the defaults, in the short forms of a job file."""
     found: dict[str, Any] = made.job.model_dump(mode="json", exclude_defaults=True)
     if found.get("launcher") == "torchrun":
         del found["launcher"]
@@ -32,12 +32,12 @@ def fields(made: Imported) -> dict[str, Any]:
 
 
 def job_of(name: str) -> dict[str, Any]:
-    """The same, of the manifest whose name begins so."""
+    """Returns the fields of the job imported from the manifest with this prefix."""
     [path] = FOLDER.glob(f"{name}*")
     return fields(imported(path))
 
 
 def left_of(name: str) -> dict[str, str]:
-    """What the user may have to do about the same manifest, by the field that has no equivalent."""
+    """Returns the advice for each unmapped field of the manifest with this prefix."""
     [path] = FOLDER.glob(f"{name}*")
     return {one.field: one.instead for one in imported(path).actionable}

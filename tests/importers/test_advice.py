@@ -1,4 +1,4 @@
-"""What an import lists is under the right heading, with advice that a user can follow."""
+"""Reports of an import have the right heading and advice that a user can follow."""
 
 from __future__ import annotations
 

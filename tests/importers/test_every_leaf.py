@@ -1,7 +1,7 @@
-"""Each value of a written job is in its job file, in a note that names it, or the import is refused.
+"""Each value of a manifest is in the job file or in a report that names it, or the import is refused.
 
-`written/` has shapes as people write them, one after the other, each below a line `#== NAME`. The manifests of this
-folder and the small equivalents of public files in `tests/foreign/jobfiles` are walked too.
+`written/` contains typical manifests, each below a line `#== NAME`. The manifests of this folder and the small
+equivalents of public files in `tests/foreign/jobfiles` are tested too.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ REFUSED = {
     for name in names
 }
 NAMES: Final = re.compile(
-    r"apiVersion|kind|metadata\.name|spec\.runtimeRef\.apiGroup"  # how a document is found
+    r"apiVersion|kind|metadata\.name|spec\.runtimeRef\.apiGroup"  # how a document is identified
     # how one value refers to another
     r"|.*(?:containers|volumes|volumeMounts|replicatedJobs|roles|targetJobs)\[\d+\]\.name"
     r"|.*InstanceGroupName"
 )
-"""Values without a meaning of their own."""
+"""Values that only name or refer to other values."""
 
 
 def form_of(name: str) -> Format:
@@ -76,7 +76,7 @@ def imported(name: str, documents: list[Any]) -> Imported:
 
 
 def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], made: Imported) -> str:
-    """Where a value is: `job`, `note`, `default` for what a job has anyway, or empty for nowhere."""
+    """Returns where a value is: `job`, `note`, `default` for a default of the job, or empty if it is missing."""
     label = "" if is_job(name, documents[at]) else f"{documents[at]['kind']}/{documents[at]['metadata']['name']}: "
     above = {f"{label}{spelled(leaf[:end])}" for end in range(1, len(leaf) + 1)} | {label.rstrip(": ")} - {""}
     value = documents[at]
@@ -88,7 +88,7 @@ def fate(name: str, documents: list[Any], at: int, leaf: tuple[str | int, ...], 
     if len(str(value)) > 2 and named.search(re.sub(r"^#.*\n", "", made.text) + made.target):
         return "job"
     outcomes = [outcome(name, documents, at, leaf, made, f"{label}{spelled(leaf[:-1])}", above)]
-    if type(value) is int and value > 0:  # a minimum above its maximum is none
+    if type(value) is int and value > 0:  # a minimum above its maximum is invalid
         outcomes.append(outcome(name, documents, at, leaf, made, f"{label}{spelled(leaf[:-1])}", above, value - 1))
     return max(outcomes)
 
@@ -103,13 +103,13 @@ def outcome(
     above: set[str],
     other_value: int | None = None,
 ) -> str:
-    """What another value changes: the `job`, or the notes on it, as one that a job has anyway; empty for nothing."""
+    """Returns what another value changes: the `job`, or the notes, as for a default of the job; empty if nothing."""
     changed = copy.deepcopy(documents)
     changed[at] = with_another(changed[at], leaf, other_value)
     try:
         other = imported(name, changed)
     except JobFileError:
-        return "job"  # it is read, and this value is not legal
+        return "job"  # the field is read, and the other value is invalid
     if (fields(other), other.target) != (fields(made), made.target):
         return "job"
     new = {one.field for one in {*other.unmapped} - {*made.unmapped}}
@@ -121,7 +121,7 @@ def is_job(name: str, document: Any) -> bool:
 
 
 def options(value: Any) -> Iterator[str]:
-    """The options in the words of commands and scripts."""
+    """Yields the options in the words of commands and scripts."""
     if isinstance(value, dict | list):
         for below in value.values() if isinstance(value, dict) else value:
             yield from options(below)
@@ -133,7 +133,7 @@ FIELDS: Final = re.compile(
     r"--(nnodes|nproc[-_]per[-_]node|max[-_]restarts|num_(?:machines|processes)|mixed_precision|standalone|module|no-python)"
     r"|-(np?|x|mca|u|m|[a-z]*c|De|f|H|y|p|lc)|--allow-run-as-root|--tail|--port"
 )
-"""Options whose values are fields of the job, and those of programs whose container is listed as a whole."""
+"""Options whose values become fields of the job, and options of containers that are reported as a whole."""
 
 
 def test_more_than_sixty_shapes_cover_each_supported_kind() -> None:

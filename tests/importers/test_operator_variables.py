@@ -1,4 +1,4 @@
-"""Commands that stay commands find the variables of their operator, with what they are here."""
+"""Commands that stay commands get the variables of their operator, with values from Windlass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be imported is refused in one message that names the place, however bad the file is."""
+"""Files that cannot be imported are refused with one message that names the line."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_memory_of_a_task_may_have_a_unit(memory: str, mebibytes: int) -> None:
 
 def test_omitted_secret_is_advised_to_be_stored_on_the_target() -> None:
     task = import_text("secrets: {HF_TOKEN: null, own_key: null}\nrun: python train.py\n", "task.yaml", form="sky")
-    assert task.job.secrets == ("hf-token",)  # on this machine no secret is the variable own_key
+    assert task.job.secrets == ("hf-token",)  # a secret's variable is upper case, so no secret provides own_key
     assert task.unmapped[0].instead == (
         "secrets: [hf-token], and on this machine export HF_TOKEN=…, "
         "on a cluster kubectl create secret generic hf-token --from-literal=HF_TOKEN=…"

@@ -1,4 +1,4 @@
-"""Training jobs of SageMaker become a job and a target, whose plan requests the same again."""
+"""SageMaker training jobs become a job and a target, whose plan makes the same request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target_of(text: str) -> SageMakerTarget:
 
 
 def channels(body: Any) -> dict[str, tuple[str, str]]:
-    """Address and mode of each data set of a request."""
+    """Returns address and mode of each data set of a request."""
     own = ("code", "sm_drivers", "windlass", "windlass-code")
     return {
         one["ChannelName"].lower().replace("_", "-"): (

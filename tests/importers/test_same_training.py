@@ -1,4 +1,4 @@
-"""An imported job trains as the original did: as many nodes and ranks, which meet, after the same commands."""
+"""An imported job trains like the original: the same nodes and ranks, connected, after the same commands."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_pods_with_standalone_torchrun_are_reported_as_training_separately() -> 
 def test_ranks_start_after_a_failing_command_if_the_original_did(
     form: Format, script: str, code: int, said: str, tmp_path: Path
 ) -> None:
-    script = script.replace("echo", "/bin/echo").replace("false", "/bin/false")  # those of a shell are left out
+    script = script.replace("echo", "/bin/echo").replace("false", "/bin/false")  # echo and false of a shell are dropped
     text = f"run: {script!r}\n" if form == "sky" else JOB % f"bash, -c, {script!r}"
     text = text.replace("'", '"')
     setup = import_text(text, "file.yaml", form=form).job.setup
@@ -257,7 +257,7 @@ def test_program_in_a_configmap_is_refused(command: str, script: str) -> None:
 
 
 def trained(made: Imported, **env: str) -> tuple[str, ...]:
-    """The arguments of a run with other values in its `env`."""
+    """Returns the arguments of a run with other values in its `env`."""
     return made.job.model_copy(update={"env": {**made.job.env, **env}}).script_argv
 
 

@@ -1,4 +1,4 @@
-"""Manifests as people have them become jobs that say the same: the reference systems' own, and twenty others."""
+"""Realistic manifests become equivalent jobs: those of the reference systems, and twenty others."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_unmapped_fields_have_a_line_a_meaning_and_advice(path: Path) -> None:
 
 
 def is_absent(path: Path, field: str) -> bool:
-    """Whether a note is about a field that is not in the file, which is said where its place would be."""
+    """Whether a note is about a missing field, which is reported at its expected position."""
     return re.split(r"[.:]", field)[-1].split("[")[0] + ":" not in path.read_text().replace('"', "")
 
 
@@ -438,7 +438,7 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str |
 
 
 def with_another(document: Any, path: tuple[str | int, ...], value: int | None = None) -> Any:
-    """The document with another value of the same type at a path, or with this one."""
+    """Returns the document with another value of the same type, or with `value`, at a path."""
     found = copy.deepcopy(document)
     inner = found
     for step in path[:-1]:
@@ -447,7 +447,9 @@ def with_another(document: Any, path: tuple[str | int, ...], value: int | None =
     if value is not None:
         inner[path[-1]] = value
     elif isinstance(had, str):
-        word = f"{had}-another" if had.endswith("sh") else f"another-{had}"  # a shell in another folder is one too
+        word = (
+            f"{had}-another" if had.endswith("sh") else f"another-{had}"
+        )  # a shell in another folder is still a shell
         inner[path[-1]] = str(int(had) * 2 or 1) if had.isdecimal() else word
     else:
         inner[path[-1]] = not had if isinstance(had, bool) else had + 7

@@ -1,4 +1,4 @@
-"""Scripts are split as a shell would: at the top level, outside of quotes, conditions and substitutions."""
+"""Scripts are split as in a shell: at the top level, outside of quotes, conditions and substitutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that containers start with become what is trained, by the code that reads command lines."""
+"""Commands of containers become fields of a job, parsed by the code for command lines."""
 
 from __future__ import annotations
 

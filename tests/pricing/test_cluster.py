@@ -1,4 +1,4 @@
-"""What three clusters cost, against tables worked by hand from list prices of us-east-1; a month has 730 hours."""
+"""Three clusters cost the sums worked out by hand from list prices of us-east-1; a month has 730 hours."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_smallest_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced()
     assert pytest.approx(266.67, abs=0.01) == SMALLEST
     assert found.base_month_usd == pytest.approx(SMALLEST, rel=0.1)
-    assert found.base_month_usd == pytest.approx(SMALLEST, abs=0.01)  # by the same prices: to the cent
+    assert found.base_month_usd == pytest.approx(SMALLEST, abs=0.01)  # the same prices, equal to the cent
     assert (found.pools, found.unknown) == ((), ())
 
 

@@ -1,4 +1,4 @@
-"""Prices of a region, fetched by boto3 from an emulated price list."""
+"""Prices of a region are fetched with boto3 from an emulated price list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of instance types."""
+"""Facts of instance types are read from the embedded table."""
 
 from __future__ import annotations
 

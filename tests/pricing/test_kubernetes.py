@@ -1,4 +1,4 @@
-"""Until when EKS supports Kubernetes: dates, not a list of versions that somebody has to remember."""
+"""The end of EKS support is determined by dates, not by a list of supported versions."""
 
 from __future__ import annotations
 

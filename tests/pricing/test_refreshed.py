@@ -1,4 +1,4 @@
-"""The file of fetched prices, and which figure wins."""
+"""Fetched prices are stored in a file, and the newer price wins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_written_prices_are_read_back(tmp_path: Path) -> None:
     spot = found.spot_range("g5.xlarge", "us-east-1")
     assert spot is not None
     assert (spot.low.amount_usd, spot.high.amount_usd, spot.days, spot.low.source) == (0.5, 0.9, 7, "history")
-    assert [one.name for one in path.parent.iterdir()] == ["prices.json"]  # nothing is left of writing it
+    assert [one.name for one in path.parent.iterdir()] == ["prices.json"]  # no temporary file is left
 
 
 def test_prices_are_stored_and_replaced_per_region(tmp_path: Path) -> None:

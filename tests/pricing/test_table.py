@@ -1,4 +1,4 @@
-"""The embedded table: each figure has a source and a date, and what has none is unknown."""
+"""Each price of the embedded table has a source and a date; other prices are unknown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_every_priced_type_has_facts_and_every_source_is_used() -> None:
 
 
 def test_larger_sizes_of_a_family_cost_more_for_more_cores() -> None:
-    """A figure that was copied wrong would break the order within its family."""
+    """A price that was copied incorrectly would break the order within its family."""
     by_family: dict[str, list[tuple[int, float, str]]] = {}
     for name in embedded().instance_types("us-east-1"):
         price, facts = embedded().on_demand(name, "us-east-1"), instance_type(name)

@@ -1,4 +1,4 @@
-"""`tools/prices.py` makes the tables again from what a maintainer has fetched."""
+"""`tools/prices.py` regenerates the tables from files that a maintainer has fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of every shape that is legal, for hypothesis."""
+"""Hypothesis strategies for valid jobs of every shape."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _starts = st.one_of(
     st.lists(texts, max_size=3).map(lambda args: {"command": ["prog", *args]}),
 )
 mappings: st.SearchStrategy[dict[str, Any]] = st.builds(lambda fields, start: {**fields, **start}, _fields, _starts)
-"""Mappings with the keys of a job file; a few ask for what cannot stand together."""
+"""Mappings with the keys of a job file; some combine fields that exclude each other."""
 
 
 _DRAWN_APART = (
@@ -125,7 +125,7 @@ _DRAWN_APART = (
     "set by",
     "password",
 )
-"""What two fields drawn apart may be refused for; anything else is a mistake of these strategies or of ours."""
+"""Permitted reasons for refusing independently drawn fields; other errors are bugs of the strategies or of Windlass."""
 
 
 def _job(mapping: dict[str, Any]) -> Job | None:

@@ -1,4 +1,4 @@
-"""How a cluster is reached, by a targets file: as the full models read it, or not at all."""
+"""The address of a cluster read from a targets file equals that of the full models, or is None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster file may say, and how what it may not say is refused."""
+"""Valid cluster files are parsed, and invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def job(**fields: Any) -> Job:
 
 
 def ranks(**fields: Any) -> Job:
-    """A job of torchrun, which sets the variables of several ranks for a single one too."""
+    """Returns a job of torchrun, which sets distributed variables even for a single rank."""
     return job(launcher="torchrun", **fields)
 
 

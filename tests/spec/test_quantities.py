@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes writes them."""
+"""Kubernetes resource quantities are parsed."""
 
 from __future__ import annotations
 

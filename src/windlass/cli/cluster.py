@@ -1,4 +1,4 @@
-"""`cluster`: makes EKS clusters for training, checks them, and removes them with proof."""
+"""`cluster`: creates EKS clusters for training, checks them, and removes them with an audit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from windlass.clusters.removal_checks import ClusterUsage
 
 REFUSED: Final = 1
-"""Exit code where the user says no."""
-LEFT: Final = 1
-"""Exit code where an audit finds something, or could not ask."""
+"""Exit code if the user answers no."""
+LEFTOVERS: Final = 1
+"""Exit code if an audit finds leftovers, or a service did not respond."""
 
 
 def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Clusters of this user, and files."""
+    """Completes clusters of this user, and files."""
     from windlass.clusters.terraform.folder import ClusterFolder
     from windlass.runs.context import here
 
@@ -34,18 +34,20 @@ def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplet
 _cluster: Final = click.argument("cluster", required=False, metavar="[CLUSTER]", shell_complete=complete_cluster)
 _yes: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 _break_lock: Final = click.option(
-    "--break-lock", is_flag=True, help="Release the lock of a Terraform that is gone for good."
+    "--break-lock", is_flag=True, help="Release the lock of a Terraform process that has died."
 )
 _recover: Final = click.option(
-    "--recover", is_flag=True, help="Look in AWS for what exists and Terraform does not know, as after a lost state."
+    "--recover",
+    is_flag=True,
+    help="Find resources in AWS that are missing in the Terraform state, such as after its loss.",
 )
 
 
 @click.group()
 def cluster() -> None:
-    """Make EKS clusters for training with Terraform, check them, and remove them with proof.
+    """Create EKS clusters for training with Terraform, check them, and remove them with an audit.
 
-    CLUSTER is a cluster file, or the name of a cluster that was made; without it, the cluster.yaml of this folder.
+    CLUSTER is a cluster file, or the name of a created cluster. Default: the cluster.yaml of this folder.
 
     \b
     Example:
@@ -56,14 +58,18 @@ def cluster() -> None:
     """
 
 
-@cluster.command(short_help="Write a cluster.yaml; asks what no option says.")
+@cluster.command(short_help="Write a cluster.yaml; asks for missing values.")
 @click.option("--name", help="Name of the cluster.")
 @click.option("--region", help="AWS region, such as us-west-2.")
-@click.option("--gpus", multiple=True, metavar="TYPE:MAX", help="Instance type and most nodes; may be repeated.")
-@click.option("--spot/--on-demand", default=None, help="How GPU nodes are paid for.")
+@click.option("--gpus", multiple=True, metavar="TYPE:MAX", help="Instance type and maximum nodes; may be repeated.")
+@click.option("--spot/--on-demand", default=None, help="Purchase option of GPU nodes.")
 @click.option("--efs/--no-efs", default=None, help="Whether pods share a file system.")
 @click.option(
-    "--allow", "ranges", multiple=True, metavar="CIDR", help="Addresses that reach the API server over the Internet."
+    "--allow",
+    "ranges",
+    multiple=True,
+    metavar="CIDR",
+    help="Address range that may reach the API server over the Internet.",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing cluster.yaml.")
 @options.output
@@ -77,7 +83,7 @@ def init(
     force: bool,
     form: str,
 ) -> int:
-    """Write a cluster.yaml: asks five questions on a terminal, for what no option says.
+    """Write a cluster.yaml. On a terminal, asks up to five questions for values not given as options.
 
     \b
     Example:
@@ -89,7 +95,7 @@ def init(
     from windlass.runs.context import here
 
     context = here()
-    path = draft.path_for(context, force=force)  # before the questions
+    path = draft.path_for(context, force=force)  # checked before the questions
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     answers = draft.Answers(
         name=_asked(name, "Name of the cluster", "training", can_ask, lambda text: draft.check(name=text)),
@@ -112,7 +118,7 @@ def init(
 
 
 def _taken(answers: Answers, given: Mapping[str, object]) -> list[str]:
-    """What was taken without asking, as options."""
+    """Returns the values that were used without asking, as options."""
     words = {
         "name": f"--name {answers.name}",
         "region": f"--region {answers.region}",
@@ -131,7 +137,7 @@ def _asked(given: str | None, question: str, default: str, can_ask: bool, check:
 
 
 def _prompted(question: str, default: str, check: Callable[[str], object]) -> str:
-    """The answer to a question, which is asked again as long as `check` raises WindlassError."""
+    """Asks a question, again until `check` does not raise WindlassError, and returns the answer."""
     from windlass.errors import WindlassError, error_line
 
     def checked(text: str) -> str:
@@ -168,7 +174,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _pool(text: str) -> tuple[str, int]:
-    """`g5.12xlarge:8` as its parts. Raises UsageError."""
+    """Splits `g5.12xlarge:8` into type and number. Raises UsageError."""
     from windlass.errors import UsageError
     from windlass.pricing.instances import instance_type, near_misses
 
@@ -182,11 +188,11 @@ def _pool(text: str) -> tuple[str, int]:
     return name, int(most or 4)
 
 
-@cluster.command(short_help="Show what up would change, and what it costs.")
+@cluster.command(short_help="Show what up would change, and the price.")
 @_cluster
 @options.output
 def plan(cluster: str | None, form: str) -> int:
-    """Show what `up` would make, change and remove, and what it costs a month. Changes nothing in AWS.
+    """Show what `up` would create, change and remove, and the monthly price. Changes nothing in AWS.
 
     \b
     Example:
@@ -207,23 +213,23 @@ def plan(cluster: str | None, form: str) -> int:
     return 0
 
 
-@cluster.command(short_help="Make the cluster, or change it to what its file says.")
+@cluster.command(short_help="Create the cluster, or update it to match its file.")
 @_cluster
 @_yes
 @_break_lock
 @_recover
 @click.option(
-    "--force", is_flag=True, help="Also where the plan deletes or replaces file systems, images or the bucket."
+    "--force", is_flag=True, help="Continue even if the plan deletes or replaces file systems, images or the bucket."
 )
 @click.option("--components/--no-components", default=True, help="Whether operators are installed in the cluster.")
 @options.output
 def up(
     cluster: str | None, yes: bool, break_lock: bool, recover: bool, force: bool, components: bool, form: str
 ) -> int:
-    """Make the cluster, or change it to what its file says; shows the plan and its price first, and asks.
+    """Create the cluster, or update it to match its file. Shows the plan and its price first, and asks.
 
-    May be interrupted (Ctrl-C once, and wait) or killed: the same command goes on, and nothing is made twice.
-    Afterwards `--on NAME` runs jobs there.
+    The command may be interrupted (Ctrl-C once, and wait) or killed; running it again continues, and nothing is
+    created twice. Afterwards `--on NAME` runs jobs on the cluster.
 
     \b
     Example:
@@ -258,7 +264,7 @@ def up(
 
 
 def _agree(found: ClusterPlan, question: str, *, yes: bool) -> bool:
-    """Show a plan, and ask. Raises UsageError where there is no terminal to ask on."""
+    """Shows a plan and asks for consent. Raises UsageError without a terminal to ask on."""
     from windlass.cli.clustertext import plan_lines
     from windlass.cli.formatting import painter
 
@@ -267,7 +273,7 @@ def _agree(found: ClusterPlan, question: str, *, yes: bool) -> bool:
 
 
 def _can_ask(what: str) -> bool:
-    """Raise UsageError where there is no terminal to ask on."""
+    """Raises UsageError if there is no terminal to ask on."""
     from windlass.errors import UsageError
 
     if not sys.stdin.isatty():
@@ -275,7 +281,7 @@ def _can_ask(what: str) -> bool:
     return True
 
 
-@cluster.command(short_help="Remove the cluster, and prove that nothing of it bills.")
+@cluster.command(short_help="Remove the cluster, and verify that nothing is billed.")
 @_cluster
 @_yes
 @_break_lock
@@ -283,18 +289,19 @@ def _can_ask(what: str) -> bool:
 @click.option(
     "--force",
     is_flag=True,
-    help="Also while runs are active, EFS has files, FSx cannot be exported, or the API server does not answer.",
+    help="Continue even if runs are active, EFS has files, FSx cannot be exported, or the API server is unreachable.",
 )
-@click.option("--delete-bucket", is_flag=True, help="Delete the bucket with all that is in it.")
+@click.option("--delete-bucket", is_flag=True, help="Delete the bucket and its contents.")
 @options.output
 def down(
     cluster: str | None, yes: bool, break_lock: bool, recover: bool, force: bool, delete_bucket: bool, form: str
 ) -> int:
-    """Remove the cluster in order, and prove by an audit that nothing of it bills.
+    """Remove the cluster in order, and verify with an audit that nothing of it is billed.
 
     Refused while runs are active and while EFS has files. FSx is exported to the bucket; controllers remove their load
     balancers, volumes and nodes; Terraform destroys the rest. A bucket with objects is kept, with its KMS key, unless
-    --delete-bucket. May be interrupted or killed: the same command goes on. Ends with 1 where anything is left.
+    --delete-bucket. The command may be interrupted or killed; running it again continues. Exits with 1 if anything is
+    left.
 
     \b
     Example:
@@ -324,7 +331,7 @@ def down(
     if done is None:
         return REFUSED
     print_data(done, form, lambda paint: removed_lines(done, paint))
-    return 0 if done.audit.is_clean and not done.left else LEFT
+    return 0 if done.audit.is_clean and not done.left else LEFTOVERS
 
 
 def _agree_to_remove(found: ClusterPlan, seen: ClusterUsage, *, yes: bool) -> bool:
@@ -341,7 +348,7 @@ def _agree_to_remove(found: ClusterPlan, seen: ClusterUsage, *, yes: bool) -> bo
 @cluster.command("ls")
 @options.output
 def list_(form: str) -> int:
-    """List the clusters of this user, by what is on this machine.
+    """List the clusters of this user that are recorded on this machine.
 
     \b
     Example:
@@ -361,10 +368,10 @@ def list_(form: str) -> int:
 
 @cluster.command()
 @_cluster
-@click.option("--drift/--no-drift", default=True, help="Whether to ask AWS what differs from what Terraform has made.")
+@click.option("--drift/--no-drift", default=True, help="Whether to compare AWS with the Terraform state.")
 @options.output
 def status(cluster: str | None, drift: bool, form: str) -> int:
-    """Show a cluster: what differs in AWS, and its operators. Ends with 1 where something is not as it should be.
+    """Show a cluster: differences in AWS, and its operators. Exits with 1 if something differs or fails.
 
     \b
     Example:
@@ -387,16 +394,18 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     return 0 if is_well else 1
 
 
-@cluster.command(short_help="List what AWS has of a cluster, with its price.")
+@cluster.command(short_help="List the AWS resources of a cluster, with prices.")
 @click.argument("name", metavar="NAME", shell_complete=complete_cluster)
-@click.option("--region", help="AWS region. Default: that of the cluster, else of the login.")
-@click.option("--foreign", is_flag=True, help="A cluster that Windlass did not make: all of EKS counts as in use.")
+@click.option("--region", help="AWS region. Default: the cluster's, else the configured one.")
+@click.option(
+    "--foreign", is_flag=True, help="The cluster was not created by Windlass: all EKS resources count as in use."
+)
 @options.output
 def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
-    """List what AWS has of a cluster, service by service, with its price a month.
+    """List the AWS resources of a cluster, service by service, with their monthly price.
 
-    Also of clusters that are gone, and of those that Windlass did not make. Reads only. Ends with 1 where anything is
-    left, may be left and bill, or could not be asked.
+    Also works for removed clusters, and for clusters not created by Windlass. Read-only. Exits with 1 if anything is
+    left, may be left and billed, or could not be checked.
 
     \b
     Example:
@@ -408,16 +417,16 @@ def audit(name: str, region: str | None, foreign: bool, form: str) -> int:
 
     found = audit_named(name, region or "", here(), is_ours=not foreign)
     print_data(found, form, lambda paint: audit_lines(found, paint))
-    return 0 if found.is_clean else LEFT
+    return 0 if found.is_clean else LEFTOVERS
 
 
 @cluster.command(short_help="Write the Terraform configuration of a cluster.")
 @_cluster
-@click.option("--eksctl", is_flag=True, help="Write an equivalent ClusterConfig of eksctl into this folder.")
+@click.option("--eksctl", is_flag=True, help="Write an equivalent eksctl ClusterConfig to this folder.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @options.output
 def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
-    """Write the Terraform configuration of a cluster into its working folder, or a ClusterConfig of eksctl here.
+    """Write the Terraform configuration of a cluster to its working folder, or an eksctl ClusterConfig to this folder.
 
     \b
     Example:
@@ -444,13 +453,15 @@ def export(cluster: str | None, eksctl: bool, force: bool, form: str) -> int:
     type=click.Choice(["up", "audit", "doctor", "runs"]),
     default="up",
     show_default=True,
-    help="What the policies are for; up has plan, status, down and its audit too.",
+    help="Purpose of the policies; up includes plan, status, down and its audit.",
 )
-@click.option("--account", default="", help="Account of AWS, 12 digits. Default: that of the login.")
-@click.option("--into", type=click.Path(path_type=Path), metavar="FOLDER", help="Write each policy to a file there.")
+@click.option("--account", default="", help="AWS account, 12 digits. Default: that of the credentials.")
+@click.option(
+    "--into", type=click.Path(path_type=Path), metavar="FOLDER", help="Write each policy to a file in this folder."
+)
 @options.output
 def policy(cluster: str | None, purpose: str, account: str, into: Path | None, form: str) -> int:
-    """Print the least policies of IAM for a cluster: names and tags of this cluster alone. Changes nothing in AWS.
+    """Print least-privilege IAM policies, limited to the names and tags of a cluster. Changes nothing in AWS.
 
     \b
     Example:

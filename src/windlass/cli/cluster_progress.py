@@ -1,4 +1,4 @@
-"""Shows what `cluster up` and `cluster down` do while they do it: one line for each thing that is done."""
+"""Shows the progress of `cluster up` and `cluster down`: one line for each completed operation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from windlass.cli.style import can_draw
 from windlass.runs.clock import Clock
 
 QUIET_SECONDS: Final = 30.0
-"""After which a resource that is under way is named again, where no line can be drawn over."""
+"""Seconds after which a pending resource is named again if the output is not a terminal."""
 OF_TARGETS: Final = frozenset({"Resource targeting is in effect", "Applied changes may be incomplete"})
-"""Warnings of plans with targets, which Windlass makes on the way to a whole one."""
+"""Terraform's warnings on targeted plans, which Windlass uses as intermediate steps of a full plan."""
 WORDS: Final = {"create": "made", "update": "changed", "delete": "removed", "read": "read", "import": "imported"}
 
 
 @contextmanager
 def shown(form: str) -> Iterator[Callable[[Any], None]]:
-    """A function that shows events of Terraform, of components and of the drain on standard error.
+    """Provides a function that shows events of Terraform, of components and of the drain on standard error.
 
     With `-o json` only warnings and errors are shown.
     """
@@ -34,7 +34,7 @@ def shown(form: str) -> Iterator[Callable[[Any], None]]:
 
 
 class Progress:
-    """Turns events into lines, and into one line that is rewritten for what is under way."""
+    """Prints events as lines, and pending operations on one line that is rewritten."""
 
     def __init__(
         self,
@@ -47,20 +47,20 @@ class Progress:
         self._paint, self._can_rewrite, self._is_brief = paint, can_rewrite, is_brief
         self._clock = clock or Clock()
         self._under_way: dict[str, float] = {}
-        """By address, since when."""
+        """Start time of each pending operation, by address."""
         self._named_at = self._clock.monotonic()
         self._is_drawn = False
         self._command = ""
-        """Of Terraform, that runs."""
+        """Terraform command that is running."""
 
     def __call__(self, event: Any) -> None:
-        """Show an event; one that is not known is not shown."""
+        """Shows an event; unknown events are ignored."""
         handler = getattr(self, f"_{type(event).__name__}", None)
         if handler is not None:
             handler(event)
 
     def clear(self) -> None:
-        """Remove the line of what is under way."""
+        """Removes the line with pending operations."""
         if self._is_drawn:
             self._write("\r\x1b[K")
             self._is_drawn = False
@@ -76,7 +76,7 @@ class Progress:
         self._write(f"{text}\n")
 
     def _draw(self) -> None:
-        """What is under way: rewritten on a terminal, named now and then elsewhere."""
+        """Shows pending operations: rewritten on a terminal, elsewhere repeated every 30 s."""
         if self._is_brief or not self._under_way:
             self.clear()
             return
@@ -126,7 +126,7 @@ class Progress:
 
     def _Note(self, event: Any) -> None:  # noqa: N802
         text = " ".join(click.unstyle(event.text).split())
-        if text:  # what `init` tells of providers is no news
+        if text:  # messages of `init` on providers are not shown
             self._line(f"  {visible(text)}", is_important=self._command != "init")
 
     def _Step(self, event: Any) -> None:  # noqa: N802

@@ -1,4 +1,4 @@
-"""Prints clusters: plans with prices, what was made and removed, audits."""
+"""Formats the output of `windlass cluster`: plans with prices, results of `up` and `down`, audits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRIVATE: Final = (
 )
 INCOMPLETE: Final = "not complete, as far as this machine knows: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
-"""Resources of a kind of change that are named one by one."""
+"""Maximum number of resources of one kind of change that are listed."""
 _USERS: Final = frozenset(
     {
         "autoscaling autoscaling group",
@@ -39,7 +39,7 @@ _USERS: Final = frozenset(
 """Kinds of objects that use others, and are removed first."""
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
-"""Kinds that others use, and are removed last, in this order."""
+"""Kinds of objects that others use, and are removed last, in this order."""
 NOT_COMPARED: Final = (
     "not compared: what controllers made (load balancers, volumes, nodes), objects in buckets and in Kubernetes, and "
     "rules of groups of EKS that are not open to the world"
@@ -49,7 +49,7 @@ STATES: Final = {"up": "green", "incomplete": "yellow", "unknown": "yellow", "co
 
 
 def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
-    """What would be done, how long it takes, and what the cluster costs."""
+    """Returns the changes, their duration and the price of the cluster."""
     lines = [f"{paint(plan.name, bold=True)} in {plan.region}: {plan.summary}"]
     lines += _changes(plan.changes, paint)
     if plan.drift:
@@ -63,7 +63,7 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
 
 
 def _changes(changes: Sequence[Change], paint: Paint) -> list[str]:
-    """Few changes by their addresses, many by their types."""
+    """Lists a few changes by address, or many by type."""
     lines = []
     for action in dict.fromkeys(one.action for one in changes):
         chosen = [one for one in changes if one.action == action]
@@ -77,7 +77,7 @@ def _changes(changes: Sequence[Change], paint: Paint) -> list[str]:
 
 
 def price_lines(price: Estimate, region: str, paint: Paint) -> list[str]:
-    """The price of a cluster, row by row."""
+    """Formats the price of a cluster, one row per item."""
     rows = [[visible(row.what), _month(row.per_month_usd, is_by_use=row.is_by_use)] for row in price.rows]
     lines = titled(("WHAT", "USD A MONTH"), rows, paint)
     least = "at least " if any(row.per_month_usd is None and not row.is_by_use for row in price.rows) else ""
@@ -101,7 +101,7 @@ def _month(amount: float | None, *, is_by_use: bool = False) -> str:
 
 
 def made_lines(made: ClusterMade, paint: Paint) -> list[str]:
-    """What `up` has made."""
+    """Returns the output lines of `cluster up`."""
     work = f"{made.added} made, {made.changed} changed, {made.destroyed} removed"
     lines = [f"{paint(made.name, 'green', bold=True)} is up: {work} in {duration(made.seconds)}"]
     lines += ["", *component_lines(made.components, paint)] if made.components else []
@@ -110,7 +110,7 @@ def made_lines(made: ClusterMade, paint: Paint) -> list[str]:
 
 
 def component_lines(found: Sequence[ComponentStatus], paint: Paint) -> list[str]:
-    """A table of operators."""
+    """Formats a table of operators."""
     rows = []
     for one in found:
         health = paint("healthy", "green") if one.is_healthy else paint(one.state, "yellow")
@@ -120,7 +120,7 @@ def component_lines(found: Sequence[ComponentStatus], paint: Paint) -> list[str]
 
 
 def list_lines(found: Sequence[ClusterSummary], paint: Paint) -> list[str]:
-    """A table of clusters."""
+    """Formats a table of clusters."""
     rows = [
         [one.name, one.region, one.kubernetes, paint(one.state, STATES.get(one.state)), str(one.resources or "–")]
         for one in found
@@ -130,7 +130,7 @@ def list_lines(found: Sequence[ClusterSummary], paint: Paint) -> list[str]:
 
 
 def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
-    """One cluster."""
+    """Returns the output lines of `cluster status`."""
     lines = [*list_lines([found.summary], paint), ""]
     if found.drift:
         lines += ["changed in AWS by others (windlass cluster up puts it back):", *_changes(found.drift, paint)]
@@ -155,7 +155,7 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
 
 
 def usage_lines(seen: ClusterUsage, paint: Paint) -> list[str]:
-    """Runs and holdings of a cluster, shown before its removal is confirmed."""
+    """Returns the runs and stored files of a cluster, shown before its removal is confirmed."""
     lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
     if seen.not_looked:
         lines.append(paint(f"not looked at: {visible(seen.not_looked)}", "yellow"))
@@ -164,7 +164,7 @@ def usage_lines(seen: ClusterUsage, paint: Paint) -> list[str]:
 
 
 def removed_lines(done: ClusterRemoved, paint: Paint) -> list[str]:
-    """What `down` has removed, and the audit."""
+    """Returns the resources that `down` removed, and the audit."""
     lines = [f"{done.name}: {count(done.destroyed, 'resource')} destroyed in {duration(done.seconds)}"]
     for word, group in (("removed by its controller", done.drained), ("left", done.left), ("kept", done.kept)):
         lines += [f"  {word}: {one.ref.kind} {visible(one.ref.name)}{_because(one.why)}" for one in group]
@@ -177,7 +177,7 @@ def _because(why: str) -> str:
 
 
 def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
-    """What an audit found."""
+    """Returns the findings of an audit."""
     lines = []
     for title, group in (
         ("left in AWS", found.leaks),
@@ -208,13 +208,13 @@ def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
 
 
 def _turn(one: Found) -> int:
-    """When to remove it: AWS refuses to delete what another object uses."""
+    """Returns the order of removal: AWS refuses to delete objects that others use."""
     kind = f"{one.service} {one.kind}"
     return -1 if kind in _USERS else _USED.index(kind) if kind in _USED else 0
 
 
 def _objects(group: Sequence[Found], paint: Paint) -> list[str]:
-    """A table that fits a terminal, and below it the commands, whole, so that they can be copied."""
+    """Returns a table that fits a terminal, and below it the commands, unwrapped so that they can be copied."""
     rows = [
         [
             f"{one.service} {one.kind}",

@@ -60,7 +60,7 @@ class ArtifactList:
 
 @dataclass(frozen=True, slots=True)
 class CopiedFiles:
-    """Result of `windlass cp`."""
+    """Files copied by the command `cp`."""
 
     id: str
     path: str
