@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from windlass.runs import events
-from windlass.runs.start import Origin, Reports, Start
+from windlass.runs.attempt_steps import AttemptSteps
 
 MICRO: Final = 1_000_000
 """Times are added up as whole microseconds: sums of floats would not be exact."""
@@ -49,22 +49,7 @@ class AttemptTime:
     """When its newest progress was recorded."""
     late_at: int | None = None
     """When it was ended for the job's time limit."""
-    highest_before: int = 0
-    """The highest step that any attempt before it has reached; known once all events are read."""
-    reports: Reports = field(default_factory=Reports)
-    start: Start = field(default_factory=Start)
-    """Where it continued; known once all events are read."""
-    highest_epoch: float | None = None
-    last_step: int | None = None
-    """The last step that was recorded of it."""
-    steps_rise: bool = True
-    """Whether no step was lower than the one before."""
-    reached: int = 0
-    """The highest step that it reported."""
-    saved: int = 0
-    """The step of its newest checkpoint."""
-    caught_up: tuple[int, int] | None = None
-    """When, and at which step."""
+    steps: AttemptSteps = field(default_factory=AttemptSteps)
     gaps: list[Interval] = field(default_factory=list)
     """From when to when no supervisor observed it, as far as no sign of life is known."""
     rank_ends: dict[int, int] = field(default_factory=dict)
@@ -72,29 +57,6 @@ class AttemptTime:
     hangs: list[_Hang] = field(default_factory=list)
     blocked: list[Interval] = field(default_factory=list)
     """From when to when a training thread waited for a checkpoint."""
-
-    @property
-    def is_below(self) -> bool:
-        """Whether it began below a step that was reached before, so that its first steps are trained again."""
-        if self.highest_before <= 0:
-            return False
-        if self.start.step is not None:
-            return self.start.step < self.highest_before
-        if self.start.origin is not Origin.UNKNOWN:
-            return self.start.origin is Origin.BEGINNING
-        if self.caught_up is not None:
-            return True
-        return self.ended is not None if self.reports.step is None else self.reports.step <= self.highest_before
-
-    @property
-    def steps_redone(self) -> int | None:
-        """Steps trained again; None where that is not known."""
-        if self.start.step is None:
-            return None
-        if not self.is_below:
-            return 0
-        reached = max(self.saved, self.reached, self.caught_up[1] if self.caught_up else 0)
-        return max(0, min(self.highest_before, reached) - self.start.step)
 
     @property
     def gone_at(self) -> int | None:
@@ -119,8 +81,8 @@ class AttemptTime:
             yield ("restarting" if self.another_follows else "stopping"), (min(ending), end)
         for hang in self.hangs:
             yield ("stuck", (hang.since, end)) if hang.until is None else ("hung", (hang.since, hang.until))
-        if self.is_below and self.trained_at is not None:
-            yield "redone", (self.trained_at, end if self.caught_up is None else self.caught_up[0])
+        if self.trained_at is not None and self.steps.is_below(has_ended=self.ended is not None):
+            yield "redone", (self.trained_at, end if self.steps.caught_up is None else self.steps.caught_up[0])
         for interval in self.blocked:
             yield "blocked", interval
 
@@ -139,13 +101,11 @@ class AttemptTime:
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
                 self.progressed_at = max(self.progressed_at, at)
-                self._take_progress(entry)
+                self.steps.take_progress(entry)
             case events.FirstStep(step=int(step)):
-                # The first step in the output of a rank may be long before the first one that was recorded.
-                self.reports.step, self.reports.is_exact = step, True
-                self.reports.every = entry.every if entry.every and entry.every > 0 else None
-            case events.CaughtUp(step=step) if self.caught_up is None:
-                self.caught_up = (at, step)
+                self.steps.take_first(step, entry.every)
+            case events.CaughtUp(step=step) if self.steps.caught_up is None:
+                self.steps.caught_up = (at, step)
             case events.CheckpointChanged():
                 self._take_checkpoint(entry, at)
             case events.ShutdownBegun("timeout"):
@@ -161,7 +121,7 @@ class AttemptTime:
         """Take its end; `lost_at` is the last sign of life of a run that is lost."""
         self.end = entry if isinstance(entry, events.AttemptEnded) else events.AttemptEnded(entry.phase, entry.reason)
         self.died_at = lost_at if entry.died_at is None else micros(entry.died_at)
-        self.reached = max(self.reached, entry.step or 0)
+        self.steps.reached = max(self.steps.reached, entry.step or 0)
         self.close(at, another_follows=self.end is entry)
 
     def close(self, at: int, *, another_follows: bool) -> None:
@@ -173,27 +133,8 @@ class AttemptTime:
         """A sign of life: it lived until then, and through every gap that ended before."""
         self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
 
-    def _take_progress(self, entry: events.Progress) -> None:
-        reports, step, epoch = self.reports, entry.step, entry.epoch
-        if epoch is not None and epoch >= 0:
-            reports.epoch = epoch if reports.epoch is None else reports.epoch
-            self.highest_epoch = max(self.highest_epoch or 0, epoch)
-        if step is None or step < 0:
-            return
-        if self.last_step is not None and step < self.last_step:
-            self.steps_rise = False
-        reports.step = step if reports.step is None else reports.step
-        self.reached = max(self.reached, step)
-        self.last_step = step
-
     def _take_checkpoint(self, entry: events.CheckpointChanged, at: int) -> None:
-        reports = self.reports
-        if entry.action == "restored" and entry.source == "log":
-            reports.logged = entry
-        elif entry.action == "restored" and (reports.restored is None or entry.step is not None):
-            reports.restored = entry
-        elif entry.action == "saved" and entry.step is not None:
-            self.saved = max(self.saved, entry.step)
+        self.steps.take_checkpoint(entry)
         if entry.blocked_at is not None and entry.blocked_seconds is not None:
             end = micros(entry.blocked_at + max(0.0, entry.blocked_seconds))
             self.blocked.append((micros(entry.blocked_at), min(end, at)))

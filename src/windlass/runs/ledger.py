@@ -127,7 +127,7 @@ def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
         micros[spent] += end - begin
         node_micros[spent] += (end - begin) * (nodes + num_spares if nodes else 0)
     attempts = tally.known_attempts()
-    redone = [attempt.steps_redone for attempt in attempts[1:]]
+    redone = [attempt.steps.redone for attempt in attempts[1:]]
     return Ledger(
         seconds={spent: value / MICRO for spent, value in micros.items() if value},
         node_seconds={spent: value / MICRO for spent, value in node_micros.items() if value},
@@ -135,7 +135,7 @@ def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
         attempts=len(attempts),
         steps_redone=sum(steps or 0 for steps in redone),
         unknown_starts=redone.count(None),
-        start=attempts[-1].start if len(attempts) > 1 else None,
+        start=attempts[-1].steps.start if len(attempts) > 1 else None,
     )
 
 
@@ -158,11 +158,10 @@ def restarts(history: Iterable[Event]) -> list[Restart]:
             seconds=max(0, attempt.began - (before.died_at or before.failed_at or before.ended or 0)) / MICRO,
             wait_seconds=before.end.wait_seconds,
             restarts_left=before.end.restarts_left,
-            # A checkpoint of a later step shows that the reported ones are no steps of the run, or not the last ones.
-            reached_step=attempt.highest_before if attempt.highest_before >= max(1, attempt.start.step or 0) else None,
-            restored_step=attempt.start.step if attempt.start.origin is Origin.CHECKPOINT else None,
-            steps_redone=attempt.steps_redone,
-            start=attempt.start,
+            reached_step=attempt.steps.reached_before,
+            restored_step=attempt.steps.start.step if attempt.steps.start.origin is Origin.CHECKPOINT else None,
+            steps_redone=attempt.steps.redone,
+            start=attempt.steps.start,
         )
         for number, (before, attempt) in enumerate(itertools.pairwise(attempts), 2)
     ]

@@ -120,15 +120,16 @@ class Tally:
         """The attempts so far, each with what those before it reached, and where it continued."""
         highest, epoch, has_trained = 0, None, False
         # Steps that start again with each epoch do not show what is redone.
-        counts = all(attempt.steps_rise for attempt in self.attempts)
+        counts = all(attempt.steps.rise for attempt in self.attempts)
         for attempt in self.attempts:
-            attempt.highest_before = highest
-            attempt.start = Start(Origin.BEGINNING, 0)
-            if has_trained or attempt.reports.restored is not None:
-                attempt.start = start_of(attempt.reports, self.attempts[0].reports, highest, epoch, counts=counts)
+            steps, first = attempt.steps, self.attempts[0].steps
+            steps.highest_before = highest
+            steps.start = Start(Origin.BEGINNING, 0)
+            if has_trained or steps.reports.restored is not None:
+                steps.start = start_of(steps.reports, first.reports, highest, epoch, counts=counts)
             has_trained = has_trained or attempt.trained_at is not None
-            highest = max(highest, attempt.saved, attempt.reached if counts else 0)
-            epoch = max((one for one in (epoch, attempt.highest_epoch) if one is not None), default=None)
+            highest = max(highest, steps.saved, steps.reached if counts else 0)
+            epoch = max((one for one in (epoch, steps.highest_epoch) if one is not None), default=None)
         return self.attempts
 
     @property
