@@ -20,7 +20,7 @@ class Absence:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: float | None = None
-        """When the object was first reported absent; None after an answer that contains it."""
+        """Time at which the object was first reported missing; None after a response that contains it."""
 
     def is_confirmed(self, *, is_absent: bool) -> bool:
         """Whether the object is confirmed as removed, given one more response of the server (`is_absent`: the object

@@ -44,7 +44,7 @@ class ClaimFiles:
 
     def __init__(self, client: Client, python: str, pod: Pod) -> None:
         self.python = python
-        """Interpreter of the pod."""
+        """Path of the interpreter in the pod."""
         self._client = client
         self._pod = pod
         self._python = [python, "-I", "-S"]

@@ -78,11 +78,11 @@ class Client:
         self.context = context
         self.namespace = namespace
         self.kubectl = kubectl(context, kubeconfig)
-        """With what it needs to reach this cluster, for hints."""
+        """kubectl with the options to access this cluster, for hints in messages."""
         self.health = Health(clock)
-        """What threads that use this client report; shared with those `within` another namespace."""
+        """Health of the threads that use this client; shared with its clients for other namespaces."""
         self.ahead = 0.0
-        """Seconds by which the server's clock is ahead of this machine's, by its last response; 0 if they agree."""
+        """Seconds by which the server's clock is ahead of this machine's, as of the last response; 0 if they agree."""
         self._login = Login(lambda: read_context(context, kubeconfig), clock)
         self._generation = self._login.generation
         self._pool = self._made_pool()

@@ -73,7 +73,7 @@ class Stream:
         self._broken = (websocket.WebSocketException, OSError)
         self._socket.settimeout(silence_seconds)
         self.exit_code: int | None = None
-        """How it ended; None while it runs."""
+        """Exit code of the command; None while it runs."""
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
         """Yields the command's output as pairs of channel and data, until the command ends."""
@@ -191,9 +191,9 @@ class Report:
         self._token = secrets.token_hex(8)
         self._mark = f"\0windlass {self._token} ".encode()
         self._held = b""
-        """What may be the beginning of the report."""
+        """Data that may be the beginning of the report."""
         self._exit_code = b""
-        """The exit code in the report; empty before it has come."""
+        """Exit code in the report; empty before the report has arrived."""
 
     def wrapped(self, python: Sequence[str], command: Sequence[str]) -> list[str]:
         """Returns the command line that runs `command` and reports its exit code."""

@@ -63,22 +63,22 @@ class Lease:
         """
         self._client = client
         self.name = run_id
-        """Of the object."""
+        """Name of the Lease, which is also the name of the owner ConfigMap."""
         self._holder = holder
         self._clock = clock or Clock()
         self._has_ended = has_ended
         self._lock = threading.Lock()
         self._seen: tuple[str, str] | None = None
-        """Holder and time of renewal of a Lease that another holds, as last seen."""
+        """Holder and renewal time of another supervisor's Lease, as last read."""
         self._seen_at = 0.0
         self._renewed_at: float | None = None
-        """When this supervisor last renewed it; None while it does not hold it."""
+        """Time of this supervisor's last renewal; None while it does not hold the Lease."""
         self._done = threading.Event()
         self._denial = Absence(self._clock.boottime)
         self._unfenced_at: float | None = None
-        """When it was last found that there is nothing to hold; None where there is a Lease."""
+        """Time of the last check that found no Lease can be held; None if there is a Lease."""
         self.lost_to = ""
-        """The supervisor that has taken it over or holds it; empty for none."""
+        """Supervisor that acquired the Lease instead of this one; empty for none."""
 
     def ensure(self) -> bool:
         """Acquires the Lease if necessary; returns False while it is unknown whether the current holder is alive.

@@ -67,7 +67,8 @@ class Login:
         self._is_stale = self._is_renewing = False
         self._credentials = Credentials()
         self.generation = 0
-        """Increased with each change of what connections are made by: the context, or the client certificate."""
+        """Counter that is increased with each change of the context or the client certificate, both of which
+        connections use."""
         self.context = load()
         self._tried_at = self._clock.monotonic()
         self._renew()

@@ -96,15 +96,15 @@ class _Peer:
         self.lines = protocol.Lines()
         self.out = bytearray()
         self.pod = ""
-        """The pod it claims to be; empty before it has sent that."""
+        """Name of the pod, as the peer claims; empty before the peer has sent it."""
         self.expected = ""
-        """The proof that it must send; empty before it has sent its name."""
+        """Proof that the peer must send; empty before the peer has sent its name."""
         self.role = protocol.POD
-        """As it claims; `OUTPUTS` for a connection over which a pod sends its outputs."""
+        """Role that the peer claims; `OUTPUTS` for a connection over which a pod sends its outputs."""
         self.is_authenticated = False
-        """Whether it has sent that proof."""
+        """Whether the peer has sent the correct proof."""
         self.calls: dict[int, Call] = {}
-        """Requests that were sent and not answered, by number."""
+        """Requests that were sent and have no answer yet, by number."""
 
 
 class OrderServer:
@@ -123,19 +123,19 @@ class OrderServer:
         self._crashed = crashed
         self._numbers = itertools.count(1)
         self._peers: dict[str, _Peer] = {}
-        """By the pod."""
+        """Authenticated connections, by pod."""
         self._unauthenticated: dict[_Peer, None] = {}
-        """Connections whose pod has not proved itself yet, the oldest first."""
+        """Connections without a proof yet, oldest first."""
         self._waiting: dict[str, list[Call]] = {}
-        """Requests to pods that have no connection."""
+        """Requests to pods that are not connected, by pod."""
         self._accept_at: float | None = 0.0
-        """When to accept again; None while it is not paused."""
+        """Time at which to accept connections again; None while accepting is not paused."""
         self._sinks: dict[str, EventSink] = {}
-        """By the pod, who takes its events."""
+        """Receivers of events, by pod."""
         self._tasks: deque[Callable[[], object]] = deque()
-        """Submitted by other threads."""
+        """Functions that other threads submitted, to be called in the server's thread."""
         self._outputs: dict[str, Callable[[socket.socket], None]] = {}
-        """By the pod, who takes a connection over which it sends its outputs."""
+        """Receivers of connections for outputs, by pod."""
         self._is_open = True
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(

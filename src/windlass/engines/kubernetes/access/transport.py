@@ -27,7 +27,7 @@ class Response:
         self.status = answer.status
         self.date = answer.headers.get("Date", "")
         self.has_marked_end = answer.chunked or answer.length is not None
-        """Whether a body that was cut is detected; else it ends where its connection does."""
+        """Whether a body that was cut off can be detected; without a marked end, the body ends with its connection."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yields the body as it is received. Raises OSError (TimeoutError), http.client.HTTPException."""

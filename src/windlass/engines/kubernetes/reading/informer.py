@@ -44,7 +44,8 @@ class Watched:
         self._closed = threading.Event()
         self._last_trouble: str | None = None
         self.answered_at = time.time()
-        """When the cluster last answered, in Unix seconds: with `trouble`, what is known is as of then."""
+        """Time of the cluster's last response, in Unix seconds. While `trouble` is set, the runs are as of this
+        time."""
         self._lists = look(client, run_id)
         self._changed.set()
         for table in TABLES:

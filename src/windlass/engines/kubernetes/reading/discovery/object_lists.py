@@ -62,15 +62,15 @@ class ObjectLists:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._rows: dict[str, dict[str, Row]] = {table.kind: {} for table in TABLES}
-        """By kind and name."""
+        """Rows by kind and name."""
         self._places: dict[str, list[int | None]] = {}
-        """By kind, where the columns of its table are."""
+        """Positions of the read columns in the server's table, by kind."""
         self.versions: dict[str, str] = {}
-        """By kind, the newest resource version."""
+        """Newest resource version, by kind."""
         self.ahead = 0.0
-        """Seconds by which the clock of the cluster is ahead of this machine's."""
+        """Seconds by which the cluster's clock is ahead of this machine's."""
         self.more = More()
-        """Answers to further questions (`followups.py`)."""
+        """Results of further requests (`followups.py`)."""
 
     def fill(self, table: Table, pages: Iterable[Json]) -> None:
         """Replaces all rows of one kind."""

@@ -65,11 +65,11 @@ class Readers:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="logs")
         share = math.inf if hang_seconds is None else hang_seconds / 4
         self.unfed_seconds = min(UNFED_SECONDS, share)
-        """How long a pod that runs may have no connection until its log is read."""
+        """Seconds for which a running pod may have no connection before its log is read."""
         self.pause_seconds = max(min(POLL_SECONDS, share), num_nodes / POLLS_A_SECOND)
-        """Between two reads of the log of such a pod."""
+        """Seconds between two reads of the log of a pod without a connection."""
         self.printed_seconds = min(PRINTED_SECONDS, share)
-        """Between two reports of how much ranks have printed."""
+        """Seconds between two reports on how much ranks have printed."""
 
     def submit(self, work: Callable[[], None]) -> None:
         """Calls the function in one of the threads."""
@@ -109,11 +109,11 @@ class NodeFeed:
         self._wake = wake
         self._clock = clock or Clock()
         self._lock = threading.Lock()
-        """Held while what follows is used."""
+        """Guards the attributes below."""
         self._pod = ""
-        """The pod that it takes events from."""
+        """Name of the pod whose events are received."""
         self._unfed_since: float | None = self._clock.monotonic()
-        """None while the pod is connected, and sends."""
+        """Time since when the pod has sent no events; None while it is connected."""
         self._next_read_at = 0.0
         self._is_reading = False
         self._is_closed = False
@@ -267,20 +267,20 @@ class NodeFiles:
         self._events = folder / f"node-{node}.events"
         self._out = f"node-{node}.out"
         self._beside = folder / f"node-{node}.log"
-        """Where the log is written."""
+        """Folder in which the pod's log is written, separate from the files of the feed."""
         self.offset = 0
-        """Bytes that the feed has brought."""
+        """Bytes of events received through the feed."""
         self._partial = b""
-        """The beginning of a line of it."""
+        """Incomplete last line of the feed."""
         self._token = ""
         self._last_at = 0.0
-        """When the last event was made that the feed has brought, in Unix seconds; 0 for none."""
+        """Time of the last event received through the feed, in Unix seconds; 0 for none."""
         self._end: NodeEnded | None = None
         self._merged = 0
-        """Bytes of the events beside that are in the file, or were before."""
+        """Bytes of the log's events that are already in the node's file."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unfed = self._cut()
-        """Hashes of the lines in the file that the feed has not brought yet."""
+        """Hashes of lines in the node's file that have not arrived through the feed yet."""
 
     def _cut(self) -> set[int]:
         """Removes an incomplete last line, left by a killed supervisor; returns hashes of the complete lines. Raises

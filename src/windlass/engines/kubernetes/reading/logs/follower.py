@@ -52,7 +52,7 @@ class Connections:
         self._following = threading.Semaphore(most)
         self._polling = threading.Semaphore(MAX_POLLING)
         self.pause_seconds = max(LOOK_SECONDS, max(0, num_nodes - most) / POLLS_A_SECOND)
-        """Between two polls of a log that is not followed."""
+        """Seconds between two polls of a log that is not followed."""
 
     @contextmanager
     def one(self, *, follow: bool) -> Iterator[bool]:
@@ -105,9 +105,9 @@ class PodLogReader:
         self.closed = threading.Event()
         self.backoff = Backoff()
         self._failing_since: float | None = None
-        """Monotonic seconds; since when requests for the log of an ended pod fail."""
+        """Time since when requests for the log of an ended pod have failed, in monotonic seconds."""
         self.intake: LogTail | None = None
-        """What it writes to; None before there is a log."""
+        """Writer of the log; None before there is a log."""
 
     @property
     def has_ended(self) -> bool:

@@ -47,7 +47,7 @@ class CapacityProbe:
         self.is_elastic = plan.policy.min_nodes < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0
-        """For how many of the missing nodes there is capacity."""
+        """Number of missing nodes for which there is capacity."""
         self._done = threading.Event()
         self._is_asking = False
 
