@@ -1,4 +1,4 @@
-"""A background thread outlives every error, and the record says what fails and since when."""
+"""A background thread survives every error, and the record contains what fails and since when."""
 
 from __future__ import annotations
 

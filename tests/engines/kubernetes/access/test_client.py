@@ -1,4 +1,4 @@
-"""What the API server's answers, and connections that break, become for the callers of the client."""
+"""The client converts responses of the API server, and broken connections, to results and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_hint_of_a_server_that_does_not_answer_can_be_copied(tmp_path: Path)
 
 
 def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_path: Path) -> None:
-    """A ResourceQuota that others have changed in the same moment: the API server has made nothing."""
+    """A ResourceQuota was changed by another client at the same moment, so that the API server has created nothing."""
     words = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
     answer = reply({"reason": "Conflict", "message": words, "details": {"name": "team", "kind": "resourcequotas"}}, 409)
     made = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "r-1"}}
@@ -142,7 +142,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.parametrize("answer", BAD_ANSWERS)
 def test_an_answer_that_is_none_means_that_the_server_cannot_be_reached(tmp_path: Path, answer: str, call: str) -> None:
     if call == "watch" and answer in ("no answer", "nothing"):
-        answer = "the page of a proxy"  # a watch may end without a change
+        answer = "the page of a proxy"  # A watch may also end without any change.
     with serving(lambda *_: BAD_ANSWERS[answer]) as api, pytest.raises(EngineError) as broken:
         CALLS[call](client_of(api, tmp_path))
     assert isinstance(broken.value, Unreachable) or (call == "exec" and isinstance(broken.value, Refused))
@@ -161,7 +161,7 @@ def test_only_what_changes_nothing_is_sent_again_when_its_connection_breaks(
 def test_what_a_busy_server_has_not_processed_is_sent_again_when_it_asks_for_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one does that has just started: `storage is (re)initializing`."""
+    """A server that has just started responds like this: `storage is (re)initializing`."""
     busy = {"message": "storage is (re)initializing", "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}}
     pauses: list[float] = []
     monkeypatch.setattr("windlass.engines.kubernetes.access.client.time.sleep", pauses.append)

@@ -1,4 +1,4 @@
-"""Copies whose connection is closed at a bad moment: by a stream that stands for the web socket of an API server."""
+"""Copies whose connection is closed at a bad moment, with a fake stream in place of the API server's web socket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLAN: Any = SimpleNamespace(nodes=SimpleNamespace(worker_python="python3"))
 
 
 class Closing:
-    """Says what it is given; then the connection is closed, unless the command told how it ended."""
+    """Stream with given output, after which the connection is closed, unless the output ends with an exit status."""
 
     def __init__(self, frames: Frames, exit_code: int | None) -> None:
         self._frames = frames
@@ -50,18 +50,18 @@ class Closing:
         self.exit_code = self._ends_with
 
     def write(self, data: bytes) -> None:
-        """Taken, and forgotten."""
+        """Discards the data."""
 
     def end_input(self) -> None:
-        """Nothing follows from it."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has the pod of a run say something when files are copied."""
+    """Returns a function that sets the output of the pod when files are copied."""
 
     def say(frames: Frames, exit_code: int | None = None) -> None:
         monkeypatch.setattr(RunPods, "_pod", lambda *_: contextlib.nullcontext(SimpleNamespace()))
@@ -86,7 +86,7 @@ def fetch(into: Path) -> tarpipe.Received:
 
 
 class Socket:
-    """What a stream sends, and a command that ends at once."""
+    """Web socket that records what a stream sends, to a command that ends at once."""
 
     def __init__(self) -> None:
         self.query: list[tuple[str, str]] = []
@@ -101,19 +101,19 @@ class Socket:
         return self
 
     def settimeout(self, _seconds: float | None) -> None:
-        """It is never silent."""
+        """Does nothing: the socket always has data."""
 
     def send_binary(self, data: bytes) -> None:
         self.sent.append(data)
 
     def getheaders(self) -> None:
-        """It has none."""
+        """Returns no headers."""
 
     def recv_data_frame(self, _control: bool) -> tuple[int, Any]:
         return websocket.ABNF.OPCODE_BINARY, SimpleNamespace(data=b"\x03" + json.dumps({"status": "Success"}).encode())
 
     def close(self, timeout: float) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 POD = {"metadata": {"name": "d-1"}, "spec": {"containers": [{"name": "main"}]}}
@@ -121,7 +121,7 @@ PYTHON = [sys.executable, "-I", "-S"]
 
 
 def test_how_a_command_ended_is_reported_by_the_kubelet_itself() -> None:
-    """An API server that translates the protocol reports success where it has lost the kubelet."""
+    """With other protocols, the API server reports success if it has lost the connection to the kubelet."""
     socket: Any = Socket()
     assert attach(socket, POD, PYTHON, ["true"], None, io.BytesIO(), io.BytesIO()) == 0
     assert socket.channels == "v4.channel.k8s.io"
@@ -149,7 +149,7 @@ def test_what_a_command_with_input_reports_is_taken_out_of_its_standard_error(si
 
 @pytest.mark.parametrize("size", [1, 1000])
 def test_a_program_that_a_command_leaves_in_the_background_may_write_after_the_report(size: int) -> None:
-    """The streams of a command end with the last process that has them."""
+    """The output streams of a command end only with the last process that has them open."""
     out = io.BytesIO()
     report = Report(out)
     words = report.wrapped(PYTHON, ["sh", "-c", "exec 3<&0; (read line <&3; printf 'late\\0' >&2) & echo early >&2"])
@@ -174,7 +174,7 @@ def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None
     assert socket.sent[0] == b'\x04{"Width": 100, "Height": 30}'
     assert termios.tcgetattr(theirs) == before
     assert signal.getsignal(signal.SIGWINCH) == signal.SIG_DFL
-    os.close(ours)  # ends the input
+    os.close(ours)  # Closing the terminal ends the input.
     for thread in threading.enumerate():
         if thread.name == "input":
             thread.join()

@@ -1,4 +1,4 @@
-"""A machine whose clock is wrong: what it decides about runs in a cluster goes by the clock of the cluster."""
+"""A machine with a wrong clock uses the cluster's clock to decide about runs in that cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 @pytest.fixture(params=[HOUR, -HOUR], ids=["behind", "ahead"])
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """The time in the cluster, which the machine is behind or ahead of."""
+    """Returns the cluster's time, which the machine's clock is behind or ahead of."""
     shift = float(request.param)
     monkeypatch.setattr(_Handler, "date_time_string", lambda _: formatdate(time.time() + shift, usegmt=True))
     return time.time() + shift
@@ -56,7 +56,7 @@ def test_a_lease_that_was_just_renewed_is_held(
 
 
 def test_a_supervisor_whose_clock_is_wrong_renews_its_lease_by_that_of_the_cluster(client: Client) -> None:
-    """Else `status` says that it gives no sign of life."""
+    """With its own clock, `status` would report the supervisor as unresponsive."""
     assert Lease(client, RUN, "pod-a_0_1-0").ensure()
     assert supervisor_status.quiet_since(client, RUN, time.time()) is None
     assert lease.renewed_at(client, RUN) == pytest.approx(time.time() + client.ahead, abs=20.0)

@@ -1,4 +1,4 @@
-"""Which user of a kubeconfig a request is from, and how its server is verified."""
+"""Requests use the credentials of the kubeconfig's user, and the server is verified as the kubeconfig requires."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_proxy_is_of_the_kubeconfig_or_of_the_environment(tmp_path: Path, monk
 def test_a_server_of_this_machine_or_of_a_network_in_no_proxy_is_reached_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, is_direct: bool
 ) -> None:
-    """As by kubectl: kind, minikube and k3s serve at a loopback address."""
+    """kubectl does the same: kind, minikube and k3s serve at a loopback address."""
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("https_proxy", "http://of-environment:1")
     monkeypatch.setenv("no_proxy", ".internal, 10.0.0.0/8,192.168.1.1,fd00::/8")
@@ -179,7 +179,7 @@ def test_a_plugin_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Pa
 
 
 class Plugin:
-    """Logs in at once, later only when it is released; `login` has its first credentials for so many seconds."""
+    """Login plugin that succeeds at once the first time, and later only after it is released."""
 
     def __init__(self, folder: Path, valid_seconds: float) -> None:
         self.released, self.num_calls, self.clock = threading.Event(), 0, FakeClock()

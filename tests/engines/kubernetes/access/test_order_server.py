@@ -1,4 +1,4 @@
-"""Requests of pods over their connections to the supervisor, and by exec."""
+"""Requests reach pods over their connections to the supervisor, and through exec."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAVE = ("leave",)
 
 
 class Peer:
-    """The other end of a connection to the server, which does as it is told."""
+    """Client of the server whose messages each test controls."""
 
     def __init__(self, server: OrderServer, pod: str = "pod-0", source: str = "127.0.0.1") -> None:
         self.pod = pod
@@ -44,7 +44,7 @@ class Peer:
         return protocol.read(self.file.readline())
 
     def challenge(self, **wrong: object) -> str:
-        """Introduce itself; gives the proof that is expected of it."""
+        """Sends the pod's name; returns the proof that the server expects."""
         hello = {"version": protocol.VERSION, "pod": self.pod, "attempt": 1, "nonce": protocol.new_nonce(), **wrong}
         self.send(**hello)
         self.answer = self.receive()
@@ -57,7 +57,7 @@ class Peer:
         return self
 
     def reply(self, code: int) -> object:
-        """Answer the next request; gives what it was."""
+        """Answers the next request with an exit code; returns the request."""
         asked = self.receive()
         self.send(id=asked["id"], code=code)
         return asked["request"]
@@ -169,7 +169,7 @@ def test_so_is_garbage_of_a_pod_and_its_request_is_sent_again(
 
 
 class Sink:
-    """Takes the events of a pod, or raises."""
+    """Receives the events of a pod, or raises an error."""
 
     attempt, offset, printed_seconds = 1, 0, 5.0
 
@@ -200,7 +200,7 @@ def test_a_rank_that_is_no_number_is_ignored(server: OrderServer, peers: list[Pe
 
 
 def test_an_error_of_one_peer_ends_that_peer_alone_and_is_recorded() -> None:
-    """Whatever it is: the thread serves the other pods too."""
+    """The thread also serves the other pods, so that no error may end it."""
     crashes: list[str] = []
 
     def fails(_: socket.socket) -> None:
@@ -236,14 +236,14 @@ def test_strangers_that_are_silent_keep_no_pod_away() -> None:
     pod = Peer(server).join()
     until(lambda: server.pods == ("pod-0",))
     assert all(one.is_refused() for one in strangers)
-    assert server.pods == ("pod-0",)  # it has proved to know the key, and may be silent
+    assert server.pods == ("pod-0",)  # An authenticated pod may send nothing for any time.
     for one in (*strangers, pod):
         one.close()
     server.close()
 
 
 def test_connections_of_one_stranger_keep_no_pod_away_for_a_moment() -> None:
-    """They are as many as may be unauthenticated, and have an hour."""
+    """The peer opens as many connections as may be unauthenticated, with a handshake timeout of an hour."""
     with contextlib.closing(OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=3600.0)) as server:
         strangers = [Peer(server, source="127.0.0.2") for _ in range(order_server.MAX_UNAUTHENTICATED)]
         waiting = Peer(server)

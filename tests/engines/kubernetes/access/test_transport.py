@@ -1,4 +1,4 @@
-"""Requests over kept-open connections: what breaks, what is sent again, and how a server is reached."""
+"""Requests over persistent connections: retries after broken connections, proxies, and TLS."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def client_at(folder: Path, server: str, **settings: Any) -> Client:
-    """A client of a server with these settings of its cluster."""
+    """Returns a client of a server with these settings of its cluster in the kubeconfig."""
     path = folder / "kubeconfig"
     path.write_text(
         json.dumps(
@@ -84,7 +84,7 @@ def test_requests_that_follow_each_other_share_a_connection_until_the_client_is_
 def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Path, method: Any) -> None:
     def talk(server: Server, connection: Any) -> None:
         if server.requested(connection):
-            connection.sendall(thing("one"))  # and no word that the connection ends
+            connection.sendall(thing("one"))  # The server closes the connection without announcing it.
 
     with serving(talk) as server:
         client = client_of(server, tmp_path)
@@ -107,7 +107,7 @@ def test_a_request_whose_connection_ends_meanwhile_is_repeated_only_if_it_change
     with serving(talk) as server:
         client = client_of(server, tmp_path)
         for lines in [client.lines("/first", {}, silence=30.0) for _ in range(2)]:
-            list(lines)  # two idle connections, of which the second is none for the second try
+            list(lines)  # Two connections are idle now; the retry must use neither.
         with contextlib.nullcontext() if times == 2 else pytest.raises(Unreachable):
             client.call(method, "/second", {} if method != "GET" else None)
         assert sum("/second" in head for head in server.heads) == times
@@ -287,7 +287,8 @@ def tunnelling(port: int) -> Talk:
 def test_an_https_server_is_reached_through_a_tunnel_of_its_proxy(
     tmp_path: Path, authority: Authority, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))  # a proxy is verified as any server of the web
+    # The proxy is verified with the system's certificates.
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
     tls = authority.serve("proxy") if scheme == "https" else None
     with serving(echo, authority.serve()) as server, serving(tunnelling(server.port), tls) as proxy:
         by = f"{scheme}://u:p%22@{LOCALHOST}:{proxy.port}"
@@ -449,7 +450,8 @@ print(sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_modul
 def test_a_client_in_a_pod_needs_the_standard_library_alone(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "token").write_text("of the kubelet\n")
     (tmp_path / "ca.crt").write_bytes(authority.certificate.read_bytes())
-    with serving(echo, authority.serve("proxy")) as server:  # its certificate is for an address, as an API server's is
+    # The certificate is for an IP address, as an API server's often is.
+    with serving(echo, authority.serve("proxy")) as server:
         source = str(Path(windlass.__file__).parents[1])
         command = [sys.executable, "-I", "-S", "-c", IN_A_POD, source, str(tmp_path), str(server.port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -1,4 +1,4 @@
-"""Every object that a plan creates, and every object that a command creates, has the same labels."""
+"""All objects that a plan or a command creates have the same set of labels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made_objects(plan: Plan) -> list[Mapping[str, Any]]:
 
 
 def templates(one: Any) -> Iterator[Mapping[str, Any]]:
-    """The templates of pods, and of objects that make some, in an object."""
+    """Yields the pod templates in an object, and templates of objects that create pods."""
     if isinstance(one, Mapping):
         if {"metadata", "spec"} <= one.keys() and "kind" not in one:
             yield one

@@ -1,4 +1,6 @@
-"""The packed supervisor, as Python runs it: it starts in an image that fits, and says in one sentence what does not."""
+"""The packed supervisor starts in a suitable image, and reports in one sentence why it cannot start in another
+image.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server says of pods, as it says it: read into where a pod is, and why."""
+"""Pods as the API server returns them are converted to a state and a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import fold
 
 UNREADY = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
-"""Of a pod with a container beside ours that is not ready."""
+"""Condition of a pod with a sidecar that is not ready."""
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes"}
 
 

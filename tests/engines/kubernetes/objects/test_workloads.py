@@ -1,4 +1,4 @@
-"""Every way makes the same pods, and asks of each kind of object what it can give."""
+"""All workload kinds create the same pods, and use the features that their controllers have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
 from windlass.spec.job import Job
 
 ANYWHERE = ("containers", "restartPolicy", "subdomain")
-"""What of a pod's spec a way may put otherwise."""
+"""Pod-spec fields that may differ between workload kinds."""
 
 
 def made(via: str, pods_seconds: int | None = None, **fields: Any) -> list[Manifest]:
@@ -35,7 +35,8 @@ def labels_of_pods(objects: list[Manifest]) -> dict[str, str]:
 @pytest.mark.parametrize("via", WORKLOADS)
 def test_pods_are_the_same_by_each_way(via: str) -> None:
     def common(spec: Any) -> Any:
-        volumes = [one for one in spec["volumes"] if one["name"] != "end"]  # of a kind that revives its pods
+        # Only kinds that recreate ended pods have this volume.
+        volumes = [one for one in spec["volumes"] if one["name"] != "end"]
         return {**{key: value for key, value in spec.items() if key not in ANYWHERE}, "volumes": volumes}
 
     assert common(pod_spec(made(via))) == common(pod_spec(made("job")))
@@ -84,7 +85,7 @@ def test_each_object_is_of_its_run_and_attempt_and_the_last_one_makes_the_pods(v
     assert (found[-1]["apiVersion"], found[-1]["kind"]) == (WORKLOADS[via].api, WORKLOADS[via].kind)
     assert (found[-1]["apiVersion"], found[-1]["kind"]) in OWNER_KINDS
     assert found[-1]["metadata"]["labels"][layout.QUEUE_LABEL] == "team-a"
-    # Kueue takes each object with the label for a job of its own.
+    # Kueue treats each object with the label as a separate job.
     assert [layout.QUEUE_LABEL in one["metadata"]["labels"] for one in found].count(True) == 1
 
 
@@ -106,7 +107,9 @@ def test_machines_may_be_chosen_by_any_label() -> None:
 
 
 def test_names_of_replicated_jobs_are_as_short_as_trainer_2_4_demands() -> None:
-    """By its release notes: at most 20 characters, in the runtime and in the patches of a TrainJob."""
+    """According to Trainer's release notes, names have at most 20 characters, in the runtime and in the patches of a
+    TrainJob.
+    """
     names = [job["name"] for one in (*made("trainjob"), *made("jobset")) for job in replicated_jobs(one)]
     assert names == ["node", "n"]
     assert max(map(len, names)) <= 20
@@ -141,7 +144,7 @@ def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
     assert (kind, replicas["replicas"], replicas["restartPolicy"]) == ("Worker", 4, "Never")
     assert "elasticPolicy" not in job["spec"]
     spec = replicas["template"]["spec"]
-    assert "restartPolicy" not in spec  # the operator warns of it
+    assert "restartPolicy" not in spec  # The operator warns about a restart policy in the pod template.
     name = {"fieldRef": {"fieldPath": "metadata.name"}}
     assert {"name": "WINDLASS_POD_NAME", "valueFrom": name} in spec["containers"][0]["env"]
 
@@ -164,7 +167,7 @@ def test_an_mpijob_of_one_node_has_no_workers() -> None:
 
 
 def place_of(template: Manifest, name: str) -> int:
-    """Of a pod that the operator has called so."""
+    """Returns the place that a pod with this name computes for itself."""
     [found] = by_id([{"metadata": {**template["metadata"], "name": name}}])
     return found.index
 

@@ -1,4 +1,4 @@
-"""What `why` could not look at in a cluster is part of what it says, against an API server on loopback."""
+"""`why` reports what it could not read in a cluster, against an API server on loopback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 @pytest.fixture
 def writer(tmp_path: Path, server: ObjectServer) -> Iterator[RunWriter]:
-    """A run that trains there, by its record."""
+    """Yields the record of a run that trains on the server."""
     target = TARGET.model_copy(update={"namespace": "team"})
     assert isinstance(target, KubernetesTarget)
     facts = dataclasses.replace(FACTS, kubeconfig=server.kubeconfig(tmp_path / "kube"))
@@ -57,7 +57,7 @@ def why(writer: RunWriter) -> Diagnosis:
 
 
 def unseen(writer: RunWriter) -> tuple[str, ...]:
-    """What could not be read in the cluster."""
+    """Returns what could not be read in the cluster."""
     return observe(writer.store, writer.status).not_seen
 
 

@@ -1,4 +1,4 @@
-"""Rules on nodes that are not there yet, on reports as Karpenter and Cluster Autoscaler write them."""
+"""Rules on missing nodes give verdicts for reports as Karpenter and Cluster Autoscaler write them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words:
             "taint-not-tolerated",
         ),
         ("pod didn't trigger scale-up: 1 in backoff after failed scale-up, 1 Insufficient cpu", "no-capacity"),
-        # As cluster-autoscaler 1.34.5 said them in a cluster with three groups, one of them with a taint.
+        # Messages of cluster-autoscaler 1.34.5 in a cluster with three groups, one of them with a taint.
         (
             "pod didn't trigger scale-up: 2 Insufficient nvidia.com/gpu, 1 node(s) had untolerated taint(s)",
             "taint-not-tolerated",

@@ -1,4 +1,4 @@
-"""Rules on what a cluster says: its words made by hand, as real clusters write them."""
+"""Rules on pods give verdicts for messages as real clusters write them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def why(
     nodes: Sequence[NodeSeen] = (),
     policy: dict[str, Any] | None = None,
 ) -> Verdict:
-    """The verdict on a run of two nodes of one rank each."""
+    """Returns the verdict on a run with two nodes of one rank each."""
     told: list[tuple[str, dict[str, Any]]] = [
         ("created", {"id": "r-1", "name": "r", "target": "bed", "output_dir": "/out"}),
         ("attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]], "members": [0, 1]}),
@@ -85,7 +85,7 @@ def job_says(message: str, reason: str = "FailedCreate") -> ClusterStatus:
 
 
 BEGUN = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 1, "pid": 7}))
-"""Both ranks run."""
+"""Events after which both ranks run."""
 
 
 @pytest.mark.parametrize(

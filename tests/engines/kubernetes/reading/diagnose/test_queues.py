@@ -1,4 +1,4 @@
-"""Rules on what Kueue says of a run: what it says made by hand, as Kueue writes it."""
+"""Rules on queues give verdicts for states as Kueue reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that another machine started, read from the rows that the API server gives of their objects."""
+"""Runs that another machine started are derived from the table rows of their objects."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_namespace_that_does_not_exist_is_reported_and_not_taken_for_an_empty_
         for act in (runs.list, lambda: runs.find(None), lambda: runs.find("digits"), lambda: runs.watch().__enter__()):
             with pytest.raises(UsageError, match="there is no namespace team in the cluster of context lab"):
                 act()
-        server.forbidden = {"namespaces"}  # whether it exists is not known then
+        server.forbidden = {"namespaces"}  # Without this right, it is unknown whether the namespace exists.
         assert runs.list() == []
         server.forbidden = set()
         server.put("Namespace", "team")

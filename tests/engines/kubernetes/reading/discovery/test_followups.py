@@ -29,7 +29,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 
 def operated(server: ObjectServer, kind: str, **spec: Any) -> None:
-    """An owner object of a kind that makes its pods without Jobs."""
+    """Adds an owner object of a kind whose controller creates pods without Jobs."""
     api = {"MPIJob": "kubeflow.org/v2beta1", "PyTorchJob": "kubeflow.org/v1"}[kind]
     server.served.add(f"{kind.lower()}s")
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN, layout.ATTEMPT_LABEL: "1"}
@@ -125,7 +125,7 @@ def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client:
 
 
 class Curious(Watched):
-    """One that asks at once."""
+    """Informer that makes further requests without delay."""
 
     more_seconds = 0.05
 

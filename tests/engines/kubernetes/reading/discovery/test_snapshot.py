@@ -1,4 +1,4 @@
-"""What `status` and `ps` show of runs on a cluster whose record is old, against an API server on loopback."""
+"""`status` and `ps` merge an outdated record with the state of an API server on loopback."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = ["home", "windlass"]
 RUN = "digits-7f3k2"
 OTHER = "other-7f3k2"
 AGO = 600.0
-"""How long ago the record was last written."""
+"""Seconds since the record was last written."""
 
 
 class Recorded:
-    """Runs on the cluster in the record of this machine, each with a supervisor that says nothing."""
+    """Runs on the cluster in this machine's record, each with a supervisor that writes nothing."""
 
     def __init__(self, store: Store, kubeconfig: str) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class Recorded:
         self._writers: list[RunWriter] = []
 
     def run(self, run_id: str, *events: tuple[str, dict[str, Any]], ago: float = AGO) -> RunWriter:
-        """A run whose events were all written so long ago."""
+        """Creates a run whose events were all written `ago` seconds before now."""
         cluster = ClusterStep("", "team", "job", context="lab", kubeconfig=self._kubeconfig)
         steps = (cluster, CodeStep("", "d"))
         plan = replace(NO_PLAN, run_id=run_id, engine="kubernetes", num_nodes=1, procs_per_node=1, steps=steps)
@@ -134,7 +134,7 @@ def pulls(server: ObjectServer) -> None:
 
 
 def was_deleted(server: ObjectServer) -> None:
-    """Only the owner ConfigMap is left."""
+    """Only the owner ConfigMap exists any more."""
 
 
 def was_stopped(server: ObjectServer) -> None:
@@ -278,10 +278,10 @@ def test_an_old_state_is_not_shown_as_of_now_where_the_cluster_does_not_answer(
     found = shown(windlass)
     assert (found["phase"], found["stale"].startswith(said)) == ("training", True), found["stale"]
     assert abs(found["as_of"] - (time.time() - AGO)) < 60
-    if server.is_silent:  # each question takes 3 s
+    if server.is_silent:  # Each query takes 3 s.
         return
     listed = windlass("ps")
-    date = r"(\d{4}-\d\d-\d\d )?"  # where midnight lies between
+    date = r"(\d{4}-\d\d-\d\d )?"  # The date is printed if midnight lies in between.
     hour = time.strftime("%H:", time.localtime(found["as_of"]))
     assert re.search(f"the states of 2 runs are as of {date}{hour}", listed.err), listed.err
     assert all(name in listed.err for name in (said, RUN, OTHER))
@@ -372,7 +372,9 @@ def test_who_follows_a_run_learns_that_its_cluster_is_away_and_back(
 
 @contextlib.contextmanager
 def following(*words: str) -> Iterator[Any]:
-    """A command that goes on by itself, with its output as a file object; killed in the end, whatever happens."""
+    """Starts a command that runs until it is stopped, and yields its output as a file object; the command is killed at
+    the end.
+    """
     command = subprocess.Popen([*WINDLASS, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield command

@@ -1,4 +1,4 @@
-"""The events of a node come from its pod, and from the log where it cannot send them: none is lost, and none twice."""
+"""Events of a node arrive from its pod, or from the log if the pod cannot send them: none is lost or written twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ END = event(6, kind="end", failures=[], ended_by="itself", facts={})
 
 
 def logged(*lines: bytes, start: int = 0) -> bytes:
-    """Lines of a log as the API gives them, a second apart."""
+    """Returns lines of a log in the format of the API, one second apart."""
     stamps = (datetime.fromtimestamp(BORN + at, UTC).strftime("%Y-%m-%dT%H:%M:%S") for at in range(start, 1000))
     return b"".join(
         b"%s.500000000Z %s\n" % (stamp.encode(), line.rstrip(b"\n")) for stamp, line in zip(stamps, lines, strict=False)
@@ -48,7 +48,7 @@ def tagged(*events: bytes) -> list[bytes]:
 
 
 class Feeds:
-    """Subscriptions."""
+    """Fake order server that records subscriptions."""
 
     def __init__(self) -> None:
         self.sinks: dict[str, EventSink] = {}
@@ -61,7 +61,7 @@ class Feeds:
 
 
 class Scene:
-    """One pod, its feed and its log."""
+    """One pod with its feed and its log."""
 
     def __init__(self, folder: Path, api: Api, cluster: ClusterOfOneRun) -> None:
         self.folder, self.cluster, self.api = folder / "run" / "attempt-1", cluster, api
@@ -128,7 +128,7 @@ def test_a_node_whose_end_was_sent_needs_no_log(scene: Scene) -> None:
 
 @pytest.mark.parametrize(("grace", "is_done"), [(0, True), (30, False)])
 def test_a_pod_deleted_without_grace_needs_no_status(scene: Scene, grace: int, is_done: bool) -> None:
-    """The Job controller lets go of it a second later; until then its status says that it runs."""
+    """The Job controller removes its finalizer a second later; until then, the pod's status reports it as running."""
     scene.send(*EVENTS)
     scene.cluster.delete_pod(0, grace)
     scene.feed.catch_up()
@@ -161,7 +161,7 @@ def test_a_pod_that_waits_for_the_next_attempt_has_told_all(scene: Scene) -> Non
 
 @pytest.mark.parametrize("num_sent", range(7))
 def test_what_a_pod_that_was_killed_did_not_send_is_read_from_its_log(scene: Scene, num_sent: int) -> None:
-    """The log is read from the last event on; where there is none, from its beginning."""
+    """The log is read from the last received event on, or from its beginning if no event was received."""
     scene.cluster.logs[0] = logged(b"entry point", *tagged(*EVENTS, END), b"[w] Traceback")
     data = b"".join(EVENTS)
     at = len(b"".join(EVENTS[:num_sent])) + (9 if num_sent < len(EVENTS) else 0)
@@ -198,7 +198,7 @@ def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene
     scene.clock.now += scene.readers.pause_seconds
     scene.feed.catch_up()
     until(lambda: scene.text == b"".join(EVENTS[:4]))
-    # It connects: its feed brings all from the beginning on.
+    # The pod connects, and its feed sends all events from the beginning.
     for one in (*EVENTS, END):
         scene.send(one)
     assert scene.text == b"".join([*EVENTS, END])
@@ -310,7 +310,7 @@ def test_a_log_that_cannot_be_read_is_no_trouble_once_its_attempt_is_over(scene:
     scene.api.answer = late
     scene.end_pod(1)
     assert asked.wait(10)
-    scene.feed.close()  # while a read of its log is on the way
+    scene.feed.close()  # A read of its log is in progress.
     may_answer.set()
     scene.readers._pool.shutdown(wait=True)
     assert scene.client.health.failing() is None

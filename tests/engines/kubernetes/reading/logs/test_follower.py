@@ -1,4 +1,4 @@
-"""The log of a pod comes here whole, whatever its connections do, and is asked for no more often than makes sense."""
+"""The complete log of a pod is read across broken connections, without more requests than necessary."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_logs_beyond_the_connections_there_are_come_in_turn(tmp_path: Path) -> N
     with serving(cluster) as api:
         client, connections = client_of(api, tmp_path), Connections(6, max_followed=2)
         followers = [following(client, cluster, tmp_path / "a", place, connections) for place in range(6)]
-        # Of the two that are followed, the answer only ends with the pod.
+        # The two followed logs end only with their pods.
         until(lambda: sum(log(tmp_path / "a", place) == ["hi"] for place in range(6)) >= 4)
         assert sum("follow" in one for one in api.asked) == 2
         for place in range(6):
@@ -176,13 +176,13 @@ def test_following_holds_no_file_open_and_one_connection(tmp_path: Path) -> None
             following(client, cluster, folder, place, connections)
         until(lambda: api.num_open == num_pods)
         assert open_files(folder) - before == 0
-        assert threading.active_count() - threads <= 2 * num_pods  # one here, and one of the server
+        assert threading.active_count() - threads <= 2 * num_pods  # One thread here, and one of the server, per pod.
         cluster.closed.set()
         until(lambda: all(log(folder, place) == ["hi"] for place in range(num_pods)))
 
 
 def open_files(folder: Path) -> int:
-    """How many of the files in a folder this process has open."""
+    """Returns how many files in a folder this process has open."""
     found = 0
     for link in Path("/proc/self/fd").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""A pod's log becomes the files of a node: no line is lost, none comes twice, whatever happens to reader and stream."""
+"""A pod's log is converted to the files of a node without lost or repeated lines, even if reader and stream break."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.worker.protocol import NODE_TAG
 
 
 def stream(*told: tuple[str, bytes], same_time: int = 3) -> list[bytes]:
-    """The log as the API gives it: of each few lines the time is the same."""
+    """Returns the log in the format of the API, in which every few lines have the same timestamp."""
     read, write = os.pipe()
     outlet = PodLog(write)
     lines: list[bytes] = []
@@ -93,7 +93,9 @@ def test_what_is_of_no_rank_goes_to_the_words_of_the_node(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(20))
 def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> None:
-    """The API gives a log again from the second of the last line on; a reader may die between any two writes."""
+    """The API returns a log again from the second of the last line on; a reader may be killed between any two
+    writes.
+    """
     chance = random.Random(seed)
     told = [(chance.choice("01n"), b"%d %s\n" % (at, b"x" * chance.randrange(40))) for at in range(200)]
     lines = stream(*told, same_time=chance.randrange(1, 9))
@@ -105,7 +107,7 @@ def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> Non
         stop = chance.randrange(max(start, done), len(lines)) + 1
         mirror.take(lines[start:stop])
         done = max(done, stop)
-        if chance.random() < 0.5:  # dies: of what it wrote after the cursor, some is on the disk
+        if chance.random() < 0.5:  # The reader is killed; some data that it wrote after the cursor is on the disk.
             for name in ("rank-0.log", "node-0.events"):
                 with open(attempt(tmp_path) / name, "ab") as file:
                     file.write(b"torn")
@@ -115,7 +117,7 @@ def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> Non
 
 
 def begin(token: str) -> tuple[str, bytes]:
-    """The first event of the node of an attempt."""
+    """Returns the first event of the node of an attempt."""
     start = {"kind": "node", "at": 1.0, "pid": 7, "start_ticks": 1, "boot": "b", "start": "cold", "k": token}
     return "n", json.dumps(start).encode() + b"\n"
 
@@ -164,7 +166,9 @@ def warnings(folder: Path) -> list[dict[str, Any]]:
 
 
 def flood(*num_lines: int) -> list[bytes]:
-    """The log of a pod whose rank 0 prints so many lines in each attempt, from the first event to the last count."""
+    """Returns the log of a pod whose rank 0 prints these numbers of lines in its attempts, from the first event to the
+    last count.
+    """
     read, write = os.pipe()
     outlet = PodLog(write)
     got = b""
@@ -197,7 +201,7 @@ def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies:
     if dies:
         mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.begin()
-    mirror.take(lines[6_000:])  # all that the kubelet has by now
+    mirror.take(lines[6_000:])  # The kubelet has only these lines any more.
     text = (attempt(tmp_path) / "rank-0.log").read_text().splitlines()
     gaps = [line for line in text if line.startswith("[windlass]")]
     num_lost = 8_000 - (len(text) - len(gaps))
@@ -210,7 +214,7 @@ def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies:
 
 
 def shown(folder: Path) -> tuple[int, list[str]]:
-    """How many lines of rank 0 are there, and what is said to be missing."""
+    """Returns how many lines of rank 0 the files contain, and the notes on missing lines."""
     text = (folder / "rank-0.log").read_text().splitlines()
     gaps = [line for line in text if line.startswith("[windlass]")]
     return len(text) - len(gaps), gaps
@@ -218,7 +222,7 @@ def shown(folder: Path) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("num_read", [0, 3_000])
 def test_lines_that_are_missing_across_attempts_in_one_pod_are_counted(tmp_path: Path, num_read: int) -> None:
-    """By a reader that has seen no line, or some of the first attempt, of which each has a mark of its own."""
+    """The reader has seen no line, or some lines of the first attempt; each attempt has a different token."""
     sizes = (6_000, 6_000, 8_000)
     lines = flood(*sizes)
     there, gaps = 0, list[str]()
@@ -228,7 +232,7 @@ def test_lines_that_are_missing_across_attempts_in_one_pod_are_counted(tmp_path:
             mirror.take(lines[:num_read])
             mirror = LogTail(tmp_path / f"attempt-{number}", 0, [0], number, 1)
         mirror.begin()
-        mirror.take(lines[-5_000:])  # all that the kubelet has by now
+        mirror.take(lines[-5_000:])  # The kubelet has only these lines any more.
         assert mirror.is_told is (number < 3), "a reader goes on to the next attempt"
         num, said = shown(tmp_path / f"attempt-{number}")
         there, gaps = there + num, gaps + said
@@ -278,7 +282,7 @@ def test_an_end_without_the_token_of_the_pod_ends_nothing(tmp_path: Path, forged
 
 
 def test_an_attempt_begins_where_the_one_before_was_seen_to_end(tmp_path: Path) -> None:
-    """So what a script wrote in the attempt before is taken for nothing in this one."""
+    """Lines that a script wrote in the previous attempt must not count as events of this one."""
     told = [
         begin("t1"),
         ("0", b"a\n"),
@@ -358,7 +362,7 @@ def test_a_tail_without_output_shows_that_ranks_print_and_takes_no_space(tmp_pat
     assert (tmp_path / "length_only" / "node-0.events").read_bytes() == (
         tmp_path / "whole" / "node-0.events"
     ).read_bytes()
-    LogTail(tmp_path / "length_only", 0, [0], has_output=False).take(lines)  # read again after a crash
+    LogTail(tmp_path / "length_only", 0, [0], has_output=False).take(lines)  # The lines are read again after a crash.
     assert (tmp_path / "length_only" / "rank-0.log").stat().st_size == 50 * 2001
 
 
@@ -387,7 +391,7 @@ def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -
     assert intake.begin() is None
     for number in range(3):
         intake.put(printed(number))
-    since = intake.begin()  # the connection broke
+    since = intake.begin()  # The connection broke.
     assert since is not None
     for number in range(6):
         intake.put(printed(number))
@@ -399,7 +403,7 @@ def test_after_a_full_disk_the_log_is_read_anew(tmp_path: Path) -> None:
     intake = LogTail(tmp_path, 0, [0])
     intake.begin()
     intake.put(printed(0))
-    (tmp_path / "node-0.fresh").mkdir()  # in the way of the cursor
+    (tmp_path / "node-0.fresh").mkdir()  # This folder prevents the cursor from being written.
     intake.put(printed(1))
     with pytest.raises(OSError, match="fresh"):
         intake.flush()

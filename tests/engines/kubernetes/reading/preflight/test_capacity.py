@@ -1,4 +1,4 @@
-"""Capacity for missing nodes is probed with pods that request as much as a node and carry nothing else of it."""
+"""Capacity for missing nodes is probed with idle pods that have the requests of a node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
 
 
 class ClusterOfProbes:
-    """A cluster that keeps Jobs alone. `before_create` runs while a request to create one is on its way."""
+    """Fake cluster that stores only Jobs. `before_create` runs before each request to create one is processed."""
 
     def __init__(self) -> None:
         self.health = Health()

@@ -1,4 +1,4 @@
-"""What a cluster has answered becomes checks that say what was found and what to do."""
+"""Responses of a cluster are converted to checks with findings and fixes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABSENT = Refused("the cluster refused: not found", "", status=404)
 READY = Rights(has_account=True)
 NO_SUBMIT = Rights(rbac.SUPERVISED, True)
 STALE = Rights((), True, granted(rbac.supervisor_objects("team-a", ())[-1]))
-"""The account of supervisors, as it was set up before JobSet was installed."""
+"""Rights of a supervisors' account that was set up before JobSet was installed."""
 LACKS = "service account windlass-supervisor lacks rights on jobsets.jobset.x-k8s.io"
 FORBIDDEN = Refused("the cluster refused: nodes is forbidden", "", status=403)
 

@@ -1,4 +1,4 @@
-"""What two pods have measured becomes a verdict that names the part which fails."""
+"""Measurements of two pods are converted to a verdict that names the failing part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes, pools from zero, and the cluster of EKS behind a kubeconfig."""
+"""Nodes and empty node pools are checked, and the EKS cluster of a kubeconfig is identified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that LimitRanges, quotas or webhooks would refuse are found before a run is submitted, by a dry run of them."""
+"""A dry run before the submission finds pods that LimitRanges, quotas or webhooks would reject."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MISSING = 'pods "digits-7f3k2-1-0" is forbidden: failed quota: q: must specify l
 
 
 def refused(message: str, code: int = 403, of: str = "node") -> Any:
-    """How a request to create a pod whose container has this name is answered."""
+    """Returns a handler that rejects pods whose container has this name."""
 
     def answer(request: Request) -> Response | None:
         is_it = request.verb == "POST" and request.plural == "pods"
@@ -135,7 +135,7 @@ def test_a_quota_is_compared_with_all_pods_and_the_supervisors(
 
 
 def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources() -> None:
-    """A quota that counts limits.cpu refuses each pod that has none."""
+    """A quota on limits.cpu rejects each pod without such a limit."""
     data = [{"name": "digits", "source": "s3://bucket/digits/"}]
     plan = planned(
         INSIDE,
@@ -177,7 +177,7 @@ def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
 
 
 def test_the_supervisor_rather_takes_a_node_without_gpus() -> None:
-    """It holds its node until the outputs are fetched."""
+    """The supervisor's pod occupies its node until the outputs are fetched."""
     [job] = [one for one in planned(INSIDE, resources={"gpus": 1}).manifests(SupervisorStep) if one["kind"] == "Job"]
     affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
     [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]

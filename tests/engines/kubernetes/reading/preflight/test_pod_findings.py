@@ -1,4 +1,4 @@
-"""What a probe pod has answered, as checks: role, rungs of the S3 ladder, claims, and how long an image took."""
+"""Results of a probe pod are converted to checks of role, S3 access, claims and image pulls."""
 
 from __future__ import annotations
 

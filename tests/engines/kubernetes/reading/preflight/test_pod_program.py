@@ -1,4 +1,4 @@
-"""What the program of probe pods finds: of a real S3 server, of emulated roles, of a folder; and that it travels."""
+"""The probe program tests a real S3 server, emulated roles and folders, and runs from its zip file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to the program of a check, in a pod."""
+"""The probe program is run again in its pod if the connection breaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.engines.kubernetes.reading.preflight import probes
 
 
 class Pod:
-    """Answers a question after its connection broke some times."""
+    """Pod that answers after its connection broke a number of times."""
 
     def __init__(self, breaks: int, lasts: float = 0.0) -> None:
         self.breaks, self.lasts = breaks, lasts

@@ -1,4 +1,4 @@
-"""What Kueue's objects say of an attempt; the objects made by hand, as kueue 0.15 and 0.19 write them."""
+"""Kueue's objects, as kueue 0.15 and 0.19 write them, are converted to the queue status of an attempt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def job(name: str = "digits-7f3k2-1", namespace: str = "a", *, suspend: bool = T
 
 
 def workload(of: Object, *conditions: tuple[str, str, str, str], cpu: str = "800m", **more: Any) -> Object:
-    """That of a job of one pod; conditions are type, status, reason and message."""
+    """Returns the Workload of a job with one pod; conditions are type, status, reason and message."""
     meta = of["metadata"]
     owner = {"kind": of["kind"], "name": meta["name"], "uid": meta["uid"]}
     pod = {"containers": [{"resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu, "memory": "1Gi"}}}]}

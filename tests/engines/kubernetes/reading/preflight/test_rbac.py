@@ -1,4 +1,4 @@
-"""Roles grant the rights that are used, each once, and no other."""
+"""Roles grant exactly the rights that are used, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rights of a login and of the service account decide where the supervisor of a run runs, and what blocks a plan."""
+"""Rights of the user and of the service account decide where a supervisor runs, and what blocks a plan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_namespace_of_the_job_counts() -> None:
 
 
 def noted(*groups: str) -> frozenset[str] | None:
-    """What a set-up has noted on the account where the cluster served these groups."""
+    """Returns the rights that a setup records on the account if the cluster serves these groups."""
     *_, account = rbac.supervisor_objects("team", groups)
     return granted(account)
 
@@ -98,7 +98,7 @@ def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wa
 
 @pytest.mark.parametrize("text", [None, "", "all", "[1]", '{"jobs.batch": 1}'])
 def test_an_account_without_a_readable_note_of_its_rights_is_used_as_it_is(text: str | None) -> None:
-    """Such as one that a platform team has created from manifests of its own."""
+    """A platform team may have created such an account from other manifests."""
     account = {"metadata": {"annotations": {} if text is None else {layout.RIGHTS_ANNOTATION: text}}}
     assert granted(account) is None
     assert supervised(JOB, LAB, cluster(True), "trainjob")[0]

@@ -1,4 +1,6 @@
-"""The set-up of a namespace for supervisors: created once, changed where it differs, ours alone, and its detection."""
+"""The setup of a namespace for supervisors is created once, updated if it differs, and detected; other objects are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ ESCALATES = (
 
 
 class Namespace(ObjectServer):
-    """A namespace of a cluster that serves JobSet, for a login with some rights."""
+    """Namespace of a cluster that serves JobSet, for a user with limited rights."""
 
     def __init__(self) -> None:
         super().__init__()
