@@ -123,7 +123,7 @@ def test_a_context_that_is_not_there_is_refused_with_those_that_are(bed: Bed, na
     assert "bed-admin" in result.err
 
 
-def test_a_namespace_that_is_not_there_is_told_alone(bed: Bed, check: Check) -> None:
+def test_missing_namespace_omits_all_other_checks(bed: Bed, check: Check) -> None:
     result = check(bed, "not-there", "-o", "json")
     assert (result.code, levels(result)) == (2, {"api": "ok", "login": "ok", "namespace": "fail"})
 

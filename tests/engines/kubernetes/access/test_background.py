@@ -16,7 +16,7 @@ def told(health: Health) -> list[str]:
     return [event.message for event in health.updates()]
 
 
-def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:
+def test_background_thread_continues_after_any_error_and_records_it() -> None:
     def turns() -> Iterator[bool]:
         for error in (EngineError("the login cannot be renewed"), KeyError("items"), RuntimeError("a plugin broke")):
             errors.append(error)
@@ -41,7 +41,7 @@ def test_a_thread_goes_on_after_any_error_and_the_record_has_it() -> None:
     assert "RuntimeError: a plugin broke" in second
 
 
-def test_turns_that_give_nothing_are_not_made_without_end() -> None:
+def test_turns_without_result_are_slowed_down() -> None:
     closed, turns = threading.Event(), [0]
 
     def nothing() -> bool:
@@ -55,7 +55,7 @@ def test_turns_that_give_nothing_are_not_made_without_end() -> None:
     assert turns[0] <= 3
 
 
-def test_turns_that_wait_by_themselves_are_made_without_a_pause() -> None:
+def test_paced_turns_run_without_pauses() -> None:
     left, pauses = list(range(1000)), []
 
     class Closed(threading.Event):
@@ -71,7 +71,7 @@ def test_turns_that_wait_by_themselves_are_made_without_a_pause() -> None:
     assert (left, pauses) == ([], [])
 
 
-def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:
+def test_task_that_failed_for_longest_is_reported_until_it_succeeds() -> None:
     clock = FakeClock()
     health = Health(clock)
     health.failed("pods", EngineError("no answer"))
@@ -86,7 +86,7 @@ def test_what_has_failed_for_longest_is_reported_until_it_succeeds() -> None:
     assert health.failing() is None
 
 
-def test_a_connection_that_is_made_and_cut_again_still_fails_and_one_that_holds_does_not() -> None:
+def test_task_is_healthy_only_after_a_lasting_connection() -> None:
     clock = FakeClock()
     health = Health(clock)
     for _ in range(12):
@@ -105,7 +105,7 @@ def test_the_same_internal_error_is_recorded_once() -> None:
     assert told(health) == ["pods: internal error, tried again: ValueError: x"]
 
 
-def test_pauses_grow_with_each_failure_and_are_short_again_after_news() -> None:
+def test_pauses_grow_with_failures_and_reset_after_success() -> None:
     backoff = Backoff()
     assert [backoff.next() for _ in range(7)] == [*PAUSES, PAUSES[-1], PAUSES[-1]]
     backoff.reset()

@@ -40,9 +40,7 @@ UNSERVED = {
         (reply({"reason": "Forbidden", "details": {"name": "r-1"}}, 403), False),
     ],
 )
-def test_only_the_api_servers_own_answer_means_that_an_object_is_absent(
-    tmp_path: Path, answer: bytes, is_absent: bool
-) -> None:
+def test_only_404_of_the_api_server_itself_means_missing_object(tmp_path: Path, answer: bytes, is_absent: bool) -> None:
     with serving(lambda *_: answer) as api:
         client = client_of(api, tmp_path)
         with pytest.raises(Refused) as refused:
@@ -60,11 +58,11 @@ def test_only_the_api_servers_own_answer_means_that_an_object_is_absent(
         ("/a:/b", "kubectl --context a"),
     ],
 )
-def test_a_hint_names_the_kubeconfig_that_kubectl_would_not_read(kubeconfig: str, command: str) -> None:
+def test_hint_contains_a_kubeconfig_that_is_not_the_default(kubeconfig: str, command: str) -> None:
     assert kubectl("a", os.path.expanduser(kubeconfig)) == command
 
 
-def test_the_hint_of_a_server_that_does_not_answer_can_be_copied(tmp_path: Path) -> None:
+def test_hint_for_unreachable_server_is_a_complete_command(tmp_path: Path) -> None:
     with serving(lambda *_: b"") as api:
         client = client_of(api, tmp_path)
     with pytest.raises(Unreachable) as refused:
@@ -72,7 +70,7 @@ def test_the_hint_of_a_server_that_does_not_answer_can_be_copied(tmp_path: Path)
     assert f"kubectl --kubeconfig {tmp_path}" in (refused.value.hint or "")
 
 
-def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_path: Path) -> None:
+def test_quota_conflict_is_not_taken_for_existing_object(tmp_path: Path) -> None:
     """A ResourceQuota was changed by another client at the same moment, so that the API server has created nothing."""
     words = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
     answer = reply({"reason": "Conflict", "message": words, "details": {"name": "team", "kind": "resourcequotas"}}, 409)
@@ -95,14 +93,14 @@ def test_an_object_that_a_quota_refuses_is_not_taken_for_one_that_exists(tmp_pat
         ('jobs.batch "r-1" is forbidden: exceeded quota: q, requested: c=1, used: c=1, limited: c=1', "change the job"),
     ],
 )
-def test_a_refusal_of_admission_is_not_one_of_a_right(tmp_path: Path, words: str, hint: str) -> None:
+def test_admission_refusal_is_not_reported_as_missing_right(tmp_path: Path, words: str, hint: str) -> None:
     answer = reply({"reason": "Forbidden", "message": words}, 403)
     with serving(lambda *_: answer) as api, pytest.raises(Refused) as refused:
         client_of(api, tmp_path).get("batch/v1", "Job", "r-1")
     assert refused.value.hint.startswith(hint)
 
 
-def test_an_object_is_removed_once_it_is_absent_twice_some_seconds_apart() -> None:
+def test_object_is_removed_after_two_absences_some_seconds_apart() -> None:
     now = [100.0]
     absence = Absence(lambda: now[0])
     assert not absence.is_confirmed(is_absent=True)
@@ -140,7 +138,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("answer", BAD_ANSWERS)
-def test_an_answer_that_is_none_means_that_the_server_cannot_be_reached(tmp_path: Path, answer: str, call: str) -> None:
+def test_invalid_response_means_unreachable_server(tmp_path: Path, answer: str, call: str) -> None:
     if call == "watch" and answer in ("no answer", "nothing"):
         answer = "the page of a proxy"  # A watch may also end without any change.
     with serving(lambda *_: BAD_ANSWERS[answer]) as api, pytest.raises(EngineError) as broken:
@@ -149,18 +147,14 @@ def test_an_answer_that_is_none_means_that_the_server_cannot_be_reached(tmp_path
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("PATCH", 1), ("DELETE", 1), ("POST", 1)])
-def test_only_what_changes_nothing_is_sent_again_when_its_connection_breaks(
-    tmp_path: Path, method: Any, times: int
-) -> None:
+def test_only_reads_are_retried_after_a_broken_connection(tmp_path: Path, method: Any, times: int) -> None:
     with serving(lambda *_: b"") as api:
         with pytest.raises(Unreachable):
             client_of(api, tmp_path).call(method, "/api/v1/things")
         assert len(api.asked) == times
 
 
-def test_what_a_busy_server_has_not_processed_is_sent_again_when_it_asks_for_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_is_retried_after_retry_after_of_a_busy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that has just started responds like this: `storage is (re)initializing`."""
     busy = {"message": "storage is (re)initializing", "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}}
     pauses: list[float] = []
@@ -171,16 +165,14 @@ def test_what_a_busy_server_has_not_processed_is_sent_again_when_it_asks_for_tha
 
 
 @pytest.mark.parametrize("details", [{}, {"retryAfterSeconds": 3600}, {"retryAfterSeconds": "1"}])
-def test_a_busy_server_that_asks_for_nothing_or_a_long_wait_has_refused(
-    tmp_path: Path, details: dict[str, Any]
-) -> None:
+def test_busy_server_without_short_retry_after_counts_as_refusal(tmp_path: Path, details: dict[str, Any]) -> None:
     with serving(lambda *_: reply({"message": "busy", "details": details}, 429)) as api:
         with pytest.raises(Refused, match="busy"):
             client_of(api, tmp_path).get("v1", "Pod", "p")
         assert len(api.asked) == 1
 
 
-def test_the_package_for_exec_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_exec_package_is_reported_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websocket", None)
     with serving(lambda *_: b"") as api, pytest.raises(MissingExtra) as missing:
         exec_stream.call(client_of(api, tmp_path), POD, ["true"], 1.0)

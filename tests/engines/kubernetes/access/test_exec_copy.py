@@ -120,14 +120,14 @@ POD = {"metadata": {"name": "d-1"}, "spec": {"containers": [{"name": "main"}]}}
 PYTHON = [sys.executable, "-I", "-S"]
 
 
-def test_how_a_command_ended_is_reported_by_the_kubelet_itself() -> None:
+def test_exit_status_of_exec_is_reported_by_the_kubelet() -> None:
     """With other protocols, the API server reports success if it has lost the connection to the kubelet."""
     socket: Any = Socket()
     assert attach(socket, POD, PYTHON, ["true"], None, io.BytesIO(), io.BytesIO()) == 0
     assert socket.channels == "v4.channel.k8s.io"
 
 
-def test_a_command_with_input_that_did_not_report_its_success_has_not_succeeded() -> None:
+def test_command_with_input_succeeds_only_if_it_reports_success() -> None:
     socket: Any = Socket()
     with pytest.raises(Unreachable, match="before it reported its exit code"):
         attach(socket, POD, PYTHON, ["cat"], io.BytesIO(b"in"), io.BytesIO(), io.BytesIO())
@@ -135,7 +135,7 @@ def test_a_command_with_input_that_did_not_report_its_success_has_not_succeeded(
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_what_a_command_with_input_reports_is_taken_out_of_its_standard_error(size: int) -> None:
+def test_exit_report_is_removed_from_standard_error(size: int) -> None:
     out = io.BytesIO()
     report = Report(out)
     words = report.wrapped(PYTHON, ["sh", "-c", "cat; printf 'a\\0b\\0' >&2; exit 7"])
@@ -148,7 +148,7 @@ def test_what_a_command_with_input_reports_is_taken_out_of_its_standard_error(si
 
 
 @pytest.mark.parametrize("size", [1, 1000])
-def test_a_program_that_a_command_leaves_in_the_background_may_write_after_the_report(size: int) -> None:
+def test_background_process_may_write_after_the_exit_report(size: int) -> None:
     """The output streams of a command end only with the last process that has them open."""
     out = io.BytesIO()
     report = Report(out)
@@ -162,7 +162,7 @@ def test_a_program_that_a_command_leaves_in_the_background_may_write_after_the_r
     assert out.getvalue() == b"early\nlate\0"
 
 
-def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None:
+def test_exec_sends_terminal_size_and_restores_terminal() -> None:
     socket, (ours, theirs) = Socket(), os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     before = termios.tcgetattr(theirs)
@@ -181,7 +181,7 @@ def test_a_command_on_a_terminal_gets_its_size_and_leaves_it_as_it_was() -> None
     os.close(theirs)
 
 
-def test_a_receiver_that_has_told_all_may_be_cut_off(said: Any, tmp_path: Path) -> None:
+def test_copy_succeeds_if_connection_breaks_after_confirmation(said: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     told = {"path": "output/there", "files": 1, "bytes": 4, "left_out": []}
     said([(STDOUT, json.dumps(told).encode() + b"\n")])
@@ -189,28 +189,28 @@ def test_a_receiver_that_has_told_all_may_be_cut_off(said: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"path": "output/th'])
-def test_a_receiver_that_is_cut_off_before_has_failed(said: Any, tmp_path: Path, answer: bytes) -> None:
+def test_copy_fails_if_connection_breaks_before_confirmation(said: Any, tmp_path: Path, answer: bytes) -> None:
     (tmp_path / "file").write_text("text")
     said([(STDOUT, answer)] if answer else [])
     with pytest.raises(EngineError, match="output/there cannot be copied: the command can no longer be heard"):
         put(tmp_path / "file")
 
 
-def test_a_receiver_that_ends_without_a_word_has_failed(said: Any, tmp_path: Path) -> None:
+def test_copy_fails_if_receiver_exits_without_confirmation(said: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     said([], exit_code=0)
     with pytest.raises(EngineError, match="the receiver exited without confirming the copy"):
         put(tmp_path / "file")
 
 
-def test_the_word_of_a_receiver_counts_less_than_its_exit_code(said: Any, tmp_path: Path) -> None:
+def test_exit_code_of_receiver_overrides_its_confirmation(said: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     said([(STDOUT, b"{}"), (STDERR, b"no space left on device\n")], exit_code=1)
     with pytest.raises(EngineError, match="no space left on device"):
         put(tmp_path / "file")
 
 
-def test_an_archive_that_came_whole_may_be_cut_off(said: Any, tmp_path: Path) -> None:
+def test_fetch_succeeds_if_connection_breaks_after_complete_archive(said: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     said([(STDOUT, archive(tmp_path / "file"))])
     assert fetch(tmp_path / "here").files == 1
@@ -218,7 +218,7 @@ def test_an_archive_that_came_whole_may_be_cut_off(said: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [512, 1024], ids=["in the middle of a file", "between two"])
-def test_an_archive_that_breaks_off_has_failed(said: Any, tmp_path: Path, size: int) -> None:
+def test_fetch_fails_if_archive_is_incomplete(said: Any, tmp_path: Path, size: int) -> None:
     (tmp_path / "file").write_text("text")
     said([(STDOUT, archive(tmp_path / "file")[:size])])
     with pytest.raises(EngineError, match="can no longer be heard"):

@@ -36,12 +36,12 @@ def server(server: ObjectServer, now: float) -> ObjectServer:
     return server
 
 
-def test_a_run_that_was_just_submitted_is_not_lost(client: Client) -> None:
+def test_newly_submitted_run_is_not_lost_despite_wrong_clock(client: Client) -> None:
     [seen] = discovery.look(client).runs(time.time())
     assert seen.phase is Phase.QUEUED
 
 
-def test_a_lease_that_was_just_renewed_is_held(
+def test_recently_renewed_lease_is_held_despite_wrong_clock(
     client: Client, server: ObjectServer, tmp_path: Path, now: float
 ) -> None:
     server.put(
@@ -55,14 +55,14 @@ def test_a_lease_that_was_just_renewed_is_held(
     assert not supervisor_status.absence(client, RUN, time.time())
 
 
-def test_a_supervisor_whose_clock_is_wrong_renews_its_lease_by_that_of_the_cluster(client: Client) -> None:
+def test_supervisor_with_wrong_clock_renews_its_lease_by_cluster_time(client: Client) -> None:
     """With its own clock, `status` would report the supervisor as unresponsive."""
     assert Lease(client, RUN, "pod-a_0_1-0").ensure()
     assert supervisor_status.quiet_since(client, RUN, time.time()) is None
     assert lease.renewed_at(client, RUN) == pytest.approx(time.time() + client.ahead, abs=20.0)
 
 
-def test_clocks_that_differ_by_the_resolution_of_a_date_agree() -> None:
+def test_clock_difference_within_date_resolution_is_ignored() -> None:
     date = "Sun, 22 Nov 2026 10:00:00 GMT"
     at = datetime(2026, 11, 22, 10, tzinfo=UTC).timestamp()
     assert _ahead(date, at + 1.4) == 0.0

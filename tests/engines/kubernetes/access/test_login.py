@@ -69,7 +69,7 @@ def encoded(text: str) -> str:
     ],
     ids=["none", "token", "token file", "password", "certificate"],
 )
-def test_a_user_logs_in_as_the_kubeconfig_says_with_paths_relative_to_its_file(
+def test_credentials_are_read_from_kubeconfig_with_relative_paths(
     tmp_path: Path, user: Any, credentials: Credentials
 ) -> None:
     (tmp_path / "token").write_text("of the file\n")
@@ -77,7 +77,7 @@ def test_a_user_logs_in_as_the_kubeconfig_says_with_paths_relative_to_its_file(
     assert credentials_of(context(tmp_path, user), 100.0) == credentials
 
 
-def test_a_plugin_receives_what_it_asks_for_and_gives_a_token_or_a_certificate(tmp_path: Path) -> None:
+def test_plugin_gets_requested_cluster_info_and_returns_token_or_certificate(tmp_path: Path) -> None:
     extensions = [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]
     cluster = {"certificate-authority-data": encoded("ca"), "extensions": extensions}
     exec_ = {"apiVersion": V1, "command": sys.executable, "args": ["-c", SHOW], "provideClusterInfo": True}
@@ -92,13 +92,13 @@ def test_a_plugin_receives_what_it_asks_for_and_gives_a_token_or_a_certificate(t
     assert (found.certificate, found.key, found.expires_at) == (b"cert", b"key", 1893456000.0)
 
 
-def test_a_plugin_that_is_not_installed_is_said_by_its_hint(tmp_path: Path) -> None:
+def test_missing_plugin_is_reported_with_its_install_hint(tmp_path: Path) -> None:
     exec_ = {"apiVersion": V1, "command": "no-such-plugin-x", "installHint": "install aws"}
     with pytest.raises(LoginError, match="install aws"):
         credentials_of(context(tmp_path, {"exec": exec_}), 0.0)
 
 
-def test_of_several_files_the_first_that_names_a_section_counts(tmp_path: Path) -> None:
+def test_first_kubeconfig_file_with_an_entry_takes_precedence(tmp_path: Path) -> None:
     first, second = config(tmp_path / "1", {"token": "1"}), config(tmp_path / "2", {"token": "2"}, name="b")
     files = f"{tmp_path / 'none'}:{first}:{second}"
     assert credentials_of(read_context("b", files), 0.0).authorization == "Bearer 1"
@@ -110,12 +110,12 @@ def test_of_several_files_the_first_that_names_a_section_counts(tmp_path: Path) 
         read_context("a", files)
 
 
-def test_a_server_is_verified_unless_the_kubeconfig_says_otherwise(tmp_path: Path) -> None:
+def test_server_is_verified_unless_kubeconfig_disables_it(tmp_path: Path) -> None:
     assert context(tmp_path, {}).tls().verify_mode == ssl.CERT_REQUIRED
     assert context(tmp_path, {}, {"insecure-skip-tls-verify": True}).tls().verify_mode == ssl.CERT_NONE
 
 
-def test_a_proxy_is_of_the_kubeconfig_or_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_read_from_kubeconfig_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTPS_PROXY", "ALL_PROXY", "all_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://of-environment:1")
@@ -139,7 +139,7 @@ def test_a_proxy_is_of_the_kubeconfig_or_of_the_environment(tmp_path: Path, monk
         ("https://10.example.com", False),
     ],
 )
-def test_a_server_of_this_machine_or_of_a_network_in_no_proxy_is_reached_directly(
+def test_loopback_servers_and_no_proxy_networks_are_accessed_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str, is_direct: bool
 ) -> None:
     """kubectl does the same: kind, minikube and k3s serve at a loopback address."""
@@ -151,7 +151,7 @@ def test_a_server_of_this_machine_or_of_a_network_in_no_proxy_is_reached_directl
     assert context(tmp_path, {}, chosen).proxy() == "http://chosen:1"
 
 
-def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) -> None:
+def test_token_file_is_read_again_after_a_minute(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(UsageError, match="no service account"):
         in_cluster.write_kubeconfig(tmp_path, environ, tmp_path)
@@ -169,7 +169,7 @@ def test_the_token_file_of_a_pod_is_read_again_after_a_minute(tmp_path: Path) ->
 # -- a plugin that hangs ----------------------------------------------------------------------------------------------
 
 
-def test_a_plugin_that_hangs_is_killed_with_all_that_it_has_started(tmp_path: Path) -> None:
+def test_hanging_plugin_is_killed_with_its_child_processes(tmp_path: Path) -> None:
     (tmp_path / "login").write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path / 'started'}\nwait\n")
     (tmp_path / "login").chmod(0o700)
     exec_ = {"apiVersion": V1, "command": "./login", "interactiveMode": "Never"}
@@ -198,7 +198,7 @@ class Plugin:
         self.released.set()
 
 
-def test_while_a_plugin_hangs_requests_go_on_with_the_login_that_is_still_valid(tmp_path: Path) -> None:
+def test_requests_use_the_valid_login_while_a_plugin_hangs(tmp_path: Path) -> None:
     plugin = Plugin(tmp_path, AHEAD_SECONDS - 1)
     plugin.clock.now += AGAIN_SECONDS
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_while_a_plugin_hangs_requests_go_on_with_the_login_that_is_still_valid(
     assert plugin.num_calls == 2, "one at a time"
 
 
-def test_once_a_login_has_expired_requests_wait_for_a_plugin_that_hangs_no_longer_than_their_time(
+def test_requests_with_expired_login_wait_for_hanging_plugin_up_to_their_limit(
     tmp_path: Path,
 ) -> None:
     plugin = Plugin(tmp_path, 0.0)

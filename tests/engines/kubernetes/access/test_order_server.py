@@ -97,7 +97,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 # -- who is no pod ----------------------------------------------------------------------------------------------------
 
 
-def test_a_proof_that_was_overheard_does_for_no_other_connection(server: OrderServer, peers: list[Peer]) -> None:
+def test_proof_is_valid_for_one_connection_only(server: OrderServer, peers: list[Peer]) -> None:
     nonce = protocol.new_nonce()
     peers += [first := Peer(server), second := Peer(server)]
     overheard = first.challenge(nonce=nonce)
@@ -110,9 +110,7 @@ def test_a_proof_that_was_overheard_does_for_no_other_connection(server: OrderSe
 
 
 @pytest.mark.parametrize("whose", ["the supervisor's own", "of another key", "of another pod", "of another attempt"])
-def test_a_proof_is_of_the_key_the_role_the_pod_and_the_attempt(
-    server: OrderServer, peers: list[Peer], whose: str
-) -> None:
+def test_proof_depends_on_key_role_pod_and_attempt(server: OrderServer, peers: list[Peer], whose: str) -> None:
     peers.append(one := Peer(server))
     nonce = protocol.new_nonce()
     right = one.challenge(nonce=nonce)
@@ -146,7 +144,7 @@ HELLO: Mapping[str, object] = {"version": protocol.VERSION, "pod": "pod-0", "att
         protocol.written(**{**HELLO, "pod": None}),
     ],
 )
-def test_garbage_is_refused(server: OrderServer, peers: list[Peer], garbage: bytes) -> None:
+def test_invalid_message_closes_the_connection(server: OrderServer, peers: list[Peer], garbage: bytes) -> None:
     peers.append(one := Peer(server))
     one.socket.sendall(garbage)
     assert one.is_refused()
@@ -155,7 +153,7 @@ def test_garbage_is_refused(server: OrderServer, peers: list[Peer], garbage: byt
 @pytest.mark.parametrize(
     "garbage", [b"x" * (protocol.HANDSHAKE_BYTES + 1), b"{}\n", protocol.written(id=1, code="0"), b"null\n"]
 )
-def test_so_is_garbage_of_a_pod_and_its_request_is_sent_again(
+def test_pod_is_dropped_after_invalid_message_and_its_request_is_sent_again(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, garbage: bytes
 ) -> None:
     peers.append(one := Peer(server).join())
@@ -189,7 +187,7 @@ class Sink:
 
 
 @pytest.mark.parametrize("rank", ["²", "٣", "-1", "", "1" * 400, "\ud800", "1.0"])
-def test_a_rank_that_is_no_number_is_ignored(server: OrderServer, peers: list[Peer], rank: str) -> None:
+def test_request_with_invalid_rank_is_ignored(server: OrderServer, peers: list[Peer], rank: str) -> None:
     sink = Sink()
     server.subscribe("pod-0", sink)
     peers.append(one := Peer(server).join())
@@ -199,7 +197,7 @@ def test_a_rank_that_is_no_number_is_ignored(server: OrderServer, peers: list[Pe
     assert server.pods == ("pod-0",)
 
 
-def test_an_error_of_one_peer_ends_that_peer_alone_and_is_recorded() -> None:
+def test_error_of_one_peer_closes_only_that_peer_and_is_recorded() -> None:
     """The thread also serves the other pods, so that no error may end it."""
     crashes: list[str] = []
 
@@ -230,7 +228,7 @@ def test_an_error_of_one_peer_ends_that_peer_alone_and_is_recorded() -> None:
             one.close()
 
 
-def test_strangers_that_are_silent_keep_no_pod_away() -> None:
+def test_silent_unauthenticated_peers_do_not_block_pods() -> None:
     server = OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=0.3)
     strangers = [Peer(server) for _ in range(order_server.MAX_UNAUTHENTICATED + 5)]
     pod = Peer(server).join()
@@ -242,7 +240,7 @@ def test_strangers_that_are_silent_keep_no_pod_away() -> None:
     server.close()
 
 
-def test_connections_of_one_stranger_keep_no_pod_away_for_a_moment() -> None:
+def test_many_connections_of_one_address_do_not_block_pods() -> None:
     """The peer opens as many connections as may be unauthenticated, with a handshake timeout of an hour."""
     with contextlib.closing(OrderServer(KEY, ("127.0.0.1", 0), handshake_seconds=3600.0)) as server:
         strangers = [Peer(server, source="127.0.0.2") for _ in range(order_server.MAX_UNAUTHENTICATED)]
@@ -267,7 +265,9 @@ def test_a_request_waits_for_its_pod(server: OrderServer, peers: list[Peer], poo
     assert code.result() == 7
 
 
-def test_no_answer_comes_in_time(server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor) -> None:
+def test_request_fails_without_an_answer_in_time(
+    server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor
+) -> None:
     with pytest.raises(Unreachable, match=r"pod pod-0 is not connected to the supervisor within 0\.1 s"):
         call(server, "pod-0", LEAVE, 0.1)
     peers.append(one := Peer(server).join())
@@ -290,7 +290,7 @@ def test_answers_belong_to_their_requests(server: OrderServer, peers: list[Peer]
 
 
 @pytest.mark.parametrize("how", ["cut", "replaced"])
-def test_a_request_whose_answer_was_lost_is_sent_again(
+def test_request_with_lost_answer_is_sent_again(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, how: str
 ) -> None:
     peers.append(one := Peer(server).join())
@@ -308,7 +308,7 @@ def test_a_request_whose_answer_was_lost_is_sent_again(
     assert server.pods == ("pod-0",)
 
 
-def test_a_request_under_way_fails_with_the_server(
+def test_pending_request_fails_when_the_server_closes(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor
 ) -> None:
     peers.append(one := Peer(server).join())
@@ -319,7 +319,7 @@ def test_a_request_under_way_fails_with_the_server(
         code.result()
 
 
-def test_requests_of_many_pods_are_all_sent_before_any_is_answered(
+def test_requests_to_many_pods_are_sent_in_parallel(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor
 ) -> None:
     peers += [Peer(server, f"pod-{number}").join() for number in range(3)]
@@ -372,7 +372,7 @@ def test_one_thread_serves_300_pods(server: OrderServer, peers: list[Peer]) -> N
     assert set(threading.enumerate()) <= before
 
 
-def test_connections_leave_descriptors_for_all_else(
+def test_connections_leave_enough_file_descriptors(
     server: OrderServer, peers: list[Peer], pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = order_server.RESERVED_FILES + 2
@@ -389,7 +389,7 @@ def test_connections_leave_descriptors_for_all_else(
     until(lambda: server.pods == ("pod-1", "pod-2"))
 
 
-def test_it_listens_where_it_is_told(server: OrderServer) -> None:
+def test_server_listens_at_the_given_address(server: OrderServer) -> None:
     with contextlib.closing(OrderServer(KEY, ("127.0.0.2", 0))) as other, pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", other.port), SECONDS)
     if socket.has_dualstack_ipv6():
@@ -401,7 +401,7 @@ def test_it_listens_where_it_is_told(server: OrderServer) -> None:
 # -- by exec ----------------------------------------------------------------------------------------------------------
 
 
-def test_commands_carry_out_requests_where_exec_is_used() -> None:
+def test_exec_control_carries_out_requests_with_commands() -> None:
     control = ExecControl(cast(Client, None), "python3")
     program = ["python3", "-I", "-S", "/windlass/work/travel/windlass/worker/pod_reuse.py", "/windlass/work"]
     assert control.command(Request.leave()) == [*program, "leave"]
@@ -416,7 +416,7 @@ def test_commands_carry_out_requests_where_exec_is_used() -> None:
 # -- the pod's spec ---------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_is_given_the_key_and_the_name_of_its_supervisor() -> None:
+def test_pod_gets_key_and_address_of_its_supervisor() -> None:
     fields = order_client_fields("r-1", "team")
     env = {one["name"]: one.get("value") for one in fields["env"]}
     assert env == {

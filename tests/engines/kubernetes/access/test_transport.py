@@ -68,7 +68,7 @@ def name_at(client: Client, path: str) -> str:
 # -- connections ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_that_follow_each_other_share_a_connection_until_the_client_is_closed(tmp_path: Path) -> None:
+def test_consecutive_requests_share_a_connection(tmp_path: Path) -> None:
     with serving(echo) as server:
         client = client_of(server, tmp_path)
         assert [name_at(client.within("other"), f"/{at}") for at in range(5)] == list("01234")
@@ -81,7 +81,7 @@ def test_requests_that_follow_each_other_share_a_connection_until_the_client_is_
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Path, method: Any) -> None:
+def test_connection_closed_by_the_server_is_not_reused(tmp_path: Path, method: Any) -> None:
     def talk(server: Server, connection: Any) -> None:
         if server.requested(connection):
             connection.sendall(thing("one"))  # The server closes the connection without announcing it.
@@ -95,9 +95,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1), ("PATCH", 1)])
-def test_a_request_whose_connection_ends_meanwhile_is_repeated_only_if_it_changes_nothing(
-    tmp_path: Path, method: Any, times: int
-) -> None:
+def test_only_reads_are_retried_if_an_idle_connection_was_closed(tmp_path: Path, method: Any, times: int) -> None:
     def talk(server: Server, connection: Any) -> None:
         while request := server.requested(connection):
             if "/second" in request and sum("/second" in head for head in server.heads) == 1:
@@ -114,7 +112,7 @@ def test_a_request_whose_connection_ends_meanwhile_is_repeated_only_if_it_change
         assert server.num_connections == 1 + times
 
 
-def test_32_threads_share_a_client_and_each_is_given_its_own_answers(tmp_path: Path) -> None:
+def test_32_threads_share_a_client_and_get_their_own_responses(tmp_path: Path) -> None:
     with serving(echo) as server:
         client = client_of(server, tmp_path)
 
@@ -143,7 +141,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_an_answer_that_is_cut_gives_its_whole_lines_and_is_an_error(tmp_path: Path, cut: str) -> None:
+def test_cut_response_yields_complete_lines_and_raises(tmp_path: Path, cut: str) -> None:
     def talk(server: Server, connection: Any) -> None:
         server.requested(connection)
         connection.sendall(CUTS[cut])
@@ -160,7 +158,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 12\r\nTransfer-Encoding: chu
 
 
 @pytest.mark.parametrize("size", range(len(HEAD)))
-def test_an_answer_that_is_cut_in_its_headers_is_no_empty_one(tmp_path: Path, size: int) -> None:
+def test_response_cut_in_its_headers_is_not_taken_for_empty(tmp_path: Path, size: int) -> None:
     def talk(server: Server, connection: Any) -> None:
         server.requested(connection)
         connection.sendall(HEAD[:size])
@@ -169,7 +167,7 @@ def test_an_answer_that_is_cut_in_its_headers_is_no_empty_one(tmp_path: Path, si
         list(client_of(server, tmp_path).lines("/log", {}, silence=30.0))
 
 
-def test_a_stream_that_is_read_to_its_end_keeps_its_connection_and_one_that_is_left_closes_it(tmp_path: Path) -> None:
+def test_connection_is_kept_only_after_a_stream_is_read_to_its_end(tmp_path: Path) -> None:
     def talk(server: Server, connection: Any) -> None:
         while server.requested(connection):
             connection.sendall(CHUNKED + b"4\r\none\n\r\n3\r\ntwo\r\n0\r\n\r\n")
@@ -185,7 +183,7 @@ def test_a_stream_that_is_read_to_its_end_keeps_its_connection_and_one_that_is_l
         until(lambda: server.num_ended == 1)
 
 
-def test_silence_in_a_stream_is_told_from_no_answer_at_all(tmp_path: Path) -> None:
+def test_silent_stream_differs_from_missing_response(tmp_path: Path) -> None:
     is_over = threading.Event()
 
     def talk(server: Server, connection: Any) -> None:
@@ -212,7 +210,7 @@ def test_silence_in_a_stream_is_told_from_no_answer_at_all(tmp_path: Path) -> No
         (answer(b"abcd", "200 OK", "Content-Encoding: br"), "encoded by br"),
     ],
 )
-def test_redirects_are_not_followed_and_encodings_not_guessed(tmp_path: Path, response: bytes, words: str) -> None:
+def test_redirects_and_unrequested_encodings_are_errors(tmp_path: Path, response: bytes, words: str) -> None:
     def talk(server: Server, connection: Any) -> None:
         while server.requested(connection):
             connection.sendall(response)
@@ -221,7 +219,7 @@ def test_redirects_are_not_followed_and_encodings_not_guessed(tmp_path: Path, re
         client_of(server, tmp_path).call("GET", "/x")
 
 
-def test_no_server_is_an_error_in_the_words_of_the_system(tmp_path: Path) -> None:
+def test_connection_error_contains_the_system_message(tmp_path: Path) -> None:
     with serving(echo) as server:
         port = server.port
     with pytest.raises(Unreachable, match=f"{LOCALHOST}:{port}: Connection refused"):
@@ -240,9 +238,7 @@ def test_no_server_is_an_error_in_the_words_of_the_system(tmp_path: Path) -> Non
 # -- how a server is reached ------------------------------------------------------------------------------------------
 
 
-def test_a_server_is_verified_by_the_name_of_the_kubeconfig_and_asked_below_its_path(
-    tmp_path: Path, authority: Authority
-) -> None:
+def test_tls_server_name_and_path_of_kubeconfig_are_used(tmp_path: Path, authority: Authority) -> None:
     with serving(echo, authority.serve()) as server:
         client = secure_client_of(server, tmp_path, authority)
         assert name_at(client, "/api/v1/x") == "x"
@@ -302,7 +298,7 @@ def test_an_https_server_is_reached_through_a_tunnel_of_its_proxy(
             stranger.call("GET", "/x")
 
 
-def test_a_large_body_passes_tls_inside_of_tls(
+def test_large_body_passes_tls_inside_tls(
     tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def talk(server: Server, connection: Any) -> None:
@@ -321,7 +317,7 @@ def test_a_large_body_passes_tls_inside_of_tls(
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("http", True), ("https", True)])
-def test_exec_takes_the_same_way_to_the_server(
+def test_exec_uses_the_same_route_to_the_server(
     tmp_path: Path, authority: Authority, scheme: str, is_secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def talk(server: Server, connection: Any) -> None:
@@ -353,7 +349,7 @@ def test_exec_takes_the_same_way_to_the_server(
     assert proxy.heads[0].startswith(f"CONNECT {LOCALHOST}:{server.port} HTTP/1.1\r\n")
 
 
-def test_a_kubeconfig_that_names_another_server_is_followed_with_the_next_login(tmp_path: Path) -> None:
+def test_changed_server_in_kubeconfig_is_used_after_next_login(tmp_path: Path) -> None:
     def refusing(server: Server, connection: Any) -> None:
         while server.requested(connection):
             connection.sendall(answer(b"{}", "401 Unauthorized"))
@@ -370,7 +366,7 @@ def test_a_kubeconfig_that_names_another_server_is_followed_with_the_next_login(
         assert name_at(client, "/x") == name_at(client.within("other"), "/x") == "x"
 
 
-def test_requests_to_an_http_server_are_passed_on_by_its_proxy(tmp_path: Path) -> None:
+def test_requests_to_an_http_server_are_forwarded_by_its_proxy(tmp_path: Path) -> None:
     with serving(echo) as proxy:
         client = client_at(tmp_path, "http://api/base", **{"proxy-url": f"http://u:p%22@{LOCALHOST}:{proxy.port}"})
         assert name_at(client, "/x") == "x"
@@ -380,7 +376,7 @@ def test_requests_to_an_http_server_are_passed_on_by_its_proxy(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("password", ["", "p"])
-def test_a_socks_proxy_is_given_the_name_of_the_server(tmp_path: Path, authority: Authority, password: str) -> None:
+def test_socks_proxy_resolves_the_server_name(tmp_path: Path, authority: Authority, password: str) -> None:
     asked: list[bytes] = []
 
     def talk(proxy: Server, connection: Any) -> None:
@@ -404,7 +400,7 @@ def test_a_socks_proxy_is_given_the_name_of_the_server(tmp_path: Path, authority
     assert asked[:-1] == ([b"\x01\x01u\x01p"] if password else [])
 
 
-def test_a_socks_proxy_that_refuses_is_an_error_in_words(tmp_path: Path) -> None:
+def test_refusal_of_a_socks_proxy_has_a_readable_error(tmp_path: Path) -> None:
     def talk(proxy: Server, connection: Any) -> None:
         connection.recv(100)
         connection.sendall(b"\x05\x00")
@@ -424,7 +420,7 @@ def test_a_socks_proxy_that_refuses_is_an_error_in_words(tmp_path: Path) -> None
         ("proxy:3128", "proxy:3128", "proxy:3128"),
     ],
 )
-def test_an_address_is_of_a_url(url: str, netloc: str, authority: str) -> None:
+def test_address_is_parsed_from_url(url: str, netloc: str, authority: str) -> None:
     found = Address.of(url)
     assert (found.netloc, found.authority) == (netloc, authority)
 
@@ -447,7 +443,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_modul
 """
 
 
-def test_a_client_in_a_pod_needs_the_standard_library_alone(tmp_path: Path, authority: Authority) -> None:
+def test_client_in_a_pod_needs_only_the_standard_library(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "token").write_text("of the kubelet\n")
     (tmp_path / "ca.crt").write_bytes(authority.certificate.read_bytes())
     # The certificate is for an IP address, as an API server's often is.

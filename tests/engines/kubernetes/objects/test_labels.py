@@ -84,7 +84,7 @@ def test_every_object_of_a_plan_has_all_labels(via: str) -> None:
         assert pod["metadata"]["labels"][labels.INSTANCE] == plan.run_id
 
 
-def test_objects_that_are_created_later_have_them_too() -> None:
+def test_objects_created_later_have_all_labels() -> None:
     plan = planned(INSIDE)
     owner_config_map, *_ = plan.manifests(ObjectStep)
     owner_config_map = {**owner_config_map, "metadata": {**owner_config_map["metadata"], "uid": "1"}}
@@ -94,7 +94,7 @@ def test_objects_that_are_created_later_have_them_too() -> None:
     assert layout.ATTEMPT_LABEL not in room["metadata"]["labels"], "its pods train nothing"
 
 
-def test_objects_that_are_of_no_run_have_those_that_kubernetes_recommends() -> None:
+def test_objects_without_run_have_recommended_kubernetes_labels() -> None:
     for one in (*network.objects(TARGET, "windlass-net-1"), *rbac.supervisor_objects("team-a", ())):
         require(one["metadata"]["labels"], RECOMMENDED)
         for template in templates(one):
@@ -111,11 +111,11 @@ def test_objects_that_are_of_no_run_have_those_that_kubernetes_recommends() -> N
         ("a" * 80, "a" * 63),
     ],
 )
-def test_a_name_becomes_the_value_of_a_label(text: str, wanted: str) -> None:
+def test_name_is_converted_to_valid_label_value(text: str, wanted: str) -> None:
     assert labels.value(text) == wanted
 
 
-def test_the_jobs_of_commands_have_the_queue_and_the_secrets_of_their_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_of_commands_use_queue_and_secrets_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     target = TARGET.model_copy(update={"supervisor_queue": "small", "image_pull_secrets": ("registry",)})
     made: list[Mapping[str, Any]] = []
 

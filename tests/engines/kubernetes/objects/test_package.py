@@ -13,7 +13,7 @@ from pathlib import Path
 from windlass.engines.kubernetes.objects.package import AGAIN, IMPORTER, SUPERVISOR_MAIN, supervisor_archive
 
 
-def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_image_without_complete_standard_library_is_rejected_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "windlass.zip").write_bytes(supervisor_archive())
     without = "import runpy, sys; sys.modules['_sqlite3'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
     command = [sys.executable, "-I", "-S", "-c", without, str(tmp_path / "windlass.zip")]
@@ -24,7 +24,7 @@ def test_an_image_without_a_part_of_the_standard_library_is_refused_in_one_sente
     assert "supervisor_image:" in line
 
 
-def test_all_that_the_supervisor_imports_is_packed(tmp_path: Path) -> None:
+def test_all_modules_that_the_supervisor_imports_are_packed(tmp_path: Path) -> None:
     (tmp_path / "windlass.zip").write_bytes(supervisor_archive())
     imports = "import sys; sys.path.insert(0, sys.argv[1]); import windlass.engines.kubernetes.supervisor.main"
     command = [sys.executable, "-I", "-S", "-c", imports, str(tmp_path / "windlass.zip")]
@@ -52,7 +52,7 @@ print(len(set(ours)), len(ours))
     assert all_of_them == once
 
 
-def test_a_supervisor_that_is_ended_during_its_imports_ends(tmp_path: Path) -> None:
+def test_supervisor_exits_on_sigterm_during_its_imports(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as file:
         file.writestr("__main__.py", SUPERVISOR_MAIN)
         file.write(IMPORTER, "zip_importer.py")

@@ -77,12 +77,12 @@ BACK_OFF = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}
         (pod(state=BACK_OFF_OF_PULL, machine="a"), "pulling", "ErrImagePull"),
     ],
 )
-def test_a_pod_is_where_its_container_and_conditions_say(found: Any, state: str, reason: str) -> None:
+def test_pod_state_is_derived_from_container_and_conditions(found: Any, state: str, reason: str) -> None:
     seen = pod_status(0, found)
     assert (seen.state, seen.reason) == (state, reason)
 
 
-def test_a_kubelet_that_evicts_tells_why_in_the_pods_own_words() -> None:
+def test_reason_of_kubelet_eviction_is_read_from_pod_status() -> None:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": "m"}
     seen = pod_status(0, pod(condition, machine="a", phase="Failed", reason="Evicted", message="exceeds 16Mi"))
     assert (seen.reason, seen.message) == ("Evicted", "exceeds 16Mi")
@@ -97,21 +97,21 @@ def test_a_kubelet_that_evicts_tells_why_in_the_pods_own_words() -> None:
         ("Traceback (most recent call last):\n[Errno 2] x", "Traceback (most recent call last):\n[Errno 2] x"),
     ],
 )
-def test_the_end_of_a_log_of_ours_is_no_sentence_of_the_cluster(message: str, kept: str) -> None:
+def test_log_lines_of_ranks_are_removed_from_termination_message(message: str, kept: str) -> None:
     assert pod_status(0, pod(state={"terminated": {"exitCode": 1, "message": message}}, deleted=True)).message == kept
 
 
-def test_a_start_and_a_plain_exit_are_no_trouble() -> None:
+def test_pod_start_and_normal_exit_are_no_problems() -> None:
     quiet = ("", "ContainerCreating", "PodInitializing", "Error", "Completed")
     assert [reason for reason in quiet if is_problem(PodStatus(0, "x", "ended", reason))] == []
     assert is_problem(PodStatus(0, "x", "ended", "OOMKilled"))
 
 
-def test_troubles_that_differ_in_names_and_numbers_alone_are_one() -> None:
+def test_problems_that_differ_only_in_names_and_numbers_count_once() -> None:
     assert key(PodStatus(0, "a-1", "queued", "U", "a-1: 0/2")) == key(PodStatus(1, "b-1", "queued", "U", "b-1: 1/2"))
 
 
-def test_one_refusal_of_a_pod_that_is_tried_again_under_other_names_is_one() -> None:
+def test_repeated_refusal_of_a_pod_with_other_names_counts_once() -> None:
     def refused(suffix: str, used: str) -> ObjectReport:
         words = f'Error creating: pods "r-1-1-{suffix}" is forbidden: exceeded quota: small, used: limits.cpu={used}'
         return ObjectReport("Job", "r-1", "FailedCreate", words)
@@ -131,7 +131,7 @@ def event(name: str, reason: str, message: str = "m", kind: str = "Job", at: str
     }
 
 
-def test_events_of_an_attempt_are_those_of_its_objects_and_claims() -> None:
+def test_only_events_of_attempt_objects_and_claims_are_reported() -> None:
     events = [
         event("r-1", "FailedCreate", at="1"),
         event("r-1", "FailedCreate", "newer 2", at="2"),
@@ -151,7 +151,7 @@ def test_events_of_an_attempt_are_those_of_its_objects_and_claims() -> None:
     ]
 
 
-def test_a_maker_that_ended_as_we_have_asked_is_no_trouble() -> None:
+def test_owner_object_that_ended_by_requested_policy_is_no_problem() -> None:
     def failed(reason: str) -> dict[str, Any]:
         return {"status": {"conditions": [{"type": "FailureTarget", "status": "True", "reason": reason}]}}
 
@@ -160,14 +160,14 @@ def test_a_maker_that_ended_as_we_have_asked_is_no_trouble() -> None:
     assert [one.reason for one in ends_of(None, "Job", "r-1")] == ["Deleted"]
 
 
-def test_claims_are_found_in_either_kind_of_maker() -> None:
+def test_claims_are_found_in_every_workload_kind() -> None:
     volumes = [{"persistentVolumeClaim": {"claimName": "data"}}, {"emptyDir": {}}]
     job = {"template": {"spec": {"containers": [], "volumes": volumes}}}
     assert claims_of([{"spec": job}]) == ["data"]
     assert claims_of([{"spec": {"replicatedJobs": [{"template": {"spec": job}}]}}, {"spec": {}}]) == ["data"]
 
 
-def test_troubles_are_the_same_after_the_record() -> None:
+def test_problems_read_from_the_record_equal_the_reported_ones() -> None:
     waits = PodStatus(1, "x", "queued", "Unschedulable", "0/2 nodes")
     refused = ObjectReport("Job", "r-2", "FailedCreate", "quota")
     told: list[tuple[str, dict[str, Any]]] = [

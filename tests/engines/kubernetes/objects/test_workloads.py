@@ -33,7 +33,7 @@ def labels_of_pods(objects: list[Manifest]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_pods_are_the_same_by_each_way(via: str) -> None:
+def test_pods_are_equal_for_every_workload_kind(via: str) -> None:
     def common(spec: Any) -> Any:
         # Only kinds that recreate ended pods have this volume.
         volumes = [one for one in spec["volumes"] if one["name"] != "end"]
@@ -48,13 +48,13 @@ def test_pods_are_the_same_by_each_way(via: str) -> None:
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_no_autoscaler_evicts_pods_that_train_to_save_nodes(via: str) -> None:
+def test_training_pods_are_annotated_against_autoscaler_evictions(via: str) -> None:
     for one in made(via):
         for template in pod_templates(one):
             assert template["metadata"]["annotations"].items() >= layout.KEPT_ON_ITS_NODE.items()
 
 
-def test_pods_on_a_runtime_of_the_cluster_are_not_evicted_either() -> None:
+def test_pods_on_a_cluster_runtime_are_annotated_against_evictions() -> None:
     job = Job.model_validate({"name": "digits", "run": "train.py"})
     shape = Shape(
         "r-1",
@@ -75,7 +75,7 @@ def test_pods_on_a_runtime_of_the_cluster_are_not_evicted_either() -> None:
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_each_object_is_of_its_run_and_attempt_and_the_last_one_makes_the_pods(via: str) -> None:
+def test_objects_are_labelled_with_run_and_attempt_and_owner_object_is_last(via: str) -> None:
     found = made(via, queue="team-a")
     for one in found:
         assert one["metadata"]["name"] == "r-1-2"
@@ -89,7 +89,7 @@ def test_each_object_is_of_its_run_and_attempt_and_the_last_one_makes_the_pods(v
     assert [layout.QUEUE_LABEL in one["metadata"]["labels"] for one in found].count(True) == 1
 
 
-def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_that_know_one() -> None:
+def test_ttl_is_set_on_workload_kinds_that_support_it() -> None:
     def found(via: str) -> Any:
         spec = made(via, pods_seconds=3600)[-1]["spec"]
         return spec.get("runPolicy", spec).get("ttlSecondsAfterFinished")
@@ -101,12 +101,12 @@ def test_a_time_after_which_the_cluster_removes_what_has_ended_is_told_to_those_
     }
 
 
-def test_machines_may_be_chosen_by_any_label() -> None:
+def test_nodes_can_be_selected_by_any_label() -> None:
     spec = pod_spec(made("job", kubernetes={"node_labels": {"topology.kubernetes.io/zone": "eu-west-1a"}}))
     assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": "eu-west-1a"}
 
 
-def test_names_of_replicated_jobs_are_as_short_as_trainer_2_4_demands() -> None:
+def test_replicated_job_names_fit_the_limit_of_trainer_2_4() -> None:
     """According to Trainer's release notes, names have at most 20 characters, in the runtime and in the patches of a
     TrainJob.
     """
@@ -120,7 +120,7 @@ def replicated_jobs(one: Manifest) -> list[Manifest]:
     return list(spec.get("replicatedJobs", []))
 
 
-def test_a_trainjob_has_a_runtime_of_its_own() -> None:
+def test_trainjob_has_a_separate_runtime() -> None:
     runtime, job = made("trainjob")
     assert job["spec"]["runtimeRef"] == {
         "apiGroup": "trainer.kubeflow.org",
@@ -132,13 +132,13 @@ def test_a_trainjob_has_a_runtime_of_its_own() -> None:
     assert job["spec"]["trainer"]["numNodes"] == runtime["spec"]["mlPolicy"]["numNodes"] == 4
 
 
-def test_pods_that_could_be_made_after_the_end_of_their_run_see_that_it_has_ended() -> None:
+def test_pods_that_may_be_recreated_mount_the_end_marker() -> None:
     ends = {via: [one for one in pod_spec(made(via))["volumes"] if one["name"] == "end"] for via in WORKLOADS}
     assert ends.pop("trainjob") == [{"name": "end", "configMap": {"name": "r-1-end", "optional": True}}]
     assert not any(ends.values())
 
 
-def test_a_pytorchjob_is_made_of_workers_that_know_their_number() -> None:
+def test_pytorchjob_has_only_workers_with_their_index() -> None:
     [job] = made("pytorchjob")
     [[kind, replicas]] = job["spec"]["pytorchReplicaSpecs"].items()
     assert (kind, replicas["replicas"], replicas["restartPolicy"]) == ("Worker", 4, "Never")
@@ -172,7 +172,7 @@ def place_of(template: Manifest, name: str) -> int:
     return found.index
 
 
-def test_an_elastic_pytorchjob_says_its_range_and_lets_workers_end() -> None:
+def test_elastic_pytorchjob_sets_its_range_and_lets_workers_finish() -> None:
     [job] = made("pytorchjob", nodes={"min": 2, "max": 4})
     policy = job["spec"]["elasticPolicy"]
     assert (policy["minReplicas"], policy["maxReplicas"]) == (2, 4)

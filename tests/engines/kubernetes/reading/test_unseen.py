@@ -61,13 +61,13 @@ def unseen(writer: RunWriter) -> tuple[str, ...]:
     return observe(writer.store, writer.status).not_seen
 
 
-def test_all_that_may_be_read_leaves_nothing_unseen(writer: RunWriter) -> None:
+def test_nothing_is_unseen_if_everything_is_readable(writer: RunWriter) -> None:
     found = why(writer)
     assert (found.verdict.code, unseen(writer)) == ("none", ())
     assert found.verdict.summary == "the run is training; nothing is wrong so far"
 
 
-def test_what_may_not_be_read_is_said_with_the_reason(writer: RunWriter, server: ObjectServer) -> None:
+def test_forbidden_reads_are_reported_with_reason(writer: RunWriter, server: ObjectServer) -> None:
     server.forbidden |= {"nodes", "events"}
     found = why(writer)
     assert sorted(one.split(": ")[0] for one in unseen(writer)) == ["events cannot be listed", "nodes cannot be listed"]
@@ -78,28 +78,26 @@ def test_what_may_not_be_read_is_said_with_the_reason(writer: RunWriter, server:
     assert any("not seen" in line and "cannot be listed" in line for line in lines)
 
 
-def test_pods_that_may_not_be_listed_and_a_server_that_is_away_are_said(
-    writer: RunWriter, server: ObjectServer
-) -> None:
+def test_unlistable_pods_and_unreachable_server_are_reported(writer: RunWriter, server: ObjectServer) -> None:
     server.forbidden.add("pods")
     assert ["pods is forbidden" in one for one in unseen(writer)] == [True]
     server.stop()
     assert [one.startswith("the cluster: ") for one in unseen(writer)] == [True]
 
 
-def test_logs_that_a_new_supervisor_has_yet_to_read_are_said(writer: RunWriter) -> None:
+def test_logs_not_yet_read_by_a_new_supervisor_are_reported(writer: RunWriter) -> None:
     writer.append(entry_of("adopted", {}))
     assert ["may not be read yet" in one for one in unseen(writer)] == [True]
     writer.append(entry_of("phase", {"phase": "checkpointing"}))
     assert unseen(writer) == ()
 
 
-def test_an_owner_object_that_is_not_there_is_seen_not_to_be(writer: RunWriter, server: ObjectServer) -> None:
+def test_missing_owner_object_is_not_unseen(writer: RunWriter, server: ObjectServer) -> None:
     server.remove("JobSet", f"{RUN}-1")
     assert unseen(writer) == ()
 
 
-def test_what_holds_pods_back_and_may_not_be_read_is_said(writer: RunWriter, server: ObjectServer) -> None:
+def test_unreadable_cause_of_waiting_pods_is_reported(writer: RunWriter, server: ObjectServer) -> None:
     server.served |= {"nodepools", "nodeclaims"}
     server.apis["karpenter.sh"] = ["karpenter.sh/v1"]
     server.forbidden.add("nodepools")

@@ -80,7 +80,7 @@ def waits(*told: ObjectReport, phase: Phase = Phase.QUEUED, **cluster: Any) -> V
          f"had a required offering{END}", "no-capacity", ()),
     ],
 )  # fmt: skip
-def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words: tuple[str, ...]) -> None:
+def test_each_karpenter_message_has_a_verdict(message: str, code: str, words: tuple[str, ...]) -> None:
     verdict = waits(said(message))
     told = "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
     assert verdict.code == code, verdict
@@ -113,24 +113,24 @@ def test_each_sentence_of_karpenter_is_a_verdict(message: str, code: str, words:
         ),
     ],
 )
-def test_each_reason_of_cluster_autoscaler_is_a_verdict(message: str, code: str) -> None:
+def test_each_cluster_autoscaler_reason_has_a_verdict(message: str, code: str) -> None:
     assert waits(said(message, "NotTriggerScaleUp")).code == code
 
 
-def test_of_several_pools_the_one_counts_that_is_nearest() -> None:
+def test_verdict_is_about_the_closest_node_pool() -> None:
     message = NO_TYPE + "; all available instance types exceed limits for nodepool (NodePool=large)"
     verdict = waits(said(message))
     assert (verdict.code, "NodePool large" in verdict.summary) == ("pool-limit", True)
 
 
-def test_a_pool_that_is_not_ready_is_the_cause_whatever_else_is_reported() -> None:
+def test_unready_pool_is_the_cause_despite_other_reports() -> None:
     broken = replace(POOL, not_ready="NodeClassNotReady: there is no NodeClass gpus")
     verdict = waits(said(NO_TYPE), pools=(broken,))
     assert (verdict.code, "no NodeClass gpus" in verdict.summary) == ("pool-not-ready", True)
     assert waits(said(NO_TYPE), pools=(broken, POOL)).code == "instance-type-missing"
 
 
-def test_no_verdict_rests_on_what_a_pool_could_do() -> None:
+def test_matching_pool_alone_gives_no_verdict() -> None:
     refused = replace(POOL, mismatch=("its nodes have the taint a=b:NoSchedule",), limits=("8 of 8 nvidia.com/gpu",))
     assert waits(pools=(refused,)).code == "unschedulable"
     assert waits(pools=(POOL,)).code == "unschedulable"
@@ -146,7 +146,7 @@ def test_pools_are_evidence_with_their_limits() -> None:
     )
 
 
-def test_no_capacity_names_what_else_would_fit() -> None:
+def test_missing_capacity_names_other_matching_types() -> None:
     failed = ObjectReport("NodeClaim", "gpus-7x2kq", "InsufficientCapacityError", "no capacity is left of g5.12xlarge")
     verdict = waits(failed, pools=(POOL,))
     assert verdict.code == "no-capacity"
@@ -154,7 +154,7 @@ def test_no_capacity_names_what_else_would_fit() -> None:
     assert "g5.12xlarge" not in verdict.fix
 
 
-def test_a_refusal_before_the_machine_that_comes_now_is_no_cause() -> None:
+def test_refusal_before_current_node_claim_is_no_cause() -> None:
     failed = ObjectReport("NodeClaim", "gpus-1", "InsufficientCapacityError", "no capacity is left of p4d.24xlarge")
     assert waits(failed, pools=(POOL,), claims=(COMING.replace(seconds=9.0),)).code == "machine-coming"
 
@@ -172,31 +172,33 @@ def test_a_refusal_before_the_machine_that_comes_now_is_no_cause() -> None:
         ("asked", "LaunchFailed", 200.0, "machine-not-launched", "NodeClass"),
     ],
 )
-def test_how_far_a_machine_is_decides(state: str, reason: str, seconds: float, code: str, words: str) -> None:
+def test_state_of_the_node_claim_decides_the_verdict(
+    state: str, reason: str, seconds: float, code: str, words: str
+) -> None:
     one = COMING.replace(state=state, reason=reason, seconds=seconds)
     verdict = waits(pools=(POOL,), claims=(one,), phase=Phase.PROVISIONING)
     assert verdict.code == code
     assert words in "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
 
 
-def test_what_is_said_of_a_pod_that_runs_is_of_no_interest() -> None:
+def test_reports_on_running_pods_are_ignored() -> None:
     other = ObjectReport("Pod", "r-1-1-y", "FailedScheduling", NO_TYPE)
     assert waits(other).code == "unschedulable"
 
 
-def test_a_queue_that_holds_the_run_back_comes_first() -> None:
+def test_suspending_queue_takes_precedence() -> None:
     seen = ClusterStatus(
         PODS, (said(NO_TYPE),), is_suspended=True, queue=QueueStatus("waiting", reason="WaitingForQuota")
     )
     assert why(seen).code == "queue-quota"
 
 
-def test_a_run_whose_objects_are_gone_is_told_from_its_record() -> None:
+def test_run_with_deleted_objects_is_diagnosed_from_its_record() -> None:
     cluster = ClusterStatus((PODS[0],), (said(NO_TYPE),))
     assert why(cluster, Phase.FAILED, exit_code=124, reason="timeout").code == "instance-type-missing"
 
 
-def test_every_text_can_be_filled_in() -> None:
+def test_every_advice_template_can_be_filled() -> None:
     for _, advice in REPORTS:
         assert (
             "{"

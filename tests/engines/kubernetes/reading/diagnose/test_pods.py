@@ -112,7 +112,7 @@ BEGUN = (("rank", {"rank": 0, "pid": 7}), ("rank", {"rank": 1, "pid": 7}))
         ("Error creating: something unknown", "admission-refused", "something unknown"),
     ],
 )  # fmt: skip
-def test_pods_that_may_not_be_made_are_explained_by_their_makers_words(message: str, code: str, words: str) -> None:
+def test_uncreated_pods_are_explained_by_owner_object_events(message: str, code: str, words: str) -> None:
     verdict = why(job_says(message))
     assert verdict.code == code
     assert words in verdict.summary
@@ -141,11 +141,11 @@ def test_pods_that_may_not_be_made_are_explained_by_their_makers_words(message: 
         ("ContainerCreating", "", "pods-waiting"),
     ],
 )  # fmt: skip
-def test_pods_that_do_not_start_are_explained_by_their_machines_words(reason: str, message: str, code: str) -> None:
+def test_unstarted_pods_are_explained_by_kubelet_messages(reason: str, message: str, code: str) -> None:
     assert why(waiting(reason, message), Phase.PULLING).code == code
 
 
-def test_a_mount_that_fails_is_told_by_an_event_while_the_pod_says_nothing() -> None:
+def test_failed_mount_is_explained_by_its_event() -> None:
     said = ObjectReport("Pod", "r-1-0-x", "FailedMount", 'MountVolume.SetUp failed for "data": rpc error: timed out')
     verdict = why(waiting("ContainerCreating", "", said), Phase.PULLING)
     assert (verdict.code, "rpc error" in verdict.summary) == ("mount-failed", True)
@@ -172,7 +172,7 @@ def test_a_mount_that_fails_is_told_by_an_event_while_the_pod_says_nothing() -> 
         ("no nodes available to schedule pods", "the cluster has no nodes", "kubectl get nodes"),
     ],
 )
-def test_a_pod_without_a_place_is_told_what_would_fit(said: str, words: str, fix: str) -> None:
+def test_unschedulable_pod_has_a_fix_with_what_would_fit(said: str, words: str, fix: str) -> None:
     machines = (ClusterNode("a", allocatable={"nvidia.com/gpu": "2"}), ClusterNode("b"))
     verdict = why(ClusterStatus((PodStatus(0, "r-1-0-x", "queued", "Unschedulable", said),), nodes=machines))
     assert verdict.code == "unschedulable"
@@ -180,7 +180,7 @@ def test_a_pod_without_a_place_is_told_what_would_fit(said: str, words: str, fix
     assert fix in verdict.fix
 
 
-def test_machines_that_are_large_enough_and_busy_are_waited_for() -> None:
+def test_busy_nodes_of_sufficient_size_are_waited_for() -> None:
     said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     machines = (ClusterNode("a", allocatable={"nvidia.com/gpu": "8"}),)
     verdict = why(ClusterStatus((PodStatus(0, "x", "queued", "Unschedulable", said),), nodes=machines))
@@ -195,17 +195,17 @@ def test_machines_that_are_large_enough_and_busy_are_waited_for() -> None:
         ("0/2 nodes are available: 2 node(s) had volume node affinity conflict.", "claim-elsewhere"),
     ],
 )
-def test_claims_are_no_want_of_room(message: str, code: str) -> None:
+def test_unbound_claims_are_not_reported_as_missing_capacity(message: str, code: str) -> None:
     assert why(waiting("Unschedulable", message, state="queued")).code == code
 
 
-def test_the_event_of_a_claim_says_more_than_the_scheduler() -> None:
+def test_event_of_a_claim_overrides_the_scheduler_message() -> None:
     said = ObjectReport("PersistentVolumeClaim", "r-1", "ProvisioningFailed", 'storageclass "golden" not found')
     unbound = "pod has unbound immediate PersistentVolumeClaims"
     assert "golden" in why(waiting("Unschedulable", unbound, said, state="queued")).summary
 
 
-def test_what_pods_request_is_found_whatever_their_owner_object_is() -> None:
+def test_pod_requests_are_found_for_every_workload_kind() -> None:
     inner = {"template": {"spec": {"template": {"spec": POD}}}}
     made: list[dict[str, Any]] = [
         {"replicatedJobs": [inner]},
@@ -218,19 +218,19 @@ def test_what_pods_request_is_found_whatever_their_owner_object_is() -> None:
     assert pod_spec(parts)["containers"][0]["image"] == "ours/trainer:1"
 
 
-def test_nothing_said_is_not_all_well() -> None:
+def test_missing_reports_are_not_taken_for_success() -> None:
     assert why(ClusterStatus((PodStatus(0), PodStatus(1)))).code == "pods-not-made"
     assert why(ClusterStatus((PodStatus(0, "x", "queued"),))).code == "not-scheduled"
     assert why(ClusterStatus((PodStatus(0),), is_suspended=True)).code == "queue-waits"
     assert why(ClusterStatus((), unreachable="no answer"), Phase.TRAINING, more=BEGUN).code == "cluster-unreachable"
 
 
-def test_a_run_that_trains_is_well() -> None:
+def test_training_run_has_no_verdict() -> None:
     running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
     assert why(ClusterStatus(running), Phase.TRAINING, more=BEGUN).code == "none"
 
 
-def test_troubles_that_are_over_are_not_told_of_a_run_that_trains() -> None:
+def test_past_problems_of_a_training_run_are_not_reported() -> None:
     said = (ObjectReport("Job", "r-1", "FailedCreate", "Error creating: exceeded quota: small"),)
     running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
     assert why(ClusterStatus(running, said), Phase.TRAINING, more=BEGUN).code == "none"
@@ -247,7 +247,7 @@ def test_troubles_that_are_over_are_not_told_of_a_run_that_trains() -> None:
         ("Deleted", "pod-deleted"),
     ],
 )
-def test_a_lost_node_is_explained_by_what_became_of_its_pod(reason: str, code: str) -> None:
+def test_lost_node_is_explained_by_the_end_of_its_pod(reason: str, code: str) -> None:
     pods = (
         PodStatus(0, "x", "ended", "Error", exit_code=1),
         PodStatus(1, "y", "ended", reason, "its words", "machine-b"),
@@ -284,7 +284,7 @@ def test_an_eviction_by_karpenter_is_named_with_its_reason(reason: str, words: s
         ({"max_restarts": 2, "restart_on": ["node-loss"]}, 0, "a larger restarts: max: (the 2 are used up) does so"),
     ],
 )
-def test_no_fix_advises_restarts_that_the_job_has(policy: dict[str, Any], left: int, words: str) -> None:
+def test_fix_does_not_advise_restarts_that_the_job_has(policy: dict[str, Any], left: int, words: str) -> None:
     pods = (PodStatus(0, "x", "running", "NodeNotReady", "", "n1"), PodStatus(1, "y", "running"))
     before = ("attempt-end", {"phase": "failed", "reason": "node-loss", "restarts_left": left})
     again = ("attempt", {"number": 2, "world_size": 2, "nodes": [[0], [1]], "members": [0, 1]})
@@ -293,7 +293,7 @@ def test_no_fix_advises_restarts_that_the_job_has(policy: dict[str, Any], left: 
     assert words in verdict.fix
 
 
-def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_pods() -> None:
+def test_failed_script_is_the_cause_despite_later_pod_events() -> None:
     pods = (PodStatus(0, "x", "ended", "Error", exit_code=1), PodStatus(1, "y", "ended", "Deleted"))
     trace = 'Traceback (most recent call last):\n  File "/job/train.py", line 3, in <module>\nValueError: no\n'
     cause = {"rank": 0, "summary": "ValueError: no", "exit_code": 1, "traceback": trace}
@@ -301,14 +301,14 @@ def test_a_script_that_fails_by_itself_is_the_cause_whatever_then_became_of_the_
     assert why(ClusterStatus(pods), Phase.FAILED, more=(*BEGUN, ended), cause=cause, tail=trace).code == "exception"
 
 
-def test_a_killed_rank_of_a_pod_that_took_too_much_is_out_of_memory() -> None:
+def test_killed_rank_of_an_oom_killed_pod_is_out_of_memory() -> None:
     pods = (PodStatus(0, "x", "ended", "OOMKilled", exit_code=137), PodStatus(1, "y", "ended"))
     verdict = why(ClusterStatus(pods), Phase.FAILED, more=BEGUN, cause={"rank": 0, "summary": "", "exit_code": -9})
     assert verdict.code == "oom-killed"
     assert "memory limit of each pod: 160Mi" in verdict.evidence
 
 
-def test_a_job_that_was_deleted_comes_before_its_pods() -> None:
+def test_deleted_job_takes_precedence_over_its_pods() -> None:
     pods = (PodStatus(0, "x", "ended", "Deleted"), PodStatus(1, "y", "ended", "Deleted"))
     gone = (ObjectReport("Job", "r-1", "Deleted", "Job r-1 was deleted"),)
     assert why(ClusterStatus(pods, gone), Phase.STOPPED, more=BEGUN, reason="preemption").code == "job-deleted"
@@ -316,13 +316,13 @@ def test_a_job_that_was_deleted_comes_before_its_pods() -> None:
     assert why(ClusterStatus(pods, late), Phase.STOPPED, more=BEGUN, reason="preemption").code == "deadline"
 
 
-def test_a_person_who_stops_a_run_is_the_reason_for_its_deleted_pods() -> None:
+def test_user_stop_explains_deleted_pods() -> None:
     pods = (PodStatus(0, "x", "ended", "Deleted"), PodStatus(1, "y", "ended", "Deleted"))
     asked = ("stop", {"now": False, "reason": None})
     assert why(ClusterStatus(pods), Phase.STOPPED, more=(*BEGUN, asked), reason="stop").code == "stopped"
 
 
-def test_a_time_limit_that_comes_while_pods_wait_is_explained_by_what_they_wait_for() -> None:
+def test_time_limit_reached_while_pods_wait_is_explained_by_their_reason() -> None:
     cluster = waiting("Unschedulable", "0/2 nodes are available: 2 Insufficient cpu.", state="queued")
     cause = {"summary": "the time limit of 5 s was reached"}
     assert why(cluster, Phase.FAILED, cause=cause, exit_code=124, reason="timeout").code == "unschedulable"
@@ -335,9 +335,7 @@ def test_a_time_limit_that_comes_while_pods_wait_is_explained_by_what_they_wait_
         ("ValueError: no such file: weights.bin", "exception"),
     ],
 )
-def test_a_rendezvous_that_times_out_while_a_pod_waits_is_explained_by_what_that_waits_for(
-    error: str, code: str
-) -> None:
+def test_rendezvous_timeout_is_explained_by_the_waiting_pod(error: str, code: str) -> None:
     cluster = ClusterStatus(
         (
             PodStatus(0, "r-1-0-x", "ended", "Error", exit_code=1),
@@ -350,7 +348,7 @@ def test_a_rendezvous_that_times_out_while_a_pod_waits_is_explained_by_what_that
     assert why(cluster, Phase.FAILED, more=failed, cause=cause, tail=tail).code == code
 
 
-def test_a_machine_that_is_gone_explains_peers_that_lost_their_connection() -> None:
+def test_lost_node_explains_lost_connections_of_peers() -> None:
     tail = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [10.0.0.1]:4\n"
     pods = (PodStatus(0, "x", "ended", "Error", exit_code=1), PodStatus(1, "y", "running", "NodeNotReady", "", "b"))
     ended = ("rank", {"rank": 0, "exit_code": 1})
@@ -359,7 +357,7 @@ def test_a_machine_that_is_gone_explains_peers_that_lost_their_connection() -> N
     assert verdict.code == "node-lost"
 
 
-def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run() -> None:
+def test_unresolved_name_is_a_dns_problem_once_all_pods_run() -> None:
     running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
     words = NodeSeen(1, "waiting for the name r-1-0.r, 25 s so far: Name or service not known")
     verdict = why(ClusterStatus(running), Phase.STARTING, nodes=[words])
@@ -385,11 +383,11 @@ def test_a_name_that_is_not_known_is_the_name_services_fault_once_all_pods_run()
         ("could not start: the cluster refused: no", "admission-refused"),
     ],
 )
-def test_what_the_cluster_refuses_at_the_start_has_its_own_code(summary: str, code: str) -> None:
+def test_objects_refused_at_start_have_their_own_verdict(summary: str, code: str) -> None:
     assert why(ClusterStatus(), Phase.FAILED, cause={"summary": summary}, exit_code=127).code == code
 
 
-def test_amounts_are_numbers() -> None:
+def test_quantities_are_parsed_to_numbers() -> None:
     assert [amount(text) for text in ("2", "500m", "16Gi", "?")] == [2.0, 0.5, 16 * 2.0**30, 0.0]
 
 
@@ -397,17 +395,17 @@ DOCS = Path(__file__).parents[5] / "docs"
 PAGE = DOCS / "concepts" / "why.md"
 
 
-def test_the_page_names_every_verdict_on_a_cluster() -> None:
+def test_docs_page_lists_every_cluster_verdict() -> None:
     codes = {advice.code for _, advice in MESSAGES} | {advice.code for advice in ENDS.values()}
     assert sorted(code for code in codes if f"`{code}`" not in PAGE.read_text()) == []
 
 
-def test_the_page_shows_the_faults_that_are_injected() -> None:
+def test_docs_page_shows_the_injected_faults() -> None:
     page = (DOCS / "reference" / "tested-verdicts.md").read_text()
     assert table() in page, f"put this into docs/reference/tested-verdicts.md:\n{table()}"
 
 
-def test_a_supervisor_that_crashes_is_the_verdict_with_the_end_of_its_log() -> None:
+def test_crashing_supervisor_is_reported_with_its_last_log_lines() -> None:
     message = "no supervisor is running: pod r-1-supervisor-x has crashed (exit code 1); no pod trains"
     condition = {"type": "SupervisorAbsent", "message": message, "log": ["Traceback", "KeyError: 'x'"]}
     found = why(waiting("ContainerCreating", ""), more=[("condition", condition)])

@@ -67,9 +67,7 @@ def waits(seen: QueueStatus, phase: Phase = Phase.QUEUED, **more: Any) -> Verdic
         ("Pending", "something new", "queue-waits", ("something new", "kubectl describe workload job-r-1-a1b2c")),
     ],
 )  # fmt: skip
-def test_each_reason_of_a_queue_is_a_verdict_of_its_own(
-    reason: str, message: str, code: str, words: tuple[str, ...]
-) -> None:
+def test_each_queue_reason_has_its_own_verdict(reason: str, message: str, code: str, words: tuple[str, ...]) -> None:
     verdict = waits(SEEN.replace(reason=reason, message=message))
     told = "\n".join([verdict.summary, *verdict.evidence, verdict.fix])
     assert verdict.code == code
@@ -81,7 +79,7 @@ def test_no_two_reasons_share_a_verdict() -> None:
     assert len(codes) == len(set(codes))
 
 
-def test_the_place_the_quota_and_who_has_it_are_evidence() -> None:
+def test_position_quota_and_its_users_are_evidence() -> None:
     assert waits(SEEN).evidence == (
         f"Workload job-r-1-a1b2c: WaitingForQuota: {SEEN.message}",
         "it is number 2 of 3 that wait in ClusterQueue cpus, at priority 100",
@@ -90,36 +88,36 @@ def test_the_place_the_quota_and_who_has_it_are_evidence() -> None:
     )
 
 
-def test_who_has_the_quota_may_be_out_of_sight() -> None:
+def test_users_of_the_quota_may_be_unreadable() -> None:
     narrow = SEEN.replace(holders=(), scope="namespace a")
     assert waits(narrow).evidence[-1] == "of the workloads that may be read in namespace a, none has any of it"
 
 
-def test_a_queue_that_is_not_there_has_a_near_miss() -> None:
+def test_missing_queue_suggests_a_similar_name() -> None:
     missing = SEEN.replace(reason="Misconfigured", message="LocalQueue team-x doesn't exist", queue="team-x")
     assert "did you mean team-b?); there are: team-a, team-b" in waits(missing).fix
     assert "the namespace has no LocalQueue" in waits(missing.replace(queues=())).fix
     assert waits(missing.replace(queues=None)).fix.startswith("ask a cluster administrator")
 
 
-def test_a_run_that_is_held_back_without_a_word_is_told_so() -> None:
+def test_suspended_run_without_reason_has_a_verdict() -> None:
     verdict = waits(QueueStatus("waiting", queue="team-a"))
     assert (verdict.code, "list workloads" in verdict.fix) == ("queue-waits", True)
     assert "a queue of the cluster" in waits(QueueStatus("waiting")).summary
 
 
-def test_a_time_limit_that_comes_in_a_queue_is_explained_by_the_queue() -> None:
+def test_time_limit_reached_in_a_queue_is_explained_by_the_queue() -> None:
     cause = {"summary": "the time limit of 5 s was reached"}
     found = waits(SEEN, Phase.FAILED, cause=cause, exit_code=124, reason="timeout")
     assert found.code == "queue-quota"
 
 
-def test_who_stops_a_run_in_a_queue_is_the_reason_for_its_end() -> None:
+def test_run_stopped_in_a_queue_is_explained_by_its_user() -> None:
     asked = ("stop", {"now": False, "reason": "asked"})
     assert waits(SEEN, Phase.STOPPED, more=(asked,), reason="stop").code == "stopped"
 
 
-def test_a_run_that_trains_waits_in_no_queue() -> None:
+def test_training_run_has_no_queue_verdict() -> None:
     running = (PodStatus(0, "x", "running"), PodStatus(1, "y", "running"))
     for seen in (SEEN.replace(state="admitted"), SEEN):
         assert why(ClusterStatus(running, queue=seen), Phase.TRAINING, more=BEGUN).code == "none"
@@ -136,7 +134,9 @@ def test_a_run_that_trains_waits_in_no_queue() -> None:
         ("NodeFailures", "no replacement for a failed node: n1", "queue-evicted", ("failed node: n1",)),
     ],
 )
-def test_a_run_that_a_queue_puts_out_is_told_why(reason: str, message: str, code: str, words: tuple[str, ...]) -> None:
+def test_evicted_run_has_a_verdict_with_the_reason(
+    reason: str, message: str, code: str, words: tuple[str, ...]
+) -> None:
     seen = QueueStatus(
         "evicted", "team-a", reason=reason, message=message, by="Job b/urgent-1" if reason == "Preempted" else ""
     )
@@ -159,7 +159,7 @@ def test_a_deactivated_run_was_not_stopped_by_its_user() -> None:
     assert "Kueue has deactivated" in why(ClusterStatus((), queue=by_kueue), Phase.STOPPED, more=(*BEGUN, stop)).summary
 
 
-def test_a_run_that_waits_again_tells_that_it_was_put_out() -> None:
+def test_requeued_run_has_its_eviction_as_evidence() -> None:
     before = (
         ("queue", {"state": "evicted", "queue": "team-a", "reason": "Preempted", "by": "Job b/urgent-1"}),
         ("attempt-end", {"phase": "preempted", "reason": "preemption"}),
@@ -173,7 +173,7 @@ def test_a_run_that_waits_again_tells_that_it_was_put_out() -> None:
 PAGE = Path(__file__).parents[5] / "docs" / "concepts" / "why.md"
 
 
-def test_the_page_names_every_reason_of_a_queue_and_its_verdict() -> None:
+def test_docs_page_lists_every_queue_reason_and_verdict() -> None:
     page = PAGE.read_text()
     meanings = (*WAITS.values(), *EVICTED.values(), OTHER, UNSAID, PUT_OUT)
     assert sorted({one.code for one in meanings if f"`{one.code}`" not in page}) == []

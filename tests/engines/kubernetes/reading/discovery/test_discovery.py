@@ -112,7 +112,7 @@ def test_the_newest_attempt_is_shown_and_pods_are_counted() -> None:
     assert (one.id, one.objects.name, one.namespace, one.objects.created_at) == (RUN, "digits", "team-a", BEGAN_AT)
 
 
-def test_an_attempt_in_the_pods_of_another_has_its_own_number() -> None:
+def test_attempt_in_reused_pods_has_its_own_number() -> None:
     one = seen((f"{RUN}-1-0-abcde", "Running"), jobs=[(f"{RUN}-1", "Running", "0/1")])
     assert [_attempt(one, attempts) for attempts in (None, 1, 2)] == [1, 1, 2]
 
@@ -124,12 +124,12 @@ def _attempt(one: Seen, attempts: int | None) -> int:
     return placement.attempt
 
 
-def test_pods_of_a_jobset_are_of_its_run() -> None:
+def test_pods_of_a_jobset_belong_to_its_run() -> None:
     one = seen((f"{RUN}-1-n-0-0-abcde", "Running"), jobs=[(f"{RUN}-1-n-0", "Running", "0/1")])
     assert (one.attempt, one.pods_ready, one.phase) == (1, 1, Phase.TRAINING)
 
 
-def test_what_keeps_pods_waiting_is_said() -> None:
+def test_reason_of_waiting_pods_is_reported() -> None:
     assert seen((f"{RUN}-1-0-a", "ErrImagePull"), jobs=TWO[:1]).waits_for == "ErrImagePull"
     assert seen(jobs=[(f"{RUN}-1", "Suspended", "0/2")]).waits_for == "Suspended"
     assert seen((f"{RUN}-1-0-a", "Error"), jobs=[(f"{RUN}-1", "Failed", "0/2")]).waits_for == UNSAID
@@ -148,7 +148,7 @@ def test_what_keeps_pods_waiting_is_said() -> None:
         (("Completed",), None),
     ],
 )
-def test_a_supervisor_that_crashes_or_cannot_start_is_named(words: tuple[str, ...], waits: str | None) -> None:
+def test_crashing_or_stuck_supervisor_is_reported(words: tuple[str, ...], waits: str | None) -> None:
     pods = [(f"{RUN}-supervisor-x{at}", word) for at, word in enumerate(words)]
     found = seen(*pods, (f"{RUN}-1-0-x", "Running"), jobs=[(f"{RUN}-1", "Running", "0/1")])
     assert found.pods_total == 1
@@ -172,7 +172,7 @@ def test_objects_without_owner_config_map_belong_to_no_run() -> None:
     assert [one.id for one in lists.runs(BEGAN_AT)] == ["other-7f3k2"]
 
 
-def test_pages_of_a_list_are_one_list_and_a_new_list_takes_its_place() -> None:
+def test_pages_are_joined_and_replaced_by_a_new_list() -> None:
     lists = ObjectLists("team-a")
     lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN), owner_config_maps("other-7f3k2")])
     assert len(lists.runs(BEGAN_AT)) == 2
@@ -181,7 +181,7 @@ def test_pages_of_a_list_are_one_list_and_a_new_list_takes_its_place() -> None:
     assert [one.id for one in lists.runs(BEGAN_AT)] == [RUN]
 
 
-def test_changes_of_a_watch_have_no_columns_after_the_first() -> None:
+def test_only_first_watch_event_has_columns() -> None:
     lists = ObjectLists("team-a")
     lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
     lists.fill(JOBS, [page(JOBS, TWO)])
@@ -193,7 +193,7 @@ def test_changes_of_a_watch_have_no_columns_after_the_first() -> None:
     assert lists.runs(BEGAN_AT)[0].pods_ready == 1
 
 
-def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_another() -> None:
+def test_bookmark_updates_only_version_and_lists_can_be_replaced() -> None:
     lists, fresh = ObjectLists("team-a"), ObjectLists("team-a")
     lists.fill(OWNER_CONFIG_MAPS, [owner_config_maps(RUN)])
     empty = {"metadata": {"resourceVersion": "9"}, "rows": [{"cells": [""], "object": None}]}
@@ -204,7 +204,7 @@ def test_a_bookmark_moves_the_version_alone_and_a_list_may_take_the_place_of_ano
     assert [one.id for one in lists.runs(BEGAN_AT)] == ["other-7f3k2"]
 
 
-def test_the_newest_progress_in_a_log_is_found_between_what_ranks_say() -> None:
+def test_newest_progress_is_found_among_rank_output() -> None:
     lines = [
         b'2026-11-21T15:00:01Z [n] {"kind": "progress", "at": 1.0, "progress": {"step": 1, "total": 9}}',
         b"2026-11-21T15:00:01Z [0] progress",
@@ -221,7 +221,7 @@ def test_one_run_is_selected_by_its_label() -> None:
     assert OWNER_CONFIG_MAPS.selector().endswith("windlass.dev/run,!windlass.dev/attempt,!windlass.dev/code")
 
 
-def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> None:
+def test_run_on_a_cluster_is_found_by_prefix_like_a_local_one(tmp_path: Path) -> None:
     with closing(ObjectServer()) as server, closing(server.client(tmp_path)) as client:
         for minute, run in enumerate(["digits-zzzzz", "digits-aaaaa", "digits-big-bbbbb"]):
             server.owner_config_map(run, created=f"2026-11-21T15:0{minute}:00Z")
@@ -241,7 +241,7 @@ def test_a_run_on_a_cluster_is_named_as_one_of_this_machine(tmp_path: Path) -> N
             find(client, "mnist", "lab")
 
 
-def test_a_namespace_that_does_not_exist_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_missing_namespace_is_reported_and_not_taken_for_empty(tmp_path: Path) -> None:
     with closing(ObjectServer()) as server, Store(tmp_path / "home") as store:
         address = ClusterAddress("lab", "lab", "team", kubeconfig=server.kubeconfig(tmp_path))
         runs = ClusterRuns(store, address, Context({}, tmp_path))
@@ -257,7 +257,7 @@ def test_a_namespace_that_does_not_exist_is_reported_and_not_taken_for_an_empty_
             runs.find(None)
 
 
-def test_a_run_of_this_machine_is_found_while_its_cluster_does_not_answer(tmp_path: Path) -> None:
+def test_local_run_is_found_while_its_cluster_is_unreachable(tmp_path: Path) -> None:
     with closing(ObjectServer()) as server, Store(tmp_path / "home") as store:
         kubeconfig = server.kubeconfig(tmp_path)
         for run, target in (("digits-aaaaa", "lab"), ("digits-bbbbb", "other")):

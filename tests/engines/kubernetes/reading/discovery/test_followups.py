@@ -46,7 +46,7 @@ REPLICAS = {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"repli
         ("MPIJob", {"runPolicy": {"suspend": True}, "mpiReplicaSpecs": {"Worker": {"replicas": 2}}}, 2),
     ],
 )
-def test_an_operators_job_that_a_queue_holds_back_reads_as_queued(
+def test_suspended_owner_object_of_an_operator_is_queued(
     server: ObjectServer, client: Client, kind: str, spec: dict[str, Any], pods: int
 ) -> None:
     operated(server, kind, **spec)
@@ -54,12 +54,12 @@ def test_an_operators_job_that_a_queue_holds_back_reads_as_queued(
     assert (seen.phase, seen.waits_for, seen.pods_total, seen.attempt) == (Phase.QUEUED, "Suspended", pods, 1)
 
 
-def test_an_operators_job_without_pods_yet_reads_as_queued(server: ObjectServer, client: Client) -> None:
+def test_owner_object_of_an_operator_without_pods_is_queued(server: ObjectServer, client: Client) -> None:
     operated(server, "PyTorchJob", **REPLICAS)
     assert one(client, RUN).phase is Phase.QUEUED
 
 
-def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: ObjectServer, client: Client) -> None:
+def test_lost_run_names_owner_kinds_that_may_not_be_listed(server: ObjectServer, client: Client) -> None:
     assert one(client, RUN).waits_for == "its pods and their owner objects were deleted"
     server.served.add("mpijobs")
     server.forbidden.add("mpijobs")
@@ -68,7 +68,7 @@ def test_a_run_is_lost_only_as_far_as_owner_objects_may_be_listed(server: Object
 
 
 @pytest.mark.parametrize(("how", "phase"), [("well", Phase.SUCCEEDED), ("badly", Phase.FAILED)])
-def test_a_job_that_the_cluster_has_removed_leaves_a_mark_that_says_how_it_ended(
+def test_end_marker_shows_result_after_job_was_deleted(
     server: ObjectServer, client: Client, how: str, phase: Phase
 ) -> None:
     server.marker(RUN, "end", {layout.HOW_LABEL: how})
@@ -76,13 +76,13 @@ def test_a_job_that_the_cluster_has_removed_leaves_a_mark_that_says_how_it_ended
     assert (seen.phase, seen.waits_for) == (phase, "")
 
 
-def test_an_end_that_does_not_say_how_is_no_success(server: ObjectServer, client: Client) -> None:
+def test_end_marker_without_result_is_no_success(server: ObjectServer, client: Client) -> None:
     server.marker(RUN, "end")
     seen = one(client, RUN)
     assert (seen.phase, seen.waits_for) == (Phase.LOST, ENDED_SOMEHOW)
 
 
-def test_an_end_and_a_stop_read_as_stopped(server: ObjectServer, client: Client) -> None:
+def test_run_with_end_marker_and_stop_request_is_stopped(server: ObjectServer, client: Client) -> None:
     server.marker(RUN, "end", {layout.HOW_LABEL: "badly"})
     server.marker(RUN, "stop")
     assert one(client, RUN).phase is Phase.STOPPED
@@ -95,7 +95,7 @@ def test_an_end_and_a_stop_read_as_stopped(server: ObjectServer, client: Client)
         ("TriggeredScaleUp", "pod triggered scale-up: [{gpu-group 0->1 (max: 4)}]", "gpu-group 0->1"),
     ],
 )
-def test_a_pod_for_which_a_node_comes_reads_as_provisioning(
+def test_pod_with_node_being_provisioned_makes_run_provisioning(
     server: ObjectServer, client: Client, reason: str, message: str, named: str
 ) -> None:
     server.job(RUN, "Running")
@@ -110,14 +110,14 @@ def test_a_pod_for_which_a_node_comes_reads_as_provisioning(
     assert one(client, RUN).phase is Phase.QUEUED
 
 
-def test_a_list_of_runs_that_train_costs_no_further_request(server: ObjectServer, client: Client) -> None:
+def test_list_of_training_runs_needs_no_further_request(server: ObjectServer, client: Client) -> None:
     server.job(RUN, "Running")
     server.pod(RUN, "Running")
     look(client)
     assert len(server.requests) == 3
 
 
-def test_the_mark_of_an_end_carries_how_as_a_label(server: ObjectServer, client: Client) -> None:
+def test_end_marker_has_result_as_label(server: ObjectServer, client: Client) -> None:
     markers.put_end(client, RUN, stopped=False, well=True)
     server.requests.clear()
     assert one(client, RUN).phase is Phase.SUCCEEDED
@@ -130,7 +130,7 @@ class Curious(Watched):
     more_seconds = 0.05
 
 
-def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) -> None:
+def test_informer_requests_what_its_watches_do_not_show(server: ObjectServer, client: Client) -> None:
     with closing(Curious(client)) as watching:
 
         def seen() -> Status:
@@ -148,6 +148,6 @@ def test_a_watch_asks_what_it_is_not_told(server: ObjectServer, client: Client) 
         until(lambda: seen().phase is Phase.TRAINING)
 
 
-def test_nothing_open_is_nothing_asked(server: ObjectServer, client: Client) -> None:
+def test_informer_makes_no_further_request_without_need(server: ObjectServer, client: Client) -> None:
     assert ask(client, "", (), ()).coming == {}
     assert server.requests == []

@@ -96,9 +96,7 @@ def shown(windlass: Call, run: str = RUN) -> Any:
     return found
 
 
-def test_a_record_that_the_cluster_confirms_is_as_of_now(
-    windlass: Call, recorded: Recorded, server: ObjectServer
-) -> None:
+def test_record_confirmed_by_the_cluster_is_current(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
     recorded.run(RUN, *TRAINS)
     server.owner_config_map(RUN)
     server.job(RUN, "Running")
@@ -108,7 +106,7 @@ def test_a_record_that_the_cluster_confirms_is_as_of_now(
     assert "as of" not in windlass("status", RUN).out
 
 
-def test_a_fresh_record_needs_no_question(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
+def test_fresh_record_needs_no_query(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
     recorded.run(RUN, *TRAINS, ago=0.0)
     assert (shown(windlass)["stale"], server.requests) == (None, [])
 
@@ -157,7 +155,7 @@ def ended_badly(server: ObjectServer) -> None:
         (ended_badly, "failed"),
     ],
 )
-def test_what_has_happened_since_the_record_was_written_is_shown(
+def test_changes_since_the_last_record_are_shown(
     windlass: Call, recorded: Recorded, server: ObjectServer, happens: Callable[[ObjectServer], None], phase: str
 ) -> None:
     recorded.run(RUN, *TRAINS)
@@ -177,16 +175,14 @@ def test_what_has_happened_since_the_record_was_written_is_shown(
     assert (phase in text.out.splitlines()[0], "as of" in text.out) == (True, True)
 
 
-def test_a_run_whose_objects_are_removed_is_about_to_stop(
-    windlass: Call, recorded: Recorded, server: ObjectServer
-) -> None:
+def test_run_with_removed_objects_is_stopping(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
     recorded.run(RUN, *TRAINS)
     found = shown(windlass)
     assert (found["phase"], found["waits_for"]) == ("stopping", snapshot.REMOVED)
 
 
 @pytest.mark.parametrize("reported", [(), (("condition", {"type": None, "message": ""}),)], ids=["nothing", "some"])
-def test_a_new_supervisor_that_may_not_have_read_everything_is_not_believed(
+def test_record_of_a_just_restarted_supervisor_is_checked(
     windlass: Call, recorded: Recorded, server: ObjectServer, reported: tuple[tuple[str, dict[str, Any]], ...]
 ) -> None:
     writer = recorded.run(RUN, *TRAINS, ago=1.0)
@@ -204,7 +200,7 @@ def test_a_new_supervisor_that_may_not_have_read_everything_is_not_believed(
         ("condition", {"type": "NotObserved", "message": "watch of pods: fails; the pods train on"}),
     ],
 )
-def test_what_a_supervisor_cannot_find_out_is_no_news_of_the_run(
+def test_failed_reads_of_a_supervisor_do_not_make_the_record_current(
     windlass: Call, recorded: Recorded, server: ObjectServer, event: tuple[str, dict[str, Any]]
 ) -> None:
     recorded.run(RUN, *TRAINS).append(entry_of(*event))
@@ -215,7 +211,7 @@ def test_what_a_supervisor_cannot_find_out_is_no_news_of_the_run(
 
 
 @pytest.mark.parametrize("phase", ["starting", "checkpointing"])
-def test_pods_that_run_tell_no_more_than_the_record(
+def test_running_pods_do_not_override_a_recorded_phase(
     windlass: Call, recorded: Recorded, server: ObjectServer, phase: str
 ) -> None:
     recorded.run(RUN, ATTEMPT, ("phase", {"phase": phase}))
@@ -225,7 +221,7 @@ def test_pods_that_run_tell_no_more_than_the_record(
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == (phase, None)
 
 
-def test_between_two_attempts_the_objects_of_the_last_one_say_nothing_new(
+def test_objects_of_ended_attempt_do_not_change_the_phase(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, *TRAINS, ("attempt-end", {"phase": "failed", "reason": "failure"}))
@@ -234,7 +230,7 @@ def test_between_two_attempts_the_objects_of_the_last_one_say_nothing_new(
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("restarting", None)
 
 
-def test_while_files_are_moved_the_objects_of_attempts_say_nothing(
+def test_objects_of_attempts_do_not_change_the_phase_during_transfers(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, ("phase", {"phase": "staging"}))
@@ -269,7 +265,7 @@ def forbids(server: ObjectServer) -> None:
         (forbids, "cluster lab cannot be asked: "),
     ],
 )
-def test_an_old_state_is_not_shown_as_of_now_where_the_cluster_does_not_answer(
+def test_outdated_state_is_dated_if_the_cluster_does_not_respond(
     windlass: Call, recorded: Recorded, server: ObjectServer, breaks: Callable[[ObjectServer], None], said: str
 ) -> None:
     recorded.run(RUN, *TRAINS)
@@ -290,9 +286,7 @@ def test_an_old_state_is_not_shown_as_of_now_where_the_cluster_does_not_answer(
     assert [one["stale"][: len(said)] for one in windlass("ps", "-o", "json").json] == [said, said]
 
 
-def test_a_context_that_is_gone_does_not_hide_that_a_state_is_old(
-    windlass: Call, recorded: Recorded, tmp_path: Path
-) -> None:
+def test_outdated_state_is_dated_if_the_context_is_missing(windlass: Call, recorded: Recorded, tmp_path: Path) -> None:
     recorded.run(RUN, *TRAINS)
     (tmp_path / "kube" / "kubeconfig").unlink()
     assert "cluster lab cannot be asked: " in shown(windlass)["stale"]
@@ -320,7 +314,7 @@ def test_a_run_recorded_as_lost_is_not_lost_while_its_pods_run(
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_a_run_of_which_nothing_runs_stays_lost(
+def test_lost_run_without_running_pods_stays_lost(
     windlass: Call, recorded: Recorded, server: ObjectServer, left: bool
 ) -> None:
     recorded.run(RUN, *LOST)
@@ -330,9 +324,7 @@ def test_a_run_of_which_nothing_runs_stays_lost(
     assert (shown(windlass)["phase"], shown(windlass)["stale"]) == ("lost", None)
 
 
-def test_a_list_does_not_ask_for_a_run_that_was_lost_long_ago(
-    windlass: Call, recorded: Recorded, server: ObjectServer
-) -> None:
+def test_list_does_not_query_a_run_lost_long_ago(windlass: Call, recorded: Recorded, server: ObjectServer) -> None:
     recorded.run(RUN, *LOST, ago=10 * 86400.0)
     assert windlass("ps", "-o", "json").json[0]["stale"] is None
     assert server.requests == []
@@ -340,7 +332,7 @@ def test_a_list_does_not_ask_for_a_run_that_was_lost_long_ago(
     assert server.requests
 
 
-def test_a_lost_run_whose_cluster_does_not_answer_may_not_be_lost(
+def test_lost_run_is_uncertain_if_its_cluster_does_not_respond(
     windlass: Call, recorded: Recorded, server: ObjectServer
 ) -> None:
     recorded.run(RUN, *LOST)
@@ -352,7 +344,7 @@ def test_a_lost_run_whose_cluster_does_not_answer_may_not_be_lost(
 # -- following --------------------------------------------------------------------------------------------------------
 
 
-def test_who_follows_a_run_learns_that_its_cluster_is_away_and_back(
+def test_follower_of_a_run_sees_cluster_outage_and_recovery(
     home: Path, recorded: Recorded, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = recorded.run(RUN, *TRAINS)
@@ -383,9 +375,7 @@ def following(*words: str) -> Iterator[Any]:
         command.communicate()
 
 
-def test_status_watch_says_that_the_cluster_does_not_answer(
-    home: Path, recorded: Recorded, server: ObjectServer
-) -> None:
+def test_status_watch_reports_unreachable_cluster(home: Path, recorded: Recorded, server: ObjectServer) -> None:
     writer = recorded.run(RUN, *TRAINS)
     server.stop()
     with following("status", "-w", RUN) as command:
@@ -395,7 +385,7 @@ def test_status_watch_says_that_the_cluster_does_not_answer(
 
 
 @pytest.mark.slow
-def test_ps_watch_says_since_when_the_cluster_does_not_answer(
+def test_ps_watch_reports_since_when_the_cluster_is_unreachable(
     home: Path, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
@@ -413,7 +403,7 @@ def test_ps_watch_says_since_when_the_cluster_does_not_answer(
         assert (back["target"], back["stale"]) == ("lab", None)
 
 
-def test_ps_on_a_cluster_that_does_not_answer_is_an_error_and_no_empty_list(
+def test_ps_on_unreachable_cluster_is_an_error(
     windlass: Call, recorded: Recorded, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
@@ -427,7 +417,7 @@ def test_ps_on_a_cluster_that_does_not_answer_is_an_error_and_no_empty_list(
 
 
 @pytest.mark.parametrize("words", [("ls",), ("rm", "set:5f"), ("stage", "s3://bucket/set")])
-def test_data_of_a_target_that_names_no_claim_is_in_the_default_one(
+def test_data_of_a_target_without_claim_is_in_the_default_claim(
     windlass: Call, server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", server.kubeconfig(tmp_path / "kube"))
@@ -437,7 +427,7 @@ def test_data_of_a_target_that_names_no_claim_is_in_the_default_one(
     assert "--claim another" in listed.err
 
 
-def test_a_machine_that_has_not_looked_at_a_cluster_is_told_how_to(windlass: Call, recorded: Recorded) -> None:
+def test_hint_names_ps_on_a_cluster_that_was_never_listed(windlass: Call, recorded: Recorded) -> None:
     targets = {"lab": {"kind": "kubernetes", "context": "lab"}, "here": {"kind": "local"}}
     Path("targets.yaml").write_text(json.dumps(targets))
     said = "no run on lab is shown; windlass ps --on lab lists those there"
@@ -447,7 +437,7 @@ def test_a_machine_that_has_not_looked_at_a_cluster_is_told_how_to(windlass: Cal
     assert said not in windlass("ps").err
 
 
-def test_ps_on_a_cluster_imports_neither_the_models_of_files_nor_what_plans_and_supervises(
+def test_ps_on_a_cluster_imports_no_spec_plan_or_supervisor_modules(
     home: Path, server: ObjectServer, tmp_path: Path
 ) -> None:
     Path("targets.yaml").write_text("lab: {kind: kubernetes, context: lab, namespace: team}")

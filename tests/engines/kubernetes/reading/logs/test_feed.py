@@ -113,7 +113,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         cluster.closed.set()
 
 
-def test_a_node_whose_end_was_sent_needs_no_log(scene: Scene) -> None:
+def test_log_is_not_read_if_the_node_sent_its_end(scene: Scene) -> None:
     assert scene.feeds.sinks == {"r-1-1-0": scene.feed}
     scene.send(*EVENTS)
     scene.send(END, b"end\n")
@@ -127,7 +127,7 @@ def test_a_node_whose_end_was_sent_needs_no_log(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("grace", "is_done"), [(0, True), (30, False)])
-def test_a_pod_deleted_without_grace_needs_no_status(scene: Scene, grace: int, is_done: bool) -> None:
+def test_feed_of_force_deleted_pod_completes_without_its_status(scene: Scene, grace: int, is_done: bool) -> None:
     """The Job controller removes its finalizer a second later; until then, the pod's status reports it as running."""
     scene.send(*EVENTS)
     scene.cluster.delete_pod(0, grace)
@@ -140,7 +140,7 @@ def test_a_pod_deleted_without_grace_needs_no_status(scene: Scene, grace: int, i
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 100_000])
-def test_events_are_written_whole_wherever_the_feed_is_cut(scene: Scene, size: int) -> None:
+def test_events_are_written_completely_wherever_the_feed_is_split(scene: Scene, size: int) -> None:
     data = b"".join([*EVENTS, END])
     for at in range(0, len(data), size):
         scene.feed.take(TOKEN, data[at : at + size])
@@ -149,7 +149,7 @@ def test_events_are_written_whole_wherever_the_feed_is_cut(scene: Scene, size: i
     assert scene.text == data
 
 
-def test_a_pod_that_waits_for_the_next_attempt_has_told_all(scene: Scene) -> None:
+def test_feed_of_a_waiting_pod_is_complete(scene: Scene) -> None:
     scene.send(*EVENTS, END)
     assert not scene.feed.is_told
     scene.send(b"over\n")
@@ -160,7 +160,7 @@ def test_a_pod_that_waits_for_the_next_attempt_has_told_all(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("num_sent", range(7))
-def test_what_a_pod_that_was_killed_did_not_send_is_read_from_its_log(scene: Scene, num_sent: int) -> None:
+def test_unsent_events_of_a_killed_pod_are_read_from_its_log(scene: Scene, num_sent: int) -> None:
     """The log is read from the last received event on, or from its beginning if no event was received."""
     scene.cluster.logs[0] = logged(b"entry point", *tagged(*EVENTS, END), b"[w] Traceback")
     data = b"".join(EVENTS)
@@ -174,7 +174,7 @@ def test_what_a_pod_that_was_killed_did_not_send_is_read_from_its_log(scene: Sce
     assert "Traceback" in (scene.folder / "node-0.out").read_text()
 
 
-def test_an_end_that_differs_from_that_of_the_container_needs_the_log(scene: Scene) -> None:
+def test_log_is_read_if_sent_end_contradicts_container(scene: Scene) -> None:
     scene.cluster.logs[0] = logged(*tagged(*EVENTS, END), b"[w] Traceback")
     scene.send(*EVENTS, END)
     scene.end_pod(1)
@@ -183,7 +183,7 @@ def test_an_end_that_differs_from_that_of_the_container_needs_the_log(scene: Sce
     assert (scene.folder / "node-0.out").read_text() == "Traceback\n"
 
 
-def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene) -> None:
+def test_log_of_unconnected_pod_is_read_at_intervals(scene: Scene) -> None:
     scene.cluster.logs[0] = logged(*tagged(*EVENTS[:2]), b"[0] step 1")
     scene.feed.catch_up()
     assert scene.asked() == []
@@ -214,7 +214,7 @@ def test_the_log_of_a_pod_without_a_connection_is_read_at_intervals(scene: Scene
     until(lambda: len(scene.asked()) == 3)
 
 
-def test_a_supervisor_that_was_started_again_writes_no_event_twice(scene: Scene) -> None:
+def test_restarted_supervisor_writes_no_event_twice(scene: Scene) -> None:
     scene.send(*EVENTS[:4])
     scene.feed.close()
     with open(scene.folder / "node-0.events", "ab") as file:
@@ -226,7 +226,7 @@ def test_a_supervisor_that_was_started_again_writes_no_event_twice(scene: Scene)
     assert scene.text == b"".join([*EVENTS, END])
 
 
-def test_the_events_of_a_container_that_was_started_again_are_not_those_of_the_node(scene: Scene) -> None:
+def test_events_of_a_restarted_container_are_ignored(scene: Scene) -> None:
     scene.send(*EVENTS[:2])
     scene.send(*(event(number, "t1ken") for number in range(9)), b"over\n", token="t1ken")
     assert scene.text == b"".join(EVENTS[:2])
@@ -250,7 +250,7 @@ def test_the_end_of_an_attempt_is_found_in_the_log_of_a_pod_that_is_reused(scene
     assert (scene.folder.with_name("attempt-2") / "node-0.events").read_bytes() == b"".join(other)
 
 
-def test_a_pod_that_breaks_the_protocol_is_not_believed(scene: Scene) -> None:
+def test_events_that_violate_the_protocol_are_rejected(scene: Scene) -> None:
     scene.send(*EVENTS[:2])
     for _ in range(16):
         scene.feed.take(TOKEN, b"x" * (1 << 20))
@@ -259,7 +259,7 @@ def test_a_pod_that_breaks_the_protocol_is_not_believed(scene: Scene) -> None:
     assert scene.text == b"".join(EVENTS[:2])
 
 
-def test_what_ranks_have_printed_shows_in_the_length_of_their_logs(scene: Scene) -> None:
+def test_rank_logs_grow_to_the_printed_length(scene: Scene) -> None:
     scene.feed.take_printed({0: 1 << 40, 1: 5})
     log = scene.folder / "rank-0.log"
     assert (log.stat().st_size, log.stat().st_blocks) == (1 << 40, 0)
@@ -269,7 +269,7 @@ def test_what_ranks_have_printed_shows_in_the_length_of_their_logs(scene: Scene)
     assert not (scene.folder / "rank-1.log").exists()
 
 
-def test_a_disk_that_is_full_leaves_whole_events_and_what_was_not_written_is_sent_again(
+def test_full_disk_leaves_complete_events_and_others_are_sent_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.send(*EVENTS[:2], EVENTS[2][:5])
@@ -286,7 +286,7 @@ def _full(*_: object) -> None:
     raise OSError("the disk is full")
 
 
-def test_a_pod_that_will_never_be_there_has_told_all(scene: Scene) -> None:
+def test_feed_of_a_pod_that_will_never_exist_is_complete(scene: Scene) -> None:
     scene.cluster.pods[0] = None  # type: ignore[call-overload]
     scene.feed.catch_up()
     assert not scene.feed.is_done
@@ -295,7 +295,7 @@ def test_a_pod_that_will_never_be_there_has_told_all(scene: Scene) -> None:
     assert scene.feed.is_done
 
 
-def test_a_log_that_cannot_be_read_is_no_trouble_once_its_attempt_is_over(scene: Scene) -> None:
+def test_unreadable_log_of_ended_attempt_is_not_reported(scene: Scene) -> None:
     broken = reply({"kind": "Status", "message": "dial tcp 10.0.0.7:10250: no route to host", "code": 500}, 500)
     asked, may_answer = threading.Event(), threading.Event()
 

@@ -61,7 +61,7 @@ def asked(api: Api) -> int:
     return sum("/log" in one for one in api.asked)
 
 
-def test_a_log_whose_connections_are_cut_after_six_kilobytes_is_read_to_its_end(
+def test_log_is_read_completely_despite_connections_cut_after_six_kilobytes(
     tmp_path: Path, cluster: ClusterOfOneRun, api: Api
 ) -> None:
     lines = [f"line {at} {'x' * 400}" for at in range(60)]
@@ -76,7 +76,7 @@ def test_a_log_whose_connections_are_cut_after_six_kilobytes_is_read_to_its_end(
     assert log(tmp_path / "a") == lines
 
 
-def test_a_log_with_nothing_new_is_asked_for_ever_less_often(
+def test_log_without_new_lines_is_requested_less_and_less_often(
     tmp_path: Path, cluster: ClusterOfOneRun, api: Api
 ) -> None:
     cluster.logs[0] = said("[0] hi")
@@ -90,7 +90,7 @@ def test_a_log_with_nothing_new_is_asked_for_ever_less_often(
     until(lambda: follower.is_done)
 
 
-def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
+def test_log_reader_survives_any_login_plugin_error(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
     cluster.logs[0] = said("[0] hi")
     client = client_of(api, tmp_path)
     is_broken = [True]
@@ -110,7 +110,7 @@ def test_a_login_plugin_that_raises_anything_is_waited_out(tmp_path: Path, clust
     follower.close()
 
 
-def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
+def test_unexpected_error_ends_no_reader_thread(tmp_path: Path, cluster: ClusterOfOneRun, api: Api) -> None:
     cluster.logs[0] = said("[0] hi")
     client = client_of(api, tmp_path)
     broken = [KeyError("a defect"), ZeroDivisionError()]
@@ -129,7 +129,9 @@ def test_an_error_that_nothing_provides_for_ends_no_thread(tmp_path: Path, clust
 
 
 @pytest.mark.parametrize("answer", [reply(b"<html>bad gateway</html>", 502), reply(b"<html>not found</html>", 404)])
-def test_the_page_of_a_proxy_loses_no_log(tmp_path: Path, cluster: ClusterOfOneRun, api: Api, answer: bytes) -> None:
+def test_html_page_of_a_proxy_loses_no_log_line(
+    tmp_path: Path, cluster: ClusterOfOneRun, api: Api, answer: bytes
+) -> None:
     cluster.logs[0] = said("[0] hi", "[0] end")
     cluster.end_pod(0, 0)
     api.answer = lambda *_: answer
@@ -141,7 +143,7 @@ def test_the_page_of_a_proxy_loses_no_log(tmp_path: Path, cluster: ClusterOfOneR
     assert log(tmp_path / "a") == ["hi", "end"]
 
 
-def test_logs_beyond_the_connections_there_are_come_in_turn(tmp_path: Path) -> None:
+def test_logs_beyond_the_connection_limit_are_polled_in_turn(tmp_path: Path) -> None:
     cluster = ClusterOfOneRun(6)
     cluster.is_silent = True
     for place in range(6):
@@ -161,7 +163,7 @@ def test_logs_beyond_the_connections_there_are_come_in_turn(tmp_path: Path) -> N
     assert [log(tmp_path / "a", place) for place in range(6)] == [["hi"]] * 6
 
 
-def test_following_holds_no_file_open_and_one_connection(tmp_path: Path) -> None:
+def test_follower_uses_one_connection_and_no_open_file(tmp_path: Path) -> None:
     num_pods = 40
     cluster = ClusterOfOneRun(num_pods)
     cluster.is_silent = True
@@ -202,7 +204,7 @@ def open_files(folder: Path) -> int:
         (16, 1),
     ],
 )
-def test_how_many_logs_are_followed_depends_on_the_limit_on_open_files(
+def test_number_of_followed_logs_respects_open_file_limit(
     soft: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: {resource.RLIMIT_NOFILE: (soft, soft)}[which])

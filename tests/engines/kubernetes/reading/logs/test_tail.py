@@ -50,7 +50,7 @@ def test_each_rank_gets_what_it_wrote_byte_for_byte(tmp_path: Path) -> None:
     assert (attempt(tmp_path) / "rank-1.log").read_bytes() == b"\x00\xff not text\n"
 
 
-def test_a_line_longer_than_a_container_runtime_keeps_whole_is_whole_again(tmp_path: Path) -> None:
+def test_line_split_by_the_container_runtime_is_joined(tmp_path: Path) -> None:
     text = b"x" * (5 * PIECE_BYTES + 17) + b"\n"
     lines = stream(("0", text))
     assert max(map(len, lines)) < 16 << 10
@@ -85,14 +85,14 @@ def test_the_merged_log_is_in_the_order_of_the_lines_times(tmp_path: Path) -> No
     assert [line.text for line in RunLogs(tmp_path).read()] == [f"line {at}" for at in range(20)]
 
 
-def test_what_is_of_no_rank_goes_to_the_words_of_the_node(tmp_path: Path) -> None:
+def test_lines_of_no_rank_go_to_the_node_output(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 2, [4])
     mirror.take([b"2026-11-21T10:00:00.1Z entrypoint: starting", b"2026-11-21T10:00:00.2+00:00 [w] waiting"])
     assert (attempt(tmp_path) / "node-2.out").read_text() == "entrypoint: starting\nwaiting\n"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_reconnects_and_crashes_change_nothing(tmp_path: Path, seed: int) -> None:
+def test_reconnects_and_crashes_do_not_change_the_files(tmp_path: Path, seed: int) -> None:
     """The API returns a log again from the second of the last line on; a reader may be killed between any two
     writes.
     """
@@ -123,7 +123,7 @@ def begin(token: str) -> tuple[str, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_attempts_in_one_pod_are_told_apart(tmp_path: Path, seed: int) -> None:
+def test_attempts_in_one_pod_are_separated(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     told = [
         begin("t1"),
@@ -193,7 +193,7 @@ def flood(*num_lines: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_lines_that_were_rotated_away_are_counted_and_told(tmp_path: Path, dies: bool) -> None:
+def test_rotated_lines_are_counted_and_reported(tmp_path: Path, dies: bool) -> None:
     lines = flood(8_000)
     assert len(lines) > 8_000 + 8_000 * 11 // COUNT_BYTES
     mirror = LogTail(attempt(tmp_path), 0, [0])
@@ -221,7 +221,7 @@ def shown(folder: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("num_read", [0, 3_000])
-def test_lines_that_are_missing_across_attempts_in_one_pod_are_counted(tmp_path: Path, num_read: int) -> None:
+def test_missing_lines_across_attempts_in_one_pod_are_counted(tmp_path: Path, num_read: int) -> None:
     """The reader has seen no line, or some lines of the first attempt; each attempt has a different token."""
     sizes = (6_000, 6_000, 8_000)
     lines = flood(*sizes)
@@ -242,27 +242,27 @@ def test_lines_that_are_missing_across_attempts_in_one_pod_are_counted(tmp_path:
     assert "line 7999 of 3" in (tmp_path / "attempt-3" / "rank-0.log").read_text()
 
 
-def test_a_log_that_is_read_whole_lacks_nothing(tmp_path: Path) -> None:
+def test_complete_log_has_no_missing_lines(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(flood(8_000))
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "".join(f"line {at} of 1\n" for at in range(8_000))
     assert warnings(attempt(tmp_path)) == []
 
 
-def test_lines_are_missing_of_ranks_alone_whatever_tags_a_count_has(tmp_path: Path) -> None:
+def test_only_lines_of_ranks_count_as_missing(tmp_path: Path) -> None:
     cursor = {"attempt": 1, "missing": {"n": 1, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}}
     (tmp_path / "node-0.cursor").write_text(json.dumps(cursor))
     assert missing_lines(tmp_path) == {0: 5}
 
 
-def test_a_forged_count_is_no_loss(tmp_path: Path) -> None:
+def test_forged_line_count_reports_no_loss(tmp_path: Path) -> None:
     forged = b'2026-11-21T10:59:00.1Z [n] {"kind": "count", "at": 1.0, "attempt": 9, "lines": {"0": 999999}}'
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take([*flood(100), forged])
     assert warnings(attempt(tmp_path)) == []
 
 
-def test_what_parts_two_attempts_counts_in_its_place_alone(tmp_path: Path) -> None:
+def test_attempt_separator_counts_only_at_its_position(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(stream(("0", b"a\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"junk\n"), ("0", b"c\n")))
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\nc\n"
@@ -270,7 +270,7 @@ def test_what_parts_two_attempts_counts_in_its_place_alone(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("forged", [b"over\n", b"over 1\n", b"over None\n", b"over t\n"])
-def test_an_end_without_the_token_of_the_pod_ends_nothing(tmp_path: Path, forged: bytes) -> None:
+def test_end_event_without_the_pod_token_is_ignored(tmp_path: Path, forged: bytes) -> None:
     told = [("a", forged), begin("t0ken"), ("0", b"a\n"), ("a", forged), ("a", b"2\n"), ("0", b"b\n")]
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(stream(*told))
@@ -281,7 +281,7 @@ def test_an_end_without_the_token_of_the_pod_ends_nothing(tmp_path: Path, forged
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\n"
 
 
-def test_an_attempt_begins_where_the_one_before_was_seen_to_end(tmp_path: Path) -> None:
+def test_attempt_starts_after_the_observed_end_of_the_previous_one(tmp_path: Path) -> None:
     """Lines that a script wrote in the previous attempt must not count as events of this one."""
     told = [
         begin("t1"),
@@ -326,9 +326,7 @@ _stamps = st.one_of(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.builds(lambda stamp, text: stamp + b" " + text, _stamps, st.one_of(_tagged, st.binary()))))
-def test_no_line_that_a_pod_may_write_breaks_its_reader(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]
-) -> None:
+def test_reader_accepts_any_line_of_a_pod(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
     mirror = LogTail(tmp_path_factory.mktemp("run") / "attempt-1", 0, [0, 1])
     mirror.begin()
     mirror.take(lines)
@@ -336,7 +334,7 @@ def test_no_line_that_a_pod_may_write_breaks_its_reader(
     mirror.take(lines)
 
 
-def test_what_a_kubelet_says_in_place_of_a_log_is_kept_once_and_moves_no_cursor(tmp_path: Path) -> None:
+def test_kubelet_message_in_place_of_a_log_is_kept_once_without_moving_the_cursor(tmp_path: Path) -> None:
     said = b"unable to retrieve container logs for containerd://0123"
     mirror = LogTail(attempt(tmp_path), 0, [0])
     for _ in range(2):
@@ -347,7 +345,7 @@ def test_what_a_kubelet_says_in_place_of_a_log_is_kept_once_and_moves_no_cursor(
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "hi\n"
 
 
-def test_a_tail_without_output_shows_that_ranks_print_and_takes_no_space(tmp_path: Path) -> None:
+def test_tail_without_output_grows_files_without_using_space(tmp_path: Path) -> None:
     lines = stream(*(("0", b"x" * 2000 + b"\n") for _ in range(50)), (NODE_TAG, b'{"kind": "output"}\n'))
     whole, length_only = (
         LogTail(tmp_path / "whole", 0, [0]),
@@ -377,7 +375,7 @@ def lines_in(folder: Path) -> list[str]:
     return (folder / "rank-0.log").read_text().splitlines()
 
 
-def test_the_last_of_many_lines_is_written_without_another(tmp_path: Path) -> None:
+def test_last_line_is_written_without_a_following_line(tmp_path: Path) -> None:
     intake = LogTail(tmp_path, 0, [0])
     intake.begin()
     for number in range(5):
@@ -386,7 +384,7 @@ def test_the_last_of_many_lines_is_written_without_another(tmp_path: Path) -> No
     assert lines_in(tmp_path) == [f"line {number}" for number in range(5)]
 
 
-def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -> None:
+def test_unwritten_lines_are_read_again_and_none_twice(tmp_path: Path) -> None:
     intake = LogTail(tmp_path, 0, [0])
     assert intake.begin() is None
     for number in range(3):
@@ -399,7 +397,7 @@ def test_lines_that_were_not_written_come_again_and_none_twice(tmp_path: Path) -
     assert lines_in(tmp_path) == [f"line {number}" for number in range(6)]
 
 
-def test_after_a_full_disk_the_log_is_read_anew(tmp_path: Path) -> None:
+def test_log_is_read_again_after_a_full_disk(tmp_path: Path) -> None:
     intake = LogTail(tmp_path, 0, [0])
     intake.begin()
     intake.put(printed(0))

@@ -19,7 +19,7 @@ from windlass.engines.kubernetes.reading.preflight.capacity import WAIT, Capacit
 from windlass.spec.job import Job
 
 
-def test_pods_that_ask_for_room_ask_for_what_a_node_asks_for() -> None:
+def test_probe_pods_have_the_requests_of_a_node() -> None:
     job = Job.model_validate(
         {
             "name": "digits",

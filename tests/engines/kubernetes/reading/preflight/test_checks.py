@@ -69,7 +69,7 @@ def found(target: KubernetesTarget = TARGET, rights: Rights = NO_RIGHTS_MISSING,
     return {check.name: check for check in checks(seen, target)}
 
 
-def test_a_cluster_that_is_well_has_nothing_to_complain_of() -> None:
+def test_healthy_cluster_passes_all_checks() -> None:
     assert {check.level for check in found().values()} == {"ok"}
     assert found()["login"].found == "ada, by context lab"
     assert found()["api"].found == "Kubernetes v1.34.4 at https://10.0.0.1 answers in 4 ms"
@@ -84,7 +84,7 @@ def test_a_cluster_that_is_well_has_nothing_to_complain_of() -> None:
         (Refused("the cluster refused: Unauthorized", "", status=401), "login", "run out"),
     ],
 )
-def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name: str, word: str) -> None:
+def test_failed_first_check_omits_dependent_checks(error: EngineError, name: str, word: str) -> None:
     failed = [check for check in found(version=error).values() if check.level != "ok"]
     assert [check.name for check in failed] == [name]
     assert word in failed[0].found
@@ -100,12 +100,12 @@ def test_what_makes_all_else_meaningless_is_told_alone(error: EngineError, name:
         (None, "warn", "the target names none"),
     ],
 )
-def test_an_image_passes_only_where_a_node_has_it(image: str | None, level: str, says: str) -> None:
+def test_image_check_passes_only_if_a_node_has_the_image(image: str | None, level: str, says: str) -> None:
     check = found(TARGET.model_copy(update={"image": image}))["image"]
     assert (check.level, says in check.found) == (level, True), check
 
 
-def test_an_image_is_not_known_where_nodes_may_not_be_listed() -> None:
+def test_image_is_unknown_if_nodes_may_not_be_listed() -> None:
     check = found(nodes=FORBIDDEN)["image"]
     assert (check.level, "no node is known that has it" in check.found) == ("warn", True)
     assert "check --on lab --network" in check.fix
@@ -121,11 +121,11 @@ def test_an_image_is_not_known_where_nodes_may_not_be_listed() -> None:
         ("ghcr.io/team/train:1@sha256:ab", "ghcr.io/team/train@sha256:ab"),
     ],
 )
-def test_the_name_of_an_image_is_completed_as_a_node_completes_it(image: str, name: str) -> None:
+def test_image_name_is_completed_like_on_a_node(image: str, name: str) -> None:
     assert full_name(image) == name
 
 
-def test_a_namespace_that_is_not_there_is_told_alone() -> None:
+def test_missing_namespace_omits_all_other_checks() -> None:
     seen = found(namespace=ABSENT)
     assert list(seen) == ["api", "login", "namespace"]
     assert "create namespace team-a" in seen["namespace"].fix
@@ -137,13 +137,13 @@ def test_each_missing_right_is_named() -> None:
     assert "--on lab --role" in check.fix
 
 
-def test_exec_is_needed_where_runs_are_supervised_on_a_machine_and_optional_where_in_the_cluster() -> None:
+def test_exec_right_is_required_only_for_supervisors_outside_the_cluster() -> None:
     assert found(rights=Rights(rbac.EXEC))["rights"].level == "fail"
     inside = found(rights=Rights(rbac.EXEC, True))["rights"]
     assert (inside.level, "exec, cp" in inside.found) == ("warn", True)
 
 
-def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
+def test_missing_optional_rights_are_a_warning() -> None:
     assert found(rights=Rights(rbac.CLAIMS))["rights"].level == "warn"
     assert "via: job" in found(rights=Rights(rbac.of_workload(WORKLOADS["jobset"])))["rights"].found
 
@@ -175,7 +175,7 @@ def test_rights_that_only_some_jobs_need_are_a_warning() -> None:
         ("cluster", Rights(), "fail", "supervisor: cluster, and namespace team-a has no", "target setup lab"),
     ],
 )
-def test_it_is_told_where_runs_are_supervised_and_how_to_change_it(
+def test_check_reports_supervisor_place_and_how_to_change_it(
     supervisor: str, rights: Rights, level: str, says: str, fix: str
 ) -> None:
     target = TARGET.model_copy(update={"supervisor": supervisor})
@@ -190,7 +190,7 @@ def test_no_rights_at_all_are_one_message() -> None:
     assert check.found == "none of the 36 that are needed in namespace team-a"
 
 
-def test_what_may_not_be_looked_at_is_one_line_and_no_failure() -> None:
+def test_forbidden_reads_are_one_line_and_no_failure() -> None:
     seen = found(nodes=FORBIDDEN, quotas=FORBIDDEN, classes=FORBIDDEN, namespace=FORBIDDEN)
     assert seen["not seen"].level == "warn"
     assert seen["not seen"].found.endswith("quota, storage classes, GPU nodes, pod security")
@@ -204,14 +204,14 @@ def test_operators_are_named_with_their_versions() -> None:
     assert text == "JobSet v1alpha2, Kueue v1beta1, v1beta2, PyTorchJob v1"
 
 
-def test_a_way_that_the_target_wants_and_the_cluster_lacks_fails() -> None:
+def test_check_fails_if_the_target_sets_a_missing_workload_kind() -> None:
     target = TARGET.model_copy(update={"via": "jobset"})
     assert found(target)["operators"].level == "ok"
     assert found(target, groups=served("batch/v1"))["operators"].level == "fail"
     assert found(TARGET.model_copy(update={"via": "mpijob"}))["operators"].level == "fail"
 
 
-def test_a_quota_that_is_used_up_is_a_warning() -> None:
+def test_exhausted_quota_is_a_warning() -> None:
     status = {"hard": {"requests.cpu": "4", "pods": "10"}, "used": {"requests.cpu": "4000m", "pods": "1"}}
     check = found(quotas={"items": [{"status": status}]})["quota"]
     assert (check.level, check.found) == (
@@ -228,13 +228,13 @@ def test_a_quota_that_is_used_up_is_a_warning() -> None:
         ("example.com/new", "ok", "unknown"),
     ],
 )
-def test_storage_that_several_nodes_can_share_is_told_from_other(provisioner: str, level: str, word: str) -> None:
+def test_shared_storage_classes_are_distinguished(provisioner: str, level: str, word: str) -> None:
     one = {"metadata": {"name": "gp3", "annotations": DEFAULT}, "provisioner": provisioner}
     check = found(classes={"items": [one]})["storage"]
     assert (check.level, word in check.found, "gp3 (default)" in check.found) == (level, True, True)
 
 
-def test_a_cluster_without_a_default_storage_class_is_warned_of() -> None:
+def test_missing_default_storage_class_is_a_warning() -> None:
     check = found(classes={"items": [{"metadata": {"name": "efs"}, "provisioner": "efs.csi.aws.com"}]})
     assert (check["storage"].level, check["default storage"].level) == ("ok", "warn")
     assert "storage_class" in check["default storage"].fix
@@ -248,9 +248,7 @@ def test_a_cluster_without_a_default_storage_class_is_warned_of() -> None:
         (("team", "team"), "warn", "there is no node for them"),
     ],
 )
-def test_taints_of_nodes_are_named_and_whether_pods_of_runs_tolerate_them(
-    taints: tuple[str, ...], level: str, words: str
-) -> None:
+def test_node_taints_are_listed_with_their_toleration(taints: tuple[str, ...], level: str, words: str) -> None:
     nodes = [
         {**node(key, 0), "spec": {"taints": [{"key": key, "value": "true", "effect": "NoSchedule"}]}} for key in taints
     ]
@@ -259,7 +257,7 @@ def test_taints_of_nodes_are_named_and_whether_pods_of_runs_tolerate_them(
     assert "taints" not in found()
 
 
-def test_free_gpus_are_those_that_no_pod_has() -> None:
+def test_free_gpus_are_those_allocated_to_no_pod() -> None:
     label = {"nvidia.com/gpu.product": "Tesla-T4", "node.kubernetes.io/instance-type": "g4dn.xlarge"}
     taken = {"containers": [{"resources": {"limits": {pod_template.GPU: "1"}}}], "nodeName": "a"}
     pods = {"items": [{"spec": taken}, {"spec": {**taken, "nodeName": "gone"}}]}

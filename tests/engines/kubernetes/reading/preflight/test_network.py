@@ -36,7 +36,7 @@ def found(**fields: Any) -> dict[str, Check]:
     return {check.name: check for check in checks(Findings(**{**GOOD, **fields}))}
 
 
-def test_a_network_that_is_well_is_told_with_figures() -> None:
+def test_healthy_network_is_reported_with_measurements() -> None:
     seen = found()
     assert {check.level for check in seen.values()} == {"ok"}
     assert seen["bandwidth"].found == "1,000 MB/s there, 1,000 MB/s back, over one connection"
@@ -48,13 +48,13 @@ def test_a_network_that_is_well_is_told_with_figures() -> None:
     }
 
 
-def test_dns_is_blamed_where_addresses_answer() -> None:
+def test_dns_is_the_cause_if_addresses_respond() -> None:
     seen = found(names=[UNKNOWN, UNKNOWN], reach=[], by_address=[OPEN, OPEN], speed=[], reduce=[])
     assert seen["network"].found.startswith("ranks cannot meet: names: 4 of 4 are not known: a-1.a: Name or service")
     assert "so it is DNS" in seen["network"].fix
 
 
-def test_the_network_is_blamed_where_addresses_do_not_answer_either() -> None:
+def test_network_is_the_cause_if_addresses_do_not_respond() -> None:
     seen = found(names=[KNOWN, UNKNOWN], reach=[], by_address=[CLOSED, CLOSED], speed=[], reduce=[])
     assert seen["network"].found == "ranks cannot meet: ports: from n1 to n2, port 29500: no answer in 5 s"
     assert "NetworkPolicy" in seen["network"].fix
@@ -80,11 +80,11 @@ def test_each_part_that_fails_is_named_in_the_verdict(fields: Any, name: str, le
     assert seen[name].found in seen["network"].found
 
 
-def test_an_image_without_torch_is_no_complaint() -> None:
+def test_image_without_torch_is_no_failure() -> None:
     assert found(reduce=[{"missing": "torch"}] * 2)["network"].level == "ok"
 
 
-def test_one_delete_removes_the_pair_and_the_cluster_ends_it_by_itself() -> None:
+def test_one_delete_removes_test_objects_and_deadline_ends_them() -> None:
     first, service, job = objects(TARGET, "windlass-net-1")
     assert first["kind"] == "ConfigMap"
     assert probe_pods.MADE_BY in first["metadata"]["annotations"]
@@ -93,7 +93,7 @@ def test_one_delete_removes_the_pair_and_the_cluster_ends_it_by_itself() -> None
     assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
-def test_what_a_dead_process_made_is_left_and_what_a_live_one_made_is_not() -> None:
+def test_objects_of_a_dead_process_are_leftovers() -> None:
     boot, now = process.boot_id(), time.time()
     mine = probe_pods.made_by(60)[probe_pods.MADE_BY]
     assert not probe_pods.is_left(mine, boot, now)

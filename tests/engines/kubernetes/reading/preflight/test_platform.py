@@ -27,7 +27,7 @@ def node(
     return {"metadata": {"name": name, "labels": labels}, "spec": spec or {}, "status": {"conditions": found}}
 
 
-def test_nodes_that_are_ready_pass_and_the_others_are_named() -> None:
+def test_ready_nodes_pass_and_others_are_listed() -> None:
     assert nodes_check([node("a"), node("b")]).found == "2 of 2 are ready"
     bad = nodes_check(
         [node("a"), node("b", ready="Unknown"), node("c", DiskPressure="True"), node("d", spec={"unschedulable": True})]
@@ -45,7 +45,7 @@ def nodepool(name: str, ready: str = "True", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": spec, "status": {"conditions": conditions}}
 
 
-def test_pools_can_grow_from_zero_where_their_node_pool_is_ready() -> None:
+def test_pool_can_grow_from_zero_if_its_node_pool_is_ready() -> None:
     wanted = Expected(pools=("good", "bad", "gone"), groups=("group", "still"))
     found = {
         one.name: one
@@ -61,7 +61,7 @@ def test_pools_can_grow_from_zero_where_their_node_pool_is_ready() -> None:
     assert found["pool bad"].found == "its NodePool is not ready: no AMI was found"
 
 
-def test_a_node_group_at_zero_is_raised_by_cluster_autoscaler() -> None:
+def test_empty_node_group_is_scaled_up_by_cluster_autoscaler() -> None:
     [found] = pool_checks([], None, Expected(groups=("still",)), is_scaled=True)
     assert (found.level, found.fix) == ("ok", "")
 
@@ -101,7 +101,7 @@ def config(tmp_path: Path, name: str, server: str, user: dict[str, Any]) -> Kube
         ("lab", "https://10.0.0.1", {}, None),
     ],
 )
-def test_the_cluster_of_eks_is_read_from_the_kubeconfig(
+def test_eks_cluster_is_read_from_the_kubeconfig(
     tmp_path: Path, name: str, server: str, user: dict[str, Any], found: EksCluster | None
 ) -> None:
     assert eks_cluster(config(tmp_path, name, server, user), {}) == found

@@ -92,7 +92,9 @@ def test_a_refused_pod_blocks_the_plan(
         (404, 'namespaces "team" not found'),
     ],
 )
-def test_what_cannot_be_tried_blocks_nothing(server: ObjectServer, client: Client, code: int, message: str) -> None:
+def test_impossible_dry_run_does_not_block_the_plan(
+    server: ObjectServer, client: Client, code: int, message: str
+) -> None:
     server.fails = refused(message, code)
     assert pod_notes(client, planned(INSIDE)) == []
 
@@ -100,7 +102,7 @@ def test_what_cannot_be_tried_blocks_nothing(server: ObjectServer, client: Clien
 @pytest.mark.parametrize(
     ("limited", "code", "blocks"), [("cpu=1", "quota-too-small", True), ("cpu=4", "quota-full", False)]
 )
-def test_a_quota_that_may_not_be_read_is_known_by_its_refusal(
+def test_unreadable_quota_is_detected_by_its_refusal(
     server: ObjectServer, client: Client, limited: str, code: str, blocks: bool
 ) -> None:
     server.forbidden.add("resourcequotas")
@@ -152,7 +154,7 @@ def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources
         assert all({"cpu", "memory"} <= set(container["resources"][kind]) for kind in ("requests", "limits")), one.what
 
 
-def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
+def test_all_pods_of_a_run_tolerate_taints_of_training_nodes() -> None:
     """All nodes of a cluster may have the taint of GPU nodes."""
     of_runtime = {"key": "team", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}
     pod = {"spec": {"tolerations": [of_runtime], "containers": [{"name": "node", "image": "torch:1"}]}}
@@ -176,7 +178,7 @@ def test_all_pods_of_a_run_go_to_the_nodes_of_those_that_train() -> None:
             assert {one["key"] for one in spec["tolerations"] if one["effect"] == "NoSchedule"} == wanted
 
 
-def test_the_supervisor_rather_takes_a_node_without_gpus() -> None:
+def test_supervisor_prefers_nodes_without_gpus() -> None:
     """The supervisor's pod occupies its node until the outputs are fetched."""
     [job] = [one for one in planned(INSIDE, resources={"gpus": 1}).manifests(SupervisorStep) if one["kind"] == "Job"]
     affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
@@ -186,7 +188,7 @@ def test_the_supervisor_rather_takes_a_node_without_gpus() -> None:
     assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
 
 
-def test_a_check_finds_that_the_supervisors_pod_is_refused(server: ObjectServer, client: Client) -> None:
+def test_check_reports_refused_supervisor_pod(server: ObjectServer, client: Client) -> None:
     assert list(supervisor_check(client, TARGET)) == []
     server.fails = refused('admission webhook "images.example" denied', of="supervisor")
     [check] = supervisor_check(client, TARGET)
@@ -195,7 +197,7 @@ def test_a_check_finds_that_the_supervisors_pod_is_refused(server: ObjectServer,
     assert server.names("Pod") == []
 
 
-def test_a_run_with_a_range_of_nodes_is_never_admitted_only_if_the_fewest_are_not() -> None:
+def test_elastic_run_is_blocked_only_if_its_fewest_nodes_exceed_the_quota() -> None:
     pods = list(run_pods(planned(INSIDE, nodes={"min": 1, "max": 4}, resources=NEEDS)))
     of = {"metadata": {"name": "q"}, "spec": {}, "status": {"hard": {"pods": "3"}}}
     assert [(note.code, note.blocks) for note in quota_notes([of], pods)] == [("quota-full", False)]
@@ -221,7 +223,7 @@ def test_the_supervisor_is_queued_only_where_its_target_names_a_queue() -> None:
     assert (queues(), queues(supervisor_queue="small")) == ({""}, {"small"})
 
 
-def test_containers_that_the_cluster_adds_are_warned_of(server: ObjectServer, client: Client) -> None:
+def test_injected_containers_are_a_warning(server: ObjectServer, client: Client) -> None:
     def inject(request: Request) -> Response | None:
         if request.verb != "POST" or request.plural != "pods":
             return None

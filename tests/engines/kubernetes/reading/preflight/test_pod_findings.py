@@ -24,7 +24,7 @@ SESSION = "arn:aws:sts::123456789012:assumed-role/vision-run/eks-vision-pod"
 WANTED = Association("default", RUN, "aws eks create-pod-identity-association …")
 
 
-def test_a_session_of_the_expected_role_passes_whatever_its_path() -> None:
+def test_session_of_the_expected_role_passes_with_any_path() -> None:
     assert role_name(SESSION) == role_name(RUN)
     found = role_check({"arn": SESSION, "by": "AWS_CONTAINER_CREDENTIALS_FULL_URI"}, WANTED, needs_role=True)
     assert (found.level, found.found) == ("ok", f"{SESSION}, by AWS_CONTAINER_CREDENTIALS_FULL_URI")
@@ -38,13 +38,13 @@ def test_a_session_of_the_expected_role_passes_whatever_its_path() -> None:
         "arn:aws:iam::123456789012:user/ana",
     ],
 )
-def test_another_role_fails_with_the_association_as_its_fix(other: str) -> None:
+def test_unexpected_role_fails_with_association_as_fix(other: str) -> None:
     found = role_check({"arn": other, "by": "x"}, WANTED, needs_role=True)
     assert (found.level, found.fix) == ("fail", WANTED.fix)
     assert RUN in found.found
 
 
-def test_no_role_fails_where_a_bucket_or_a_role_is_expected_and_else_warns() -> None:
+def test_missing_role_fails_only_if_role_or_bucket_is_expected() -> None:
     none = {"kind": "none", "error": "the pod has no role and no keys"}
     assert role_check(none, WANTED, needs_role=False).level == "fail"
     assert role_check(none, Association(), needs_role=True).level == "fail"
@@ -52,7 +52,7 @@ def test_no_role_fails_where_a_bucket_or_a_role_is_expected_and_else_warns() -> 
     assert "windlass" not in role_check(none, Association(), needs_role=True).fix
 
 
-def test_an_agent_that_does_not_answer_is_no_missing_association() -> None:
+def test_unresponsive_agent_is_not_reported_as_missing_association() -> None:
     silent = {"kind": "unreachable", "error": "169.254.170.23, which gives credentials, does not answer"}
     assert "eks-pod-identity-agent" in role_check(silent, WANTED, needs_role=True).fix
 
@@ -61,7 +61,7 @@ def rung(name: str, kind: str = "", error: str = "") -> dict[str, Any]:
     return {"rung": name, "seconds": 0.01, **({"kind": kind, "error": error} if kind else {})}
 
 
-def test_the_rungs_that_are_denied_give_one_policy() -> None:
+def test_denied_operations_give_one_policy() -> None:
     rungs = [
         rung("list", "denied", "403 AccessDenied"),
         rung("write"),
@@ -88,11 +88,11 @@ def test_the_rungs_that_are_denied_give_one_policy() -> None:
         ("other", "aws s3 cp FILE s3://data/windlass/doctor/"),
     ],
 )
-def test_other_failures_of_a_rung_have_their_own_fix(kind: str, fix: str) -> None:
+def test_other_s3_failures_have_their_own_fix(kind: str, fix: str) -> None:
     assert fix in ladder_check([rung("list", kind, "said")], "data", "windlass/doctor/", "").fix
 
 
-def test_all_rungs_pass_in_one_line() -> None:
+def test_complete_s3_access_is_one_line() -> None:
     found = ladder_check([rung(name) for name in ("list", "write", "read", "delete")], "data", "windlass/doctor/", "")
     assert (found.level, found.found) == (
         "ok",
@@ -110,13 +110,13 @@ def test_all_rungs_pass_in_one_line() -> None:
         (errno.EIO, "0:0", "describe pvc"),
     ],
 )
-def test_what_a_claim_refuses_has_its_fix(number: int, owner: str, fix: str) -> None:
+def test_unwritable_claim_has_a_fix(number: int, owner: str, fix: str) -> None:
     answer = {"step": "write", "error": "said", "errno": number, "owner": owner, "mode": "0o755", "user": 1000}
     found = folder_check("efs", answer)
     assert (found.name, found.level, fix in found.fix) == ("claim efs", "fail", True)
 
 
-def test_the_size_of_an_endless_file_system_is_not_shown() -> None:
+def test_size_of_unlimited_file_system_is_not_shown() -> None:
     assert "free" not in folder_check("efs", {"seconds": 0.1, "free_bytes": 2**63}).found
     assert folder_check("fsx", {"seconds": 0.1, "free_bytes": 2**40}).found.endswith(", 1,024 GiB free")
 
@@ -128,18 +128,18 @@ def event(reason: str, message: str, at: str = "2026-11-25T01:00:00Z") -> dict[s
 PULLED = 'Successfully pulled image "a" in 1m2.5s (1m3s including waiting). Image size: 9400000000 bytes.'
 
 
-def test_a_pull_takes_what_the_kubelet_says() -> None:
+def test_pull_time_is_read_from_the_kubelet_message() -> None:
     found = image_check("a", "node1", [event("Pulled", PULLED), event("Pulling", "")])
     assert (found.level, found.found) == ("ok", "a was pulled in 62.5 s on node node1 (9.4 GB)")
 
 
-def test_without_its_words_a_pull_takes_the_time_between_its_events() -> None:
+def test_pull_time_falls_back_to_time_between_events() -> None:
     events = [event("Pulled", "pulled", "2026-11-25T01:05:00Z"), event("Pulling", "", "2026-11-25T01:00:00Z")]
     assert pull(events) == (300.0, "")
     assert image_check("a", "node1", events).level == "warn"
 
 
-def test_an_image_that_was_there_has_no_time() -> None:
+def test_image_already_on_the_node_has_no_pull_time() -> None:
     present = [event("Pulled", 'Container image "a" already present on machine')]
     assert "already" in image_check("a", "node1", present).found
     assert pull([]) == (None, "")
@@ -148,5 +148,5 @@ def test_an_image_that_was_there_has_no_time() -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("1.5s", 1.5), ("850ms", 0.85), ("1h2m3s", 3723.0), ("soon", None), ("3", None)]
 )
-def test_durations_of_go_are_read(text: str, seconds: float | None) -> None:
+def test_go_durations_are_parsed(text: str, seconds: float | None) -> None:
     assert duration(text) == (pytest.approx(seconds) if seconds is not None else None)

@@ -35,33 +35,33 @@ def kinds(found: dict[str, object]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_whole_ladder_leaves_nothing_in_the_bucket(server: S3Server) -> None:
+def test_complete_s3_test_leaves_no_object(server: S3Server) -> None:
     assert kinds(answer(ASKED, server.environ())) == dict.fromkeys(("list", "write", "read", "delete"), "ok")
     assert "Contents" not in server.client().list_objects_v2(Bucket="runs")
 
 
 @pytest.mark.slow
-def test_a_bucket_that_does_not_exist_ends_the_ladder(server: S3Server) -> None:
+def test_missing_bucket_ends_the_s3_test(server: S3Server) -> None:
     assert kinds(answer({**ASKED, "bucket": "none"}, server.environ())) == {"list": "no-bucket"}
 
 
 @pytest.mark.slow
-def test_keys_that_are_wrong_are_no_missing_permission(server: S3Server) -> None:
+def test_wrong_keys_are_not_reported_as_missing_permission(server: S3Server) -> None:
     wrong = {**server.environ(), "AWS_SECRET_ACCESS_KEY": "wrong"}
     assert kinds(answer(ASKED, wrong)) == {"list": "keys"}
 
 
 @pytest.mark.slow
-def test_a_store_that_does_not_answer_is_told_apart(server: S3Server) -> None:
+def test_unreachable_store_is_reported_as_such(server: S3Server) -> None:
     away = server.environ(f"http://127.0.0.1:{quiet_port()}")
     assert kinds(answer(ASKED, away)) == {"list": "unreachable"}
 
 
-def test_a_pod_without_role_and_keys_says_so() -> None:
+def test_pod_without_role_and_keys_is_reported() -> None:
     assert answer({"role": True}, {})["role"]["kind"] == "none"
 
 
-def test_the_agent_of_pod_identity_is_named_where_it_refuses() -> None:
+def test_refusal_of_the_pod_identity_agent_is_reported() -> None:
     with emulated_roles() as agent:
         agent.status = 403
         environ = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{agent.address}/v1/credentials"}
@@ -70,20 +70,20 @@ def test_the_agent_of_pod_identity_is_named_where_it_refuses() -> None:
     assert "the agent for credentials" in found["error"]
 
 
-def test_a_folder_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+def test_folder_test_leaves_folder_unchanged(tmp_path: Path) -> None:
     found = folder(str(tmp_path))
     assert "error" not in found
     assert found["free_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_says_why() -> None:
+def test_unwritable_folder_is_reported_with_reason() -> None:
     found = folder("/proc/self")
     assert (found["step"], bool(found["error"])) == ("write", True)
 
 
 @pytest.mark.slow
-def test_the_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Path) -> None:
+def test_probe_program_runs_from_its_zip_file_alone(server: S3Server, tmp_path: Path) -> None:
     program = archive()
     question = json.dumps({**ASKED, "folder": str(tmp_path)})
     done = subprocess.run(

@@ -33,13 +33,13 @@ def ask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return dict(probes.ask(client, {}, "python3", {}, pod.clock))
 
 
-def test_a_question_whose_connection_breaks_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_is_retried_after_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(pod := Pod(breaks=3), monkeypatch) == {"folder": "/claim"}
     assert (pod.asked, pod.clock.waits) == (4, [probes.AGAIN_SECONDS] * 3)
 
 
 @pytest.mark.parametrize(("lasts", "asked"), [(0.0, 16), (probes.ASK_SECONDS, 1)], ids=["at once", "by silence"])
-def test_one_that_is_never_answered_is_given_up(monkeypatch: pytest.MonkeyPatch, lasts: float, asked: int) -> None:
+def test_probe_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch, lasts: float, asked: int) -> None:
     pod = Pod(breaks=1000, lasts=lasts)
     with pytest.raises(Unreachable):
         ask(pod, monkeypatch)

@@ -85,13 +85,13 @@ PENDING = ("QuotaReserved", "False", "Pending", UNUSED)
 HELD = (("QuotaReserved", "True", "QuotaReserved", ""), ("Admitted", "True", "Admitted", ""))
 
 
-def test_the_newest_version_that_is_known_is_asked() -> None:
+def test_newest_supported_api_version_is_used() -> None:
     served = {"batch/v1", "kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2"}
     assert version_of(admission.GROUP, served) == "kueue.x-k8s.io/v1beta2"
     assert version_of(admission.GROUP, {"batch/v1", "kueue.x-k8s.io/v1alpha1"}) == ""
 
 
-def test_what_is_held_back_says_so_in_a_place_of_its_kind() -> None:
+def test_suspension_is_read_from_each_kinds_own_field() -> None:
     assert admission.is_suspended(job())
     assert admission.is_suspended({"spec": {"runPolicy": {"suspend": True}}})
     assert not admission.is_suspended({"spec": {"runPolicy": {"suspend": False}, "template": {}}})
@@ -121,13 +121,13 @@ def test_what_is_held_back_says_so_in_a_place_of_its_kind() -> None:
         ("NoMatchingFlavor", "in newer versions the word is there", "NoMatchingFlavor"),
     ],
 )
-def test_versions_that_say_only_pending_are_read_by_their_sentence(reason: str, message: str, word: str) -> None:
+def test_messages_of_older_kueue_versions_are_parsed(reason: str, message: str, word: str) -> None:
     seen = admission.queue_status(job(), [workload(job(), ("QuotaReserved", "False", reason, message))])
     assert seen is not None
     assert (seen.state, seen.reason, seen.message) == ("waiting", word, message)
 
 
-def test_a_queue_that_is_not_stopped_is_inactive_for_what_it_lacks() -> None:
+def test_inactive_queue_is_explained_by_missing_object() -> None:
     waiting = [workload(job(), ("QuotaReserved", "False", "Inadmissible", "ClusterQueue cpus is inactive"))]
     active = {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "references missing flavor x"}
     broken = {**CLUSTER_QUEUE, "status": {"conditions": [active]}}
@@ -159,13 +159,13 @@ def test_a_queue_that_is_not_stopped_is_inactive_for_what_it_lacks() -> None:
         ((*HELD, ("Evicted", "False", "QuotaReserved", "x")), {}, "admitted", "Admitted"),
     ],
 )  # fmt: skip
-def test_conditions_make_one_state(conditions: Any, more: dict[str, Any], state: str, reason: str) -> None:
+def test_queue_state_is_derived_from_conditions(conditions: Any, more: dict[str, Any], state: str, reason: str) -> None:
     seen = admission.queue_status(job(), [workload(job(), *conditions, **more)])
     assert seen is not None
     assert (seen.state, seen.reason) == (state, reason)
 
 
-def test_what_no_queue_has_to_do_with_is_left_alone() -> None:
+def test_object_without_queue_has_no_queue_status() -> None:
     free = job(suspend=False)
     free["metadata"]["labels"] = {}
     assert admission.queue_status(free, [workload(job("other"), PENDING)]) is None
@@ -174,7 +174,7 @@ def test_what_no_queue_has_to_do_with_is_left_alone() -> None:
     assert (unseen.state, unseen.queue, unseen.workload) == ("waiting", "team-a", "")
 
 
-def test_a_preemption_names_for_whom_where_that_one_may_be_seen() -> None:
+def test_preemption_names_the_preempting_workload_if_readable() -> None:
     urgent = workload(job("urgent", "b"), *HELD)
     said = f"Preempted to accommodate a workload (UID: {urgent['metadata']['uid']}, JobUID: 8e) due to prioritization"
     gone = (
@@ -198,7 +198,7 @@ def test_a_preemption_names_for_whom_where_that_one_may_be_seen() -> None:
     assert admission.eviction_status(job(), [workload(job(), *HELD)]) is None
 
 
-def test_the_place_is_by_priority_then_age_among_those_of_the_same_cluster_queue() -> None:
+def test_position_is_by_priority_and_age_within_the_cluster_queue() -> None:
     mine = workload(job(), PENDING, created="2026-01-01T00:00:05Z")
     others = [
         workload(job("older"), PENDING, created="2026-01-01T00:00:04Z"),
@@ -219,7 +219,7 @@ def test_the_place_is_by_priority_then_age_among_those_of_the_same_cluster_queue
     assert (near.position, near.num_waiting, near.scope, near.queues) == (2, 3, "namespace a", ("team-a",))
 
 
-def test_only_those_that_have_what_is_short_are_told() -> None:
+def test_only_workloads_that_use_scarce_quota_are_listed() -> None:
     held = [workload(job("large", "b"), *HELD, priority=7), workload(job("small"), *HELD, cpu="100m")]
     over = workload(job("over"), *HELD, ("Finished", "True", "Succeeded", ""))
     seen = counted(job(), [workload(job(), PENDING), *held, over], [queue("team-a")], CLUSTER_QUEUE, is_everywhere=True)
@@ -229,12 +229,12 @@ def test_only_those_that_have_what_is_short_are_told() -> None:
     assert seen.asked == {"cpu": "1600m", "memory": "2Gi"}
 
 
-def test_amounts_are_written_as_people_write_them() -> None:
+def test_amounts_are_formatted_as_kubernetes_quantities() -> None:
     told = [quantity_text(*one) for one in (("cpu", 0.8), ("cpu", 2.0), ("memory", 2.0**31), ("nvidia.com/gpu", 8.0))]
     assert told == ["800m", "2", "2Gi", "8"]
 
 
-def test_the_record_tells_what_the_queue_said_last_of_the_newest_attempt() -> None:
+def test_record_contains_last_queue_status_of_newest_attempt() -> None:
     seen = admission.queue_status(job(), [workload(job(), PENDING)], [queue("team-a")])
     assert seen is not None
     told = [admission.event_of(seen, is_again=number > 1) for number in (1, 2)]
@@ -259,26 +259,26 @@ def notes(*queues: tuple[str, str], groups: tuple[str, ...] = ("kueue.x-k8s.io/v
     return list(queue_notes(Job(name="digits", run="train.py", queue="team-a"), cluster))
 
 
-def test_a_queue_that_no_controller_would_read_is_refused() -> None:
+def test_queue_without_kueue_is_an_error() -> None:
     [note] = notes(groups=("batch/v1",), listed=None)
     assert (note.code, note.blocks) == ("queue-ignored", True)
     assert list(queue_notes(Job(name="digits", run="train.py"), Cluster("v1.34.4", frozenset()))) == []
 
 
-def test_a_queue_that_is_not_there_is_refused_where_that_may_be_known() -> None:
+def test_missing_queue_is_an_error_if_queues_are_readable() -> None:
     [note] = notes(("team-b", ""), ("gpus", ""))
     assert (note.code, note.blocks, note.fix) == ("queue-missing", True, "there are: gpus, team-b")
     assert "did you mean team-b?" in note.message
     assert notes(listed=None) == []
 
 
-def test_a_queue_that_admits_no_workload_now_is_a_warning() -> None:
+def test_inactive_queue_is_a_warning() -> None:
     [note] = notes(("team-a", "Can't submit new workloads to clusterQueue"))
     assert (note.code, note.blocks, "Can't submit" in note.message) == ("queue-inactive", False, True)
     assert notes(("team-a", "")) == []
 
 
-def test_an_object_that_comes_back_awake_is_not_managed_by_kueue() -> None:
+def test_object_not_suspended_by_dry_run_is_not_managed_by_kueue() -> None:
     note = ignored(job(suspend=False))
     assert note is not None
     assert (note.code, note.blocks, "kind Job" in note.message) == ("queue-ignored", True, True)
@@ -288,7 +288,7 @@ def test_an_object_that_comes_back_awake_is_not_managed_by_kueue() -> None:
     assert ignored(free) is None
 
 
-def test_the_queues_of_a_namespace_are_shown_with_what_waits_in_them() -> None:
+def test_queues_are_listed_with_their_waiting_workloads() -> None:
     active = queue("team-a")
     active["status"] = {"admittedWorkloads": 1, "pendingWorkloads": 2, "conditions": []}
     assert shown(active) == ("ok", "team-a (1 admitted, 2 waiting)")
@@ -313,6 +313,6 @@ def shown(*queues: Object) -> tuple[str, str]:
     return found["queues"].level, found["queues"].found
 
 
-def test_reading_queues_is_asked_for_where_there_are_any() -> None:
+def test_right_to_read_queues_is_checked_only_with_kueue() -> None:
     assert set(rbac.QUEUES) <= set(rbac.useful({"kueue.x-k8s.io/v1beta2"}))
     assert not set(rbac.QUEUES) & set(rbac.useful({"batch/v1"}))

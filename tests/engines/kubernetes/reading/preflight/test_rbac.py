@@ -33,14 +33,14 @@ def test_the_role_grants_each_right_once_and_no_other(wanted: Any, groups: froze
     assert made["metadata"]["namespace"] == "team-a"
 
 
-def test_a_service_account_is_bound_as_one() -> None:
+def test_service_account_is_bound_as_service_account() -> None:
     [subject] = rbac.binding("team-a", "system:serviceaccount:ci:deployer")["subjects"]
     assert subject == {"kind": "ServiceAccount", "namespace": "ci", "name": "deployer"}
     [subject] = rbac.binding("team-a", "ada")["subjects"]
     assert (subject["kind"], subject["name"]) == ("User", "ada")
 
 
-def test_a_supervisor_may_do_no_more_than_its_user_and_neither_exec_nor_read_secrets() -> None:
+def test_supervisor_rights_are_a_subset_without_exec_and_secrets() -> None:
     supervisor = set(rbac.supervisor_rights(EVERY_GROUP))
     assert supervisor <= set(rbac.useful(EVERY_GROUP)), "who may submit a run may run a pod with its account"
     assert not {right.resource for right in supervisor} & {"pods/exec", "secrets", "serviceaccounts"}
@@ -48,7 +48,7 @@ def test_a_supervisor_may_do_no_more_than_its_user_and_neither_exec_nor_read_sec
     assert "*" not in {part for right in supervisor for part in right}
 
 
-def test_rights_on_operators_are_those_of_the_operators_that_are_installed() -> None:
+def test_rights_cover_only_installed_operators() -> None:
     plain = set(rbac.supervisor_rights(()))
     with_jobset = set(rbac.supervisor_rights({WORKLOADS["jobset"].api})) - plain
     assert {(right.group, right.resource) for right in with_jobset} == {("jobset.x-k8s.io", "jobsets")}

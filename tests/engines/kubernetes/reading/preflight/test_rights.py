@@ -42,12 +42,14 @@ def supervised(job: Job, target: KubernetesTarget, seen: Cluster | None, via: st
         ("machine", cluster(True), False, "supervisor: machine of target lab"),
     ],
 )
-def test_where_the_supervisor_runs_and_why(supervisor: str, seen: Cluster | None, is_there: bool, why: str) -> None:
+def test_supervisor_place_is_chosen_with_a_reason(
+    supervisor: str, seen: Cluster | None, is_there: bool, why: str
+) -> None:
     target = LAB.model_copy(update={"supervisor": supervisor})
     assert supervised(JOB, target, seen, "job") == (is_there, why)
 
 
-def test_the_namespace_of_the_job_counts() -> None:
+def test_rights_are_read_in_the_namespace_of_the_job() -> None:
     job = Job(name="digits", run="train.py", kubernetes={"namespace": "other"})
     assert "namespace other has no" in supervised(job, LAB, cluster(False), "job")[1]
 
@@ -70,7 +72,7 @@ def noted(*groups: str) -> frozenset[str] | None:
         (("kueue.x-k8s.io/v1beta1",), QUEUED, "job", ""),
     ],
 )
-def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used_for_it(
+def test_account_set_up_before_an_operator_is_not_used_for_its_workloads(
     groups: tuple[str, ...], job: Job, via: str, lacking: str
 ) -> None:
     seen = dataclasses.replace(cluster(True), rights=Rights((), True, noted(*groups)))
@@ -82,7 +84,7 @@ def test_an_account_that_was_set_up_before_an_operator_was_installed_is_not_used
     )
 
 
-def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wants_it_in_the_cluster() -> None:
+def test_plan_reports_missing_rights_of_the_account_and_blocks_only_if_the_target_requires_it() -> None:
     seen = dataclasses.replace(CLUSTER, rights=Rights((), True, noted()))
     facts = dataclasses.replace(FACTS, cluster=seen)
     made = planned(facts, kubernetes={"via": "jobset"})
@@ -97,14 +99,14 @@ def test_a_plan_names_what_the_account_lacks_and_blocks_only_where_the_target_wa
 
 
 @pytest.mark.parametrize("text", [None, "", "all", "[1]", '{"jobs.batch": 1}'])
-def test_an_account_without_a_readable_note_of_its_rights_is_used_as_it_is(text: str | None) -> None:
+def test_account_without_recorded_rights_is_used(text: str | None) -> None:
     """A platform team may have created such an account from other manifests."""
     account = {"metadata": {"annotations": {} if text is None else {layout.RIGHTS_ANNOTATION: text}}}
     assert granted(account) is None
     assert supervised(JOB, LAB, cluster(True), "trainjob")[0]
 
 
-def test_a_login_that_may_not_exec_can_submit_a_run_that_is_supervised_in_the_cluster() -> None:
+def test_user_without_exec_right_can_submit_with_supervisor_in_cluster() -> None:
     missing = (rbac.Right("", "pods/exec", "create"), rbac.Right("batch", "jobs", "delete"))
     seen = dataclasses.replace(CLUSTER, rights=Rights(missing))
     [message] = blockers(planned(dataclasses.replace(FACTS, cluster=seen))).values()
@@ -114,7 +116,7 @@ def test_a_login_that_may_not_exec_can_submit_a_run_that_is_supervised_in_the_cl
     assert message == "this login may not delete jobs.batch"
 
 
-def test_a_target_that_wants_it_in_the_cluster_blocks_the_plan_where_it_cannot_be() -> None:
+def test_plan_is_blocked_if_target_requires_impossible_supervisor_in_cluster() -> None:
     target = TARGET.model_copy(update={"supervisor": "cluster"})
     made = planned(target=target)
     assert blockers(made) == {

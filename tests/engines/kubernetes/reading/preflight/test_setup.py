@@ -89,9 +89,7 @@ def changes(found: list[Any]) -> list[tuple[str, str]]:
 # -- create -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_created_and_what_is_as_it_should_be_is_kept(
-    server: Namespace, environ: dict[str, str]
-) -> None:
+def test_setup_creates_missing_objects_and_keeps_correct_ones(server: Namespace, environ: dict[str, str]) -> None:
     assert changes(setup.create(LAB, environ)) == [
         ("Role", "created"),
         ("RoleBinding", "created"),
@@ -107,9 +105,7 @@ def test_what_is_missing_is_created_and_what_is_as_it_should_be_is_kept(
     assert len(server.changing()) == 3
 
 
-def test_a_role_with_other_rules_is_changed_and_what_others_added_is_kept(
-    server: Namespace, environ: dict[str, str]
-) -> None:
+def test_setup_updates_role_and_keeps_fields_of_other_tools(server: Namespace, environ: dict[str, str]) -> None:
     setup.create(LAB, environ)
     wanted = server.objects["roles", NAME]["rules"]
     server.objects["roles", NAME] |= {"rules": wanted[:1]}
@@ -131,7 +127,7 @@ def test_a_role_with_other_rules_is_changed_and_what_others_added_is_kept(
     assert account["metadata"]["annotations"] == {**before, "team": "vision"}
 
 
-def test_an_object_that_is_created_meanwhile_is_taken(server: Namespace, environ: dict[str, str]) -> None:
+def test_setup_accepts_an_object_created_meanwhile(server: Namespace, environ: dict[str, str]) -> None:
     def race(request: Request) -> Response | None:
         if (request.verb, request.plural) == ("POST", "roles"):
             server.fails = server.special
@@ -144,7 +140,9 @@ def test_an_object_that_is_created_meanwhile_is_taken(server: Namespace, environ
 
 
 @pytest.mark.parametrize("kind", ["Role", "RoleBinding", "ServiceAccount"])
-def test_beside_an_object_of_others_nothing_is_changed(kind: str, server: Namespace, environ: dict[str, str]) -> None:
+def test_setup_changes_nothing_if_an_object_belongs_to_another_tool(
+    kind: str, server: Namespace, environ: dict[str, str]
+) -> None:
     server.put(kind, NAME, {"app.kubernetes.io/managed-by": "helm"})
     for act in (setup.create, setup.remove):
         with pytest.raises(UsageError, match=f"{kind} {NAME} in namespace team was not created by Windlass"):
@@ -159,7 +157,7 @@ def test_beside_an_object_of_others_nothing_is_changed(kind: str, server: Namesp
         ("serviceaccounts", "get serviceaccounts"),
     ],
 )
-def test_a_login_without_the_right_is_told_which_and_who_can_help(
+def test_forbidden_setup_names_missing_right_and_the_alternative(
     plural: str, right: str, server: Namespace, environ: dict[str, str]
 ) -> None:
     server.forbidden = {plural}
@@ -169,7 +167,7 @@ def test_a_login_without_the_right_is_told_which_and_who_can_help(
     assert server.changing() == []
 
 
-def test_a_login_that_may_read_roles_only_is_told_so(server: Namespace, environ: dict[str, str]) -> None:
+def test_setup_with_read_only_rights_names_the_missing_right(server: Namespace, environ: dict[str, str]) -> None:
     def reading(request: Request) -> Response | None:
         return status(403, "Forbidden", "no") if request.verb == "POST" else server.special(request)
 
@@ -180,7 +178,7 @@ def test_a_login_that_may_read_roles_only_is_told_so(server: Namespace, environ:
         setup.create(LAB, environ)
 
 
-def test_a_namespace_that_does_not_exist_is_named(server: Namespace, environ: dict[str, str]) -> None:
+def test_setup_reports_missing_namespace(server: Namespace, environ: dict[str, str]) -> None:
     absent = status(404, "NotFound", 'namespaces "team" not found', name="team", kind="namespaces")
     server.fails = lambda request: absent if request.verb == "POST" else server.special(request)
     with pytest.raises(UsageError, match="there is no namespace team in the cluster of context lab") as error:
@@ -188,14 +186,14 @@ def test_a_namespace_that_does_not_exist_is_named(server: Namespace, environ: di
     assert "create namespace team" in error.value.hint
 
 
-def test_a_login_that_may_not_grant_a_right_is_told_which_it_lacks(server: Namespace, environ: dict[str, str]) -> None:
+def test_setup_names_the_right_that_cannot_be_granted(server: Namespace, environ: dict[str, str]) -> None:
     server.is_escalation, server.lacks = True, frozenset({rbac.Right("", "configmaps", "update")})
     with pytest.raises(EngineError, match="may not grant what it lacks itself in namespace team: update configmaps"):
         setup.create(LAB, environ)
     assert server.of_setup() == [], "an account without rights would be used"
 
 
-def test_the_objects_for_a_platform_team_are_those_that_are_created(server: Namespace, environ: dict[str, str]) -> None:
+def test_printed_objects_equal_the_created_ones(server: Namespace, environ: dict[str, str]) -> None:
     made = setup.objects(LAB, environ)
     assert made == rbac.supervisor_objects("team", {"jobset.x-k8s.io/v1alpha2"})
     assert server.changing() == []
@@ -204,7 +202,7 @@ def test_the_objects_for_a_platform_team_are_those_that_are_created(server: Name
 # -- remove -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_account_is_removed_first_and_twice_is_no_error(server: Namespace, environ: dict[str, str]) -> None:
+def test_removal_deletes_account_first_and_is_idempotent(server: Namespace, environ: dict[str, str]) -> None:
     setup.create(LAB, environ)
     assert changes(setup.remove(LAB, environ)) == [
         ("ServiceAccount", "removed"),
@@ -227,7 +225,7 @@ def supervisor_job(server: Namespace, run_id: str, account: str, *conditions: st
     )
 
 
-def test_nothing_is_removed_while_unfinished_runs_use_it(server: Namespace, environ: dict[str, str]) -> None:
+def test_account_is_not_removed_while_unfinished_runs_use_it(server: Namespace, environ: dict[str, str]) -> None:
     setup.create(LAB, environ)
     supervisor_job(server, "done-1", NAME, "Complete")
     supervisor_job(server, "other-2", "default")
@@ -240,9 +238,7 @@ def test_nothing_is_removed_while_unfinished_runs_use_it(server: Namespace, envi
     assert server.of_setup() == []
 
 
-def test_a_run_whose_outputs_are_not_fetched_is_not_called_unfinished(
-    server: Namespace, environ: dict[str, str]
-) -> None:
+def test_ended_run_with_unfetched_outputs_is_not_unfinished(server: Namespace, environ: dict[str, str]) -> None:
     setup.create(LAB, environ)
     for run_id, phase in (("digits-1", Phase.SUCCEEDED), ("digits-2", Phase.TRAINING)):
         summary = json.dumps({"phase": phase, "created_at": 1.0, "phase_since": 2.0})
@@ -274,7 +270,7 @@ def looked(server: Namespace, folder: Path) -> Cluster:
         client.close()
 
 
-def test_the_account_is_found_by_one_request(server: Namespace, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_account_is_found_with_one_request(server: Namespace, tmp_path: Path, environ: dict[str, str]) -> None:
     assert looked(server, tmp_path).rights.has_account is False
     asked = len(server.requests)
     setup.create(LAB, environ)
@@ -284,12 +280,12 @@ def test_the_account_is_found_by_one_request(server: Namespace, tmp_path: Path, 
     assert [one.name for one in server.requests if one.plural == "serviceaccounts"] == [NAME]
 
 
-def test_an_account_that_may_not_be_read_is_not_known(server: Namespace, tmp_path: Path) -> None:
+def test_unreadable_account_is_unknown(server: Namespace, tmp_path: Path) -> None:
     server.forbidden = {"serviceaccounts"}
     assert looked(server, tmp_path).rights.has_account is None
 
 
-def test_rights_to_submit_with_it_decide_only_where_it_is_there(
+def test_rights_to_submit_matter_only_if_the_account_exists(
     server: Namespace, tmp_path: Path, environ: dict[str, str]
 ) -> None:
     server.lacks = frozenset(rbac.SUPERVISED)
