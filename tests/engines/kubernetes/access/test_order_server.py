@@ -187,7 +187,7 @@ class Sink:
 
 
 @pytest.mark.parametrize("rank", ["²", "٣", "-1", "", "1" * 400, "\ud800", "1.0"])
-def test_request_with_invalid_rank_is_ignored(server: OrderServer, peers: list[Peer], rank: str) -> None:
+def test_report_with_invalid_rank_is_ignored(server: OrderServer, peers: list[Peer], rank: str) -> None:
     sink = Sink()
     server.subscribe("pod-0", sink)
     peers.append(one := Peer(server).join())
