@@ -1,8 +1,9 @@
-"""No modules of Windlass import each other in a circle, imports inside functions included."""
+"""Rules of the source: imports without circles, names of engines, clocks, sizes of classes."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
@@ -55,3 +56,36 @@ def test_no_module_outside_engines_compares_with_the_name_of_an_engine(package: 
         constants = [one for node in compared for one in ast.walk(node) if isinstance(one, ast.Constant)]
         named += [f"{path.name}:{one.lineno}: {one.value}" for one in constants if one.value in ENGINES]
     assert not named
+
+
+def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """All functions and methods of Windlass."""
+    for path in Path(windlass.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node
+
+
+def test_clock_is_one_argument() -> None:
+    """A function that reads the time and waits takes a `Clock`, not a callable for each."""
+    several = []
+    for path, function in functions():
+        given = [*function.args.args, *function.args.kwonlyargs]
+        callables = [one.arg for one in given if one.annotation and "Callable" in ast.unparse(one.annotation)]
+        if len({"clock", "cpu_clock", "monotonic", "now", "pause", "sleep", "wait"} & set(callables)) > 1:
+            several.append(f"{path.name}:{function.lineno}: {function.name}")
+    assert not several
+
+
+def test_class_with_a_constructor_has_at_most_20_attributes() -> None:
+    """Attributes that belong together are a value of their own."""
+    large = []
+    for path in Path(windlass.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and any(getattr(one, "name", "") == "__init__" for one in node.body):
+                stored = [one for one in ast.walk(node) if isinstance(one, ast.Attribute)]
+                own = {
+                    one.attr for one in stored if isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "self"
+                }
+                large += [f"{path.name}: {node.name} has {len(own)}"] if len(own) > 20 else []
+    assert not large
