@@ -90,5 +90,5 @@ def time_limit(job: Job, saves_at_end: str) -> Iterator[Note]:
 def image_notes(job: Job) -> Iterator[Note]:
     """A note on the package that the image of the job needs so that its ranks reach the stores that the job names."""
     if address := next(job.obstore_addresses(), ""):
-        message = f"ranks reach {address} by obstore, which the image of the job needs to have"
+        message = f"ranks access {address} with obstore, which the job's image must contain"
         yield Note("ranks-obstore", message, f"{INSTALL} in it, or by setup:")

@@ -247,7 +247,7 @@ class KubernetesEngine(SupervisedEngine):
         )
         if was != now:
             raise UsageError(
-                f"{run_id} is in {was}, and target {name} names {now}", f"change the target back; or {again}"
+                f"{run_id} is in {was}, but target {name} names {now}", f"change the target back; or {again}"
             )
         is_inside, would_be = self._is_in_cluster(run_id), self._supervised_by(plan) == CLUSTER
         if is_inside and not would_be:

@@ -235,7 +235,7 @@ class ClusterRuns(TargetRuns):
             if not reader.read() and not follow:
                 raise EngineError(
                     f"{run_id} has no pod with a log",
-                    "where pods are gone, the logs are on the machine that started the run",
+                    "if the pods are deleted, the logs are on the machine that started the run",
                 )
             if follow:
                 reader.follow()

@@ -341,7 +341,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     if job.notify is not None and (variable := secret_variable(job.notify)) not in facts.environ:
         yield Note(
             "notify-missing",
-            f"notify: {variable} is not set, so that nothing is told of the end",
+            f"notify: {variable} is not set, so no notification is sent at the end",
             f"export {variable} with the address of the webhook",
         )
 

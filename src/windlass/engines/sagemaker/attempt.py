@@ -170,7 +170,7 @@ class HostNode(Node):
             self.ended, self.failures = True, list(self._reported_failures)
         elif status == COMPLETED:
             self.ended, self.failures = True, []
-            message = f"host {self.place + 1} has succeeded, as its job has, though its log lacks its end"
+            message = f"host {self.place + 1} has succeeded, as its job has, though its log does not report the end"
             yield NodeWarning(time.time(), message)
         elif status == STOPPED and self._attempt.was_stopped_by_user:
             words = self.last_words()

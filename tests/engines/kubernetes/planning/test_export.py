@@ -1,4 +1,4 @@
-"""Objects that are written down train without Windlass: whole, free of owners, and with no supervisor to wait for."""
+"""Exported objects train without Windlass: they are complete, have no owners, and wait for no supervisor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from windlass.spec.yamlwriter import block_lines
 DATA = bytes(range(256)) * 2000
 SMALL = with_code(packed=Packed(DATA, hashlib.sha256(DATA).hexdigest(), (("train.py", 900),)))
 ANNOTATION_BYTES = 262_144
-"""What all annotations of an object may hold; `kubectl apply` puts the whole object into one."""
+"""Maximum size of an object's annotations in bytes; `kubectl apply` stores the whole object in one."""
 
 
 def made(**fields: Any) -> Manifests:
@@ -40,7 +40,7 @@ def named(found: Manifests, kind: str) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in found.objects if one["kind"] == kind}
 
 
-def test_objects_that_stand_on_a_runtime_are_whole_and_say_nothing_that_a_trainjob_cannot() -> None:
+def test_exported_objects_for_a_runtime_have_only_fields_of_a_trainjob() -> None:
     facts = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, runtimes=Runtimes((), None, Patching())))
     plan = planned(facts, kubernetes={"runtime": "torch-distributed"}, timeout=60)
     found = manifests(plan, DATA, 1_800_000_000.0)
@@ -56,7 +56,7 @@ def test_objects_that_stand_on_a_runtime_are_whole_and_say_nothing_that_a_trainj
 
 
 @pytest.mark.parametrize("via", ["job", "jobset", "trainjob"])
-def test_they_are_the_same_where_runs_are_supervised_in_the_cluster(via: str) -> None:
+def test_exported_objects_do_not_depend_on_the_place_of_the_supervisor(via: str) -> None:
     inside = dataclasses.replace(SMALL, cluster=dataclasses.replace(CLUSTER, rights=Rights(has_account=True)))
     plans = [planned(facts, nodes=2, kubernetes={"via": via}) for facts in (SMALL, inside)]
     assert [bool(plan.manifests(SupervisorStep)) for plan in plans] == [False, True]
@@ -72,7 +72,7 @@ def node_specs(found: Manifests) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("via", sorted(WORKLOADS))
-def test_all_that_pods_mount_is_there_and_the_code_is_whole(via: str) -> None:
+def test_exported_objects_contain_all_mounts_and_the_complete_code(via: str) -> None:
     found = made(nodes=2, kubernetes={"via": via, "results": {"size": "1GiB"}})
     configs, claims = named(found, "ConfigMap"), named(found, "PersistentVolumeClaim")
     specs = list(pod_specs(found.objects))
@@ -85,7 +85,7 @@ def test_all_that_pods_mount_is_there_and_the_code_is_whole(via: str) -> None:
             if "persistentVolumeClaim" in volume:
                 assert volume["persistentVolumeClaim"]["claimName"] in claims
             mounted += [one["configMap"] for one in volume.get("projected", {}).get("sources", ())]
-        mounted.sort(key=lambda one: str(one["items"][0]["path"]))  # as the pod joins them
+        mounted.sort(key=lambda one: str(one["items"][0]["path"]))  # in the order in which the pod joins the pieces
         code = b"".join(base64.b64decode(configs[one["name"]]["binaryData"]["piece"]) for one in mounted)
         assert code == DATA
         assert len(mounted) == -(-len(DATA) // PIECE_BYTES) > 1
@@ -112,19 +112,19 @@ def test_pods_wait_for_no_next_attempt_and_end_in_time() -> None:
     assert "activeDeadlineSeconds" not in pod_spec(made().objects)
 
 
-def test_who_looks_at_the_run_is_told_that_no_attempt_follows() -> None:
+def test_exported_run_is_marked_as_having_no_further_attempt() -> None:
     [mark] = [one for one in made().objects if "windlass.dev/marker" in one["metadata"]["labels"]]
     assert (mark["metadata"]["name"], mark["metadata"]["labels"]["windlass.dev/marker"]) == ("digits-7f3k2-end", "end")
 
 
-def test_a_plan_is_not_changed_by_writing_it_down() -> None:
+def test_export_does_not_change_the_plan() -> None:
     plan = planned(SMALL, nodes=2, timeout="1h")
     before = plan.to_text()
     manifests(plan, DATA, 0.0)
     assert plan.to_text() == before
 
 
-def test_the_text_reads_back_as_the_objects_in_yaml_1_1_too() -> None:
+def test_exported_yaml_parses_to_the_same_objects_in_yaml_1_1() -> None:
     odd: dict[str, Any] = {
         word: word for word in ("on", "y", "n", "1", "0x1", "12:30:00", "0644", "null", "1e3", "~", "")
     }
@@ -139,7 +139,7 @@ def test_the_text_reads_back_as_the_objects_in_yaml_1_1_too() -> None:
         assert [one for one in yaml.load_all(text) if one] == json.loads(json.dumps(objects))
 
 
-def test_the_head_says_how_to_make_it_and_how_to_be_rid_of_it() -> None:
+def test_header_has_the_commands_to_create_and_delete_the_objects() -> None:
     lines = head_lines(made(restarts=1, nodes=2, kubernetes={"via": "trainjob"}), "digits")
     assert all(line.startswith("# ") for line in lines)
     assert (
@@ -150,7 +150,7 @@ def test_the_head_says_how_to_make_it_and_how_to_be_rid_of_it() -> None:
 
 
 @pytest.mark.parametrize("via", ["job", "jobset"])
-def test_what_is_written_down_can_be_imported_again(via: str) -> None:
+def test_exported_objects_can_be_imported_again(via: str) -> None:
     found = made(
         nodes=3,
         resources={"gpus": 2, "cpus": 4, "memory": "8GiB", "shm": "1GiB", "instance": "g5.xlarge"},

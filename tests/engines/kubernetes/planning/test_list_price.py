@@ -1,4 +1,4 @@
-"""Plans for a cluster without prices of its own show list prices, where the target names its region."""
+"""Plans for a cluster without configured prices show list prices if the target names its region."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_job_with_an_instance_type_has_its_list_price_with_the_date() -> None:
     assert "11.344 USD an hour (list price of g5.12xlarge in us-east-1, on demand, as of 2026-02-09)" in shown
 
 
-def test_a_type_that_only_the_node_pool_names_is_priced_too() -> None:
+def test_instance_type_from_the_node_pool_has_a_price() -> None:
     plan = made(pool("gpus", "g5.12xlarge"), resources={"gpus": 4})
     assert plan.price is not None
     assert plan.price.per_node_hour == 5.672
@@ -59,19 +59,19 @@ def test_a_type_that_only_the_node_pool_names_is_priced_too() -> None:
         ({"prices": {"p5.48xlarge": 50.0}, "currency": "EUR"}, 5.672, "USD"),
     ],
 )
-def test_prices_of_the_target_come_first(target: dict[str, Any], per_node: float, currency: str) -> None:
+def test_prices_of_the_target_precede_list_prices(target: dict[str, Any], per_node: float, currency: str) -> None:
     plan = made(target=target)
     assert plan.price is not None
     assert (plan.price.per_node_hour, plan.price.currency) == (per_node, currency)
 
 
-def test_without_a_region_or_a_figure_nothing_is_guessed() -> None:
+def test_price_is_unknown_without_a_region_or_a_list_price() -> None:
     assert made(target={"region": None}).price is None
     assert made(target={"region": "eu-central-1"}).price is None
     assert made(resources={"instance": "p6-b300.48xlarge", "gpus": 8}).price is None
 
 
-def test_nodes_that_are_spot_alone_have_no_price_on_demand(tmp_path: Path) -> None:
+def test_spot_nodes_have_no_on_demand_price(tmp_path: Path) -> None:
     spot = pool("gpus", "g5.12xlarge", requirements=SPOT)
     assert made(spot).price is None
     ends = [Price(usd, "hour", "a test", "2026-11-01", REGION) for usd in (1.9, 2.6)]
@@ -86,8 +86,9 @@ def test_nodes_that_are_spot_alone_have_no_price_on_demand(tmp_path: Path) -> No
     assert plan.price.source == "highest spot price of g5.12xlarge in us-east-1 in 7 days, as of 2026-11-01"
 
 
-def test_list_prices_are_a_fact_that_is_read_only_where_the_target_names_its_region(tmp_path: Path) -> None:
-    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}  # nothing answers: other facts stay unknown
+def test_list_prices_are_read_only_if_the_target_names_its_region(tmp_path: Path) -> None:
+    # nothing answers at this address, so other facts stay unknown
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
     context = {"name": "lab", "context": {"cluster": "c", "user": "u"}}
     users = [{"name": "u", "user": {}}]
     config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context], "users": users}

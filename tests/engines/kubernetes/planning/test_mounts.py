@@ -1,4 +1,4 @@
-"""Data sets that the cluster mounts: which driver serves each, the volumes, and what is refused."""
+"""Data sets are mounted by the cluster: the driver of each set, the volumes, and the refusals are checked."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOTH = TARGET.model_copy(update={"file_systems": (FileSystem(**FILES), FileSyste
 
 
 def having(*kinds: str, **more: Any) -> Facts:
-    """Facts of a cluster with the drivers of these kinds."""
+    """Returns facts of a cluster with the drivers of these kinds."""
     assert FACTS.cluster is not None
     fields = {"csi_drivers": frozenset(DRIVERS[kind] for kind in kinds), **more}
     return dataclasses.replace(FACTS, cluster=dataclasses.replace(FACTS.cluster, **fields))
@@ -49,7 +49,7 @@ def mounts(made: Plan) -> list[dict[str, Any]]:
     return [one for one in pod_spec(made)["containers"][0]["volumeMounts"] if one["name"].startswith("mount-")]
 
 
-def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
+def test_bucket_is_mounted_read_only_at_the_path_of_the_ranks() -> None:
     made = planned(ALL, data=[DIGITS])
     assert not blockers(made)
     [persistent], [claim] = made.manifests(MountVolumeStep), made.manifests(MountClaimStep)
@@ -77,7 +77,9 @@ def test_a_bucket_is_mounted_read_only_where_the_ranks_find_it() -> None:
     assert made.every(NodeStep)[0].spec.env["WINDLASS_DATA_DIGITS"] == "/windlass/mounts/digits"
     assert made.every(StageStep) == made.manifests(TransferStep) == [], "nothing is copied"
     [step] = [step for step in made.steps if step.kind == "mount"]
-    assert "read-only as $WINDLASS_DATA_DIGITS by mountpoint (s3.csi.aws.com): it is read as it is" in step.summary
+    assert (
+        "read-only as $WINDLASS_DATA_DIGITS by mountpoint (s3.csi.aws.com): it is read from the bucket" in step.summary
+    )
 
 
 def test_a_volume_is_shared_by_all_runs_of_a_namespace_and_by_no_other() -> None:
@@ -92,7 +94,7 @@ def test_a_volume_is_shared_by_all_runs_of_a_namespace_and_by_no_other() -> None
     assert len(names) == 2
 
 
-def test_sets_of_one_file_system_share_a_volume_and_only_what_is_written_is_writable() -> None:
+def test_data_sets_of_one_file_system_share_a_volume_and_only_written_ones_are_writable() -> None:
     sets = [{**DIGITS, "write": True}, {**DIGITS, "name": "labels", "source": "s3://bucket/labels", "write": True}]
     sets.append({**DIGITS, "name": "all", "source": "s3://bucket", "size": "1GiB", "files": 100_000})
     made = planned(having("s3-files"), BOTH, data=sets)
@@ -107,7 +109,7 @@ def test_sets_of_one_file_system_share_a_volume_and_only_what_is_written_is_writ
     assert [one["name"] for one in pod_spec(made)["volumes"]].count("mount-0") == 1
 
 
-def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloads() -> None:
+def test_lustre_is_mounted_by_name_and_the_plan_has_the_preload_command() -> None:
     made = planned(ALL, BOTH, data=[{**DIGITS, "files": 5_000_000}])
     [persistent] = made.manifests(MountVolumeStep)
     assert persistent["spec"]["csi"] == {
@@ -141,9 +143,7 @@ def test_lustre_is_mounted_by_its_names_and_the_plan_has_the_command_that_preloa
         ({}, (), None),
     ],
 )
-def test_the_driver_is_chosen_by_what_is_written_and_by_size_and_count(
-    fields: dict[str, Any], drivers: Any, kind: str | None
-) -> None:
+def test_driver_is_chosen_by_writes_size_and_file_count(fields: dict[str, Any], drivers: Any, kind: str | None) -> None:
     data = Job(name="x", run="x.py", data=[{**DIGITS, **fields}]).data[0]
     way, why = choose(data, BOTH.file_systems, {DRIVERS[one] for one in drivers})
     assert (way.kind if way is not None else None) == kind
@@ -166,9 +166,7 @@ def test_drivers_that_may_not_be_listed_count_as_installed() -> None:
         ({"source": "s3://bucket/a b,uid=0"}, TARGET, "mount-source", "cannot be mounted"),
     ],
 )
-def test_what_cannot_be_mounted_is_refused(
-    data: dict[str, Any], target: KubernetesTarget, code: str, words: str
-) -> None:
+def test_unmountable_data_is_refused(data: dict[str, Any], target: KubernetesTarget, code: str, words: str) -> None:
     made = planned(having(), target, data=[{**DIGITS, **data}])
     assert words in blockers(made)[code]
     assert made.manifests(MountVolumeStep) == []
@@ -176,12 +174,12 @@ def test_what_cannot_be_mounted_is_refused(
     assert code != "mount-driver" or "aws eks create-addon" in fix
 
 
-def test_another_endpoint_is_named_as_without_effect() -> None:
+def test_endpoint_variable_without_effect_is_noted() -> None:
     made = planned(ALL, data=[DIGITS], env={"AWS_ENDPOINT_URL_S3": "http://minio:9000"})
     assert "mount-endpoint" in {note.code for note in made.notes}
 
 
-def test_the_fields_of_a_mount_are_refused_without_one() -> None:
+def test_mount_fields_without_a_mount_are_refused() -> None:
     with pytest.raises(JobFileError, match="which only via: mount uses"):
         Job(name="x", run="x.py", data=[{"name": "digits", "source": "s3://bucket/d", "write": True}])
 
@@ -201,7 +199,7 @@ def test_a_file_system_that_cannot_be_mounted_is_refused(fields: dict[str, Any])
         FileSystem(**fields)
 
 
-def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator(
+def test_login_without_permission_for_volumes_gets_the_administrators_command(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     server.forbidden = {"persistentvolumes"}
@@ -213,7 +211,7 @@ def test_a_login_that_may_not_make_volumes_gets_the_command_for_an_administrator
     assert not [other for other in notes if "PersistentVolume" in other.message and other is not note]
 
 
-def test_a_storage_class_that_the_cluster_does_not_have_is_noted(server: ObjectServer, tmp_path: Path) -> None:
+def test_missing_storage_class_is_noted(server: ObjectServer, tmp_path: Path) -> None:
     facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
     target = TARGET.model_copy(update={"namespace": "team"})
     made = planned(facts, target, kubernetes={"results": {"size": "20GiB", "storage_class": "efs"}})
@@ -223,7 +221,7 @@ def test_a_storage_class_that_the_cluster_does_not_have_is_noted(server: ObjectS
     assert "storage-class-missing" not in {note.code for note in dry_run(made)}
 
 
-def test_a_claim_without_a_class_is_refused_where_there_is_no_default_class(
+def test_claim_without_a_class_is_refused_in_a_cluster_without_a_default_class(
     server: ObjectServer, tmp_path: Path
 ) -> None:
     facts = dataclasses.replace(ALL, kubeconfig=server.kubeconfig(tmp_path))
@@ -244,12 +242,12 @@ def test_a_claim_without_a_class_is_refused_where_there_is_no_default_class(
     assert found() == []
 
 
-def test_written_manifests_have_the_volumes() -> None:
+def test_exported_manifests_have_the_volumes() -> None:
     assert CODE is not None
     found = manifests(planned(ALL, data=[DIGITS]), CODE.data, 0.0)
     assert {"PersistentVolume", "PersistentVolumeClaim"} <= {one["kind"] for one in found.objects}
     assert "persistentvolumes" not in found.kinds, "removing a run leaves what other runs read"
 
 
-def test_a_set_that_is_not_mounted_is_no_mount() -> None:
+def test_staged_data_set_is_not_mounted() -> None:
     assert not Data(name="digits", source="/sets/digits", via="mount").is_mounted

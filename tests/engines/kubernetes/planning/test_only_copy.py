@@ -1,4 +1,4 @@
-"""A run that could be resumed is not removed with the claim that it owns, against an API server on loopback."""
+"""A run that could be resumed is not removed with the claim that it owns; tested with an API server on loopback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ended(store: Store, server: ObjectServer, tmp_path: Path, phase: Phase) -> KubernetesEngine:
-    """Of a run that has ended so, by its record; its results are kept in a claim of its own."""
+    """Returns the engine of a run that has ended in this phase, with results in a claim that the run owns."""
     server.owner_config_map(RUN)
     target = TARGET.model_copy(update={"namespace": "team"})
     assert isinstance(target, KubernetesTarget)
@@ -63,5 +63,5 @@ def test_a_run_is_not_removed_with_the_claim_that_it_could_be_resumed_from(
     if not is_kept:
         require_removable(engine, RUN)
         return
-    with pytest.raises(UsageError, match=f"with it would go claim {RUN}, and what was saved in it"):
+    with pytest.raises(UsageError, match=f"with it would go claim {RUN}, and the files in it"):
         require_removable(engine, RUN)

@@ -1,4 +1,4 @@
-"""The plan for a cluster is pure: what is asked of it stands in it whole, and what cannot be is refused in it."""
+"""The plan for a cluster is pure: it contains everything that a run requests, and refuses what is impossible."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_same_inputs_give_the_same_plan_byte_for_byte() -> None:
     assert Plan.from_json(json.loads(planned(nodes=2).to_text())) == planned(nodes=2)
 
 
-def test_all_objects_are_tied_to_their_run() -> None:
+def test_all_objects_have_the_label_of_their_run() -> None:
     made = planned(nodes=2, kubernetes={"results": {"size": "1GiB"}})
     objects = [*made.manifests(ObjectStep), *made.manifests(ClaimStep), *made.manifests(AttemptStep)]
     objects += made.only(CodeStep).pieces
@@ -89,7 +89,7 @@ def test_all_objects_are_tied_to_their_run() -> None:
     assert pod_spec(made)["containers"][0]["image"] == "localhost/base:1"
 
 
-def test_no_name_is_longer_than_a_label_may_be() -> None:
+def test_names_fit_into_labels() -> None:
     made = plan(Job(name="a" * 40, run="train.py", nodes=2), TARGET, FACTS, "a" * 40 + "-7f3k2", "boot")
     for way in WORKLOADS.values():
         host = way.host(layout.attempt_name(made.run_id, 999), made.run_id, 9999)
@@ -97,7 +97,7 @@ def test_no_name_is_longer_than_a_label_may_be() -> None:
     assert max(len(piece["metadata"]["name"]) for piece in made.only(CodeStep).pieces) <= 63
 
 
-def test_pods_are_of_the_strictest_kind() -> None:
+def test_pods_meet_the_restricted_security_standard() -> None:
     spec = pod_spec(planned())
     assert spec["securityContext"] | {"fsGroup": 0} == {
         "runAsNonRoot": True,
@@ -114,7 +114,7 @@ def test_pods_are_of_the_strictest_kind() -> None:
     assert (spec["automountServiceAccountToken"], spec["restartPolicy"]) == (False, "Never")
 
 
-def test_resources_are_asked_for_and_granted_alike() -> None:
+def test_resource_requests_equal_limits() -> None:
     made = planned(resources={"gpus": 4, "cpus": 7.5, "memory": "16GiB", "shm": "2GiB", "instance": "g4dn.xlarge"})
     spec = pod_spec(made)
     amounts = {"cpu": "7500m", "memory": str(16 << 30), "nvidia.com/gpu": "4"}
@@ -125,7 +125,7 @@ def test_resources_are_asked_for_and_granted_alike() -> None:
     assert made.procs_per_node == 1
 
 
-def test_the_ranks_of_a_node_are_its_gpus_where_that_is_left_open() -> None:
+def test_number_of_ranks_defaults_to_the_gpus_of_a_node() -> None:
     assert planned(procs_per_node="auto", resources={"gpus": 4}).procs_per_node == 4
 
 
@@ -145,13 +145,13 @@ def test_ranks_of_accelerate_that_would_train_alone_on_a_cpu_are_noted(fields: d
     assert ("accelerate-alone" in {note.code for note in made.notes}) == warned
 
 
-def test_a_script_with_a_path_from_the_root_is_one_in_the_image() -> None:
+def test_script_with_an_absolute_path_is_in_the_image() -> None:
     node = planned(run="/opt/train.py").every(NodeStep)[0].spec
     assert (node.script, node.ranks[0].argv[-1]) == ("/opt/train.py", "/opt/train.py")
     assert planned().every(NodeStep)[0].spec.script == f"{layout.CODE}/train.py"
 
 
-def test_a_gpu_type_is_the_label_that_machines_have() -> None:
+def test_gpu_type_selects_the_label_of_nodes() -> None:
     labels = (("nvidia.com/gpu.product", "NVIDIA-A10G"), ("nvidia.com/gpu.product", "Tesla-T4"))
     facts = with_cluster(gpu_labels=labels)
     made = planned(facts, resources={"gpus": 1, "gpu_type": "T4"})
@@ -169,14 +169,16 @@ def test_a_gpu_type_is_the_label_that_machines_have() -> None:
         ({"kubernetes": {"via": "job"}}, {"via": "jobset"}, "job"),
     ],
 )
-def test_the_way_is_the_jobs_then_the_targets_then_a_job(job: dict[str, Any], target: dict[str, Any], via: str) -> None:
+def test_workload_kind_comes_from_the_job_or_the_target_or_is_a_job(
+    job: dict[str, Any], target: dict[str, Any], via: str
+) -> None:
     made = planned(FACTS, TARGET.model_copy(update=target), nodes=2, **job)
     assert made.only(ClusterStep).via == via
     assert made.manifests(AttemptStep)[0]["kind"] == {"job": "Job", "jobset": "JobSet"}[via]
     assert not blockers(made)
 
 
-def test_a_way_that_the_cluster_does_not_have_is_refused() -> None:
+def test_workload_kind_that_the_cluster_does_not_serve_is_refused() -> None:
     facts = with_cluster(groups=frozenset({"batch/v1"}))
     assert "jobset-missing" in blockers(planned(facts, kubernetes={"via": "jobset"}))
     assert "mpijob-missing" in blockers(planned(facts, launcher="mpi"))
@@ -191,7 +193,7 @@ def test_launcher_mpi_and_mpijob_go_together() -> None:
 
 
 def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
-    """The operator's list names the pod itself, by a name that its cluster may not know yet."""
+    """The operator's host list names the pod itself, by a name that the cluster may not resolve yet."""
     [alone] = planned(launcher="mpi").every(NodeStep)
     first = planned(launcher="mpi", nodes=2).every(NodeStep)[0]
     assert [dict(one.spec.launch.env) for one in (alone, first) if one.spec.launch is not None] == [
@@ -216,7 +218,7 @@ def test_mpirun_of_one_node_asks_for_no_hosts() -> None:
         (FACTS, {"python": ".venv/bin/python"}, "python-relative"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(facts: Facts, fields: dict[str, Any], code: str) -> None:
+def test_impossible_jobs_are_refused_in_the_plan(facts: Facts, fields: dict[str, Any], code: str) -> None:
     assert set(blockers(planned(facts, **fields))) == {code}
 
 
@@ -230,7 +232,7 @@ def test_a_folder_of_this_machine_cannot_be_streamed_to_pods() -> None:
     assert set(blockers(planned(data=[{"name": "digits", "source": "digits", "via": "stream"}]))) == {"data-remote"}
 
 
-def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
+def test_unreadable_secrets_are_not_checked() -> None:
     facts = with_cluster(secrets=None)
     made = planned(facts, secrets=["hf-token"])
     assert not blockers(made)
@@ -238,7 +240,7 @@ def test_secrets_that_may_not_be_looked_at_are_left_to_the_cluster() -> None:
 
 
 def test_the_worker_finds_the_names_of_the_variables_that_secrets_have() -> None:
-    """It masks their values, which no file holds for it: those that it has are in its environment."""
+    """The worker masks the values of secrets, which are in its environment and in no file."""
     spec = pod_spec(planned(secrets=["hf-token", "keys"]))
     [node] = spec["containers"]
     [folder] = [one["value"] for one in node["env"] if one["name"] == "WINDLASS_SECRET_FOLDER"]
@@ -249,7 +251,7 @@ def test_the_worker_finds_the_names_of_the_variables_that_secrets_have() -> None
     assert "secrets" not in {one["name"] for one in pod_spec(planned())["volumes"]}
 
 
-def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
+def test_objects_of_attempts_differ_in_number_and_size_only() -> None:
     sizes = {
         "job": '"completions": 2, "parallelism": 2',
         "jobset": '"completions": 2, "parallelism": 2',
@@ -267,7 +269,7 @@ def test_an_attempt_is_the_first_one_with_its_own_number_and_size() -> None:
         assert "digits-7f3k2-1" not in text
 
 
-def test_results_go_into_a_folder_of_the_runs_own() -> None:
+def test_results_are_written_to_a_separate_folder_per_run() -> None:
     mounts = {
         one["name"]: one
         for one in pod_spec(planned(kubernetes={"results": {"claim": "c"}}))["containers"][0]["volumeMounts"]
@@ -277,7 +279,7 @@ def test_results_go_into_a_folder_of_the_runs_own() -> None:
 
 
 def lost(**fields: Any) -> dict[str, str]:
-    """What the plan of a job says is deleted with the pods."""
+    """Returns the notes on what is deleted with the pods of a job."""
     return {note.code: note.message for note in planned(**fields).notes if note.code.endswith("-lost")}
 
 
@@ -294,14 +296,14 @@ def test_outputs_without_a_claim_are_fetched_up_to_a_limit() -> None:
     "fields",
     [{"kubernetes": {"outputs_max": 0}}, {"kubernetes": {"via": "pytorchjob"}}, {"launcher": "mpi", "nodes": 2}],
 )
-def test_outputs_that_stay_in_the_pods_are_named_beforehand(fields: dict[str, Any]) -> None:
+def test_plan_warns_of_outputs_that_are_deleted_with_the_pods(fields: dict[str, Any]) -> None:
     made = planned(**fields)
     assert (made.nodes.outputs_max, [step for step in made.steps if step.kind == "collect"]) == (0, [])
     [(code, message)] = lost(**fields).items()
     assert (code, message.startswith("outputs and checkpoints are deleted with the pods")) == ("results-lost", True)
 
 
-def test_a_claim_and_a_bound_exclude_each_other() -> None:
+def test_results_claim_and_outputs_max_exclude_each_other() -> None:
     with pytest.raises(JobFileError, match="is given together with results"):
         planned(kubernetes={"results": {"claim": "c"}, "outputs_max": "1GiB"})
 
@@ -319,7 +321,7 @@ def plain(text: str, *_: Any, **__: Any) -> str:
     return text
 
 
-def test_a_plan_tells_what_travels_and_how_large_it_is() -> None:
+def test_plan_shows_the_transferred_code_and_its_size() -> None:
     lines = [line.strip() for line in plan_lines(planned(), plain)]
     assert "from      /home/ada/job" in lines
     assert "size      4 files, 22 KiB, and 41 files of Windlass, 50 KiB: 977 KiB compressed" in lines
@@ -330,18 +332,18 @@ def test_a_plan_tells_what_travels_and_how_large_it_is() -> None:
     assert "files" not in " ".join(lines[lines.index("2 rules more") :]).split("Service")[0]
 
 
-def test_a_verbose_plan_lists_each_file_that_travels_and_each_rule_that_keeps_others() -> None:
+def test_verbose_plan_lists_transferred_files_and_exclusion_rules() -> None:
     lines = [line.strip() for line in plan_lines(planned(), plain, verbose=1)]
     assert "files     data/a/vocab.json (20 KiB)" in lines
     assert "train.py (900 B)" in lines
     assert "20 by .gitignore:10 *.10" in lines
 
 
-def test_the_name_of_a_file_cannot_move_the_cursor() -> None:
+def test_file_names_cannot_contain_terminal_escapes() -> None:
     assert "\x1b" not in "\n".join(plan_lines(planned(), plain, verbose=1))
 
 
-def test_what_travels_stands_in_the_json_of_a_plan_as_its_schema_says() -> None:
+def test_transferred_code_in_plan_json_matches_the_schema() -> None:
     for facts in (FACTS, with_code(packed=None)):
         jsonschema.validate(json.loads(planned(facts).to_text()), schema_of("plan"))
     code = planned().only(CodeStep)
@@ -358,7 +360,7 @@ def policies(made: Plan) -> dict[str, Any]:
     return {one["metadata"]["name"]: one["spec"] for one in made.manifests(NetworkPolicyStep)}
 
 
-def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> None:
+def test_network_policies_admit_only_pods_of_the_same_run() -> None:
     cluster = dataclasses.replace(CLUSTER, rights=Rights(has_account=True))
     made = policies(planned(dataclasses.replace(FACTS, cluster=cluster), nodes=2))
     run, of_attempts = {"windlass.dev/run": "digits-7f3k2"}, [{"key": "windlass.dev/attempt", "operator": "Exists"}]
@@ -376,7 +378,7 @@ def test_only_pods_of_a_run_reach_its_pods_and_only_they_its_supervisor() -> Non
     assert list(policies(planned())) == ["digits-7f3k2"], "there is no supervisor in the cluster"
 
 
-def test_a_login_that_may_create_no_network_policies_is_told_so_unless_none_are_wanted() -> None:
+def test_missing_permission_for_network_policies_is_noted_unless_disabled() -> None:
     facts = with_cluster(rights=Rights(rbac.POLICIES))
     made = planned(facts)
     assert (policies(made), blockers(made)) == ({}, {})
@@ -390,12 +392,12 @@ def test_a_login_that_may_create_no_network_policies_is_told_so_unless_none_are_
     ("resources", "limit"),
     [({}, 8 << 30), ({"memory": "16GiB"}, 16 << 30), ({"memory": "16GiB", "shm": "2GiB"}, 2 << 30)],
 )
-def test_shared_memory_is_bounded(resources: dict[str, str], limit: int) -> None:
+def test_shared_memory_has_a_size_limit(resources: dict[str, str], limit: int) -> None:
     volumes = {volume["name"]: volume for volume in pod_spec(planned(resources=resources))["volumes"]}
     assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": str(limit)}
 
 
-def test_a_job_without_requests_is_warned_of() -> None:
+def test_job_without_resource_requests_is_warned_of() -> None:
     def codes(**resources: Any) -> set[str]:
         return {note.code for note in planned(resources=resources).notes}
 
@@ -403,7 +405,7 @@ def test_a_job_without_requests_is_warned_of() -> None:
     assert "requests-missing" not in codes(cpus=1) | codes(memory="1GiB")
 
 
-def test_pods_say_what_they_run() -> None:
+def test_pods_have_annotations_with_job_and_run() -> None:
     target = TARGET.model_copy(update={"env": {"MODE": "fast", "HF_HOME": "/cache"}})
     made = planned(target=target, run="train.py --name 'a b'", env={"MODE": "exact"}, nodes=2)
     [template] = pod_templates(made.manifests(AttemptStep)[0])
@@ -413,7 +415,7 @@ def test_pods_say_what_they_run() -> None:
     assert notes["windlass.dev/code-digest"] == "ab" * 32
 
 
-def test_code_that_objects_cannot_carry_goes_to_the_store_of_the_target() -> None:
+def test_code_too_large_for_objects_is_stored_in_the_targets_store() -> None:
     stored = TARGET.model_copy(update={"storage": "s3://bucket/windlass/"})
     made = planned(LARGE, stored, env={"AWS_ENDPOINT_URL": "http://minio:9000", "NCCL_DEBUG": "INFO"})
     assert not blockers(made)

@@ -1,4 +1,4 @@
-"""A TrainJob on a runtime of the cluster says only what the installed version of Trainer knows, and all a run needs.
+"""A TrainJob with an existing runtime has only fields that the installed version of Trainer supports.
 
 `trainer/trainjob-VERSION.json` are the fields of a TrainJob's spec, by the schemas that Kubeflow has published.
 """
@@ -32,7 +32,9 @@ FIELDS = {"2.1.0": "podTemplateOverrides", "2.2.0": "runtimePatches", "2.3.0": "
 
 
 def runtime(kind: str = "ClusterTrainingRuntime", *, label: str = "trainer", **changed: Any) -> dict[str, Any]:
-    """The one that Trainer brings; `container` is the name of its container, the rest of JobSet's."""
+    """Returns the runtime that Trainer installs; `container` is the name of its container, other fields are those of
+    JobSet.
+    """
     pod = {
         "containers": [{"name": changed.pop("container", "node"), "image": "pytorch/pytorch:2.7.1"}],
         **changed.pop("pod", {}),
@@ -45,7 +47,7 @@ def runtime(kind: str = "ClusterTrainingRuntime", *, label: str = "trainer", **c
 
 
 def on(found: Mapping[str, Any] | None = None, version: str = "2.1.0", **fields: Any) -> Plan:
-    """The plan of a job that names a runtime, in a cluster that has this one."""
+    """Returns the plan of a job that names a runtime, in a cluster that has this one."""
     named = {"runtime": "torch-distributed", **fields.pop("kubernetes", {})}
     names = fields.pop("names", ("deepspeed-distributed", "torch-distributed"))
     seen = Runtimes(names, found, patching_of(SCHEMAS[version]))
@@ -61,7 +63,7 @@ def train_job(plan: Plan) -> dict[str, Any]:
 
 
 def unknown(value: Any, schema: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Fields that a schema does not have; below what has no fields listed, all are known."""
+    """Yields fields that a schema does not have; below a schema without fields, all are known."""
     if isinstance(value, list):
         for one in value:
             yield from unknown(one, schema.get("items", {}), at)
@@ -74,7 +76,7 @@ def unknown(value: Any, schema: Mapping[str, Any], at: str = "") -> Iterator[str
 
 
 @pytest.mark.parametrize("version", FIELDS)
-def test_a_trainjob_has_no_field_that_its_version_does_not_know_and_changes_the_runtime_by_the_one_that_it_has(
+def test_trainjob_has_only_fields_of_its_version_and_overrides_the_runtime_accordingly(
     version: str,
 ) -> None:
     fields: dict[str, Any] = {
@@ -94,7 +96,7 @@ def test_a_trainjob_has_no_field_that_its_version_does_not_know_and_changes_the_
 
 
 @pytest.mark.parametrize("version", FIELDS)
-def test_its_pods_are_found_and_get_the_code_beside_what_the_runtime_mounts(version: str) -> None:
+def test_pods_of_a_runtime_have_run_labels_and_the_code_volume(version: str) -> None:
     spec = train_job(on(runtime(), version))["spec"]
     said = json.dumps(spec[FIELDS[version]])
     assert f'"{layout.RUN_LABEL}": "digits-7f3k2"' in said
@@ -102,12 +104,12 @@ def test_its_pods_are_found_and_get_the_code_beside_what_the_runtime_mounts(vers
     assert {volume["name"].partition("-")[0] for volume in pods["volumes"]} == {"windlass"}
     [container] = pods["containers"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pods["volumes"]}
-    assert "env" not in container  # Trainer refuses it: the TrainJob has a field of its own for it
+    assert "env" not in container  # Trainer refuses it: a TrainJob has a separate field for variables
     assert spec["trainer"]["command"][-1] == f"{layout.BOOT}/boot.py"
     assert "WINDLASS_CODE_DIGEST" in [one["name"] for one in spec["trainer"]["env"]]
 
 
-def test_what_the_job_does_not_say_is_the_runtimes() -> None:
+def test_settings_missing_in_the_job_come_from_the_runtime() -> None:
     trainer = train_job(on(runtime()))["spec"]["trainer"]
     assert "image" not in trainer
     assert "resourcesPerNode" not in trainer
@@ -122,10 +124,10 @@ def test_what_the_job_does_not_say_is_the_runtimes() -> None:
 @pytest.mark.parametrize(
     ("found", "image"), [(runtime(), "pytorch/pytorch:2.7.1"), (None, "localhost/base:1")], ids=["seen", "unseen"]
 )
-def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
-    found: dict[str, Any] | None, image: str
-) -> None:
-    """A Job has no runtime to take it from; the target's is for a login that may not look at runtimes."""
+def test_helper_pods_use_the_image_of_the_runtime(found: dict[str, Any] | None, image: str) -> None:
+    """A Job has no runtime from which to take the image; the target's image is used if the login may not read
+    runtimes.
+    """
     fields: dict[str, Any] = {
         "outputs": "s3://bucket/runs",
         "kubernetes": {"results": {"size": "1GiB"}},
@@ -142,13 +144,13 @@ def test_the_pods_beside_those_that_train_have_the_image_of_the_runtime_too(
     assert upload["spec"]["template"]["spec"]["containers"][0]["image"] == "own:1"
 
 
-def test_what_its_pods_ask_for_is_found_by_what_explains_why_they_wait() -> None:
+def test_resource_requests_of_a_runtime_are_used_in_diagnosis() -> None:
     pods = pod_spec(attempt_objects(on(runtime(), resources={"gpus": 8})))
     assert pods["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     assert "resources" not in pod_spec(attempt_objects(on(runtime())))["containers"][0]
 
 
-def test_each_attempt_has_a_trainjob_of_its_own_on_the_same_runtime() -> None:
+def test_each_attempt_has_a_separate_trainjob_for_the_same_runtime() -> None:
     plan = on(runtime())
     [made] = numbered(plan, 3, 1)
     assert (made["metadata"]["name"], made["spec"]["runtimeRef"]["name"]) == ("digits-7f3k2-3", "torch-distributed")
@@ -159,11 +161,11 @@ def test_each_attempt_has_a_trainjob_of_its_own_on_the_same_runtime() -> None:
     assert not WORKLOADS["trainjob"].remakes(attempt_objects(planned(kubernetes={"via": "trainjob"}))[-1])
 
 
-def test_a_runtime_of_the_namespace_is_one_by_its_kind() -> None:
+def test_namespaced_runtime_is_referenced_by_its_kind() -> None:
     assert train_job(on(runtime("TrainingRuntime")))["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
 
 
-def test_a_name_that_no_runtime_has_is_refused_with_one_that_is_near() -> None:
+def test_unknown_runtime_is_refused_with_a_similar_name() -> None:
     found = blockers(on(None, names=("torch-distributd", "deepspeed-distributed")))
     assert found == {
         "runtime-missing": "there is no TrainingRuntime or ClusterTrainingRuntime torch-distributed for this namespace "
@@ -178,10 +180,10 @@ def test_a_name_that_no_runtime_has_is_refused_with_one_that_is_near() -> None:
         (runtime(label="other"), "no job `node`"),
         (runtime(policy={"mpi": {}}), "mlPolicy.mpi"),
         (runtime(ttlSecondsAfterFinished=60), "trains again"),
-        (runtime(network={"subdomain": "mine"}), "names of its own"),
+        (runtime(network={"subdomain": "mine"}), "pods' host names"),
     ],
 )
-def test_a_runtime_on_which_no_run_can_stand_is_refused(found: dict[str, Any], said: str) -> None:
+def test_unusable_runtime_is_refused(found: dict[str, Any], said: str) -> None:
     refused = blockers(on(found))
     assert list(refused) == ["runtime-unfit"]
     assert said in refused["runtime-unfit"]
@@ -191,7 +193,7 @@ def test_a_runtime_on_which_no_run_can_stand_is_refused(found: dict[str, Any], s
 @pytest.mark.parametrize(
     ("fields", "said"), [({"secrets": ["keys"]}, "secrets (keys)"), ({"priority": "high"}, "priority: high")]
 )
-def test_what_a_trainjob_cannot_bring_to_a_runtime_is_refused(fields: dict[str, Any], said: str) -> None:
+def test_settings_that_a_trainjob_cannot_override_are_refused(fields: dict[str, Any], said: str) -> None:
     cluster = dataclasses.replace(CLUSTER, secrets=frozenset({"keys"}))
     seen = Runtimes(("torch-distributed",), runtime(), patching_of(SCHEMAS["2.3.0"]))
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(cluster, runtimes=seen))
@@ -200,32 +202,32 @@ def test_what_a_trainjob_cannot_bring_to_a_runtime_is_refused(fields: dict[str, 
     assert said in found["runtime-cannot"]
 
 
-def test_a_range_of_nodes_is_refused_where_the_pods_are_a_runtimes() -> None:
+def test_range_of_nodes_is_refused_with_a_runtime() -> None:
     assert "range of nodes" in blockers(on(runtime(), nodes={"min": 1, "max": 2}))["runtime"]
 
 
-def test_a_priority_that_the_runtime_has_is_brought() -> None:
+def test_priority_that_equals_the_runtimes_is_accepted() -> None:
     assert blockers(on(runtime(pod={"priorityClassName": "high"}), priority="high")) == {}
 
 
-def test_a_version_whose_trainjobs_give_pods_no_labels_is_refused() -> None:
+def test_trainer_version_without_pod_labels_is_refused() -> None:
     assert patching_of(SCHEMAS["2.0.1"]) is None
     assert "2.1 and newer can" in blockers(on(runtime(), "2.0.1"))["runtime"]
 
 
-def test_a_runtime_goes_with_a_trainjob_alone() -> None:
+def test_runtime_requires_a_trainjob() -> None:
     assert "via: trainjob" in str([note.fix for note in on(runtime(), kubernetes={"via": "job"}).notes if note.blocks])
     assert on(runtime()).only(ClusterStep).why == "kubernetes.runtime of the job"
 
 
-def test_a_login_that_may_not_look_at_runtimes_is_told_what_is_taken_for_granted() -> None:
+def test_assumptions_about_an_unreadable_runtime_are_noted() -> None:
     plan = on(None, names=None, kubernetes={"runtime_kind": "TrainingRuntime"})
     assert blockers(plan) == {}
     assert ["runtime-unseen" in note.code for note in plan.notes].count(True) == 1
     assert train_job(plan)["spec"]["runtimeRef"]["kind"] == "TrainingRuntime"
 
 
-def test_what_differs_from_a_runtime_of_ones_own_is_told() -> None:
+def test_differences_from_the_default_runtime_are_noted() -> None:
     beside = [{"name": "dataset-initializer", "template": {}}]
     codes = [note.code for note in on(runtime(beside=beside), grace=60).notes]
     assert {"runtime-grace", "runtime-jobs"} <= set(codes)

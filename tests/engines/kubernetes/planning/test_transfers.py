@@ -1,4 +1,4 @@
-"""What a plan says of data sets that are staged in a claim, and of outputs that are uploaded from one."""
+"""A plan contains the staging of data sets in a claim, and the upload of outputs from one."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ RESULTS = {"results": {"size": "1GiB"}}
 
 
 def asked(made: Plan, kind: type[ManifestStep]) -> dict[str, Any]:
-    """What the pod of a Job is asked to do."""
+    """Returns the request to the program in the pod of a Job."""
     [job] = made.manifests(kind)
     [container] = job["spec"]["template"]["spec"]["containers"]
     variables = {one["name"]: one["value"] for one in container["env"]}
     return dict(json.loads(variables["WINDLASS_TRANSFER"]))
 
 
-def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
+def test_job_stages_a_data_set_at_the_path_of_the_ranks() -> None:
     made = planned(data=[DIGITS], kubernetes=CLAIM)
     assert not blockers(made)
     claim, job, program = made.manifests(DataClaimStep, StageJobStep, TransferStep)
@@ -64,7 +64,7 @@ def test_a_set_is_staged_by_a_job_where_the_ranks_read_it() -> None:
     assert (staging["mountPath"], staging["subPath"]) == (mount["mountPath"], mount["subPath"])
 
 
-def test_a_claim_that_is_there_is_used_as_it_is() -> None:
+def test_existing_claim_is_used_unchanged() -> None:
     assert planned(THERE, data=[DIGITS], kubernetes=CLAIM).manifests(DataClaimStep) == []
     made = planned(THERE, data=[DIGITS], kubernetes={"data": {"claim": "sets"}})
     assert not blockers(made)
@@ -72,7 +72,7 @@ def test_a_claim_that_is_there_is_used_as_it_is() -> None:
     assert volume["persistentVolumeClaim"] == {"claimName": "sets"}
 
 
-def test_a_file_of_a_server_is_staged_by_the_pod_past_the_proxy_of_the_job() -> None:
+def test_file_from_a_server_is_staged_without_the_jobs_proxy() -> None:
     url = "https://example.com/digits.tar"
     made = planned(data=[{**DIGITS, "source": url}], env={"HTTPS_PROXY": "http://proxy:3128"}, kubernetes=CLAIM)
     assert not blockers(made)
@@ -112,7 +112,7 @@ def test_the_outputs_are_uploaded_from_the_claim_of_the_results() -> None:
     assert spec["containers"][0]["volumeMounts"][1]["subPath"] == "windlass/digits-7f3k2"
 
 
-def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
+def test_output_store_is_checked_by_a_pod_without_a_claim() -> None:
     made = planned(
         outputs="s3://bucket/runs", secrets=["s3-keys"], kubernetes={**RESULTS, "service_account": "trainer"}
     )
@@ -130,7 +130,7 @@ def test_a_store_of_outputs_is_asked_by_a_pod_that_mounts_no_claim() -> None:
     assert planned(outputs="runs", kubernetes=RESULTS).manifests(CheckJobStep) == []
 
 
-def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
+def test_outputs_are_uploaded_at_checkpoints_on_request() -> None:
     made = planned(outputs={"to": "s3://bucket/runs", "at": "checkpoint"}, kubernetes=RESULTS)
     assert made.only(UploadStep).at == "checkpoint"
     [step] = [step for step in made.steps if step.kind == "upload"]
@@ -139,7 +139,7 @@ def test_outputs_are_uploaded_at_checkpoints_if_the_job_says_so() -> None:
         planned(outputs={"to": "runs", "at": "checkpoint"}, kubernetes=RESULTS)
 
 
-def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_the_job() -> None:
+def test_transfer_pods_get_only_the_jobs_store_credentials() -> None:
     made = planned(
         data=[DIGITS],
         secrets=["s3-keys"],
@@ -174,12 +174,12 @@ def test_the_pods_that_move_files_have_the_rights_on_the_store_and_no_more_of_th
         ({"outputs": "https://host/runs", "kubernetes": RESULTS}, "outputs"),
     ],
 )
-def test_what_cannot_be_staged_or_uploaded_is_refused(fields: dict[str, Any], code: str) -> None:
+def test_unsupported_data_and_outputs_are_refused(fields: dict[str, Any], code: str) -> None:
     assert set(blockers(planned(**fields))) == {code}
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None:
+def test_other_stores_need_a_library_in_the_image(scheme: str) -> None:
     data, env = {**DIGITS, "source": f"{scheme}://bucket/digits/"}, {"AZURE_STORAGE_ACCOUNT_NAME": "lab", "X": "1"}
     made = planned(
         data=[data], outputs=f"{scheme}://bucket/runs", env=env, kubernetes={**CLAIM, **RESULTS}, facts=FACTS
@@ -207,18 +207,18 @@ def test_other_stores_are_reached_by_a_library_of_the_image(scheme: str) -> None
         ({"kubernetes": {**RESULTS, "runtime": "torch-distributed"}}, {}, "of the runtime"),
     ],
 )
-def test_the_image_that_needs_the_library_is_that_of_the_pods_that_move_files(
+def test_image_of_the_transfer_pods_needs_the_library(
     fields: dict[str, Any], of_target: dict[str, Any], named: str
 ) -> None:
     target = TARGET.model_copy(update=of_target)
     made = planned(target=target, **{"outputs": "gs://bucket/runs", "kubernetes": RESULTS, **fields})
     [note] = [note for note in made.notes if note.code == "image-obstore"]
-    assert f"by obstore, which the image {named} needs to have" in note.message
+    assert f"with obstore, which the image {named} must contain" in note.message
     [container] = made.manifests(UploadJobStep)[0]["spec"]["template"]["spec"]["containers"]
     assert container["image"] == named or named.startswith("of the ")
 
 
-def test_ranks_that_reach_other_stores_need_the_library_in_the_image_of_the_job() -> None:
+def test_ranks_that_access_other_stores_need_the_library_in_the_jobs_image() -> None:
     made = planned(checkpoint={"folder": "az://bucket/saved"})
     assert not blockers(made)
     assert [note.code for note in made.notes if note.code.endswith("-obstore")] == ["ranks-obstore"]
@@ -232,13 +232,13 @@ def test_a_path_in_a_claim_and_a_stream_need_no_staging() -> None:
     assert made.every(NodeStep)[0].spec.env["WINDLASS_DATA_DIGITS"] == "s3://bucket/digits/"
 
 
-def test_the_pods_that_move_files_are_tried_and_count_in_no_quota_beside_those_that_train() -> None:
+def test_dry_run_includes_transfer_pods_without_counting_them_against_quotas() -> None:
     made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
     found = {one.what: one.most for one in run_pods(made)}
     assert found["the pod of Job digits-7f3k2-data"] == found["the pod of Job digits-7f3k2-outputs"] == 0
 
 
-def test_what_is_written_down_has_no_supervisor_that_could_stage() -> None:
+def test_export_refuses_data_that_a_supervisor_stages() -> None:
     assert CODE is not None
     with pytest.raises(UsageError, match="data digits: a supervisor stages it"):
         manifests(planned(data=[DIGITS], kubernetes=CLAIM), CODE.data, 0.0)
@@ -247,13 +247,13 @@ def test_what_is_written_down_has_no_supervisor_that_could_stage() -> None:
     assert "digits-7f3k2-transfer" not in json.dumps(found.objects)
 
 
-def test_every_object_that_a_plan_makes_is_checked_where_another_machine_reads_it() -> None:
+def test_every_object_of_a_plan_is_checked_on_import() -> None:
     made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
     unnamed = {step.kind for step in made.every(ManifestStep) if not step.names}
     assert unnamed == {"data-claim"}, "a claim that outlives its run has a name of its own"
 
 
-def test_the_api_server_is_asked_about_every_pod() -> None:
+def test_dry_run_covers_every_pod() -> None:
     made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
     jobs = {step.request["metadata"]["name"] for step in made.steps if step.kind.endswith("-job")}
     assert jobs == {"digits-7f3k2-data", "digits-7f3k2-outputs", "digits-7f3k2-outputs-check"}

@@ -1,4 +1,4 @@
-"""How an attempt has ended, the pods themselves decide: no line of a log ends a run whose pods go on."""
+"""The pods themselves decide how an attempt has ended: no line in a log ends a run whose pods still run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def attempt_of(
 
 
 def warnings_until(attempt: PodAttempt, is_so: Callable[[], bool]) -> list[str]:
-    """Read news until something is so; gives the messages of warnings."""
+    """Reads updates until `is_so` holds; returns the messages of warnings."""
     messages: list[str] = []
 
     def look() -> bool:
@@ -116,13 +116,13 @@ def test_a_forged_line_ends_no_attempt_whose_pod_runs(tmp_path: Path, line: str)
         assert log.read_text() == "one\ntwo\nthree\n"
 
 
-def test_one_pod_whose_log_was_never_read_has_a_last_sign_of_life(tmp_path: Path) -> None:
+def test_pod_whose_log_was_never_read_has_a_last_sign_of_life(tmp_path: Path) -> None:
     with attempt_of(ClusterOfOneRun(), tmp_path) as (attempt, _):
         assert not list(attempt.folder.rglob("*.cursor"))
         assert attempt.last_sign_of_life() == 0.0
 
 
-def test_a_foreign_process_at_the_output_of_a_pod_is_in_the_record_once(tmp_path: Path) -> None:
+def test_output_of_a_foreign_process_is_reported_once(tmp_path: Path) -> None:
     cluster = ClusterOfOneRun()
     cluster.logs[0] = said(BEGIN, FORGED["an end"], FORGED["half an event"], end())
     cluster.end_pod(0, 0)
@@ -143,13 +143,13 @@ FAILED = RankFailure(0, 3, 2.0, "Traceback")
         ([end()], 0, []),
         ([end(FAILED)], 1, [FAILED]),
         ([end(FAILED)], 137, [FAILED]),
-        ([end(FAILED)], 0, []),  # the pod knows better
-        ([], 0, []),  # the last line was lost
-        ([end()], 1, None),  # it died without a last word
+        ([end(FAILED)], 0, []),  # the pod's exit code overrules the log
+        ([], 0, []),  # the last line of the log was lost
+        ([end()], 1, None),  # the pod failed without reporting
         ([], 1, None),
     ],
 )
-def test_a_node_has_ended_as_its_pod_has(
+def test_node_ends_as_its_pod_ended(
     tmp_path: Path, last: list[str], exit_code: int, failures: list[Any] | None
 ) -> None:
     cluster = ClusterOfOneRun()
@@ -172,7 +172,7 @@ def test_a_pod_that_waits_for_the_next_attempt_has_ended_this_one(tmp_path: Path
         assert attempt.failures() == [FAILED]
 
 
-def test_only_what_the_cluster_itself_reports_absent_for_some_seconds_was_deleted(tmp_path: Path) -> None:
+def test_object_counts_as_deleted_after_the_cluster_reports_it_missing_for_seconds(tmp_path: Path) -> None:
     def without_job(answer: bytes) -> ClusterOfOneRun:
         class WithoutJob(ClusterOfOneRun):
             def __call__(self, method: str, path: str) -> bytes:
@@ -190,7 +190,7 @@ def test_only_what_the_cluster_itself_reports_absent_for_some_seconds_was_delete
 
 
 class Full(ClusterOfOneRun):
-    """A cluster with room for the first pod: the second fits on no node, and a quota refuses the third."""
+    """Cluster with capacity for the first pod only: the second fits on no node, and a quota refuses the third."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -221,7 +221,7 @@ def test_nodes_without_capacity_are_those_whose_pods_are_not_scheduled_or_not_cr
         ]
 
 
-def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) -> None:
+def test_failed_watch_keeps_the_last_known_state(tmp_path: Path) -> None:
     cluster = ClusterOfOneRun()
     cluster.logs[0] = said(BEGIN, "[0] one")
     with attempt_of(cluster, tmp_path) as (attempt, api):
@@ -241,7 +241,7 @@ def test_what_a_watcher_cannot_find_out_is_known_until_it_can(tmp_path: Path) ->
 
 
 class Karpenter(ClusterOfOneRun):
-    """A cluster in which Karpenter ends the first pod, and reports why, in the words of Karpenter 1.14."""
+    """Cluster in which Karpenter ends the first pod, and reports the reason like Karpenter 1.14."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class Karpenter(ClusterOfOneRun):
         ("Evicted", "The node was low on resource: memory.", False, ""),
     ],
 )
-def test_why_karpenter_evicts_a_pod_is_in_the_record_once(
+def test_reason_of_a_karpenter_eviction_is_recorded_once(
     tmp_path: Path, reason: str, message: str, is_by_api: bool, named: str
 ) -> None:
     cluster = Karpenter(reason, message)
@@ -297,7 +297,7 @@ def test_why_karpenter_evicts_a_pod_is_in_the_record_once(
 
 
 class Suspended(ClusterOfOneRun):
-    """A cluster whose Kueue has evicted the run: its Job is suspended, for the reason of its Workload."""
+    """Cluster whose Kueue has evicted the run: its Job is suspended, for the reason of its Workload."""
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -343,7 +343,7 @@ def test_a_deactivated_workload_stops_the_run_and_any_other_eviction_is_a_preemp
 
 
 UNREACHABLE = reply({"kind": "Status", "message": "dial tcp 10.0.0.7:10250: no route to host", "code": 500}, 500)
-"""What the API server answers to a request for a log of a machine that does not answer."""
+"""Response of the API server to a request for a log on an unreachable node."""
 
 
 def test_a_pod_on_a_dead_machine_is_lost_with_it_and_so_are_the_last_lines_of_its_log(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_pod_on_a_dead_machine_is_lost_with_it_and_so_are_the_last_lines_of_it
         assert node.last_sign_of_life() < time.time() - 3600, "when its last line was written, by the log itself"
 
 
-def test_a_log_that_cannot_be_read_is_no_trouble_of_the_attempts_that_follow(tmp_path: Path) -> None:
+def test_unreadable_log_does_not_affect_later_attempts(tmp_path: Path) -> None:
     cluster = ClusterOfOneRun()
     with attempt_of(cluster, tmp_path) as (attempt, api):
         api.answer = lambda method, path: UNREACHABLE if "/log" in path else cluster(method, path)
@@ -380,7 +380,7 @@ def test_a_log_that_cannot_be_read_is_no_trouble_of_the_attempts_that_follow(tmp
 
 
 class SlowControl:
-    """Takes requests, and answers once it may."""
+    """Control that accepts requests, and answers them once it is allowed to."""
 
     events = None
     max_bytes = 1 << 20

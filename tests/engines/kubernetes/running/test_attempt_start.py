@@ -1,4 +1,4 @@
-"""What is created again, since a webhook is behind, and what has been refused."""
+"""An attempt's objects are created again while a webhook lags behind, and not after a real refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MADE = {"kind": "TrainJob", "metadata": {"name": "r-1"}}
 
 
 def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
-    """How often a TrainJob is asked for that is refused with these words at first, so many times."""
+    """Returns how often a TrainJob is created if the first `times` requests are refused with these words."""
     now, asked = [0.0], [0]
     monkeypatch.setattr(
         attempt_start,
@@ -46,21 +46,21 @@ def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
         "unsupported runtime: TrainingRuntime.trainer.kubeflow.org",
     ],
 )
-def test_an_operator_that_does_not_know_a_runtime_yet_is_asked_again(
+def test_creation_is_retried_while_an_operator_does_not_know_the_runtime(
     monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     assert created(monkeypatch, words, times=3) == 4
-    with pytest.raises(Refused):  # not without an end
+    with pytest.raises(Refused):  # with a limit
         created(monkeypatch, words, times=round(BEHIND_SECONDS * 20))
 
 
-def test_another_refusal_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_refusals_are_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         created(monkeypatch, "no team label", times=1)
 
 
 @pytest.mark.parametrize(("is_resume", "made_for"), [(False, 1), (True, 2)])
-def test_a_restart_reuses_pods_that_run_and_a_resume_which_may_bring_other_code_does_not(
+def test_restart_reuses_running_pods_and_resume_does_not(
     monkeypatch: pytest.MonkeyPatch, is_resume: bool, made_for: int
 ) -> None:
     monkeypatch.setattr(attempt_start, "reuse", types.SimpleNamespace(running=lambda *_: {0: {}}))

@@ -1,4 +1,4 @@
-"""A set is staged in a claim without a run: what is made, told, raised and deleted again."""
+"""A data set is staged in a claim without a run; the objects, the output, the errors and the cleanup are checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEYS = ("s3-keys",)
 
 
 class Place:
-    """A namespace whose controller makes the pod of each Job at once, in the states that a test lists: one a look."""
+    """Namespace whose controller creates the pod of each Job at once, in the listed states, one per read."""
 
     def __init__(self, server: ObjectServer, client: Client) -> None:
         self.server, self.client = server, client
@@ -75,7 +75,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     server.close()
 
 
-def test_a_set_is_staged_with_progress_and_only_the_claim_is_left(place: Place) -> None:
+def test_staging_reports_progress_and_leaves_only_the_claim(place: Place) -> None:
     place.states = [{"running": {}}, ended(0, {"results": [RESULT]})]
     assert place.stage() == RESULT
     assert (place.progress.bytes_done, place.progress.num_bytes, place.progress.bytes_moved) == (700, 1000, 100)
@@ -93,7 +93,7 @@ def test_a_set_is_staged_with_progress_and_only_the_claim_is_left(place: Place) 
     ],
     ids=["refused", "no-secret", "no-image"],
 )
-def test_what_no_pod_could_do_is_raised_with_a_hint_and_nothing_is_left(
+def test_permanent_staging_error_is_raised_with_a_hint_and_leaves_no_objects(
     place: Place, state: dict[str, Any], words: str
 ) -> None:
     place.states = [state]
@@ -114,7 +114,7 @@ def test_an_interrupt_deletes_the_job(place: Place, monkeypatch: pytest.MonkeyPa
     assert place.server.names("Job") == place.server.names("ConfigMap") == []
 
 
-def test_a_claim_that_is_not_there_and_a_store_that_pods_do_not_reach_start_nothing(place: Place) -> None:
+def test_missing_claim_or_unsupported_store_starts_no_job(place: Place) -> None:
     with pytest.raises(UsageError, match="there is no claim sets"):
         place.stage(DataClaim(claim="sets"))
     with pytest.raises(UsageError, match="hf://bucket/digits is not reached"):
@@ -122,7 +122,7 @@ def test_a_claim_that_is_not_there_and_a_store_that_pods_do_not_reach_start_noth
     assert place.server.names("Job") == place.server.names("PersistentVolumeClaim") == []
 
 
-def test_the_job_is_of_no_run_and_has_the_named_credentials() -> None:
+def test_staging_job_belongs_to_no_run_and_has_the_named_credentials() -> None:
     target = TARGET.model_copy(update={"supervisor_queue": "small", "env": {"AWS_REGION": "eu-central-1", "X": "1"}})
     program, job = objects("team-a", target, SIZED, SOURCE, KEYS, "reader")
     spec = job["spec"]["template"]["spec"]

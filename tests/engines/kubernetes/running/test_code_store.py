@@ -1,4 +1,4 @@
-"""Code in a store: written once, fetched by a program that any Python runs, and refused if it is not what was sent."""
+"""Code in a store is written once, fetched by a program that any Python runs, and refused if its digest differs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server
 
 @pytest.fixture
 def booted(tmp_path: Path) -> list[str]:
-    """A pod's first program, whose folders are below one of this machine."""
+    """Arguments of a pod's first program, with folders below a local one."""
     root = tmp_path / "pod"
     (root / "work").mkdir(parents=True)
     (root / "transfer").mkdir()
@@ -46,7 +46,7 @@ def booted(tmp_path: Path) -> list[str]:
 
 
 def archive(tmp_path: Path) -> tuple[bytes, str]:
-    """Code whose `pod.py` says that it was reached."""
+    """Archive of code whose `pod.py` prints that it was reached."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     travel = tmp_path / "worker"
@@ -72,7 +72,7 @@ def test_code_is_stored_once_and_fetched_by_the_pod(server: S3Server, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_pod_says_why_it_has_no_code(server: S3Server, tmp_path: Path, booted: list[str]) -> None:
+def test_pod_reports_why_it_has_no_code(server: S3Server, tmp_path: Path, booted: list[str]) -> None:
     source = "s3://code/windlass/code/other.tar.gz"
     code, said = boot(booted, "0" * 64, source)
     assert code == 1
@@ -92,7 +92,7 @@ def test_a_store_that_refuses_is_an_error_of_the_submission(server: S3Server, mo
         code_store.send("s3://code/code/a.tar.gz", 3, lambda: b"abc")
 
 
-def test_what_is_written_down_has_no_code_in_a_store() -> None:
+def test_exported_objects_need_no_code_from_a_store() -> None:
     stored = TARGET.model_copy(update={"storage": "s3://bucket/windlass"})
     with pytest.raises(UsageError, match="where only windlass run puts it"):
         manifests(planned(LARGE, stored), DATA, 0.0)

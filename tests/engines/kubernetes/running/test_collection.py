@@ -1,4 +1,4 @@
-"""Outputs come from pods to their supervisor: over real connections, and what is decided about them with fakes."""
+"""Outputs are collected from pods by their supervisor: transfers over real connections, decisions with fakes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def push(server: OrderServer, work: Path, folder: Path, key: bytes = KEY) -> subprocess.Popen[bytes]:
-    """What a pod starts to send a folder."""
+    """Starts the program with which a pod sends a folder."""
     work.mkdir(exist_ok=True)
     (work / "key").write_bytes(key)
     env = {"WINDLASS_SUPERVISOR": f"127.0.0.1:{server.port}", "WINDLASS_KEY_FILE": str(work / "key")}
@@ -80,7 +80,7 @@ def push(server: OrderServer, work: Path, folder: Path, key: bytes = KEY) -> sub
 
 
 class Pushes:
-    """Control of one pod, which sends its outputs at a request, as its order client would have it."""
+    """Control of one pod, which sends its outputs on request like an order client."""
 
     def __init__(self, server: OrderServer, work: Path, folder: Path, key: bytes = KEY) -> None:
         self.events = server
@@ -103,7 +103,7 @@ class Pushes:
 POD = {"metadata": {"name": NAME, "labels": {layout.ATTEMPT_LABEL: "1"}}}
 
 
-def test_a_folder_comes_as_it_is(server: OrderServer, tmp_path: Path) -> None:
+def test_folder_is_received_unchanged(server: OrderServer, tmp_path: Path) -> None:
     out = written(tmp_path / "out", model=os.urandom(3 * MIB + 17), deep__er__a=b"a", empty=b"")
     (out / "link").symlink_to("deep/er/a")
     (out / "away").symlink_to("/etc/passwd")
@@ -136,7 +136,7 @@ def test_outputs_that_were_not_requested_are_refused(server: OrderServer, tmp_pa
     assert server.pods == (), "it is not taken for the pod's order client either"
 
 
-def test_a_proof_for_requests_is_none_for_outputs(server: OrderServer) -> None:
+def test_proof_for_requests_is_not_accepted_for_outputs(server: OrderServer) -> None:
     server.expect_outputs(NAME, lambda _: pytest.fail("it was taken"))
     with socket.create_connection(("127.0.0.1", server.port), BOUND_SECONDS) as peer:
         nonce, file = protocol.new_nonce(), peer.makefile("rb")
@@ -149,11 +149,11 @@ def test_a_proof_for_requests_is_none_for_outputs(server: OrderServer) -> None:
 
 
 def sent(data: bytes, *, end: bytes | None = None) -> socket.socket:
-    """A connection whose other end has sent a stream, and was closed after it; `end` in place of the true end."""
+    """Returns a connection whose other end has sent a stream and closed; `end` replaces the true end."""
     here, there = socket.socketpair()
 
     def send() -> None:
-        with there, contextlib.suppress(OSError):  # the receiver may have closed it
+        with there, contextlib.suppress(OSError):  # the receiver may have closed the connection
             pieces = outputs.Pieces(there)
             pieces.write(data)
             if end is None:
@@ -191,14 +191,12 @@ ONE = packed(("root/a", b"a" * 1000))
         (b"no archive" * 100, None, "incomplete"),
     ],
 )
-def test_a_stream_that_is_cut_or_changed_is_not_confirmed(
-    tmp_path: Path, data: bytes, end: bytes | None, why: str
-) -> None:
+def test_truncated_or_changed_stream_is_not_confirmed(tmp_path: Path, data: bytes, end: bytes | None, why: str) -> None:
     with sent(data, end=end) as connection, pytest.raises((EngineError, OSError), match=why):
         receive(connection, tmp_path / "got", MIB)
 
 
-def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
+def test_paths_outside_the_folder_are_skipped(tmp_path: Path) -> None:
     hostile = packed(("root/../../evil", b"e"), ("/etc/evil", b"e"), ("root/./evil", b"e"), ("root/good", b"g"))
     (tmp_path / "deep").mkdir()
     with sent(hostile) as connection:
@@ -207,7 +205,7 @@ def test_names_that_lead_out_are_left_out(tmp_path: Path) -> None:
     assert read(tmp_path) == {"deep/got/good": b"g"}
 
 
-def test_more_than_is_allowed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_over_the_limit_are_not_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with sent(ONE) as connection, pytest.raises(OutputsSkipped, match="1,000 bytes, and 999"):
         receive(connection, tmp_path / "got", 999)
     monkeypatch.setattr(collection, "MAX_FILES", 1)
@@ -224,7 +222,7 @@ def test_more_than_is_allowed_is_not_taken(tmp_path: Path, monkeypatch: pytest.M
 # -- several nodes ----------------------------------------------------------------------------------------------------
 
 
-def test_of_files_with_one_path_that_of_the_first_node_is_kept(tmp_path: Path) -> None:
+def test_first_node_wins_if_several_nodes_wrote_the_same_path(tmp_path: Path) -> None:
     parts = {
         2: written(tmp_path / "2", a=b"2", same=b"s", own2=b"2", file__below=b"2", folder=b"2"),
         0: written(tmp_path / "0", a=b"0", same=b"s", own0=b"0", file=b"0", folder__below=b"0"),
@@ -237,7 +235,7 @@ def test_of_files_with_one_path_that_of_the_first_node_is_kept(tmp_path: Path) -
     assert read(tmp_path / "all") == kept
 
 
-def test_nothing_is_written_through_a_link_of_another_node(tmp_path: Path) -> None:
+def test_no_file_is_written_through_a_link_of_another_node(tmp_path: Path) -> None:
     (tmp_path / "0" / "real").mkdir(parents=True)
     (tmp_path / "0" / "way").symlink_to("real")
     parts = {0: tmp_path / "0", 1: written(tmp_path / "1", way__a=b"1")}
@@ -266,7 +264,7 @@ def test_outputs_count_as_fetched_once_all_are(tmp_path: Path) -> None:
 
 
 class Control:
-    """Pods that take all requests; those to hold are counted."""
+    """Control whose pods accept all requests; counts the pods that are kept alive."""
 
     events = None
     max_bytes = MIB
@@ -281,7 +279,7 @@ class Control:
 
 
 class Pods:
-    """A client of a cluster in which these pods run; for `unanswered` requests it fails with `error` first."""
+    """Client of a cluster in which these pods run; the first `unanswered` requests fail with `error`."""
 
     ahead = 0.0
 
@@ -333,7 +331,7 @@ def collected(
     control: Control | None = None,
     seen: Sequence[dict[str, Any]] = (),
 ) -> Collected:
-    """What comes of a collection from these nodes, of which `seen` are the pods by their node."""
+    """Returns the result of a collection from these nodes; `seen` are the pods by node, as last observed."""
     made = collection_of(folder, fetch, pods, max_bytes, control)
     made._run({node: PodId(1, node) for node in nodes}, dict(enumerate(seen)), lambda: None)
     return made._found
@@ -345,7 +343,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collection, "UNANSWERED_SECONDS", 0.0)
 
 
-def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
+def test_broken_connection_is_opened_again(tmp_path: Path) -> None:
     tries: list[str] = []
 
     def fetch(name: str, into: Path, _most: int) -> list[str]:
@@ -370,14 +368,14 @@ def keeps(name: str, into: Path, _most: int) -> list[str]:
     return []
 
 
-def test_an_api_server_that_is_away_costs_no_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_api_server_loses_no_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collection, "HOLD_SECONDS", 0.0)
     pods, control, fetched = Pods(0, unanswered=AWAY), Control(), []
 
     def fetch(name: str, into: Path, most: int) -> list[str]:
         fetched.append(name)
         if pods.unanswered > 0:
-            until(lambda: {"pod-0"} in control.held)  # as it was last seen: nothing else keeps it alive
+            until(lambda: {"pod-0"} in control.held)  # kept alive as last observed: nothing else keeps it alive
             raise Unreachable("away")
         return keeps(name, into, most)
 
@@ -386,7 +384,7 @@ def test_an_api_server_that_is_away_costs_no_outputs(tmp_path: Path, monkeypatch
     assert read(tmp_path / "output") == {"a": b"pod-0"}
 
 
-def test_pods_that_were_not_seen_are_waited_for_too(tmp_path: Path) -> None:
+def test_collection_waits_for_pods_that_were_never_observed(tmp_path: Path) -> None:
     found = collected(tmp_path, keeps, [0], Pods(0, unanswered=AWAY, error=Refused("starting", "", status=503)))
     assert (found.nodes, found.warnings) == ([0], [])
 
@@ -397,7 +395,7 @@ def test_outputs_are_fetched_over_pod_connections_while_the_api_server_is_unreac
     assert (found.nodes, found.warnings) == ([0], [])
 
 
-def test_a_pod_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
+def test_collection_waits_for_a_pod_until_its_deadline(tmp_path: Path) -> None:
     pod = _running(0, activeDeadlineSeconds=1)
     found = collected(tmp_path, keeps, [0], Pods(unanswered=10**9), seen=[pod])
     assert found.warnings[0].startswith(
@@ -405,13 +403,15 @@ def test_a_pod_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
     )
 
 
-def test_lists_that_are_refused_end_it(tmp_path: Path) -> None:
+def test_refused_lists_end_the_collection(tmp_path: Path) -> None:
     found = collected(tmp_path, keeps, [0], Pods(0, unanswered=10**9, error=Refused("forbidden: pods", "", status=403)))
     assert "the outputs could not be fetched: " in found.warnings[0]
     assert "forbidden: pods" in found.warnings[0]
 
 
-def test_the_run_shows_that_it_waits_for_the_api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_reports_that_its_collection_waits_for_the_api_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pods, woken = Pods(0, unanswered=10**9), threading.Event()
     monkeypatch.setattr(collection, "UNANSWERED_SECONDS", 0.01)
     made = collection_of(tmp_path, keeps, pods)
@@ -430,7 +430,7 @@ def test_the_run_shows_that_it_waits_for_the_api_server(tmp_path: Path, monkeypa
     assert made._found.nodes == [0]
 
 
-def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Path) -> None:
+def test_outputs_of_lost_nodes_are_reported_and_others_are_fetched(tmp_path: Path) -> None:
     def fetch(name: str, into: Path, _most: int) -> list[str]:
         if name == "pod-2":
             raise Unreachable("its node is away")
@@ -443,7 +443,7 @@ def test_nodes_that_are_lost_or_fail_are_named_and_the_others_come(tmp_path: Pat
     assert found.nodes == [0, 4]
     assert sorted(read(tmp_path / "output")) == ["pod-0", "pod-4"]
     assert [message.split(";")[0] for message in found.warnings] == [
-        "of the outputs of node 4 were left out: pipe: neither file, folder nor link",
+        "skipped outputs of node 4: pipe: neither file, folder nor link",
         "the outputs of node 1 are lost: the pod has ended",
         "the outputs of node 3 are lost: too many",
         "the outputs of node 2 are lost: its node is away",
@@ -463,7 +463,7 @@ def test_the_limit_counts_for_all_nodes_together(tmp_path: Path) -> None:
     assert limits == [1000, 600]
 
 
-def test_nothing_that_fails_is_raised(tmp_path: Path) -> None:
+def test_collection_errors_become_warnings(tmp_path: Path) -> None:
     def fetch(_name: str, _into: Path, _most: int) -> list[str]:
         raise KeyError("a defect")
 
@@ -475,7 +475,7 @@ def test_nothing_that_fails_is_raised(tmp_path: Path) -> None:
     assert found.warnings[0].startswith("the outputs could not be fetched: ")
 
 
-def test_pods_that_wait_for_their_turn_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_not_read_yet_are_kept_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collection, "HOLD_SECONDS", 0.0)
     control = Control()
 

@@ -1,4 +1,4 @@
-"""Runs that have ended expire in their cluster, with their record and never with results; a resume keeps them."""
+"""Ended runs expire in their cluster with their record, and never with results; a resume keeps them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 
 def supervisor(server: ObjectServer, ttl: int | None = WEEK) -> str:
-    """The Job of a supervisor; returns its uid."""
+    """Creates the Job of a supervisor; returns its uid."""
     spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
     made = server.put("Job", f"{RUN}-supervisor", api="batch/v1", spec=spec)
     return str(made["metadata"]["uid"])
@@ -48,7 +48,7 @@ def owners(client: Client) -> list[str]:
 
 
 def seconds(plan: Plan) -> tuple[int | None, int | None]:
-    """For how long the run is kept, by the Job of its supervisor, and its pods."""
+    """Returns the TTLs of the supervisor's Job and of the pods, in seconds."""
     jobs = [one for one in plan.manifests(SupervisorStep) if one["kind"] == "Job"]
     spec = plan.manifests(AttemptStep)[0]["spec"]
     found = [one["spec"].get("ttlSecondsAfterFinished") for one in jobs]
@@ -68,7 +68,7 @@ def seconds(plan: Plan) -> tuple[int | None, int | None]:
     ],
 )
 @pytest.mark.parametrize("via", [name for name, way in WORKLOADS.items() if not way.no_ttl])
-def test_a_run_is_kept_for_a_week_unless_results_would_go_with_it(
+def test_run_is_kept_for_a_week_unless_results_would_be_deleted_with_it(
     via: str, fields: dict[str, Any], inside: tuple[int | None, int | None], machine: tuple[int | None, int | None]
 ) -> None:
     assert seconds(planned(INSIDE, kubernetes={"via": via, **fields})) == inside
@@ -76,7 +76,7 @@ def test_a_run_is_kept_for_a_week_unless_results_would_go_with_it(
 
 
 @pytest.mark.parametrize("via", [name for name, way in WORKLOADS.items() if way.no_ttl])
-def test_pods_of_kinds_that_cannot_lose_them_alone_are_kept_as_long_as_the_run(via: str) -> None:
+def test_pods_of_kinds_without_their_own_ttl_are_kept_as_long_as_the_run(via: str) -> None:
     fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
     assert seconds(planned(INSIDE, kubernetes={"via": via}, **fields)) == (WEEK, None)
     assert seconds(planned(kubernetes={"via": via}, **fields)) == (None, None)
@@ -90,7 +90,7 @@ def test_the_job_of_the_supervisor_owns_the_run_from_its_end_on(server: ObjectSe
     assert owners(client) == [uid]
 
 
-def test_a_run_that_never_expires_is_owned_by_nothing(server: ObjectServer, client: Client) -> None:
+def test_owner_config_map_of_a_run_that_never_expires_has_no_owner(server: ObjectServer, client: Client) -> None:
     supervisor(server, ttl=None)
     expiry.begin(client, RUN)
     assert owners(client) == []
@@ -110,7 +110,7 @@ def test_a_resume_releases_the_run_from_the_job_that_it_replaces(server: ObjectS
 
 
 def before_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Have it happen between the next read of an object and its write."""
+    """Calls `act` between the next read of an object and its write."""
     call = Client.call
 
     def late(self: Client, method: Any, path: str, *more: Any, **options: Any) -> Any:
@@ -125,7 +125,7 @@ def before_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> No
 def test_a_supervisor_does_not_overwrite_a_release(
     server: ObjectServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The resume comes between the supervisor's read of the owner ConfigMap and its write."""
+    """The resume happens between the supervisor's read of the owner ConfigMap and its write."""
     supervisor(server)
     before_write(monkeypatch, lambda: expiry.release(client, RUN))
     with pytest.raises(Refused) as error:
@@ -134,7 +134,7 @@ def test_a_supervisor_does_not_overwrite_a_release(
     assert owners(client) == []
 
 
-def test_a_release_that_meets_the_end_of_the_supervisor_is_made_again(
+def test_release_is_repeated_after_a_conflict_with_the_ending_supervisor(
     server: ObjectServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor(server)
@@ -161,7 +161,7 @@ def ended(scene: RunScene, phase: Phase = Phase.SUCCEEDED) -> float:
 
 
 def swept(scene: RunScene, folder: Path, now: float) -> bool:
-    """Whether a submission at this time removes the run from the cluster."""
+    """Returns whether a submission at this time removes the run from the cluster."""
     sweep(scene.store, scene.server.client(folder), "lab", now)
     return "r-1" not in scene.server.names("ConfigMap")
 
@@ -185,7 +185,7 @@ def test_the_next_submission_of_this_machine_removes_its_expired_runs(server: Ob
         (Phase.SUCCEEDED, {"kubernetes": {"results": {"size": "1GiB"}}}),
     ],
 )
-def test_runs_that_do_not_expire_are_left_alone(
+def test_unexpired_runs_are_not_removed(
     server: ObjectServer, tmp_path: Path, phase: Phase, fields: dict[str, Any]
 ) -> None:
     with closing(RunScene(server, tmp_path, **fields)) as scene:

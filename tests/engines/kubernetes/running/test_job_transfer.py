@@ -1,4 +1,4 @@
-"""What a supervisor makes of the Job that moves files: its progress, its results, and each way it can fail."""
+"""A supervisor reads progress, results and every kind of failure from the Job that transfers files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Scene:
         server.fails = self._logs
 
     def another(self) -> JobTransfer:
-        """That of another supervisor."""
+        """Returns the transfer of another supervisor."""
 
         def create(made: Any) -> Any:
             return self._client.create_if_absent(made) or self._client.get("batch/v1", "Job", NAME)
@@ -52,12 +52,12 @@ class Scene:
         return JobTransfer(self._client, made, create)
 
     def look(self, transfer: JobTransfer | None = None) -> list[Line]:
-        """What is reported a moment later."""
+        """Returns the lines that are reported a moment later."""
         self.clock.now += LOOK_SECONDS
         return list((transfer or self.transfer).reports(self.record, self.clock))
 
     def pod(self, name: str = "p1", created: str = "2026-11-22T10:00:00Z", **status: Any) -> None:
-        """A pod of the Job; `status` of it."""
+        """Adds a pod of the Job with this status."""
         uid = self.server.objects["jobs", NAME]["metadata"]["uid"]
         labels = {layout.RUN_LABEL: RUN, COMPONENT: TRANSFER}
         self.server.put(
@@ -121,14 +121,14 @@ def test_a_job_reports_its_progress_and_then_its_sets(scene: Scene) -> None:
     assert scene.server.names("Job") == []
 
 
-def test_it_is_looked_at_now_and_then(scene: Scene) -> None:
+def test_transfer_job_is_read_at_intervals(scene: Scene) -> None:
     scene.look()
     num_requests = len(scene.server.requests)
     assert list(scene.transfer.reports(scene.record, scene.clock)) == []
     assert len(scene.server.requests) == num_requests
 
 
-def test_what_no_other_pod_could_do_ends_it_with_the_words_of_the_pod(scene: Scene) -> None:
+def test_permanent_error_ends_the_transfer_with_the_pods_message(scene: Scene) -> None:
     scene.look()
     scene.ended(64, {"error": "s3://bucket/: there is no bucket", "hint": "see: windlass data ls"})
     with pytest.raises(EngineError, match="there is no bucket") as raised:
@@ -136,7 +136,7 @@ def test_what_no_other_pod_could_do_ends_it_with_the_words_of_the_pod(scene: Sce
     assert raised.value.hint == "see: windlass data ls"
 
 
-def test_a_lost_pod_is_warned_of_once_and_another_goes_on(scene: Scene) -> None:
+def test_lost_transfer_pod_is_warned_of_once_and_another_continues(scene: Scene) -> None:
     scene.look()
     scene.ended(137, reason="OOMKilled")
     scene.look()
@@ -150,7 +150,7 @@ def test_a_lost_pod_is_warned_of_once_and_another_goes_on(scene: Scene) -> None:
     assert scene.look() == [RESULT]
 
 
-def test_a_job_that_gives_up_ends_it_with_the_last_reason(scene: Scene) -> None:
+def test_failed_job_ends_the_transfer_with_its_last_reason(scene: Scene) -> None:
     scene.look()
     scene.ended(137, reason="OOMKilled")
     scene.ended(1, name="p2", created="2026-11-22T10:01:00Z")
@@ -160,7 +160,7 @@ def test_a_job_that_gives_up_ends_it_with_the_last_reason(scene: Scene) -> None:
         scene.look()
 
 
-def test_a_job_whose_store_does_not_answer_goes_on_with_another_pod_and_gives_up_with_its_words(scene: Scene) -> None:
+def test_job_with_an_unreachable_store_retries_in_another_pod_and_fails_with_its_error(scene: Scene) -> None:
     scene.look()
     scene.ended(75, {"error": "s3://bucket/: it does not answer", "hint": ""})
     assert scene.look() == []
@@ -205,7 +205,7 @@ def test_a_job_that_a_queue_holds_back_is_warned_of(scene: Scene) -> None:
     ]
 
 
-def test_a_job_that_was_deleted_is_made_again(scene: Scene) -> None:
+def test_deleted_transfer_job_is_created_again(scene: Scene) -> None:
     scene.look()
     scene.server.remove("Job", NAME)
     scene.look()
@@ -213,7 +213,7 @@ def test_a_job_that_was_deleted_is_made_again(scene: Scene) -> None:
     assert scene.server.names("Job") == [NAME]
 
 
-def test_results_that_were_removed_with_their_pod_are_asked_for_again(scene: Scene) -> None:
+def test_results_removed_with_their_pod_are_produced_again(scene: Scene) -> None:
     scene.look()
     job = scene.server.objects["jobs", NAME]
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -223,7 +223,7 @@ def test_results_that_were_removed_with_their_pod_are_asked_for_again(scene: Sce
     assert scene.server.names("Job") == [NAME]
 
 
-def test_a_busy_cluster_is_asked_again(scene: Scene) -> None:
+def test_busy_cluster_is_retried(scene: Scene) -> None:
     def busy(_: Request) -> Response:
         return status(503, "ServiceUnavailable")
 
@@ -232,14 +232,14 @@ def test_a_busy_cluster_is_asked_again(scene: Scene) -> None:
         scene.look()
 
 
-def test_what_the_cluster_refuses_is_refused(scene: Scene) -> None:
+def test_refusal_of_the_cluster_is_raised(scene: Scene) -> None:
     scene.server.forbidden = {"jobs"}
     with pytest.raises(Refused, match="jobs is forbidden"):
         scene.look()
 
 
 @pytest.mark.parametrize("has_attempts", [False, True])
-def test_of_an_upload_no_pod_counts_as_one_that_trains(scene: Scene, has_attempts: bool) -> None:
+def test_upload_pods_do_not_count_as_training_pods(scene: Scene, has_attempts: bool) -> None:
     if has_attempts:
         scene.record.note(AttemptStarted(1, 1, ((0,),), (0,), "start"))
     scene.look()

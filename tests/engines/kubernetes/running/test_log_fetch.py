@@ -1,4 +1,4 @@
-"""Logs of a run that is not followed: each line of each attempt, in whichever order the pods' logs arrive."""
+"""Logs of a run that is not followed contain each line of each attempt, in any order of the pods' answers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SPEC = NodeSpec(
 
 
 class Cluster:
-    """A pod that served attempts 1 and 2 and waited for another, and the one that attempt 3 got in its place."""
+    """Cluster with a pod that served attempts 1 and 2 and waited for another, and its replacement for attempt 3."""
 
     def __init__(self, last: int) -> None:
-        """The log of the pod of attempt `last` is sent once the other one was read."""
+        """The log of the pod of attempt `last` is sent after the other one was read."""
         self.last = last
         self.is_read = threading.Event()
         self.texts = {
@@ -78,9 +78,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_successor(
-    tmp_path: Path, last: int
-) -> None:
+def test_waiting_pod_does_not_receive_lines_of_its_replacement(tmp_path: Path, last: int) -> None:
     client: Any = Cluster(last)
     assert LogReader(client, RUN, tmp_path).read()
     said = {number: (tmp_path / f"attempt-{number}" / "rank-0.log").read_bytes() for number in (1, 2, 3)}
@@ -89,7 +87,7 @@ def test_a_pod_that_still_waits_for_an_attempt_has_none_of_the_lines_of_its_succ
 
 @pytest.fixture
 def server(server: ObjectServer) -> ObjectServer:
-    """Of a run that trains in one pod."""
+    """API server with a run that trains in one pod."""
     server.owner_config_map(RUN)
     server.pod(RUN, "Running")
     put_job(server)
@@ -103,7 +101,7 @@ def put_job(server: ObjectServer, **spec: bool) -> None:
     server.put("Job", f"{RUN}-1", labels, api="batch/v1", row=("Running", "0/1"), spec=spec)
 
 
-def test_the_end_of_a_reader_deletes_nothing_that_a_queue_has_suspended(server: ObjectServer, tmp_path: Path) -> None:
+def test_closing_a_log_reader_deletes_no_suspended_owner_object(server: ObjectServer, tmp_path: Path) -> None:
     with closing(server.client(tmp_path)) as client:
         with closing(LogReader(client, RUN, tmp_path / "logs")) as reader:
             reader.follow()

@@ -1,4 +1,4 @@
-"""A pod on a machine that does not answer is given up as soon as its cluster gives it up, and not before."""
+"""A pod on an unreachable node is declared lost as soon as its cluster gives it up, and not before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 0)
 def pod(
     *, deleted_for: float | None = None, ready: str = "True", why: str = "", state: str = "running", unready: str = ""
 ) -> Any:
-    """One whose grace was over so many seconds ago, if it was deleted; `unready` is the kubelet's reason."""
+    """Returns a pod; if deleted, its grace period ended `deleted_for` seconds ago. `unready` is the kubelet's
+    reason.
+    """
     meta: dict[str, Any] = {"name": "r-1-0"}
     if deleted_for is not None:
         meta["deletionTimestamp"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - deleted_for))
@@ -29,25 +31,26 @@ def pod(
     return {"metadata": meta, "spec": {"containers": [{"name": "node"}]}, "status": status}
 
 
-def test_a_silent_machine_is_given_up_as_soon_as_its_cluster_deletes_the_pod() -> None:
+def test_unreachable_node_is_lost_once_its_cluster_deletes_the_pod() -> None:
     assert is_lost(pod(deleted_for=-60, ready="False", why=TAINTED))
 
 
 @pytest.mark.parametrize(
     "seen",
     [
-        {"ready": "False"},  # it may be back: the cluster waits, and so do we
-        {"deleted_for": -60, "ready": "True", "why": TAINTED},  # its kubelet hears, and ends it with its grace
+        {"ready": "False"},  # the node may return: the cluster waits, and so does Windlass
+        # the kubelet is informed, and ends the pod with its grace period
+        {"deleted_for": -60, "ready": "True", "why": TAINTED},
         {"deleted_for": -60, "ready": "False", "why": "EvictionByEvictionAPI"},
         {"deleted_for": -60},
         {"deleted_for": 3600, "state": "terminated"},
     ],
 )
-def test_a_pod_that_may_still_tell_its_end_is_waited_for(seen: dict[str, Any]) -> None:
+def test_pod_that_may_still_report_its_end_is_waited_for(seen: dict[str, Any]) -> None:
     assert not is_lost(pod(**seen))
 
 
-def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
+def test_pod_long_past_its_grace_period_is_on_a_lost_node() -> None:
     assert is_lost(pod(deleted_for=GONE_SECONDS + 5))
 
 
@@ -56,12 +59,12 @@ def test_a_pod_that_should_long_have_ended_is_on_a_lost_machine() -> None:
     [
         ({}, True),
         ({"ready": "False"}, False),
-        ({"ready": "False", "unready": "ContainersNotReady"}, True),  # another container of it is not ready
+        ({"ready": "False", "unready": "ContainersNotReady"}, True),  # another container of the pod is not ready
         ({"state": "terminated"}, False),
         ({"state": "waiting"}, False),
     ],
 )
-def test_a_pod_is_alive_that_runs_on_a_machine_that_answers(seen: dict[str, Any], alive: bool) -> None:
+def test_pod_on_a_reachable_node_is_alive(seen: dict[str, Any], alive: bool) -> None:
     assert is_alive(pod(**seen)) == alive
 
 
@@ -72,14 +75,14 @@ def tolerations(**fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fields", [{"restarts": 3}, {"nodes": {"min": 1, "max": 2}}])
-def test_a_job_that_can_go_on_waits_less_long_for_a_silent_machine(fields: dict[str, Any]) -> None:
+def test_restartable_job_waits_less_long_for_an_unreachable_node(fields: dict[str, Any]) -> None:
     assert tolerations(**fields) == dict.fromkeys(SILENT, LOST_SECONDS)
 
 
 @pytest.mark.parametrize("fields", [{}, {"restarts": {"max": 3, "on": ["failure"]}}])
-def test_one_that_cannot_waits_as_long_as_its_cluster_does(fields: dict[str, Any]) -> None:
+def test_job_without_restarts_waits_as_long_as_its_cluster(fields: dict[str, Any]) -> None:
     assert tolerations(**fields) == {}
 
 
-def test_how_long_is_what_the_job_says() -> None:
+def test_job_sets_the_seconds_until_a_node_is_lost() -> None:
     assert tolerations(kubernetes={"lost_after": "2min"}) == dict.fromkeys(SILENT, 120)

@@ -1,4 +1,4 @@
-"""In which pods an attempt begins: those of the one before that are left, and new ones for those that were lost."""
+"""An attempt starts in the remaining pods of the previous one, and in new pods for those that were lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from windlass.supervise.recorder import Recorder
 
 
 class WrittenMirror:
-    """The cluster has all of the record."""
+    """Mirror of a cluster that has the whole record."""
 
     is_lost = False
 
@@ -46,7 +46,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[AttemptScene]:
         yield scene
 
 
-def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene: AttemptScene) -> None:
+def test_lost_pod_is_replaced_and_the_others_run_the_next_attempt(scene: AttemptScene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
@@ -60,7 +60,7 @@ def test_a_lost_pod_is_made_anew_and_the_others_are_given_the_next_attempt(scene
     assert order[2].env["WINDLASS_MASTER_ADDR"] == "r-1-1-0.r-1"
 
 
-def test_where_the_first_pod_is_lost_the_others_meet_at_the_new_one(scene: AttemptScene) -> None:
+def test_replacement_of_the_first_pod_is_the_new_rendezvous_address(scene: AttemptScene) -> None:
     kept = [scene.server.pod(RUN, "Running", place) for place in (1, 2)]
     scene.next_attempt("preemption")
     scene.start().close()
@@ -85,8 +85,8 @@ def test_pods_of_several_attempts_are_kept_when_another_is_lost(scene: AttemptSc
     assert scene.requested(3) == {0: 0}
 
 
-def test_a_supervisor_that_takes_over_does_as_was_decided(scene: AttemptScene) -> None:
-    """The one before ended between its orders; since then another pod was lost: it ends the attempt."""
+def test_next_supervisor_keeps_the_decision_on_reused_pods(scene: AttemptScene) -> None:
+    """The previous supervisor ended between its orders; another pod was lost since, which ends the attempt."""
     kept = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     scene.next_attempt()
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
@@ -103,7 +103,7 @@ def test_a_supervisor_that_takes_over_does_as_was_decided(scene: AttemptScene) -
 
 
 def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: AttemptScene) -> None:
-    """By its supervisor in the cluster, which is about to be deleted with it."""
+    """The supervisor in the cluster is about to be deleted with the run."""
     scene.server.pod(RUN, "Running", 0)
     scene.next_attempt()
     pod_assignment.store_assignment(
@@ -118,8 +118,8 @@ def test_a_run_that_was_removed_is_not_created_again_for_a_lost_pod(scene: Attem
 
 
 @pytest.mark.parametrize(("reason", "is_reused"), [("failure", True), ("preemption", False)])
-def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: AttemptScene, reason: str, is_reused: bool) -> None:
-    """By the notice of a cloud, before anything has ended a pod."""
+def test_pods_on_nodes_about_to_be_removed_are_not_reused(scene: AttemptScene, reason: str, is_reused: bool) -> None:
+    """The notice of the cloud provider arrives before any pod has ended."""
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
     scene.next_attempt(reason)
@@ -128,8 +128,8 @@ def test_pods_whose_nodes_are_about_to_go_are_not_used_again(scene: AttemptScene
 
 
 @pytest.mark.parametrize("was_decided", [True, False], ids=["decided", "refused"])
-def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: AttemptScene, was_decided: bool) -> None:
-    """Also for a supervisor that takes over then: pods that have got an order of the attempt would begin with that."""
+def test_all_pods_are_new_if_one_refuses_its_order(scene: AttemptScene, was_decided: bool) -> None:
+    """A supervisor that takes over does the same: pods that have received an order of the attempt would start by it."""
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2)]
     scene.control.refuses = set() if was_decided else {names[0]}
     scene.next_attempt()
@@ -145,7 +145,7 @@ def test_where_a_pod_refuses_its_order_all_pods_are_new(scene: AttemptScene, was
     ("version", "fields"),
     [("v1.28.3", {}), ("v1.34.0", {"queue": "team-a"}), ("v1.34.0", {"kubernetes": {"via": "jobset"}})],
 )
-def test_all_pods_are_new_where_the_loss_of_one_ends_the_others(
+def test_all_pods_are_new_if_the_loss_of_one_ends_the_others(
     server: ObjectServer, tmp_path: Path, version: str, fields: dict[str, Any]
 ) -> None:
     with closing(AttemptScene(server, tmp_path, version, **fields)) as scene:
@@ -174,12 +174,12 @@ def test_the_end_of_a_run_between_two_orders_ends_the_pods_and_keeps_their_outpu
     ("job", "found"),
     [({}, set()), ({"failedIndexes": "1"}, {1}), ({"completedIndexes": "0,3-5", "failedIndexes": ""}, {0, 3, 4, 5})],
 )
-def test_indexes_that_get_no_other_pod_are_in_the_status_of_a_job(job: dict[str, str], found: set[int]) -> None:
+def test_job_status_lists_indexes_that_get_no_other_pod(job: dict[str, str], found: set[int]) -> None:
     assert finished_indexes({"status": job}) == found
 
 
-def test_a_pod_that_was_lost_before_it_was_seen_is_gone(server: ObjectServer, tmp_path: Path) -> None:
-    """Of the newest Job by its status, of an older one since an order needs a pod."""
+def test_pod_lost_before_it_was_observed_counts_as_deleted(server: ObjectServer, tmp_path: Path) -> None:
+    """For the newest Job its status shows the loss; for an older one, the missing pod does, since it had an order."""
     server.owner_config_map(RUN)
     server.pod(RUN, "Running", 0)
     server.pod(RUN, "Running", 0, attempt=2)
@@ -193,8 +193,8 @@ def test_a_pod_that_was_lost_before_it_was_seen_is_gone(server: ObjectServer, tm
         watch.close()
 
 
-def test_an_attempt_in_the_pods_of_another_meets_at_other_ports(tmp_path: Path) -> None:
-    """A rank of the attempt before, on a node that was cut off, must not reach it."""
+def test_attempt_in_reused_pods_uses_other_rendezvous_ports(tmp_path: Path) -> None:
+    """A rank of the previous attempt, on a node that was cut off, must not reach the new one."""
     job = Job.model_validate({"name": "case", "command": ["true"], "nodes": NUM_NODES})
     target = KubernetesTarget(name="lab", context="lab", namespace="team", image="image")
     made = plan(

@@ -1,4 +1,4 @@
-"""What the record has of pods that wait: each reason once, and again where a pod goes back to wait."""
+"""The record has the reasons why pods wait, each once, and again if a pod returns to waiting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POD: Object = {
 
 
 class Waiting:
-    """An attempt of one pod, which waits for a node, under a clock of its own."""
+    """Attempt of one pod that waits for a node, with a fake clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_767_225_700.0
@@ -47,7 +47,7 @@ class Waiting:
         )
 
     def nominated(self, name: str, *claims: Object, failed: bool = False) -> None:
-        """Karpenter makes a NodeClaim for the pod, which is there, or has failed."""
+        """Karpenter creates a NodeClaim for the pod, which exists or has failed."""
         answers = {
             "claims": claims,
             "of claims": [event("InsufficientCapacityError", NO_CAPACITY, name, "NodeClaim", at=9)] if failed else [],
@@ -56,7 +56,7 @@ class Waiting:
         self.problems._provisioning.take([POD], [nomination], answers, self.now)
 
     def told(self) -> list[str]:
-        """What is new by the next look: stages, and messages of warnings."""
+        """Returns what the next read reports: stages, and messages of warnings."""
         found: list[str] = []
         for _ in range(2):  # a state counts after a second
             events = (*self.problems.of_pod(0, 0), *self.problems.of_objects())
@@ -84,7 +84,7 @@ def test_a_reason_to_wait_is_recorded_once(waiting: Waiting) -> None:
     assert (len(told), count(NO_NODE, told)) == (2, 1)
 
 
-def test_a_pod_that_goes_back_to_wait_has_its_reason_in_the_record_again(waiting: Waiting) -> None:
+def test_pod_that_waits_again_has_its_reason_recorded_again(waiting: Waiting) -> None:
     waiting.told()
     waiting.nominated("gpus-1", claim("gpus-1"))
     assert waiting.told()[0] == "provisioning"
@@ -99,7 +99,7 @@ def test_a_pod_that_goes_back_to_wait_has_its_reason_in_the_record_again(waiting
     assert waiting.told() == []
 
 
-def test_what_keeps_objects_from_being_created_is_no_reason_while_a_queue_holds_the_attempt(waiting: Waiting) -> None:
+def test_creation_problems_are_not_reported_while_a_queue_holds_the_attempt(waiting: Waiting) -> None:
     waiting.problems._objects = [QUOTA]
     waiting.queue.holds = True
     assert count(QUOTA.message, waiting.told()) == 0
@@ -107,7 +107,7 @@ def test_what_keeps_objects_from_being_created_is_no_reason_while_a_queue_holds_
     assert count(QUOTA.message, waiting.told()) == 1
 
 
-def test_a_node_that_comes_and_runs_the_pod_between_two_reads_is_in_the_record(
+def test_node_that_joins_and_runs_the_pod_between_two_reads_is_recorded(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = waiting.problems._provisioning

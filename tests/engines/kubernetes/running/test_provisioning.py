@@ -1,5 +1,7 @@
-"""What Karpenter's objects, and events of Cluster Autoscaler, say of machines that do not exist yet; made by hand, as
-karpenter 1.14 and cluster-autoscaler 1.34 write them."""
+"""Provisioning of nodes is read from Karpenter's objects and from events of Cluster Autoscaler.
+
+The objects are written by hand, as karpenter 1.14 and cluster-autoscaler 1.34 create them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from windlass.runs.events import Event, NodeProvisioning
 Object = dict[str, Any]
 TYPE = "node.kubernetes.io/instance-type"
 NOW = 1_767_225_700.0
-"""100 s after the first of January 2026."""
+"""100 s after the start of 2026, in Unix seconds."""
 START = "2026-01-01T00:00:00Z"
 
 
@@ -41,7 +43,7 @@ def pool(name: str = "gpus", *types: str, requirements: list[Object] | None = No
 
 
 def claim(name: str = "gpus-7x2kq", *conditions: tuple[str, str, str], **status: Any) -> Object:
-    """Conditions are type, status and reason; each 10 s after the one before."""
+    """Returns a NodeClaim; conditions are type, status and reason, each 10 s after the previous one."""
     labels = {"karpenter.sh/nodepool": name.rpartition("-")[0]}
     if conditions and conditions[0][1] == "True":
         labels |= {TYPE: "g5.12xlarge", "topology.kubernetes.io/zone": "bed-a", "karpenter.sh/capacity-type": "spot"}
@@ -96,7 +98,7 @@ DONE = (("Launched", "True", "Launched"), ("Registered", "True", "Registered"))
         ),
     ],
 )
-def test_a_pool_that_does_not_match_says_why(made: Object, wanted: Object, words: str) -> None:
+def test_pool_that_does_not_match_has_a_reason(made: Object, wanted: Object, words: str) -> None:
     [mismatch] = match(made, wanted).mismatch
     assert words in mismatch
 
@@ -118,7 +120,7 @@ def test_a_pool_that_does_not_match_says_why(made: Object, wanted: Object, words
         (pool(limits={"nvidia.com/gpu": "2"}), spec(), ()),
     ],
 )
-def test_a_pool_matches_by_labels_types_and_taints_alone(made: Object, wanted: Object, types: tuple[str, ...]) -> None:
+def test_pool_matches_by_labels_instance_types_and_taints(made: Object, wanted: Object, types: tuple[str, ...]) -> None:
     seen = match(made, wanted)
     assert (seen.mismatch, seen.types) == ((), types)
 
@@ -132,7 +134,7 @@ def test_what_a_pool_reports_of_itself_is_shown() -> None:
     assert (seen.limits, seen.not_ready) == (("6 of 8 nvidia.com/gpu",), "NodeClassNotReady")
 
 
-def test_gpu_types_of_machines_that_do_not_exist_yet_are_known() -> None:
+def test_gpu_types_of_nodes_to_provision_are_known() -> None:
     name = "karpenter.k8s.aws/instance-gpu-name"
     made = pool(requirements=[{"key": name, "operator": "In", "values": ["a100", "t4"]}])
     assert labels_made([made], [name]) == {(name, "a100"), (name, "t4")}
@@ -163,13 +165,13 @@ def test_the_plan_names_the_pools_that_match_with_types_and_prices() -> None:
     assert made.price is None
 
 
-def test_a_job_that_one_type_alone_can_serve_has_its_price() -> None:
+def test_job_that_only_one_type_can_serve_has_its_price() -> None:
     made = planned_with(pool("gpus", "g5.12xlarge"))
     assert made.price is not None
     assert made.price.per_hour == 11.0
 
 
-def test_the_plan_says_why_no_pool_matches_and_is_not_refused() -> None:
+def test_plan_warns_if_no_pool_matches_and_is_not_refused() -> None:
     made = planned_with(pool("gpus", "g5.xlarge", taints=[{"key": "team", "effect": "NoSchedule"}]))
     [note] = [note for note in made.notes if note.code == "machines-none"]
     assert "NodePool gpus: its nodes have the taint team:NoSchedule" in note.message
@@ -194,7 +196,7 @@ ENDLESS: Object = {"expireAfter": "Never"}
         (ENDLESS, {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "30s"}, "30s after its last pod"),
     ],
 )
-def test_the_plan_warns_of_pools_that_end_pods_which_are_not_to_be_disrupted(
+def test_plan_warns_of_pools_that_end_pods_in_spite_of_do_not_disrupt(
     node: Object, disruption: Object, words: str
 ) -> None:
     made = pool("gpus", "g5.12xlarge", disruption=disruption)
@@ -241,21 +243,19 @@ def taint(key: str) -> Object:
         (None, (), ""),
     ],
 )
-def test_the_plan_warns_where_no_node_takes_the_pods_because_of_its_taints(
-    taints: Any, pools: tuple[Object, ...], words: str
-) -> None:
+def test_plan_warns_if_taints_keep_the_pods_off_every_node(taints: Any, pools: tuple[Object, ...], words: str) -> None:
     facts = replace(FACTS, cluster=replace(CLUSTER, taints=taints, node_pools=pools))
     notes = [note for note in planned(facts, resources={"gpus": 1}).notes if note.code == "taint-not-tolerated"]
     assert [words in note.message for note in notes] == ([True] if words else [])
 
 
-def test_a_job_without_gpus_is_told_which_pods_tolerate_the_taint_of_gpu_nodes() -> None:
+def test_note_on_gpu_taints_names_the_pods_that_tolerate_them() -> None:
     facts = replace(FACTS, cluster=replace(CLUSTER, taints=((taint("nvidia.com/gpu"),),)))
     [note] = [note for note in planned(facts).notes if note.code == "taint-not-tolerated"]
     assert "resources: {gpus: 1}" in note.fix
 
 
-def test_the_check_lists_what_provisions_nodes() -> None:
+def test_check_lists_the_provisioners_of_nodes() -> None:
     karpenter = served("batch/v1", "karpenter.sh/v1")
     made = pool("gpus", "g5.12xlarge", limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "4"}})
     told = found(groups=karpenter, pools={"items": [made]})
@@ -307,12 +307,12 @@ def test_the_check_lists_the_groups_of_cluster_autoscaler() -> None:
         ((*DONE, ("Initialized", "True", "Initialized")), "initialized", "", 70.0),
     ],
 )
-def test_a_claim_is_as_far_as_its_conditions(conditions: Any, state: str, reason: str, seconds: float) -> None:
+def test_state_of_a_node_claim_follows_its_conditions(conditions: Any, state: str, reason: str, seconds: float) -> None:
     seen = claims.claim_status(claim("gpus-7x2kq", *conditions), (), NOW)
     assert (seen.state, seen.reason, seen.seconds, seen.pool) == (state, reason, seconds, "gpus")
 
 
-def test_each_step_of_a_claim_has_its_time() -> None:
+def test_each_state_of_a_node_claim_has_its_time() -> None:
     made = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
     steps = claims.steps(made, (), NOW)
     assert [(one.state, one.seconds) for one in steps] == [
@@ -336,18 +336,18 @@ def look(
     return claims.provisioned([POD], events, answers, [], known, NOW)
 
 
-def test_a_nominated_pod_has_a_machine_that_comes() -> None:
+def test_nominated_pod_has_a_node_that_is_being_provisioned() -> None:
     seen, said = look([NOMINATED], [claim("gpus-7x2kq", *DONE), claim("others-abcde", *DONE)])
     assert [(one.name, one.state, one.instance_type) for one in seen] == [("gpus-7x2kq", "registered", "g5.12xlarge")]
     assert said == []
 
 
-def test_without_the_right_to_see_claims_it_is_known_that_one_was_asked_for() -> None:
+def test_nomination_is_known_without_permission_to_list_node_claims() -> None:
     seen, _ = look([NOMINATED])
     assert [(one.name, one.state) for one in seen] == [("gpus-7x2kq", "asked")]
 
 
-def test_a_claim_that_is_not_there_any_more_is_gone_and_its_event_reports_why() -> None:
+def test_deleted_node_claim_is_gone_for_the_reason_of_its_event() -> None:
     failed = event(
         "InsufficientCapacityError", "NodeClaim gpus-7x2kq event: no capacity is left", "gpus-7x2kq", "NodeClaim", at=3
     )
@@ -369,7 +369,7 @@ def test_a_node_that_was_ready_before_a_pod_is_not_provisioned_for_it() -> None:
     assert claims.provisioned([placed], [], {"claims": [ready]}, [], (), NOW)[0] == ()
 
 
-def test_the_newest_word_on_a_pod_counts_and_the_schedulers_own_does_not() -> None:
+def test_newest_provisioning_event_of_a_pod_counts_and_scheduler_events_do_not() -> None:
     refused = event("FailedScheduling", "Failed to schedule pod, did not tolerate a=b:NoSchedule", at=5)
     schedulers = event("FailedScheduling", "0/2 nodes are available", at=9, by="default-scheduler")
     _, said = look([NOMINATED, refused, schedulers])
@@ -378,7 +378,7 @@ def test_the_newest_word_on_a_pod_counts_and_the_schedulers_own_does_not() -> No
     assert said == []
 
 
-def test_a_group_of_cluster_autoscaler_that_grows_is_a_machine_that_comes() -> None:
+def test_growing_group_of_cluster_autoscaler_is_a_node_being_provisioned() -> None:
     grows = event("TriggeredScaleUp", "pod triggered scale-up: [{gpu-asg 0->2 (max: 4)}]", by="cluster-autoscaler")
     seen, _ = look([grows])
     assert [(one.name, one.pool, one.message) for one in seen] == [("gpu-asg 0->2", "gpu-asg", "of at most 4")]
@@ -389,13 +389,13 @@ def test_a_group_of_cluster_autoscaler_that_grows_is_a_machine_that_comes() -> N
 
 
 def later(known: Sequence[NodeClaimStatus], *there: Object) -> list[tuple[NodeProvisioning, float]]:
-    """What is recorded, and for when, of nodes as they were recorded and the NodeClaims that there are now."""
+    """Returns the recorded events with their times, for the known nodes and the NodeClaims that exist now."""
     watch = ProvisioningWatch(cast("Client", None), known)
     watch.take((), (), {"claims": there}, NOW)
     return [(cast("NodeProvisioning", event.entry), event.at) for event in deletion.counted(watch)]
 
 
-def test_the_record_knows_the_machines_of_a_run_and_which_are_gone() -> None:
+def test_record_contains_provisioned_nodes_and_their_deletion() -> None:
     first = claims.claim_status(claim("gpus-7x2kq", *DONE, nodeName="n7"), (), NOW)
     events = [
         Event(1, 1.0, "attempt", {}),
@@ -413,7 +413,7 @@ def test_the_record_knows_the_machines_of_a_run_and_which_are_gone() -> None:
     assert [one.left for one, _ in later(every)] == [1, 0]
 
 
-def test_steps_that_a_machine_makes_after_the_end_of_its_run_are_told_with_their_times() -> None:
+def test_node_states_after_the_end_of_a_run_are_recorded_with_their_times() -> None:
     launched = claims.claim_status(claim("gpus-7x2kq", DONE[0]), (), NOW)
     whole = claim("gpus-7x2kq", *DONE, ("Initialized", "True", "Initialized"), nodeName="n7")
     told = later([launched], whole)
@@ -422,7 +422,7 @@ def test_steps_that_a_machine_makes_after_the_end_of_its_run_are_told_with_their
     assert later([claims.claim_status(whole, (), NOW)], whole) == []
 
 
-def test_why_a_machine_is_no_further_is_told_where_it_is_late() -> None:
+def test_late_node_has_the_reason_of_its_delay() -> None:
     made = claim("gpus-7x2kq", *DONE, ("Initialized", "Unknown", "NodeNotReady"))
     assert claims.event_of(claims.claim_status(made, (), NOW - 60)).reason == ""
     assert claims.event_of(claims.claim_status(made, (), NOW)).reason == "NodeNotReady"

@@ -1,4 +1,4 @@
-"""The next attempt begins in the pods of the previous one, if each of them accepts its order."""
+"""The next attempt starts in the pods of the previous one if each of them accepts its order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEAVE = ("leave",)
 
 
 class Control:
-    """Answers requests with codes by pod."""
+    """Control that answers requests with a code per pod."""
 
     events = None
 
@@ -62,7 +62,7 @@ def cluster(phases: Sequence[str], attempt: int = 1) -> Client:
 
 
 REUSED = PodAssignment(2, PodAssignment.new(1, 2).pods)
-"""Attempt 2, in the pods of attempt 1."""
+"""Attempt 2 in the pods of attempt 1."""
 SPECS = [NodeSpec(node, "t.py", "python3", "/", {}, (RankSpec(node, 0, ("t.py",), {}),), 1.0) for node in range(2)]
 
 
@@ -77,14 +77,14 @@ def test_an_attempt_begins_in_the_pods_if_each_accepts_its_order(codes: tuple[in
         assert unpack(base64.b64decode(data)) == (2, {node: SPECS[node]})
 
 
-def test_it_does_not_where_an_order_is_too_large() -> None:
+def test_attempt_does_not_reuse_pods_if_an_order_is_too_large() -> None:
     control, ids = Control(0, 0, max_bytes=20), REUSED
     assert not reuse.order(control, ids, SPECS, reuse.running(cluster(["running"] * 2), "r-1", ids))
     assert control.requests == {}
 
 
 def test_a_pod_gets_the_node_of_its_place_under_its_own_number() -> None:
-    """The second pod of attempt 2 is at the first place, and that of attempt 3 is not there yet."""
+    """The second pod of attempt 2 is at the first place, and the pod of attempt 3 does not exist yet."""
     ids = PodAssignment(3, (PodId(2, 1), PodId(3, 0)))
     pods = reuse.running(cluster(["running"] * 2, attempt=2), "r-1", ids)
     assert {place: pod["metadata"]["name"] for place, pod in pods.items()} == {0: "pod-1"}
@@ -114,7 +114,7 @@ def test_a_supervisor_that_takes_over_finds_the_decision_on_pods_in_the_record(
     assert PodAssignment.decided(tmp_path / "attempt-4", 4, 3) is None
 
 
-def test_pods_leave_when_no_attempt_follows_whatever_one_of_them_answers() -> None:
+def test_waiting_pods_are_ended_in_spite_of_an_error_of_one() -> None:
     control = Control(0, -1)
     reuse.release(cluster(["running"] * 2), control, "r-1", 1)
     assert {one.words for one in control.requests.values()} == {LEAVE}

@@ -1,4 +1,4 @@
-"""The note on a run whose record is in its cluster: every user of the namespace sees it and can change it."""
+"""The note on a run with its record in the cluster can be read and changed by every user of the namespace."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_a_note_is_seen_by_a_list_and_by_another_machine(scene: SupervisedScene)
     scene.engine.write_note(RUN, "diverges after step 400")
     [seen] = discovery.look(scene.client).runs(scene.began)
     assert seen.state("lab").status.about.note == "diverges after step 400"
-    run_note.write(scene.client, RUN, "not with batch 64")  # as another machine does
+    run_note.write(scene.client, RUN, "not with batch 64")  # like another machine
     assert scene.engine.note(RUN) == scene.store.status(RUN).about.note == "not with batch 64"
 
 
-def test_a_removal_is_seen_too_and_a_note_of_before_stays(scene: SupervisedScene) -> None:
+def test_removed_note_is_read_and_an_earlier_local_note_is_kept(scene: SupervisedScene) -> None:
     scene.store.write_note(RUN, "from a time when notes stayed here")
     assert scene.engine.note(RUN) == "from a time when notes stayed here"
     run_note.write(scene.client, RUN, "")
@@ -68,13 +68,13 @@ def test_a_note_that_cannot_be_shared_is_not_written_here_either(scene: Supervis
     assert scene.store.status(RUN).about.note == ""
 
 
-def test_a_run_that_is_no_longer_in_the_cluster_has_its_note_here(scene: SupervisedScene, server: ObjectServer) -> None:
+def test_note_of_a_run_that_left_the_cluster_is_local(scene: SupervisedScene, server: ObjectServer) -> None:
     server.remove("ConfigMap", RUN)
     scene.engine.write_note(RUN, "x")
     assert scene.engine.note(RUN) == "x"
 
 
-def test_a_cluster_that_is_away_leaves_the_last_note(scene: SupervisedScene, server: ObjectServer) -> None:
+def test_unreachable_cluster_keeps_the_last_note(scene: SupervisedScene, server: ObjectServer) -> None:
     scene.engine.write_note(RUN, "x")
     server.stop()
     assert scene.engine.note(RUN) == "x"

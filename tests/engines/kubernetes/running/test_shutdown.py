@@ -1,4 +1,4 @@
-"""In which order the objects of a run are deleted."""
+"""The objects of a run are deleted in a fixed order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JOBSET, POD = {"metadata": {"name": "r-1"}}, {"metadata": {"name": "r-1-n-0-x"},
 
 
 class RecordingClient:
-    """A client that notes what is deleted."""
+    """Client that records deletions."""
 
     def __init__(self, **found: list[dict[str, Any]]) -> None:
         self._found = {"JobSet": [JOBSET], "Pod": [POD], **found}
@@ -36,7 +36,7 @@ def test_removal_deletes_pods_first_and_owner_config_map_last() -> None:
     assert client.deleted == [("JobSet", "r-1", True), ("ConfigMap", "r", False), ("Pod", "r-1-n-0-x", False)]
 
 
-def test_a_runtime_is_deleted_with_its_trainjob_and_kept_where_a_run_is_stopped() -> None:
+def test_runtime_is_deleted_with_its_trainjob_and_kept_by_a_stop() -> None:
     found = {"TrainingRuntime": [RUNTIME], "TrainJob": [RUNTIME], "Pod": []}
     removed, stopped = RecordingClient(**found), RecordingClient(**found)
     shutdown.remove(cast("Client", removed), "r")
@@ -47,7 +47,7 @@ def test_a_runtime_is_deleted_with_its_trainjob_and_kept_where_a_run_is_stopped(
 
 
 def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any]:
-    """A pod with a sidecar, and the states of both containers."""
+    """Returns a pod with a sidecar, in these states of both containers."""
     states = {"node": ours, **({"istio-proxy": other} if other else {})}
     return {
         "metadata": {"name": name, "annotations": {layout.CONTAINER_ANNOTATION: "node"}},

@@ -1,4 +1,4 @@
-"""Spares take the places of lost pods, and are refilled, ended and planned for."""
+"""Spares replace lost pods; they are refilled, ended and planned."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[AttemptScene]:
 
 
 def config(server: ObjectServer, attempt: int) -> tuple[list[int], dict[str, Any]]:
-    """The places in the nodes file of an attempt, and who runs those that no pod of it does."""
+    """Returns the places in the nodes file of an attempt, and the pods of other attempts that run the rest."""
     found = server.objects["configmaps", f"{RUN}-{attempt}"]
     specs = unpack(base64.b64decode(found["binaryData"][layout.NODES_FILE]))[1]
     return sorted(specs), json.loads(found.get("data", {}).get(layout.SPARES_FILE, "{}"))
@@ -59,7 +59,7 @@ def completions(server: ObjectServer, attempt: int) -> int:
 # -- in place of a lost pod -------------------------------------------------------------------------------------------
 
 
-def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: AttemptScene) -> None:
+def test_spare_replaces_a_lost_pod_and_another_spare_is_created(scene: AttemptScene) -> None:
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     lost = scene.server.pod(RUN, "Pending", 1)
     scene.next_attempt()
@@ -78,7 +78,7 @@ def test_a_spare_takes_the_place_of_a_lost_pod_and_another_is_made(scene: Attemp
     assert config(scene.server, 2) == ([1], {"1": [1, 3]}), "no pod of the Job has the number of the spare's node"
 
 
-def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(scene: AttemptScene) -> None:
+def test_pods_without_a_spare_are_created_together_with_missing_spares(scene: AttemptScene) -> None:
     kept = scene.server.pod(RUN, "Running", 1)
     spare = scene.server.pod(RUN, "Running", 3)
     scene.next_attempt()
@@ -90,8 +90,8 @@ def test_what_no_spare_replaces_is_made_anew_with_the_spares_that_are_missing(sc
 
 
 @pytest.mark.parametrize(("late", "is_kept"), [(3, True), (0, False)], ids=["spare", "other"])
-def test_a_spare_that_still_imports_is_waited_for(scene: AttemptScene, late: int, is_kept: bool) -> None:
-    """Another pod waits by then; if it does not, its process has a problem."""
+def test_supervisor_waits_for_a_spare_that_still_imports(scene: AttemptScene, late: int, is_kept: bool) -> None:
+    """Another pod waits by then; a spare that never waits has a problem in its process."""
     names = {place: scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)}
     scene.control.late = {names[late]}
     scene.next_attempt()
@@ -112,7 +112,7 @@ def test_a_spare_that_does_not_run_is_not_used(scene: AttemptScene, state: str |
     assert completions(scene.server, 2) == (2 if spare is None else 1), "one that waits for a node is not missing"
 
 
-def test_a_lost_spare_is_made_anew_at_the_next_restart(scene: AttemptScene) -> None:
+def test_lost_spare_is_replaced_at_the_next_restart(scene: AttemptScene) -> None:
     for place in range(NUM_NODES):
         scene.server.pod(RUN, "Running", place)
     scene.next_attempt("failure")
@@ -137,8 +137,8 @@ def test_a_spare_of_a_later_job_is_used_too(scene: AttemptScene) -> None:
     assert config(scene.server, 3) == ([1], {"1": [2, 0]})
 
 
-def test_a_pod_that_had_a_place_is_no_spare(scene: AttemptScene) -> None:
-    """It was given up, as one whose node did not answer; it must not train beside the spare that has its place."""
+def test_pod_that_was_used_in_an_attempt_is_no_spare(scene: AttemptScene) -> None:
+    """The pod was declared lost, since its node did not answer; it must not train in parallel with its replacement."""
     for place in (0, 1, 2):
         scene.server.pod(RUN, "Running", place)
     back = f"{RUN}-1-1-abcde"
@@ -156,7 +156,7 @@ def test_a_pod_that_had_a_place_is_no_spare(scene: AttemptScene) -> None:
 # -- supervisors that end in between ----------------------------------------------------------------------------------
 
 
-def test_a_supervisor_that_ends_before_the_refill_is_followed_by_one_that_makes_it(scene: AttemptScene) -> None:
+def test_next_supervisor_completes_an_interrupted_refill(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     scene.next_attempt()
     scene.server.fails = refusing(status(503, "ServiceUnavailable"), "POST", plural="jobs")
@@ -181,7 +181,7 @@ def test_a_refill_that_is_refused_is_a_warning(scene: AttemptScene) -> None:
     assert "no spare could be created: " in warned.message
 
 
-def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(scene: AttemptScene) -> None:
+def test_all_pods_and_the_spare_are_new_if_a_spare_refuses_its_order(scene: AttemptScene) -> None:
     names = [scene.server.pod(RUN, "Running", place) for place in (0, 2, 3)]
     scene.control.refuses = {names[2]}
     scene.next_attempt()
@@ -192,7 +192,7 @@ def test_where_a_spare_refuses_its_order_all_pods_are_new_and_there_is_another(s
     assert scene.server.names("Job") == ["r-1-2"]
 
 
-def test_problems_of_spares_are_none_of_the_attempt(scene: AttemptScene) -> None:
+def test_problems_of_spares_do_not_count_for_the_attempt(scene: AttemptScene) -> None:
     told = [
         ("Pod", f"{RUN}-1-3-abcde", "FailedScheduling", "0/2 nodes are available"),
         ("Pod", f"{RUN}-1-1-abcde", "FailedMount", "no claim"),
@@ -229,8 +229,10 @@ def test_spares_end_with_their_run(scene: AttemptScene, phase: str) -> None:
 # -- logs -------------------------------------------------------------------------------------------------------------
 
 
-def test_pods_of_an_attempt_are_told_by_their_first(tmp_path: Path) -> None:
-    """In attempt 3 a spare of the first Job runs node 1 since attempt 2, and one of the second node 0 since now."""
+def test_pods_of_an_attempt_are_found_by_their_first_attempt(tmp_path: Path) -> None:
+    """In attempt 3, a spare of the first Job runs node 1 since attempt 2, and one of the second Job runs node 0 since
+    now.
+    """
     ids = (PodId(2, 0), PodId(1, 2))
     for number, found in ((2, (PodId(1, 0), PodId(1, 2))), (3, ids)):
         pod_assignment.store_assignment(tmp_path / f"attempt-{number}", PodAssignment(number, found).event())
@@ -259,7 +261,7 @@ def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Pat
     scene.server.pod(RUN, "Running", 1)  # as before it was lost
 
     class Reading:
-        """The objects of the run, and these logs."""
+        """Client with the objects of the run and these logs."""
 
         find = staticmethod(scene.backend.client.find)
         get = staticmethod(scene.backend.client.get)
@@ -293,10 +295,10 @@ def test_the_log_of_a_spare_is_read_from_the_attempt_that_it_began(tmp_path: Pat
         ({1: "Failed", 2: "Complete"}, {1: ["Completed"] * 2, 2: ["Completed"]}, "well", Phase.SUCCEEDED, 0),
     ],
 )
-def test_a_run_waits_for_no_spare_and_ends_as_none(
+def test_spares_do_not_affect_the_phase_of_a_run(
     jobs: dict[int, str], words: dict[int, list[str]], how: str, phase: Phase, ready: int
 ) -> None:
-    """Two nodes and a spare, without a record."""
+    """The run has two nodes and a spare, and no record on this machine."""
     lists = ObjectLists("team")
     labels = {layout.RUN_LABEL: RUN}
     meta = {"labels": labels, "creationTimestamp": "2026-11-21T15:00:00Z"}
@@ -350,10 +352,10 @@ def test_the_job_of_an_attempt_has_the_spares_and_keeps_the_others(tmp_path: Pat
         ({}, "v1.28.9", "Kubernetes v1.28.9: before 1.29"),
         ({"restarts": 0}, "v1.34.0", "restarts: does not restart after node-loss"),
         ({"restarts": {"max": 1, "on": ["failure"]}}, "v1.34.0", "restarts: does not restart after node-loss"),
-        ({"nodes": {"min": 1, "max": 2}}, "v1.34.0", "nodes: 1..2: a run that goes on with fewer nodes"),
+        ({"nodes": {"min": 1, "max": 2}}, "v1.34.0", "nodes: 1..2: a run that continues with fewer nodes"),
     ],
 )
-def test_a_plan_says_why_a_job_can_have_no_spares(fields: dict[str, Any], version: str, words: str) -> None:
+def test_plan_refuses_impossible_spares_with_a_reason(fields: dict[str, Any], version: str, words: str) -> None:
     facts = dataclasses.replace(FACTS, cluster=dataclasses.replace(CLUSTER, version=version))
     made = planned(facts, **{"nodes": 2, "restarts": 1, "kubernetes": {"spares": 1}, **fields})
     assert words in blockers(made)["spares"]

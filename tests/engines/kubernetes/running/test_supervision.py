@@ -1,4 +1,6 @@
-"""What supervision asks of an API server: a login, a Lease, whether an object is gone, and a clean-up that may fail."""
+"""Supervision sends these requests to an API server: login, Lease, existence of objects, and a cleanup that may
+fail.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
     for _ in range(2):
         with pytest.raises(NotLoggedIn, match="session has expired"):
             client.find("v1", "Pod")
-    assert server.requests == []  # nothing was asked without a login
+    assert server.requests == []  # no request was sent without a login
     says.write_text('{"token": "first"}')
     clock.now += AGAIN_SECONDS
     client.find("v1", "Pod")
@@ -108,12 +110,14 @@ def test_a_login_plugin_that_fails_is_an_error_that_passes(
     assert server.requests[-1].token == "short"
     says.write_text('{"error": "session has expired"}')
     with pytest.raises(NotLoggedIn, match="session has expired"):
-        client.find("v1", "Pod")  # and not with the token of which it is known that it has expired
+        client.find("v1", "Pod")  # the token that is known to have expired is not used
     client.close()
     assert "session has expired" not in "".join(capfd.readouterr())
 
 
-def test_without_a_login_no_plan_is_made_and_no_server_is_said_to_be_away(tmp_path: Path, server: ObjectServer) -> None:
+def test_missing_login_makes_no_plan_and_is_not_reported_as_an_unreachable_server(
+    tmp_path: Path, server: ObjectServer
+) -> None:
     exec_ = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin", "interactiveMode": "Never"}
     kubeconfig = server.kubeconfig(tmp_path, {"exec": exec_})
     target = KubernetesTarget(name="lab", context="lab", namespace="team", kubeconfig=kubeconfig)
@@ -142,7 +146,7 @@ def test_run_is_removed_once_its_owner_config_map_is_missing_twice(server: Objec
         status(404, "NotFound", name="r-1", kind="pods"),
     ],
 )
-def test_another_404_removes_no_run(server: ObjectServer, client: Client, answer: Response) -> None:
+def test_404_of_another_object_does_not_remove_a_run(server: ObjectServer, client: Client, answer: Response) -> None:
     server.put("ConfigMap", "r-1-stop-of-another")
     server.fails = lambda request: answer if request.name == "r-1" else None
     with pytest.raises(Refused):
@@ -215,7 +219,7 @@ def test_a_supervisor_of_the_same_home_takes_the_lease_over_at_once(owned: Objec
     assert owned.objects["leases", "r-1"]["spec"]["leaseTransitions"] == 1
 
 
-def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(owned: ObjectServer, client: Client) -> None:
+def test_only_one_of_two_supervisors_acquires_an_expired_lease(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     assert lease(client, "a_x_1-b", clock).ensure()
     others = [lease(client, f"{host}_y_1-b", clock) for host in "cd"]
@@ -223,7 +227,7 @@ def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(owned: ObjectServ
     clock.now += DURATION_SECONDS
 
     def is_quicker(request: Request) -> None:
-        if request.verb == "PUT":  # another update comes between the GET and the PUT of this one
+        if request.verb == "PUT":  # another update happens between the GET and the PUT of this one
             owned.put("Lease", "r-1", spec=owned.objects["leases", "r-1"]["spec"])
 
     owned.fails = is_quicker
@@ -234,7 +238,7 @@ def test_of_two_that_take_an_expired_lease_at_once_one_gets_it(owned: ObjectServ
         others[0].ensure()
 
 
-def test_an_api_server_that_is_away_ends_no_hold(owned: ObjectServer, client: Client) -> None:
+def test_unreachable_api_server_does_not_end_a_held_lease(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
     assert held.ensure()
@@ -244,7 +248,7 @@ def test_an_api_server_that_is_away_ends_no_hold(owned: ObjectServer, client: Cl
         held.renew()
     assert not held.lost_to
     with pytest.raises(Refused):
-        held.ensure()  # but nothing is begun until it is known that no other has it
+        held.ensure()  # no attempt starts before it is known that no other supervisor holds the Lease
     owned.fails = lambda _: None
     assert held.ensure()
 
@@ -252,7 +256,7 @@ def test_an_api_server_that_is_away_ends_no_hold(owned: ObjectServer, client: Cl
 FORBIDDEN = refusing(status(403, "Forbidden"), "GET", "POST", "PUT", plural="leases")
 
 
-def test_without_the_right_nothing_is_fenced_until_the_right_is_given(owned: ObjectServer, client: Client) -> None:
+def test_fencing_starts_once_the_permission_is_granted(owned: ObjectServer, client: Client) -> None:
     owned.fails = FORBIDDEN
     clock = FakeClock(NOW)
     held = lease(client, "a_x_1-b", clock)
@@ -266,9 +270,7 @@ def test_without_the_right_nothing_is_fenced_until_the_right_is_given(owned: Obj
     assert owned.objects["leases", "r-1"]["spec"]["holderIdentity"] == "a_x_1-b"
 
 
-def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_lease_was_held(
-    owned: ObjectServer, client: Client
-) -> None:
+def test_temporary_refusal_never_disables_fencing(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     first, second = lease(client, "a_x_1-b", clock), lease(client, "c_y_1-b", clock)
     owned.fails = FORBIDDEN
@@ -287,7 +289,7 @@ def test_a_refusal_that_passes_turns_fencing_off_neither_before_nor_after_the_le
     assert not second.ensure()
 
 
-def test_a_released_lease_may_be_taken(owned: ObjectServer, client: Client) -> None:
+def test_released_lease_can_be_acquired(owned: ObjectServer, client: Client) -> None:
     clock = FakeClock(NOW)
     first = lease(client, "a_x_1-b", clock)
     assert first.ensure()
@@ -347,14 +349,14 @@ def test_a_stop_after_the_end_needs_the_cluster_only_where_the_record_may_be_wro
         scene.engine.stop("r-1")
 
 
-def test_rm_deletes_pods_whose_maker_is_gone(scene: RunScene) -> None:
+def test_rm_deletes_pods_whose_owner_object_is_missing(scene: RunScene) -> None:
     scene.end()
     scene.pod("r-1-1-0")
     scene.engine.delete("r-1")
     assert scene.server.names("Pod") == []
 
 
-def test_a_clean_up_that_fails_is_told_and_finished_by_the_next_command(
+def test_failed_cleanup_is_reported_and_finished_by_the_next_command(
     scene: RunScene,
 ) -> None:
     writer = scene.create()
@@ -407,7 +409,7 @@ def test_the_end_is_marked_for_other_machines_as_it_is_recorded(
     ("answer", "kind"),
     [(status(401, "Unauthorized"), "LoginFailed"), (status(503, "ServiceUnavailable"), "ClusterUnreachable")],
 )
-def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer: Response, kind: str) -> None:
+def test_temporarily_impossible_start_is_not_refused(scene: RunScene, answer: Response, kind: str) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     scene.server.fails = refusing(answer, "POST")
@@ -419,7 +421,7 @@ def test_a_start_that_cannot_be_made_now_is_not_refused(scene: RunScene, answer:
     writer.close()
 
 
-def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: RunScene) -> None:
+def test_objects_of_an_attempt_that_never_started_are_deleted(scene: RunScene) -> None:
     writer = scene.create()
     backend = KubernetesBackend(scene.plan, scene.dir)
     writer.append(
@@ -429,7 +431,7 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: RunScene) -
     with pytest.raises(TargetUnavailable):
         backend.start(Recorder(writer), scene.dir / "attempt-1", 1, [0], Clock())
     scene.server.fails = lambda _: None
-    scene.server.job("r-1", "Running")  # made, and never answered
+    scene.server.job("r-1", "Running")  # created, but the response was lost
     writer.append(entry_of("end", {"phase": "stopped"}))
     backend.clean_up(Recorder(writer))
     backend.close()
@@ -439,7 +441,7 @@ def test_what_an_attempt_that_never_began_had_made_is_deleted(scene: RunScene) -
 
 @pytest.mark.parametrize(("phase", "deleted"), [("Running", 1), ("Succeeded", 0)])
 def test_a_pod_that_has_ended_is_not_deleted_to_end_it(scene: RunScene, phase: str, deleted: int) -> None:
-    """Its log may not have been read: it ended while no supervisor watched."""
+    """The log may not have been read: the pod ended while no supervisor watched."""
     scene.pod("r-1-1-0", phase)
     scene.server.job("r-1", "Running")
     scene.server.owner_config_map("r-1")
@@ -463,7 +465,7 @@ def test_a_start_that_is_forbidden_is_refused(scene: RunScene) -> None:
     writer.close()
 
 
-def test_a_submission_that_fails_says_what_it_could_not_remove(scene: RunScene) -> None:
+def test_failed_submission_lists_objects_that_it_could_not_remove(scene: RunScene) -> None:
     def fails(request: Request) -> Response | None:
         if request.verb == "DELETE" or (request.verb == "POST" and request.plural == "services"):
             return status(403, "Forbidden", "not for you")
@@ -479,7 +481,7 @@ def test_a_submission_that_fails_says_what_it_could_not_remove(scene: RunScene) 
     assert scene.store.count() == 0
 
 
-def test_a_submission_that_fails_leaves_nothing(scene: RunScene) -> None:
+def test_failed_submission_leaves_no_objects(scene: RunScene) -> None:
     scene.server.fails = refusing(status(422, "Invalid"), "POST", plural="services")
     with pytest.raises(Refused) as error:
         scene.engine.submit(scene.plan)
@@ -492,7 +494,7 @@ def test_a_submission_that_fails_leaves_nothing(scene: RunScene) -> None:
 def test_a_resume_before_the_first_attempt_forgets_the_end(
     server: ObjectServer, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    """As of a run that was stopped while its data was staged: the request would stop it again."""
+    """The run was stopped while its data was staged; the old stop request would stop it again."""
     scene = RunScene(server, tmp_path, **fields)
     server.owner_config_map("r-1")
     for mark in (layout.STOP_MARKER, layout.END_MARKER):
@@ -508,7 +510,7 @@ def test_a_resume_before_the_first_attempt_forgets_the_end(
     scene.close()
 
 
-def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: RunScene) -> None:
+def test_run_held_by_another_supervisor_is_not_adopted(scene: RunScene) -> None:
     scene.create().close()
     scene.server.owner_config_map("r-1")
     client = Client("lab", "team", str(scene.plan.only(ClusterStep).kubeconfig))
@@ -520,7 +522,7 @@ def test_a_run_that_another_supervisor_holds_is_not_taken_up(scene: RunScene) ->
     assert [event.kind for event in scene.store.events("r-1")] == ["created"]
 
 
-def test_a_login_that_is_gone_hides_no_record(scene: RunScene) -> None:
+def test_missing_login_hides_no_record(scene: RunScene) -> None:
     scene.create().close()
     Path(scene.plan.only(ClusterStep).kubeconfig).unlink()
     found = scene.engine.status("r-1")
@@ -532,14 +534,14 @@ def test_a_login_that_is_gone_hides_no_record(scene: RunScene) -> None:
     ("changed", "message"),
     [
         ({}, "r-1 is supervised by a machine, and with this change it would be in the cluster"),
-        ({"namespace": "other"}, "r-1 is in namespace team of context lab, and target lab names namespace other"),
+        ({"namespace": "other"}, "r-1 is in namespace team of context lab, but target lab names namespace other"),
         ({"context": "new"}, "target lab names namespace team of context new"),
     ],
 )
-def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_made(
+def test_resume_in_another_namespace_or_under_another_supervisor_creates_nothing(
     scene: RunScene, changed: dict[str, str], message: str
 ) -> None:
-    """The target was set up for supervisors, or changed, since the run began."""
+    """The target was set up for supervisors, or changed, since the run was submitted."""
     scene.end(Phase.FAILED)
     scene.server.owner_config_map("r-1")
     target = KubernetesTarget(**{"name": "lab", "context": "lab", "namespace": "team", "image": "image", **changed})
@@ -558,9 +560,7 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
 
 
 @pytest.mark.parametrize("via", ["job", "jobset", "trainjob", "pytorchjob", "mpijob"])
-def test_the_pods_of_each_kind_have_a_deadline_behind_the_time_limit(
-    server: ObjectServer, tmp_path: Path, via: str
-) -> None:
+def test_pods_of_each_kind_have_a_deadline_after_the_time_limit(server: ObjectServer, tmp_path: Path, via: str) -> None:
     fields: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
     scene = RunScene(server, tmp_path, timeout="1h", grace="30s", nodes=2, kubernetes={"via": via}, **fields)
     objects = numbered(scene.plan, 2, 2)
@@ -576,7 +576,7 @@ def deadlines(objects: Any) -> set[int]:
     return {int(one.split(",")[0].split("}")[0]) for one in text.split('"activeDeadlineSeconds": ')[1:]}
 
 
-def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, tmp_path: Path) -> None:
+def test_pods_of_an_attempt_get_the_remaining_time_limit(server: ObjectServer, tmp_path: Path) -> None:
     scene = RunScene(server, tmp_path, timeout="1h", grace="30s")
     writer = scene.create(at=time.time() - 3000)
     backend = KubernetesBackend(scene.plan, scene.dir)
@@ -592,7 +592,7 @@ def test_the_pods_of_an_attempt_get_the_rest_of_the_limit(server: ObjectServer, 
     ("via", "maker", "owner"),
     [("job", "jobs", ("configmaps", "r-1", None)), ("trainjob", "trainjobs", ("trainingruntimes", "r-1-1", True))],
 )
-def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_of_it(
+def test_trainjob_is_deleted_before_its_runtime(
     server: ObjectServer, tmp_path: Path, via: str, maker: str, owner: tuple[str, str, bool | None]
 ) -> None:
     server.served |= {"trainjobs", "trainingruntimes"}
@@ -611,7 +611,7 @@ def test_a_trainjob_goes_before_the_runtime_without_which_trainer_admits_no_end_
     )
 
 
-def test_a_failing_cluster_is_no_sign_that_no_pod_lives(scene: RunScene) -> None:
+def test_failing_cluster_does_not_show_that_all_pods_have_ended(scene: RunScene) -> None:
     backend = KubernetesBackend(scene.plan, scene.dir)
     assert not backend.lives()
     scene.pod("r-1-1-0")

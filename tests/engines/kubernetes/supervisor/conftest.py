@@ -1,4 +1,4 @@
-"""Fixtures of these tests."""
+"""Fixtures that shorten pauses for the tests of runs with a supervisor in the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.engines.kubernetes.supervisor import runs, updates
 
 @pytest.fixture(autouse=True)
 def _known_to_be_removed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it takes seconds until an object is known to be removed is tested with a clock (`test_client.py`)."""
+    """Shortens the seconds until a missing object counts as removed, which `test_client.py` tests with a fake clock."""
     for module in (absence, updates, markers):
         monkeypatch.setattr(module, "ABSENT_SECONDS", 0.05)
 

@@ -1,4 +1,6 @@
-"""Records that something else than a supervisor has changed: an error of this run, and nothing on this machine."""
+"""A record that was changed by something other than a supervisor is an error of its run, without effect on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def line(seq: Any = 1, at: Any = 1.0, kind: Any = "created", data: Any = None) -
     ["nonsense", "[1]", "null", "[" * 100_000, line(seq="1"), line(seq=1 << 70), line(seq=True), line(at="now"),
      line(at=1e300), line(kind=["end"]), line(data=[]), '[1, NaN, "created", {}]'],
 )  # fmt: skip
-def test_what_is_no_event_damages_the_record(client: Client, bad: str) -> None:
+def test_invalid_event_damages_the_record(client: Client, bad: str) -> None:
     change_head(client, bad)
     with pytest.raises(DamagedRecord, match=f"{RUN}-record was changed"):
         ClusterRecord(client, RUN).events()
@@ -83,28 +85,30 @@ def test_what_is_no_event_damages_the_record(client: Client, bad: str) -> None:
     [{"id": "other-7f3k2"}, {"id": "../../victim"}, {"supervisor": ""}, {"output_dir": "/home/victim/.ssh"}],
     ids=["another", "path", "on-a-machine", "outputs-on-a-machine"],
 )
-def test_the_first_event_is_the_creation_of_this_run(client: Client, changes: dict[str, str]) -> None:
-    """Its id is that of a folder on this machine, which `rm` deletes; a run of machines is supervised by this one."""
+def test_first_event_must_create_this_run(client: Client, changes: dict[str, str]) -> None:
+    """The run id names a local folder, which `rm` deletes; and a run without a supervisor in the cluster is supervised
+    locally.
+    """
     change_head(client, line(data={**BEGUN.to_json(), **changes}))
     with pytest.raises(DamagedRecord):
         ClusterRecord(client, RUN).events()
 
 
 @pytest.mark.parametrize("parts", ["x", "-1", "1e9", "²", "9" * 4000])
-def test_a_number_of_parts_is_a_number(client: Client, parts: str) -> None:
+def test_number_of_parts_must_be_a_number(client: Client, parts: str) -> None:
     change_head(client, line(), parts=parts)
     with pytest.raises(DamagedRecord, match="parts"):
         ClusterRecord(client, RUN).events()
 
 
-def test_a_large_number_of_parts_takes_no_more_requests_than_are_kept(client: Client, server: ObjectServer) -> None:
+def test_large_number_of_parts_causes_a_limited_number_of_requests(client: Client, server: ObjectServer) -> None:
     change_head(client, line(seq=7), parts="999999999")
     before = len(server.requests)
     ClusterRecord(client, RUN).events()
     assert len(server.requests) - before == 1 + records.MAX_PARTS
 
 
-def test_all_parts_together_do_not_fill_the_memory(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_all_parts_together_is_limited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "UNPACKED_BYTES", 1000)
     text = f"{line(seq=7, kind='x', data={'text': 'x' * 600})}\n"
     for number in (1, 2):
@@ -137,7 +141,7 @@ def test_a_damaged_summary_hides_no_run(client: Client, status: str) -> None:
     assert ClusterRecord(client, RUN).events()
 
 
-def test_compressed_data_does_not_fill_the_memory() -> None:
+def test_size_of_decompressed_data_is_limited() -> None:
     def of(data: bytes) -> dict[str, Any]:
         return {"metadata": {"name": "part"}, "binaryData": {EVENTS: base64.b64encode(data).decode()}}
 
@@ -162,12 +166,12 @@ def test_one_damaged_record_does_not_hide_the_other_runs(client: Client, tmp_pat
         assert "cannot end as" in state.stale
 
 
-def test_a_record_without_events_is_none(tmp_path: Path) -> None:
+def test_record_without_events_is_invalid(tmp_path: Path) -> None:
     with Store(tmp_path) as store, pytest.raises(StoreError, match="has no events"):
         store.copy(RUN, [], "{}")
 
 
-def test_attempts_that_name_no_folder_are_left_out(tmp_path: Path) -> None:
+def test_attempts_with_invalid_folder_names_are_ignored(tmp_path: Path) -> None:
     entries = [
         PodsReused(-1, 1),
         PodsReused(10**300, 1),
@@ -227,13 +231,13 @@ def with_step(kind: str, **request: Any) -> dict[str, Any]:
 
 
 def imported(plan: Any, created_with: Any, place: ClusterNamespace = PLACE) -> Plan:
-    """The plan in the ConfigMap, of a supervisor whose Job was created with another one."""
+    """Returns the imported plan of a ConfigMap, if the supervisor's Job was created with another plan."""
     packed = base64.b64encode(gzip.compress(json.dumps(plan).encode())).decode()
     contents = {"metadata": {"name": f"{RUN}-supervisor"}, "binaryData": {PLAN_FILE: packed}}
     return imported_plan(contents, with_digest({"metadata": {}}, json.dumps(created_with)), RUN, place)
 
 
-def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
+def test_plan_of_another_machine_can_be_used_on_this_one() -> None:
     plan = imported(a_plan(), a_plan())
     cluster, code = plan.only(ClusterStep), plan.only(CodeStep)
     assert (cluster.context, cluster.namespace, cluster.kubeconfig) == PLACE
@@ -241,7 +245,7 @@ def test_a_plan_of_another_machine_is_carried_out_from_here() -> None:
     assert code.folder == layout.CODE, "no folder of this machine"
 
 
-def test_what_names_programs_and_files_of_another_machine_is_left_out_of_a_plan() -> None:
+def test_imported_plan_omits_programs_and_files_of_the_other_machine() -> None:
     spec = NodeSpec(0, "t.py", "/home/ann/evil", "/windlass/code", {"PYTHONPATH": "/home/ann"}, (RANK,), 1.0)
     plan = with_request("code", left_out=[{"source": "/home/ann/.gitignore:1", "pattern": "x", "entries": 1}])
     stage = {"name": "digits", "source": "s3://b/digits", "link": "/windlass/data/digits", "python": "/home/ann/evil"}
@@ -260,10 +264,10 @@ OF_THEIR_MACHINE = {
     "stage": {"python"},
     "upload": {"python"},
 }
-"""Fields that commands of other machines do without."""
+"""Fields that commands on other machines do not need."""
 
 
-def test_each_field_of_a_step_is_shared_or_known_to_be_of_one_machine() -> None:
+def test_each_field_of_a_step_is_shared_or_listed_as_local() -> None:
     for kind, step in KINDS.items():
         if step.shared is not None:
             own = step.fields().keys() - {"summary", *step.shared}
@@ -271,7 +275,7 @@ def test_each_field_of_a_step_is_shared_or_known_to_be_of_one_machine() -> None:
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_another_machine_has_all_that_is_shared_of_a_plan(via: str) -> None:
+def test_imported_plan_has_all_shared_fields(via: str) -> None:
     more: dict[str, Any] = {"launcher": "mpi"} if via == "mpijob" else {}
     data = [{"name": "digits", "source": "s3://b/digits"}]
     where = {"via": via, "results": {"size": "1GiB"}, "data": {"claim": "sets", "size": "1GiB"}}
@@ -290,8 +294,8 @@ def test_another_machine_has_all_that_is_shared_of_a_plan(via: str) -> None:
     assert (found.policy, found.nodes) == (plan.policy, plan.nodes)
 
 
-def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> None:
-    """As by a user who may change ConfigMaps, and may not create pods."""
+def test_plan_changed_after_the_submission_is_refused() -> None:
+    """The user in question may change ConfigMaps, and may not create pods."""
     plan = with_request("attempt", spec={"template": {"spec": {"hostNetwork": True}}})
     with pytest.raises(DamagedRecord, match=f"Job {RUN}-supervisor was created with another one"):
         imported(plan, a_plan())
@@ -317,8 +321,8 @@ def test_a_plan_that_was_changed_after_the_submission_is_not_carried_out() -> No
      with_request("object", metadata={"name": f"{RUN}-other", "namespace": "team"}),
      with_request("code", pieces=[{"kind": "Secret"}])],
 )  # fmt: skip
-def test_a_plan_names_nothing_but_its_run(plan: Any) -> None:
-    """Commands act by it with the rights of their user, on this machine and in the cluster."""
+def test_plan_that_names_objects_of_others_is_refused(plan: Any) -> None:
+    """Commands act on the plan with the permissions of their user, on this machine and in the cluster."""
     with pytest.raises(DamagedRecord, match=f"the plan in ConfigMap {RUN}-supervisor was changed") as found:
         imported(plan, plan)
     assert PLAN_FILE not in found.value.message
@@ -328,8 +332,8 @@ def test_a_plan_names_nothing_but_its_run(plan: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "", "-1", "²", "9" * 60, "7" * 5000])
-def test_a_label_or_annotation_that_is_no_number_breaks_no_list(text: str) -> None:
-    """Who may create pods in the namespace may give them any."""
+def test_invalid_numbers_in_labels_do_not_break_lists(text: str) -> None:
+    """Users who may create pods in the namespace may set any label and annotation."""
     annotated = [{INDEX: text}, {layout.FIRST_PLACE_ANNOTATION: text}]
     pods = [
         {"metadata": {"name": "a", "labels": {layout.ATTEMPT_LABEL: text}, "annotations": one}} for one in annotated

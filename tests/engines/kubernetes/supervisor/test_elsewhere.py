@@ -1,4 +1,4 @@
-"""Several machines with one run: each acts by what the others have done, and one of them at a time."""
+"""Several machines share a run: each acts on what the others have done, and only one at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = {"name": f"{RUN}-supervisor", "namespace": "team"}
 
 
 class Cluster:
-    """A run that another machine has submitted."""
+    """Cluster with a run that another machine has submitted."""
 
     def __init__(self, server: ObjectServer, folder: Path) -> None:
         self.server = server
@@ -51,7 +51,7 @@ class Cluster:
         self.submit(a_plan())
 
     def submit(self, plan: dict[str, Any]) -> None:
-        """Replace the supervisor's objects."""
+        """Replaces the supervisor's objects."""
         text, name = json.dumps(plan), layout.supervisor_name(RUN)
         for kind, api, one in (
             ("ConfigMap", "v1", filled({"metadata": NAMES}, text)),
@@ -64,13 +64,13 @@ class Cluster:
         self._open.close()
 
     def write(self, *entries: Entry) -> None:
-        """As its supervisor writes."""
+        """Appends events like the run's supervisor."""
         for entry in entries:
             self.events.append(entry.event(len(self.events) + 1, time.time()))
         ClusterRecord(self.client, RUN, "pod-a").write(self.events, fold(self.events), {})
 
     def machine(self, name: str) -> KubernetesEngine:
-        """Another machine, which has taken over the record."""
+        """Returns the engine of another machine, which has imported the record."""
         engine = KubernetesEngine(self._open.enter_context(Store(self._folder / name)))
         assert engine.import_run(self.client, "lab", self.server.kubeconfig(self._folder), RUN)
         return engine
@@ -82,7 +82,7 @@ def cluster(server: ObjectServer, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_resume_with_other_nodes_brings_its_plan_to_the_other_machines(cluster: Cluster) -> None:
+def test_resume_with_another_number_of_nodes_updates_the_plan_on_other_machines(cluster: Cluster) -> None:
     engine = cluster.machine("a")
     cluster.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=3))
     assert engine.store.plan(RUN).num_nodes == 1
@@ -105,7 +105,7 @@ def test_a_resume_in_the_record_changes_no_plan_of_the_machine_that_submitted_it
 
 
 def test_a_run_whose_plan_cannot_be_verified_is_not_taken_over(cluster: Cluster, tmp_path: Path) -> None:
-    """Without the Job of a supervisor, its plan may be of any user who may create ConfigMaps."""
+    """Without the Job of a supervisor, the plan may come from any user who may create ConfigMaps."""
     cluster.server.remove("Job", layout.supervisor_name(RUN))
     with Store(tmp_path / "home") as store:
         assert not KubernetesEngine(store).import_run(cluster.client, "lab", "/here/config", RUN)
@@ -113,7 +113,7 @@ def test_a_run_whose_plan_cannot_be_verified_is_not_taken_over(cluster: Cluster,
             store.status(RUN)
 
 
-def test_a_run_that_another_machine_has_removed_says_so(cluster: Cluster) -> None:
+def test_run_removed_by_another_machine_is_reported(cluster: Cluster) -> None:
     engine = cluster.machine("a")
     for kind in ("ConfigMap", "Job"):
         for name in cluster.server.names(kind):
@@ -123,7 +123,7 @@ def test_a_run_that_another_machine_has_removed_says_so(cluster: Cluster) -> Non
     assert condition_of(status).type == REMOVED
 
 
-def test_a_deleted_record_is_left_to_the_supervisor_that_acts(cluster: Cluster, tmp_path: Path) -> None:
+def test_deleted_record_is_restored_only_by_its_supervisor(cluster: Cluster, tmp_path: Path) -> None:
     engine = cluster.machine("a")
     assert lease_of(cluster.client, RUN, tmp_path / "pod").ensure()
     cluster.server.remove("ConfigMap", layout.record_name(RUN))
@@ -153,7 +153,7 @@ def test_an_ended_run_is_held_by_one_command_at_a_time(
         pass
 
 
-def test_the_second_of_two_resumes_is_told_of_the_first(ended: Cluster, tmp_path: Path) -> None:
+def test_second_of_two_resumes_is_refused(ended: Cluster, tmp_path: Path) -> None:
     status = fold(ended.events)
     with held(ended.client, status, tmp_path / "a"):
         event = RunResumed("asked").event(status.last_seq + 1, time.time())
@@ -162,7 +162,7 @@ def test_the_second_of_two_resumes_is_told_of_the_first(ended: Cluster, tmp_path
             pass
 
 
-def test_a_removed_run_is_not_held(ended: Cluster, tmp_path: Path) -> None:
+def test_lease_of_a_removed_run_is_not_acquired(ended: Cluster, tmp_path: Path) -> None:
     for name in ended.server.names("ConfigMap"):
         ended.server.remove("ConfigMap", name)
     with pytest.raises(NoSuchRun, match="was removed"), held(ended.client, fold(ended.events), tmp_path / "a"):

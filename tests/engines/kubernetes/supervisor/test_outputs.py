@@ -1,4 +1,4 @@
-"""A supervisor's pod holds outputs until a machine has them; the machine marks that, and finds them in one place."""
+"""A supervisor's pod keeps outputs until a machine has fetched them and marked them as fetched."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARK = layout.marker_name(RUN, layout.FETCHED_MARKER)
 
 
 def brought(run_dir: Path, digest: str = DIGEST) -> Path:
-    """Outputs in the folder of a run."""
+    """Creates outputs in the folder of a run."""
     source = run_dir.parent / "came"
     source.mkdir(parents=True)
     (source / "model").write_text("done")
@@ -66,7 +66,7 @@ def is_watched(server: ObjectServer) -> bool:
     return any("watch" in request.query for request in server.requests)
 
 
-def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+def test_pod_keeps_outputs_until_they_are_fetched(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     thread = holding(client, brought(tmp_path / "run"))
     until(lambda: is_watched(server))
     assert thread.is_alive()
@@ -75,25 +75,25 @@ def test_it_holds_them_until_they_are_fetched(server: ObjectServer, client: Clie
     assert not thread.is_alive()
 
 
-def test_it_does_not_hold_those_of_a_run_that_was_removed(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+def test_pod_does_not_keep_outputs_of_a_removed_run(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     server.remove("ConfigMap", RUN)
     outputs.hold(client, RUN, brought(tmp_path / "run"), Clock())
     assert not is_watched(server)
 
 
-def test_it_holds_nothing_where_nothing_was_collected(server: ObjectServer, client: Client, tmp_path: Path) -> None:
+def test_pod_without_collected_outputs_ends_at_once(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     outputs.hold(client, RUN, tmp_path, Clock())
     assert server.requests == []
 
 
 class Hours(FakeClock):
-    """Each wait lasts a third of the time for which outputs are held."""
+    """Clock on which each wait lasts a third of the time for which outputs are kept."""
 
     def wait(self, seconds: float) -> None:
         super().wait(outputs.HELD_SECONDS / 3)
 
 
-def test_it_does_not_hold_them_for_ever_nor_give_up_while_the_server_is_away(
+def test_pod_keeps_outputs_for_a_limited_time_in_spite_of_an_unreachable_server(
     server: ObjectServer, client: Client, tmp_path: Path
 ) -> None:
     run_dir, clock = brought(tmp_path / "run"), Hours(time.time())
@@ -136,15 +136,13 @@ def test_outputs_that_are_here_or_were_fetched_are_not_lost(scene: SupervisedSce
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_without_outputs_is_not_asked_for_any(scene: SupervisedScene) -> None:
+def test_run_without_outputs_causes_no_fetch(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).output_dir == "in the pods"
     assert not [request for request in scene.server.requests if request.plural == "pods"]
 
 
-def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(
-    scene: SupervisedScene, tmp_path: Path
-) -> None:
+def test_fetched_outputs_have_a_local_path_and_a_marker(scene: SupervisedScene, tmp_path: Path) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
     run_dir = brought(scene.store.run_dir(RUN))
     seen = scene.engine.status(RUN)
@@ -156,7 +154,7 @@ def test_outputs_that_are_here_show_their_place_and_are_marked_for_the_pod(
     assert scene.client.get("v1", "ConfigMap", MARK)["data"] == {"by": "my-host"}
 
 
-def test_outputs_of_a_later_end_are_others(scene: SupervisedScene) -> None:
+def test_outputs_of_a_later_end_are_fetched_again(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.FAILED, exit_code=1))
     seen = scene.engine.status(RUN)
     run_dir = brought(scene.store.run_dir(RUN), "00" * 32)
@@ -165,7 +163,7 @@ def test_outputs_of_a_later_end_are_others(scene: SupervisedScene) -> None:
     assert not outputs.is_due(seen, run_dir)
 
 
-def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them(
+def test_status_succeeds_without_outputs_and_copy_names_the_machine_that_has_them(
     scene: SupervisedScene, tmp_path: Path
 ) -> None:
     scene.write(AttemptStarted(1, 1), COLLECTED, RunEnded(Phase.SUCCEEDED, exit_code=0))
@@ -185,9 +183,7 @@ def test_a_status_does_not_fail_where_they_are_gone_and_a_copy_says_who_has_them
 
 
 @pytest.mark.parametrize("before", [{}, {"restartCount": 1, "lastState": {"terminated": {"exitCode": 137}}}])
-def test_they_are_read_from_the_supervisors_container_of_the_pod_that_runs(
-    scene: SupervisedScene, before: dict[str, object]
-) -> None:
+def test_outputs_are_read_from_the_supervisors_container(scene: SupervisedScene, before: dict[str, object]) -> None:
     running = {"containerStatuses": [{"name": "supervisor", "state": {"running": {}}, **before}]}
     ended = {"containerStatuses": [{"name": "supervisor", "state": {"terminated": {"exitCode": 0}}}]}
     spec = {"containers": [{"name": "injected"}, {"name": "supervisor", "command": ["python3.13", "-I"]}]}
@@ -208,7 +204,7 @@ def test_one_process_fetches_at_a_time(scene: SupervisedScene) -> None:
         outputs.fetch(scene.client, seen, run_dir, "host", is_patient=False)
 
 
-def test_a_resume_forgets_that_they_were_fetched(scene: SupervisedScene) -> None:
+def test_resume_removes_the_fetched_marker(scene: SupervisedScene) -> None:
     scene.server.marker(RUN, layout.FETCHED_MARKER)
     markers.forget(scene.client, RUN)
     assert MARK not in scene.server.names("ConfigMap")

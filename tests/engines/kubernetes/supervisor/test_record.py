@@ -1,4 +1,4 @@
-"""The record of a run in its cluster: what was written is read again, by any machine and after any interruption."""
+"""The record of a run in its cluster is read as written, by any machine and after any interruption."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def history(num_warnings: int = 0, *, chars: int = 20) -> list[Event]:
 
 
 def begin(client: Client, events: list[Event], writer: str = "first") -> None:
-    """What a submission creates."""
+    """Creates the objects of a submission."""
     owner_config_map = client.get("v1", "ConfigMap", RUN)
     client.create(head_manifest(owner_config_map, Head(tuple(events), summary_of(fold(events), {}), 0, writer)))
 
@@ -55,7 +55,7 @@ def write(record: ClusterRecord, events: list[Event], until_seq: int) -> None:
     record.write([known[-1]], fold(known), {"step": until_seq})
 
 
-def test_events_and_status_are_read_as_they_were_written(client: Client) -> None:
+def test_events_and_status_are_read_unchanged(client: Client) -> None:
     events = history(2)
     begin(client, events[:1])
     writer = ClusterRecord(client, RUN, "pod-a")
@@ -81,7 +81,7 @@ def test_events_beyond_the_head_are_in_parts(
     assert reader.head().num_parts >= 2
     before = len(server.requests)
     assert reader.events(after=len(events) - 1) == events[-1:]
-    assert len(server.requests) - before == 1  # the head alone
+    assert len(server.requests) - before == 1  # only the head was read
 
 
 def test_old_parts_are_dropped_and_the_first_are_kept(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_the_first_write_of_a_new_supervisor_may_meet_the_last_of_the_old_one(cl
 
 
 def changed(client: Client, writer: str = "pod-a") -> None:
-    """The head without events, as another user of the namespace may write it."""
+    """Removes the head's events, like another user of the namespace."""
     head = client.get("v1", "ConfigMap", layout.record_name(RUN))
     head["metadata"]["annotations"][layout.WRITER_ANNOTATION] = writer
     client.call("PUT", client.path("v1", "ConfigMap", layout.record_name(RUN)), {**head, "data": {}})
@@ -189,8 +189,8 @@ def test_the_record_of_a_removed_run_is_not_restored(client: Client, server: Obj
     assert not server.names("ConfigMap")
 
 
-def test_an_event_of_another_supervisor_is_not_passed_over(client: Client) -> None:
-    """Both have continued the same record: the second one must not take the event of the first for its own."""
+def test_event_of_another_supervisor_is_detected(client: Client) -> None:
+    """Both supervisors have continued the same record: the second must not take the first one's event for its own."""
     events = history(1)
     begin(client, events[:2])
     ClusterRecord(client, RUN, "pod-a").write(events[2:], fold(events), {})
@@ -212,9 +212,7 @@ def mirrored(client: Client, tmp_path: Path) -> Iterator[tuple[MirroredStore, Mi
         yield store, mirror
 
 
-def test_what_a_supervisor_notes_is_in_the_cluster_once_it_is_flushed(
-    mirrored: tuple[MirroredStore, Mirror], client: Client
-) -> None:
+def test_flushed_events_are_in_the_cluster(mirrored: tuple[MirroredStore, Mirror], client: Client) -> None:
     store, mirror = mirrored
     writer = store.writer(RUN)
     assert writer is not None
@@ -225,7 +223,7 @@ def test_what_a_supervisor_notes_is_in_the_cluster_once_it_is_flushed(
         assert ClusterRecord(client, RUN).events() == writer.events()
 
 
-def test_a_flush_waits_for_a_cluster_that_is_away_and_no_longer_than_it_may(
+def test_flush_waits_for_an_unreachable_cluster_up_to_its_limit(
     mirrored: tuple[MirroredStore, Mirror], client: Client, server: ObjectServer
 ) -> None:
     store, mirror = mirrored
@@ -240,7 +238,7 @@ def test_a_flush_waits_for_a_cluster_that_is_away_and_no_longer_than_it_may(
         assert ClusterRecord(client, RUN).events() == writer.events()
 
 
-def test_progress_alone_is_written_after_a_while(
+def test_progress_alone_is_written_with_a_delay(
     mirrored: tuple[MirroredStore, Mirror], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windlass.engines.kubernetes.supervisor.mirror.PROGRESS_SECONDS", 0.05)
@@ -267,7 +265,7 @@ def test_a_quiet_supervisor_restores_its_record_too(
 def test_a_supervisor_that_takes_over_keeps_the_newest_progress(
     mirrored: tuple[MirroredStore, Mirror], client: Client
 ) -> None:
-    """The summary has it before it is due in the history."""
+    """The summary has the progress before it is due in the events."""
     store, mirror = mirrored
     events = [*history(), Progress(step=3).event(3, 3.0)]
     ClusterRecord(client, RUN, "pod-b").write(events[1:], fold(events), {"step": 7, "at": 9.0})
@@ -280,7 +278,7 @@ def test_a_supervisor_that_takes_over_keeps_the_newest_progress(
     assert ClusterRecord(client, RUN).head().summary["progress"] == {"step": 7, "at": 9.0}
 
 
-def test_a_mirror_that_another_supervisor_overtakes_writes_no_more(
+def test_mirror_stops_writing_after_another_supervisor_has_written(
     mirrored: tuple[MirroredStore, Mirror], client: Client
 ) -> None:
     store, mirror = mirrored
@@ -299,7 +297,7 @@ def test_a_mirror_that_another_supervisor_overtakes_writes_no_more(
 # -- the cache --------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_takes_over_a_record_and_then_what_is_new(tmp_path: Path) -> None:
+def test_store_copies_a_record_and_later_its_new_events(tmp_path: Path) -> None:
     events = history(3)
     with Store(tmp_path) as store:
         store.copy(RUN, events[:2], NO_PLAN.to_text())

@@ -1,4 +1,4 @@
-"""Runs that are supervised in their cluster, as a user's machine sees them: its store is a cache of their records."""
+"""Runs with a supervisor in their cluster are cached in the store of a user's machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def scene(server: ObjectServer, tmp_path: Path) -> Iterator[SupervisedScene]:
         yield scene
 
 
-def test_a_look_brings_what_the_supervisor_has_recorded(scene: SupervisedScene) -> None:
+def test_status_includes_new_events_of_the_supervisor(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING), step=7)
     status = scene.engine.status(RUN)
     assert (status.phase, len(status.attempts), status.progress.step) == (Phase.TRAINING, 1, 7)
@@ -61,8 +61,8 @@ def test_a_look_brings_what_the_supervisor_has_recorded(scene: SupervisedScene) 
     assert not state.stale
 
 
-def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(scene: SupervisedScene) -> None:
-    """The supervisor reads no logs, so its record has none of it."""
+def test_log_lines_rotated_away_unread_are_reported(scene: SupervisedScene) -> None:
+    """The supervisor reads no logs, so its record does not mention the missing lines."""
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
     tail = LogTail(scene.store.run_dir(RUN) / "attempt-1", 0, [0])
     counted = LinesCounted(1.0, {"0": 500_000, "n": 40}, 1).to_json()
@@ -74,7 +74,7 @@ def test_lines_that_were_rotated_away_before_this_machine_read_them_are_shown(sc
     assert [(one.code, one.ranks) for one in status.warnings] == [("log-incomplete", (0,))]
 
 
-def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
+def test_python_program_reuses_its_cached_cluster_state(
     scene: SupervisedScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 600.0)
@@ -85,11 +85,11 @@ def test_a_run_of_a_python_program_keeps_what_it_knows_of_the_cluster(
     assert [run.status.phase for _ in range(3)] == [Phase.STARTING] * 3
     assert len(scene.server.requests) == before
     known = scene.engine._in_cluster
-    monkeypatch.setattr(known, "pid", 0)  # as in a forked process
+    monkeypatch.setattr(known, "pid", 0)  # like in a forked process
     assert scene.engine.reconnected(scene.store)._in_cluster.client(RUN) is not known.client(RUN)
 
 
-def test_a_list_asks_only_for_runs_that_have_not_ended(scene: SupervisedScene) -> None:
+def test_list_requests_only_unfinished_runs(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
     scene.engine.status(RUN)
     before = len(scene.server.requests)
@@ -97,7 +97,7 @@ def test_a_list_asks_only_for_runs_that_have_not_ended(scene: SupervisedScene) -
     assert len(scene.server.requests) == before
 
 
-def test_one_list_shows_which_of_several_runs_have_news(scene: SupervisedScene, tmp_path: Path) -> None:
+def test_one_list_shows_which_of_several_runs_have_changed(scene: SupervisedScene, tmp_path: Path) -> None:
     scene.write(AttemptStarted(1, 2), step=7)
     scene.engine.status(RUN)
     plan = scene.store.plan(RUN).to_text()
@@ -122,7 +122,7 @@ def test_one_list_shows_which_of_several_runs_have_news(scene: SupervisedScene, 
     assert len(scene.server.requests) - before == 1
 
 
-def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: SupervisedScene) -> None:
+def test_unreachable_cluster_keeps_the_last_status_with_a_condition(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
     scene.engine.status(RUN)
     scene.server.stop()
@@ -136,9 +136,7 @@ def test_a_cluster_that_is_away_leaves_the_last_status_and_a_condition(scene: Su
     assert scene.engine.status(RUN).supervision.condition is None
 
 
-def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_event(
-    server: ObjectServer, tmp_path: Path
-) -> None:
+def test_state_has_the_time_of_its_last_read_or_of_its_last_event(server: ObjectServer, tmp_path: Path) -> None:
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         scene.lease(5.0)
@@ -154,8 +152,8 @@ def test_a_state_is_as_of_its_last_reading_or_for_a_new_command_as_of_its_last_e
             assert is_new or state.as_of >= before
 
 
-def test_a_run_that_another_machine_has_removed_ends_here_too(scene: SupervisedScene) -> None:
-    """With the real pause between two answers: it is as long as a command waits for one."""
+def test_run_removed_by_another_machine_ends_in_the_local_record(scene: SupervisedScene) -> None:
+    """Runs with the real pause between two requests, which is as long as a command waits for an answer."""
     scene.write(AttemptStarted(1, 2))
     scene.engine.status(RUN)
     for name in (RUN, layout.record_name(RUN)):
@@ -169,7 +167,7 @@ def remove(scene: SupervisedScene) -> None:
         scene.server.remove("ConfigMap", name)
 
 
-def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: SupervisedScene) -> None:
+def test_expired_run_keeps_its_local_record_and_reports_its_expiry(scene: SupervisedScene) -> None:
     scene.write(AttemptStarted(1, 2), RunEnded(Phase.SUCCEEDED, exit_code=0))
     assert scene.engine.status(RUN).supervision.condition is None
     remove(scene)
@@ -181,7 +179,7 @@ def test_a_run_that_has_expired_keeps_its_record_here_and_says_so(scene: Supervi
 
 
 def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectServer, tmp_path: Path) -> None:
-    """Whether another machine has removed it, or it has ended and expired, is not known any more."""
+    """It is unknown whether another machine has removed the run, or the run has ended and expired."""
     with closing(SupervisedScene(server, tmp_path, ago=ttl.WEEK_SECONDS + 10)) as scene:
         scene.write(AttemptStarted(1, 2))
         scene.engine.status(RUN)
@@ -198,7 +196,7 @@ def test_a_run_whose_end_was_not_read_before_it_expired_is_lost(server: ObjectSe
         (None, "ImagePullBackOff", "ImagePullBackOff"),
     ],
 )
-def test_a_run_without_a_supervisor_says_why(
+def test_run_without_a_supervisor_reports_the_reason(
     server: ObjectServer, tmp_path: Path, renewed_ago: float | None, pod: str | None, words: str
 ) -> None:
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
@@ -220,7 +218,7 @@ def test_a_run_without_a_supervisor_says_why(
 
 
 def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer, tmp_path: Path) -> None:
-    """A quota, a LimitRange or admission refuses the pod: only events of its Job report that."""
+    """A quota, a LimitRange or an admission plugin refuses the pod: only events of the Job report that."""
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         job = {"kind": "Job", "name": f"{RUN}-supervisor"}
@@ -247,17 +245,17 @@ def test_a_supervisor_that_the_cluster_refuses_is_explained(server: ObjectServer
         ("0/2 nodes are available: 2 node(s) had untolerated taint {team: ml}.", "supervisor-absent"),
     ],
 )
-def test_a_supervisor_that_a_rule_of_the_namespace_keeps_out_may_run_on_a_machine(reported: str, code: str) -> None:
+def test_fix_for_a_supervisor_refused_by_the_namespace_is_a_local_supervisor(reported: str, code: str) -> None:
     found = absent(f"no supervisor is running: Job r-1-supervisor has no pod ({reported})", (), "lab")
     assert (found.code, "supervisor: machine in target lab" in found.fix) == (code, True)
     assert "resources:" not in found.fix
 
 
 @pytest.mark.parametrize("has_pod", [True, False])
-def test_a_service_account_that_was_deleted_is_the_reason_and_set_up_again(
+def test_deleted_service_account_is_the_reason_with_setup_as_the_fix(
     server: ObjectServer, tmp_path: Path, has_pod: bool
 ) -> None:
-    """Before the supervisor's pod is created, whose Job reports it; and later, when its token is refused."""
+    """The Job reports the missing account before the supervisor's pod is created; later, the pod's token is refused."""
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 1), PhaseEntered(Phase.TRAINING))
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
@@ -302,7 +300,7 @@ def test_a_supervisor_that_is_held_back_by_a_queue_is_explained(
         assert f"has no pod ({why}); no pod trains" in condition.message
 
 
-def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: SupervisedScene, server: ObjectServer) -> None:
+def test_supervisor_being_deleted_receives_no_stop_request(scene: SupervisedScene, server: ObjectServer) -> None:
     server.put(
         "Pod",
         f"{RUN}-supervisor-x",
@@ -317,7 +315,7 @@ def test_a_supervisor_that_is_being_deleted_receives_no_stop(scene: SupervisedSc
 
 
 def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, tmp_path: Path) -> None:
-    """As of an image that cannot be pulled: nothing else would ever write its end, and `rm` wants one."""
+    """The image cannot be pulled, for example: nothing else would ever record the end, which `rm` requires."""
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene, Store(tmp_path / "elsewhere") as other:
         server.put(
             "Pod",
@@ -335,7 +333,7 @@ def test_a_stop_ends_a_run_whose_supervisor_cannot_start(server: ObjectServer, t
         assert other.status(RUN).phase is Phase.STOPPED
 
 
-def test_pods_that_live_are_not_declared_stopped(server: ObjectServer, tmp_path: Path) -> None:
+def test_run_with_live_pods_is_not_declared_stopped(server: ObjectServer, tmp_path: Path) -> None:
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         server.put("Job", f"{RUN}-supervisor", {layout.RUN_LABEL: RUN}, api="batch/v1", status={})
         scene.engine.stop(RUN)
@@ -405,7 +403,7 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
     words: str,
     log: tuple[str, ...],
 ) -> None:
-    """The run was submitted just now, and its supervisor may even hold the Lease that it took before it crashed."""
+    """The run was just submitted, and its supervisor may even hold the Lease that it acquired before it crashed."""
     supervisor_pod(server, container, **status)
     scene.lease(0.5)
     condition = scene.engine.status(RUN).supervision.condition
@@ -419,7 +417,9 @@ def test_a_supervisor_that_does_not_start_is_named_as_soon_as_the_cluster_report
 
 
 def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: ObjectServer, tmp_path: Path) -> None:
-    """In `status` and `why`, in lists of one run and of several, and on a machine without the record."""
+    """The state is the same in `status` and `why`, in lists of one run and of several, and on a machine without the
+    record.
+    """
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.lease(300.0)
         its = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: RUN}
@@ -469,7 +469,7 @@ def test_pods_that_train_without_a_supervisor_are_one_state_everywhere(server: O
 @pytest.mark.parametrize(
     "container", [{"state": {"running": {}}}, {"state": {"waiting": {"reason": "ContainerCreating"}}}]
 )
-def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
+def test_starting_supervisor_is_not_absent(
     scene: SupervisedScene, server: ObjectServer, container: dict[str, Any]
 ) -> None:
     supervisor_pod(server, container)
@@ -479,7 +479,7 @@ def test_a_supervisor_that_is_being_started_is_none_that_is_absent(
 @pytest.mark.parametrize(
     ("code", "metadata"), [(0, {}), (AGAIN, {"deletionTimestamp": BEGAN})], ids=["ended", "deleted"]
 )
-def test_a_supervisor_that_has_ended_before_a_resume_is_none_that_has_crashed(
+def test_supervisor_that_ended_before_a_resume_has_not_crashed(
     scene: SupervisedScene, server: ObjectServer, code: int, metadata: dict[str, Any]
 ) -> None:
     supervisor_pod(server, {"state": ended("Error", code)}, metadata)
@@ -515,7 +515,7 @@ def test_the_command_of_a_supervisor_that_its_container_cannot_execute_is_named(
         assert 'has crashed (exec: "/no/python": no such file, 2 restarts so far)' in condition.message
 
 
-def test_a_supervisor_that_was_restarted_receives_the_stop(scene: SupervisedScene, server: ObjectServer) -> None:
+def test_restarted_supervisor_receives_the_stop_request(scene: SupervisedScene, server: ObjectServer) -> None:
     supervisor_pod(server, {"state": {"running": {}}, "lastState": ended("Error", 1), "restartCount": 1})
     server.job(RUN, "Running")
     scene.engine.stop(RUN)
@@ -523,10 +523,8 @@ def test_a_supervisor_that_was_restarted_receives_the_stop(scene: SupervisedScen
     assert not supervisor_status.has_ended_on(scene.client, RUN, f"{RUN}-supervisor-x")
 
 
-def test_a_state_is_as_of_the_last_sign_of_life_of_a_supervisor_that_is_overdue(
-    server: ObjectServer, tmp_path: Path
-) -> None:
-    """Rank and supervisor are on a node that was lost, which the cluster has not found out."""
+def test_state_has_the_time_of_the_overdue_supervisors_last_sign_of_life(server: ObjectServer, tmp_path: Path) -> None:
+    """Rank and supervisor are on a lost node, which the cluster has not detected yet."""
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
         supervisor_pod(server, {"state": {"running": {}}})
@@ -558,7 +556,7 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         for place, ready in enumerate(("True", "False")):  # a rank is on the same node
             name = scene.server.pod(RUN, "Running", place)
             server.objects["pods", name]["status"]["conditions"] = [{"type": "Ready", "status": ready}]
-        scene.lease(15.0)  # of the first one, and not expired
+        scene.lease(15.0)  # the Lease of the first pod, which has not expired
         condition = scene.engine.status(RUN).supervision.condition
         assert condition is not None
         then = f"; pod {RUN}-supervisor-y is about to take over" if is_replaced else ""
@@ -569,8 +567,8 @@ def test_a_supervisor_on_a_lost_node_is_absent_and_the_pod_that_replaces_it_is_n
         assert condition.fix.startswith("nothing to do: its Job makes another pod")
 
 
-def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: ObjectServer, tmp_path: Path) -> None:
-    """The kubelet reports such a pod as not ready too, with a reason: its node answers."""
+def test_supervisor_with_an_unready_sidecar_is_not_absent(server: ObjectServer, tmp_path: Path) -> None:
+    """The kubelet reports such a pod as not ready too, with a reason, so its node answers."""
     unready = [{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
     with closing(SupervisedScene(server, tmp_path, ago=600.0)) as scene:
         scene.write(AttemptStarted(1, 2), PhaseEntered(Phase.TRAINING))
@@ -580,14 +578,14 @@ def test_a_supervisor_beside_a_sidecar_that_is_not_ready_is_not_absent(server: O
         assert supervisor_status.acting(scene.client) == {RUN}
 
 
-def test_a_fresh_record_asks_for_no_lease(scene: SupervisedScene) -> None:
+def test_fresh_record_needs_no_read_of_the_lease(scene: SupervisedScene) -> None:
     scene.engine.status(RUN)
     assert not [request for request in scene.server.requests if request.plural == "leases"]
     assert supervisor_status.QUIET_SECONDS > 0
 
 
 @pytest.mark.parametrize("is_supervised", [True, False])
-def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
+def test_stop_is_requested_from_a_running_supervisor(
     scene: SupervisedScene, server: ObjectServer, is_supervised: bool
 ) -> None:
     if is_supervised:
@@ -605,7 +603,7 @@ def test_a_stop_is_a_request_to_the_supervisor_where_there_is_one(
     assert (f"{RUN}-1" in server.names("Job")) is is_supervised
 
 
-def test_a_run_that_goes_on_is_not_resumed(scene: SupervisedScene) -> None:
+def test_active_run_is_not_resumed(scene: SupervisedScene) -> None:
     with pytest.raises(UsageError, match="has not ended"):
         scene.engine.resume(RUN)
 
@@ -622,7 +620,7 @@ def test_a_run_that_has_succeeded_is_not_resumed_and_keeps_its_supervisor(scene:
     ("namespace", "message"),
     [("team", "is supervised in the cluster, and with this change"), ("other", "target lab names namespace other")],
 )
-def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_anything_is_deleted(
+def test_resume_in_another_namespace_or_under_another_supervisor_deletes_nothing(
     scene: SupervisedScene, namespace: str, message: str
 ) -> None:
     scene.write(AttemptStarted(1, 1), RunEnded(Phase.FAILED, exit_code=1))
@@ -635,21 +633,21 @@ def test_a_change_that_leaves_the_supervisor_or_the_namespace_is_refused_before_
     assert f"{RUN}-supervisor" in scene.server.names("Job")
 
 
-def test_a_client_is_kept_for_each_place(scene: SupervisedScene) -> None:
+def test_one_client_is_reused_per_namespace(scene: SupervisedScene) -> None:
     scene.engine.status(RUN)
     first = scene.engine._in_cluster.client(RUN)
     assert isinstance(first, Client)
     assert scene.engine._in_cluster.client(RUN) is first
 
 
-def test_a_record_begins_with_who_started_the_run(scene: SupervisedScene) -> None:
+def test_record_starts_with_the_user_who_started_the_run(scene: SupervisedScene) -> None:
     created = scene.store.events(RUN)[0].entry
     assert isinstance(created, Created)
     assert (created.user, created.supervisor, created.machine) == ("ann", "cluster", None)
 
 
 @pytest.mark.parametrize("is_beside", [True, False])
-def test_a_supervisor_that_has_done_all_ends_its_job_beside_a_sidecar(
+def test_finished_supervisor_ends_its_job_in_spite_of_a_sidecar(
     server: ObjectServer, tmp_path: Path, is_beside: bool
 ) -> None:
     statuses = [{"name": labels.SUPERVISOR, "state": {"running": {}}}]

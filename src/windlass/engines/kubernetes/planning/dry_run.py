@@ -33,7 +33,7 @@ Manifest: TypeAlias = Mapping[str, Any]
 UNFIT: Final = ("unknown field", "cannot create resource")
 """Errors of the API server for an object with a field that its version lacks, or that the login may not create."""
 MOUNTS_BY_ADMINISTRATOR: Final = (
-    "an administrator makes the volumes, once for all runs: windlass plan -o json | jq '.steps[] | "
+    "an administrator creates the volumes once, for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
 )
 
@@ -81,7 +81,7 @@ def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: lis
         return None  # the object exists: the run is resumed with another number of nodes
     name = manifest["metadata"]["name"]
     if error.status == 403 and manifest["kind"] == "PersistentVolume":
-        message = "this login may not create PersistentVolumes, which are of the whole cluster"
+        message = "this login may not create PersistentVolumes, which are cluster-wide"
         return blocker("mount-rights", message, MOUNTS_BY_ADMINISTRATOR)
     what = f"{manifest['kind']} {name}: {error.message}"
     if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:

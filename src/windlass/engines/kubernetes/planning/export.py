@@ -149,7 +149,7 @@ def _notes(plan: Plan) -> Iterator[Note]:
         yield Note(
             "written-restarts",
             f"restarts: {policy.max_restarts}, and no supervisor starts the ranks again: the first failure is final",
-            "windlass run --on TARGET keeps a run; or apply another plan, with kubernetes: {results: {claim: NAME}}",
+            "windlass run --on TARGET supervises the run; or apply another plan with kubernetes: {results: …}",
         )
     if policy.min_nodes < plan.num_nodes:
         yield Note(
@@ -158,19 +158,19 @@ def _notes(plan: Plan) -> Iterator[Note]:
             "write nodes: with the number that the cluster has capacity for",
         )
     if plan.num_spares:
-        message = "kubernetes.spares: there are none, since no supervisor gives them the place of a lost pod"
-        yield Note("written-spares", message, "windlass run --on TARGET keeps a run")
+        message = "kubernetes.spares: none are created, since no supervisor replaces a lost pod with them"
+        yield Note("written-spares", message, "windlass run --on TARGET supervises the run")
     for upload in plan.every(UploadStep):
         yield Note(
             "written-outputs",
             f"outputs: {upload.destination}, and no supervisor uploads them: they stay in the claim of the results",
-            "windlass run --on TARGET keeps a run",
+            "windlass run --on TARGET supervises the run",
         )
     if policy.timeout_seconds is not None:
         said = ("is counted in each pod, from the time that it is on a node", "time in a queue is not counted")
         if _stands_on_another(plan):
             said = (
-                "the pods of a runtime have no time limit of ours, and no supervisor ends them",
+                "Windlass sets no time limit on the pods of a runtime, and no supervisor ends them",
                 "set activeDeadlineSeconds in the runtime",
             )
         yield Note("written-timeout", f"timeout: {said[0]}", said[1])

@@ -75,7 +75,7 @@ def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[s
     found = [way for way in fit if drivers is None or way.driver in drivers]
     if found:
         others = [way.kind for way in found[1:]]
-        return found[0], why if others or len(order) == 1 else f"{why}; nothing else is there for it"
+        return found[0], why if others or len(order) == 1 else f"{why}; no other method is available"
     return None, why
 
 
@@ -89,7 +89,7 @@ def _order(data: Data) -> tuple[tuple[str, ...], str]:
         return (LUSTRE, S3_FILES, MOUNTPOINT), f"it has {data.files:,} files"
     if data.size is not None and data.size >= LARGE_BYTES:
         return (LUSTRE, MOUNTPOINT, S3_FILES), "it is large, and Lustre keeps what was read once"
-    return (MOUNTPOINT, S3_FILES, LUSTRE), "it is read as it is in the bucket, without another file system"
+    return (MOUNTPOINT, S3_FILES, LUSTRE), "it is read from the bucket, without another file system"
 
 
 def plan_mounts(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Mounts:
@@ -149,7 +149,7 @@ def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> 
     if cluster is not None and drivers is None and any(one.is_mounted for one in job.data):
         yield Note(
             "mount-unknown",
-            "this login may not list CSIDrivers: those that mount data are taken as installed",
+            "this login may not list CSIDrivers: drivers that mount data are assumed to be installed",
             "see: kubectl get csidrivers",
         )
     if any(one.is_mounted for one in job.data) and any(name in {**target.env, **job.env} for name in ENDPOINTS):

@@ -74,7 +74,7 @@ def _code_notes(job: Job, target: KubernetesTarget, code: CodeFacts) -> Iterator
             "code-too-large",
             f"the code is {code.num_packed_bytes / 1e6:.1f} MB compressed, and {MAX_PIECES * PIECE_BYTES / 1e6:.0f} MB "
             "travel in objects of the cluster",
-            f"largest: {largest}; name what is no code in .windlassignore, or set storage: s3://… in target "
+            f"largest: {largest}; exclude other files in .windlassignore, or set storage: s3://… in target "
             f"{target.name}",
         )
     if "/" in (job.python or "") and not (job.python or "").startswith("/"):
@@ -114,7 +114,7 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
         )
     groups = cluster.groups if cluster is not None else frozenset()
     if via == "mpijob" and way.api not in groups and "kubeflow.org/v1" in groups:
-        message = "an MPIJob of the cluster, if it has any, is of version v1, whose operator is no longer made"
+        message = "the cluster may serve MPIJob v1, whose operator is no longer maintained"
         yield blocker("mpijob-old", message, "install mpi-operator 0.7 or newer")
 
 
@@ -156,7 +156,7 @@ def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor:
         how = f"--from-literal={secret_variable(job.notify)}=ADDRESS"
         yield Note(
             "notify-missing",
-            f"notify: secret {job.notify} is not in the namespace, so that nothing is told of the end",
+            f"notify: secret {job.notify} is not in the namespace, so no notification is sent at the end",
             f"kubectl create secret generic {job.notify} {how}",
         )
     results = job.kubernetes.results
@@ -206,7 +206,7 @@ def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool
     elif job.nodes.min < job.nodes.max:
         yield blocker(
             "spares",
-            f"{asked}, and nodes: {job.nodes.min}..{job.nodes.max}: a run that goes on with fewer "
+            f"{asked}, and nodes: {job.nodes.min}..{job.nodes.max}: a run that continues with fewer "
             "nodes has no place for a spare",
             "nodes: with one number, or leave spares out",
         )
@@ -214,7 +214,7 @@ def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool
         yield Note(
             "spares-unwatched",
             f"{asked}, and the supervisor runs on this machine: while that is off, spares "
-            "take no place, and are kept after the end of the run",
+            "replace no lost pod, and are kept after the end of the run",
             "windlass target setup lets it run in the cluster; timeout: bounds what they cost",
         )
 
@@ -274,14 +274,14 @@ def _default_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) 
         yield Note(
             "leases-missing",
             "this login may not use Leases: two supervisors of this run, on machines that "
-            "share its records, are not kept apart",
+            "share its records, do not exclude each other",
             f"windlass check --on {target.name} --role",
         )
     if target.network_policy and cluster is not None and cluster.rights.lacking(rbac.POLICIES):
         yield Note(
             "network-open",
-            "this login may not create NetworkPolicies: the run's ports admit all that the cluster lets through",
+            "this login may not create NetworkPolicies: the run's ports accept all traffic that the cluster allows",
             f"windlass check --on {target.name} --role; or set network_policy: false in target {target.name}",
         )
     if job.local != type(job.local)():
-        yield Note("local-unused", "local: has no meaning on a cluster", "other targets use it")
+        yield Note("local-unused", "local: has no effect on a cluster", "other targets use it")

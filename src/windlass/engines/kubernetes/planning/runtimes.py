@@ -132,18 +132,18 @@ def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
             "name another runtime",
         )
     if "mpi" in (runtime["spec"].get("mlPolicy") or {}):
-        yield "it has a launcher of its own (mlPolicy.mpi)", "launcher: mpi and via: mpijob need no runtime"
+        yield "it has its own launcher (mlPolicy.mpi)", "launcher: mpi and via: mpijob need no runtime"
     ttls = (jobs.get("ttlSecondsAfterFinished"), job["template"].get("spec", {}).get("ttlSecondsAfterFinished"))
     if any(seconds is not None for seconds in ttls):
         yield (
-            "it has what has ended removed (ttlSecondsAfterFinished), and a TrainJob makes that anew and trains again",
+            "it deletes ended Jobs (ttlSecondsAfterFinished), and a TrainJob creates them again and trains again",
             "name a runtime without; windlass rm removes a run",
         )
     network = jobs.get("network") or {}
     if network.get("subdomain") or network.get("enableDNSHostnames") is False:
-        yield "its pods have names of its own, or none (network)", "name a runtime without network.subdomain"
+        yield "it changes or disables the pods' host names (network)", "name a runtime without network.subdomain"
     if job["template"].get("spec", {}).get("completionMode", "Indexed") != "Indexed":
-        yield "its pods have no numbers (completionMode)", "name a runtime whose job is Indexed"
+        yield "its pods have no index (completionMode)", "name a runtime whose job is Indexed"
 
 
 def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
@@ -172,7 +172,7 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
     elif seen.names is None:
         yield Note(
             "runtime-unseen",
-            f"this login may not read runtimes: {name} is taken for a {kind or KINDS[-1]}",
+            f"this login may not read runtimes: {name} is assumed to be a {kind or KINDS[-1]}",
             "kubernetes.runtime_kind sets which it is; its content is not checked",
         )
     else:
@@ -189,7 +189,7 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
             "runtime",
             f"kubernetes.runtime: {name}, and with the installed version of Trainer a TrainJob cannot give a runtime's "
             "pods labels, by which a run finds them: 2.1 and newer can",
-            "leave it out: a run brings a runtime of its own",
+            "leave it out: the run then creates a runtime",
         )
 
 
@@ -201,7 +201,7 @@ def _against(job: Job, runtime: Json, seen: Runtimes) -> Iterator[Note]:
     if found or seen.patching is None:
         return
     for asked, fix in _not_carried(job, runtime, seen.patching):
-        yield blocker("runtime-cannot", f"{called}: a TrainJob of this version of Trainer cannot bring it {asked}", fix)
+        yield blocker("runtime-cannot", f"{called}: a TrainJob of this version of Trainer cannot set {asked}", fix)
     yield from _differences(job, runtime, called, seen.patching)
 
 
@@ -220,7 +220,7 @@ def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[
         if asked and name not in patching.pod:
             yield field, f"set {name} in the runtime"
     if not {"volumes", "containers"} <= patching.pod or "volumeMounts" not in patching.container:
-        yield "volumes, in which the code comes", "leave kubernetes.runtime out: a run brings a runtime of its own"
+        yield "volumes, which contain the code", "leave kubernetes.runtime out: the run then creates a runtime"
 
 
 def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[Note]:
@@ -242,4 +242,4 @@ def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> It
         )
     jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     if others := [one["name"] for one in jobs if one["name"] != NODE]:
-        yield Note("runtime-jobs", f"{called}: has {', '.join(others)} run beside the training, as it says", "")
+        yield Note("runtime-jobs", f"{called}: it also runs {', '.join(others)}", "")

@@ -213,7 +213,7 @@ def _image_notes(job: Job, target: KubernetesTarget) -> Iterator[Note]:
         of_others = target.image or "of the job" if job.kubernetes.runtime is None else "of the runtime"
         image = target.supervisor_image or job.image or of_others
         fix = f"{INSTALL} in it, or name one that has it: supervisor_image: of the target"
-        yield Note("image-obstore", f"{found[0]} is reached by obstore, which the image {image} needs to have", fix)
+        yield Note("image-obstore", f"{found[0]} is accessed with obstore, which the image {image} must contain", fix)
 
 
 def _destination(shape: Shape, job: Job) -> str:

@@ -159,8 +159,8 @@ class PodNode(Node):
             self.ended, self.failures = True, list(claim)
         elif code == 0 and self.pid is not None:
             self.ended, self.failures = True, []
-            lacks = "says something else" if claim else "lacks its end"
-            message = f"node {self.number} has succeeded, as its pod's status says, though its log {lacks}"
+            lacks = "reports failures" if claim else "does not report the end"
+            message = f"node {self.number} succeeded by its pod's status, but its log {lacks}"
             yield NodeWarning(time.time(), message)
 
     def _warn_of_ignored(self) -> Iterator[NodeEvent]:

@@ -149,8 +149,8 @@ class KubernetesBackend(Backend):
             return None
         what, error = failing
         if isinstance(error, Refused | Unreachable):
-            return unavailable(error, "the pods train on")
-        return TargetUnavailable("NotObserved", f"{what}: {error.message}; the pods train on", error.hint)
+            return unavailable(error, "the pods continue to train")
+        return TargetUnavailable("NotObserved", f"{what}: {error.message}; the pods continue to train", error.hint)
 
     @override
     def lives(self) -> bool:
@@ -309,7 +309,8 @@ class KubernetesBackend(Backend):
     def removal_hint(self) -> str:  # type: ignore[override]
         kinds = dict.fromkeys((WORKLOADS[self.via].plural, "jobs", "pods", "services", "configmaps", "leases"))
         where = f"--context {self.client.context} -n {self.client.namespace}"
-        return f"to remove all of it: kubectl {where} delete {','.join(kinds)} -l {layout.selector(self.plan.run_id)}"
+        which = layout.selector(self.plan.run_id)
+        return f"to remove all its objects: kubectl {where} delete {','.join(kinds)} -l {which}"
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

@@ -297,7 +297,7 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
             found = tarpipe.receive(reader, str(into), "", allowance)
             digest = reader.verify()
         except (tarfile.TarError, outputs.PushError) as error:
-            raise EngineError(f"what the pod has sent is incomplete: {error}") from error
+            raise EngineError(f"the data from the pod is incomplete: {error}") from error
     connection.sendall(order_protocol.written(kept=digest))
     return found.left_out
 
@@ -313,7 +313,7 @@ def fetch_verified(
     here = outputs.digest(str(into))
     if any(here[name] != expected[name] for name in here):
         raise EngineError(
-            f"{path} is not here as it was in pod {pod['metadata']['name']}: "
+            f"{path} differs from the original in pod {pod['metadata']['name']}: "
             f"{here['files']} of {expected['files']} files",
             "did a process still write it?",
         )
@@ -416,7 +416,7 @@ def conflict_words(conflicts: Sequence[str]) -> list[str]:
 
 def skipped_words(node: int, skipped: Sequence[str]) -> list[str]:
     """Returns the warning that entries were skipped."""
-    return [f"of the outputs of node {node} were left out: {_listed(skipped)}"] if skipped else []
+    return [f"skipped outputs of node {node}: {_listed(skipped)}"] if skipped else []
 
 
 def _listed(names: Sequence[str]) -> str:

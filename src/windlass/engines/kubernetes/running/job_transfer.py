@@ -128,7 +128,7 @@ class JobTransfer(Transfer):
         known = (_error_of(pods[-1]) if pods else "") or last.message
         words = ": ".join(part for part in (last.reason, known) if part) or f"exit code {last.exit_code}"
         times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
-        return f"Job {self._name} gives up: {times}{words}", "windlass why RUN has what is known of its pods"
+        return f"Job {self._name} gives up: {times}{words}", "windlass why RUN shows the state of its pods"
 
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class JobTransfer(Transfer):
             self._warn(record, seen)
         elif seen.state == "ended":
             why = error or f"exit code {seen.exit_code}"
-            self._note(record, f"pod {seen.name} has ended with {why}; another goes on")
+            self._note(record, f"pod {seen.name} has ended with {why}; another pod continues")
         elif seen.state != "running":
             for name in (seen.name, *self._claims):
                 for event in self._events(name):

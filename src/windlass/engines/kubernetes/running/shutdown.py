@@ -114,7 +114,7 @@ def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     held = [pod for pod in pods if sidecars(pod) and "deletionTimestamp" not in pod["metadata"]]
     if going := [pod["metadata"]["name"] for pod in held if not has_ended(pod)]:
-        raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command looks again")
+        raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command tries again")
     if held:
         delete_makers(client, run_id)
         for pod in held:  # their owner object may have been deleted before, without them
@@ -145,7 +145,7 @@ def only_copy(client: Client, run_id: str) -> str:
     with contextlib.suppress(Refused):
         claim = client.get("v1", "PersistentVolumeClaim", run_id)
         if any(owner["name"] == run_id for owner in claim["metadata"].get("ownerReferences", ())):
-            return f"claim {run_id}, and what was saved in it"
+            return f"claim {run_id}, and the files in it"
     return ""
 
 

@@ -258,7 +258,7 @@ class ClusterSupervised:
         if isinstance(error, DamagedRecord | StoreError):
             return Stale(since, "RecordDamaged", error.message, error.message)
         why = f"has not answered within {ANSWER_SECONDS:g} s" if error is None else f"cannot be read: {error.message}"
-        message = f"the record in cluster {status.target} {why}; the run goes on without this machine"
+        message = f"the record in cluster {status.target} {why}; the run continues without this machine"
         return Stale(since, "ClusterUnreachable", f"cluster {status.target} {why}", message)
 
     def _copy(self, run_id: str, update: RunUpdate) -> None:

@@ -197,7 +197,7 @@ def test_record_of_a_just_restarted_supervisor_is_checked(
     "event",
     [
         ("condition", {"type": "ClusterUnreachable", "message": "the API server does not answer"}),
-        ("condition", {"type": "NotObserved", "message": "watch of pods: fails; the pods train on"}),
+        ("condition", {"type": "NotObserved", "message": "watch of pods: fails; the pods continue to train"}),
     ],
 )
 def test_failed_reads_of_a_supervisor_do_not_make_the_record_current(

@@ -105,7 +105,7 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
         known = (
             (rbac.EXEC, "exec, cp and check --network are refused"),
             (rbac.CLAIMS, "jobs that ask for a claim are refused"),
-            (rbac.LEASES, "two supervisors of one run, on machines that share its records, are not kept apart"),
+            (rbac.LEASES, "two supervisors of one run, on machines that share its records, do not exclude each other"),
             (rbac.QUEUES, "the status of a run in its queue cannot be read"),
             (rbac.DRY_RUN, "plan does not find pods that limits, quotas or webhooks refuse"),
             (rbac.POLICIES, "runs get no NetworkPolicy"),
