@@ -1,1 +1,3 @@
-"""The record of a run: what happened (`record`), where it is kept (`store`) and what the ranks said (`logs`)."""
+"""The record of a run: its events and status (`record`), their storage (`store`) and the output of its ranks
+(`logs`).
+"""

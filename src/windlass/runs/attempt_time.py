@@ -1,4 +1,4 @@
-"""Collects what the events of one attempt show about its time: hangs, steps trained again, waits for checkpoints."""
+"""Collects how one attempt spent its time, from its events: hangs, steps trained again, waits for checkpoints."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from windlass.runs import events
 from windlass.runs.attempt_steps import AttemptSteps
 
 MICRO: Final = 1_000_000
-"""Times are added up as whole microseconds: sums of floats would not be exact."""
+"""Times are summed as whole microseconds, because sums of floats are not exact."""
 _TRUE_HANGS: Final = frozenset({"silence", "failure"})
-"""Reasons for which stacks are taken of a hang; they are also taken of a quiet run before it is stopped."""
+"""Reasons of stack dumps that indicate a hang. Stacks of a quiet run are also dumped before it is stopped."""
 
 Interval = tuple[int, int]
 End = events.AttemptEnded | events.RunEnding | events.RunEnded
@@ -23,55 +23,55 @@ End = events.AttemptEnded | events.RunEnding | events.RunEnded
 class _Hang:
     since: int
     until: int | None = None
-    """None until that is known."""
+    """End of the hang in microseconds; None while it is unknown."""
 
     def is_same(self, since: int) -> bool:
-        """Whether it is the hang that was reported to begin at `since`."""
+        """Whether this is the hang that was reported to begin at `since`."""
         return abs(since - self.since) < MICRO // 100
 
 
 @dataclass(slots=True)
 class AttemptTime:
-    """What the events of one attempt show about its time. Times are whole microseconds."""
+    """Times of one attempt, collected from its events. All times are whole microseconds."""
 
     began: int
     entry: events.AttemptStarted
     end: events.AttemptEnded = field(default_factory=lambda: events.AttemptEnded(None))
-    """How it ended, once it has."""
+    """How the attempt ended, once it has."""
     ended: int | None = None
     another_follows: bool = False
     died_at: int | None = None
-    """The last sign of life of an attempt whose end was not observed."""
+    """Last sign of life of an attempt whose end was not observed."""
     trained_at: int | None = None
     failed_at: int | None = None
-    """When its first rank failed, or a node that was lost last gave a sign of life."""
+    """When the first rank failed, or the last sign of life of a lost node."""
     progressed_at: int = 0
-    """When its newest progress was recorded."""
+    """When the newest progress was recorded."""
     late_at: int | None = None
-    """When it was ended for the job's time limit."""
+    """When the attempt was ended at the job's time limit."""
     steps: AttemptSteps = field(default_factory=AttemptSteps)
     gaps: list[Interval] = field(default_factory=list)
-    """From when to when no supervisor observed it, as far as no sign of life is known."""
+    """Intervals without a supervisor and without a known sign of life."""
     rank_ends: dict[int, int] = field(default_factory=dict)
-    """When each rank ended, by its number."""
+    """When each rank ended, by rank."""
     hangs: list[_Hang] = field(default_factory=list)
     blocked: list[Interval] = field(default_factory=list)
-    """From when to when a training thread waited for a checkpoint."""
+    """Intervals in which a training thread waited for a checkpoint."""
 
     @property
     def gone_at(self) -> int | None:
-        """When the last of its ranks ended, or was last seen alive; None while any may live."""
+        """When the last rank ended or was last seen alive; None while a rank may be alive."""
         if self.died_at is not None:
             return self.died_at
         is_over = len(self.rank_ends) >= self.entry.world_size > 0
         return max(self.rank_ends.values()) if is_over else None
 
     def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
-        """Labels of stretches of its time, which ends at `end`."""
+        """Yields labelled intervals of the attempt, which ends at `end`."""
         gone_at = self.gone_at
         for begin, taken_up in self.gaps:
             if gone_at is not None and gone_at <= taken_up:
-                # It succeeded: the supervisor recorded its end a moment after it took over the run.
+                # If no rank failed, the supervisor recorded the end shortly after it took over the run.
                 yield "gone", (max(begin, gone_at), taken_up if self.failed_at is not None else end)
                 taken_up = gone_at
             yield "unobserved", (begin, taken_up)
@@ -89,15 +89,15 @@ class AttemptTime:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def take(self, entry: events.Entry, at: int) -> None:
-        """Take one of its events other than its end."""
+        """Adds an event of the attempt other than its end."""
         match entry:
             case events.RankChanged(rank=rank, exit_code=int(code)):
                 self.rank_ends[rank] = at
                 if code and self.failed_at is None:
                     self.failed_at = at
             case events.NodeLost(since=float(since)):
-                # A loss is noticed some time after it; peers that made progress meanwhile did not wait for the node.
-                since = min(at, max(micros(since), self.progressed_at, self.began))  # its clock may be ahead
+                # A loss is noticed with a delay; peers that made progress meanwhile were not waiting for the node.
+                since = min(at, max(micros(since), self.progressed_at, self.began))  # the node's clock may be ahead
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
                 self.progressed_at = max(self.progressed_at, at)
@@ -113,24 +113,24 @@ class AttemptTime:
             case events.HangDetected() if entry.reason in _TRUE_HANGS:
                 since = at - micros(entry.seconds) if entry.since is None else micros(entry.since)
                 if not any(hang.is_same(since) for hang in self.hangs):
-                    self.hangs.append(_Hang(since))  # other nodes report the same hang
+                    self.hangs.append(_Hang(since))  # several nodes report the same hang
             case events.HangEnded():
                 self._take_hang_end(entry, at)
 
     def take_end(self, entry: End, at: int, lost_at: int | None) -> None:
-        """Take its end; `lost_at` is the last sign of life of a run that is lost."""
+        """Adds the end of the attempt. `lost_at` is the last sign of life of a lost run."""
         self.end = entry if isinstance(entry, events.AttemptEnded) else events.AttemptEnded(entry.phase, entry.reason)
         self.died_at = lost_at if entry.died_at is None else micros(entry.died_at)
         self.steps.reached = max(self.steps.reached, entry.step or 0)
         self.close(at, another_follows=self.end is entry)
 
     def close(self, at: int, *, another_follows: bool) -> None:
-        """It has ended."""
+        """Closes the attempt at its end."""
         self.ended = max(at, self.began)
         self.another_follows = another_follows
 
     def observe(self, at: int) -> None:
-        """A sign of life: it lived until then, and through every gap that ended before."""
+        """Records a sign of life: the attempt was alive until then, including every gap that ended before."""
         self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
 
     def _take_checkpoint(self, entry: events.CheckpointChanged, at: int) -> None:
@@ -150,5 +150,5 @@ class AttemptTime:
 
 
 def micros(seconds: float) -> int:
-    """Whole microseconds; 0 for a time that cannot be."""
+    """Converts seconds to whole microseconds; 0 for impossible times."""
     return round(seconds * MICRO) if math.isfinite(seconds) else 0

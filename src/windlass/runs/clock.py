@@ -1,4 +1,4 @@
-"""Clock: wall time, monotonic time and interruptible waiting as one value, which tests replace."""
+"""Clock: wall time, monotonic time and interruptible waiting in one object, which tests replace."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import time
 
 
 class Clock:
-    """The time of this machine, and a pipe on which node workers, threads and signal handlers wake who waits."""
+    """Time of this machine, and a pipe on which node workers, threads and signal handlers wake the waiting process."""
 
     def __init__(self) -> None:
         self._pipe: tuple[int, int] | None = None
 
     def time(self) -> float:
-        """Wall time in unix seconds: for the record."""
+        """Returns the wall time in Unix seconds, for the record."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment: for intervals."""
+        """Returns seconds since an arbitrary moment, for intervals."""
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Seconds since the machine booted, including the time during which it was suspended."""
+        """Returns seconds since boot, including time in suspend."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def process_time(self) -> float:
-        """Processor seconds that this process has used."""
+        """Returns the processor seconds used by this process."""
         return time.process_time()
 
     def wait(self, seconds: float) -> None:
-        """Wait at most so long; `wake` ends the wait."""
+        """Waits at most `seconds`. `wake` ends the wait early."""
         reader, _ = self._opened()
         with contextlib.suppress(InterruptedError):
             select.select([reader], [], [], max(0.0, seconds))
@@ -39,12 +39,12 @@ class Clock:
             os.read(reader, 65536)
 
     def wake(self) -> None:
-        """End the wait that is under way, or the next one. May be called from any thread."""
+        """Ends the current wait, or the next one if none is in progress. Callable from any thread."""
         with contextlib.suppress(BlockingIOError):
             os.write(self.fileno(), b".")
 
     def fileno(self) -> int:
-        """A descriptor to which other processes write a byte to wake the supervisor."""
+        """Returns the descriptor to which other processes write a byte to wake the supervisor."""
         return self._opened()[1]
 
     def __del__(self) -> None:
@@ -52,7 +52,7 @@ class Clock:
             os.close(end)
 
     def _opened(self) -> tuple[int, int]:
-        """The pipe, made once it is needed: a command that only settles a record never waits."""
+        """The pipe is created on first use, because most commands never wait."""
         if self._pipe is None:
             self._pipe = os.pipe()
             for end in self._pipe:

@@ -1,4 +1,4 @@
-"""The context of a command: clock, environment, randomness and working folder, read here and passed inward."""
+"""Context of a command: reads clock, environment, randomness and working folder of the process, and passes them on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.runs.machine import this_machine
 from windlass.runs.store import Store, default_home
 
 ID_LETTERS: Final = "23456789bcdfghjkmnpqrstvwxz"
-"""No vowels, so that no id is a word; no letters that look like digits."""
+"""Letters of run ids: no vowels, so that no id is a word, and no letters that look like digits."""
 ID_LENGTH: Final = 5
 
 
@@ -24,39 +24,39 @@ def _token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a command takes from its process; a call from Python may be given another one, as by a test."""
+    """Inputs that a command takes from its process. Python callers, such as tests, may pass other values."""
 
     environ: Mapping[str, str]
     cwd: Path
     clock: Clock = field(default_factory=Clock)
     token: Callable[[], str] = _token
-    """A fresh ending for a run id."""
+    """Returns a new random suffix for a run id."""
     say: Callable[[str], None] = lambda _line: None
-    """Takes a line for the user that is not the answer of the command."""
+    """Prints a message to the user that is not part of the command's result."""
 
     def now(self) -> float:
-        """Unix seconds."""
+        """Returns the wall time in Unix seconds."""
         return self.clock.time()
 
     @property
     def home(self) -> Path:
-        """Where this user's records live."""
+        """Returns the folder of this user's records."""
         return default_home(self.environ)
 
     def store(self) -> Store:
-        """The records of this user. Raises StoreError."""
+        """Opens the records of this user. Raises StoreError."""
         return Store(self.home, this_machine(self.environ))
 
 
 def here() -> Context:
-    """The context of this process. Raises nothing: a working folder that is gone is an error where it is used."""
+    """Returns the context of this process. Raises nothing: a deleted working folder is an error where it is used."""
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
-        # PWD is of the shell: a program that has changed its folder since would work in another one.
+        # PWD belongs to the shell; a program that has changed its folder since would use the wrong one.
         cwd = Path(str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)"))
     environ: Mapping[str, str] = os.environ
-    if "WINDLASS_RUN_ID" in environ:  # no other command needs the module
+    if "WINDLASS_RUN_ID" in environ:  # other commands do not need the module
         from windlass.plan.environment import outside_of_runs
 
         environ = outside_of_runs(environ)

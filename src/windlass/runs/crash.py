@@ -1,6 +1,6 @@
-"""Crash marker of a supervisor: a file that its top-level handler writes, read by the next command.
+"""Crash marker of a supervisor: a file written by its top-level exception handler and read by the next command.
 
-Nothing else counts as a crash: `supervisor.log` also has what libraries log, and is evidence only.
+Only the marker counts as a crash. `supervisor.log` also contains messages of libraries, and is evidence only.
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ LOST: Final = "the run's supervisor and nodes are gone: killed, or the machine w
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A supervisor that ended with an unhandled exception."""
+    """A supervisor's exit by an unhandled exception."""
 
     at: float
-    """Unix seconds."""
+    """Time of the crash in Unix seconds."""
     traceback: str
-    """Empty where the disk was too full to write it."""
+    """Traceback; empty if the disk was too full to write it."""
 
     @property
     def summary(self) -> str:
-        """The last line of the traceback."""
+        """Last line of the traceback."""
         return self.traceback.splitlines()[-1] if self.traceback else "its traceback could not be written"
 
 
 def mark(run_dir: Path, error: BaseException) -> None:
-    """Write the marker, complete or, on a full disk, empty: a name often fits where a block does not."""
-    import traceback  # which only a crash needs
+    """Writes the marker: complete, or empty on a full disk, where a directory entry often fits although a block does
+    not.
+    """
+    import traceback  # needed only after a crash
 
     text = "".join(traceback.format_exception(error)).strip()[-MAX_CHARS:]
     partial = run_dir / f"{MARKER}.{os.getpid()}"
@@ -53,7 +55,7 @@ def mark(run_dir: Path, error: BaseException) -> None:
 
 
 def read(run_dir: Path) -> Crash | None:
-    """The crash of the run's last supervisor; None where it did not crash."""
+    """Returns the crash of the run's last supervisor; None if it did not crash."""
     try:
         with open(run_dir / MARKER, encoding="utf-8", errors="replace") as file:
             return Crash(os.fstat(file.fileno()).st_mtime, file.read().strip())
@@ -62,13 +64,15 @@ def read(run_dir: Path) -> Crash | None:
 
 
 def move_away(run_dir: Path, number: int) -> None:
-    """Rename the marker: it is kept as evidence, and no longer counts as a crash."""
+    """Renames the marker, which keeps it as evidence but no longer as a crash."""
     with contextlib.suppress(OSError):
         (run_dir / MARKER).replace(run_dir / f"supervisor-{number}.crash")
 
 
 def cause_of_loss(run_dir: Path) -> RootCause:
-    """The cause of a run whose supervisor and nodes are gone: killed, unless the supervisor left a crash marker."""
+    """Returns the cause for a run whose supervisor and nodes are gone: killed, unless the supervisor left a crash
+    marker.
+    """
     crashed = read(run_dir)
     if crashed is None:
         return RootCause(LOST)

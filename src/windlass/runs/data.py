@@ -1,4 +1,4 @@
-"""Data sets that runs read: those that differ from an earlier run of the same job, and the links to cached ones."""
+"""Data sets of runs: differences from earlier runs of the same job, and links to cached sets."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from windlass.runs.record import Status
 from windlass.runs.store import Store
 
 LOOKED_AT: Final = 200
-"""Runs, the newest first, among which an earlier one is looked for."""
+"""Number of newest runs that are searched for an earlier run of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataDifference:
-    """A data set that is not the one which the newest earlier run of the job has read under its name."""
+    """A data set that differs from the one that the newest earlier run of the job read under the same name."""
 
     name: str
     run: str
-    """That run."""
+    """Id of the earlier run."""
     digest: str
-    """Of the set that it has read."""
+    """Digest of the set that the earlier run read."""
 
 
 def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]:
-    """The data sets of a run that differ from those of the newest earlier run of its job that has read any by the name.
+    """Returns the data sets of a run that differ from those of the newest earlier run of its job with sets of these
+    names.
 
-    A user who compares two runs must know that they did not read the same.
+    A user who compares two runs must know whether they read different data.
     """
     if not status.files.data:
         return ()
@@ -46,7 +47,9 @@ def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]
 
 
 def unfinished_readers(home: Path) -> dict[Path, set[str]]:
-    """The unfinished runs of this machine that have links to a data set, by its folder. Raises StoreError."""
+    """Returns the unfinished runs of this machine that link to each data set, by the set's folder. Raises
+    StoreError.
+    """
     found: dict[Path, set[str]] = {}
     with Store(home) as store:
         for status in store.statuses(unfinished=True):

@@ -1,8 +1,8 @@
-"""The events of a run's record: one typed value for each kind, read from and written as JSON.
+"""Events of a run's record: one typed class for each kind, with conversion from and to JSON.
 
-Events of a run in a cluster are read from an object that others can change, and a disk may damage a record. Such an
-event must not hide the others: a field that is missing or of another type reads as its default. `to_json` of an event
-that was read gives back all that was read, such as numbers that a script has reported as text.
+Others can change the object that stores the events of a run on a cluster, and a disk may damage a record. A damaged
+event must not hide the others: a missing field, or one of another type, is read as its default. `to_json` of an event
+that was read returns all data that was read, such as numbers that a script has reported as text.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
 RECORD_VERSION: Final = 4
-"""Version of the JSON of statuses and events; plans have a version of their own. A run that was recorded in another one
-is not read. A change of a field of `Status`, of a part of it or of an event needs the next number."""
+"""Version of the JSON of statuses and events; plans have a separate version. Runs recorded in another version cannot be
+read. Every change to a field of `Status`, of its parts or of an event must increment this number."""
 EMPTY: Final[Json] = {}
-"""Default of fields; never changed."""
+"""Default of mapping fields; never modified."""
 REMOVED_BEFORE: Final = "was removed before it was known to have succeeded"
-"""Of the run after which another one was to start (`--after`): why that one does not."""
+"""Why a run that waits for another one (`--after`) does not start."""
 DISK_FULL: Final = "disk-full"
-"""Why a log lacks lines: the disk was full when they were written."""
+"""Reason of missing log lines: the disk was full when they were written."""
 FOR_SLOTS: Final = "WaitingForSlots"
 FOR_RUN: Final = "WaitingForRun"
 """Reasons for which a run waits in a queue of this machine."""
 MODEL_AWAY: Final = "model-away"
-"""Code of the warning that what the ranks have written is at the target alone."""
+"""Code of the warning that the files written by the ranks exist only at the target."""
 
 
 class Entry(Value):
-    """What one kind of event carries, or a part of it.
+    """Data of one kind of event, or a part of it.
 
-    A new one is written with the fields that it was given, one of the record as it was read.
+    A new entry is serialized with the fields that it was given, an entry from the record exactly as it was read.
     """
 
     kind: ClassVar[str] = ""
@@ -51,7 +51,7 @@ class Entry(Value):
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Read an entry; `data` is kept for `to_json`. Raises ShapeError only for data that is no object."""
+        """Parses an entry and keeps `data` for `to_json`. Raises ShapeError only if `data` is not an object."""
         if not isinstance(data, Mapping):
             raise ShapeError(f"expected an object, not {type(data).__name__}")
         hints = cls._hints = cls._hints or get_type_hints(cls)
@@ -70,17 +70,17 @@ class Entry(Value):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the record."""
+        """Returns the entry as JSON data of the record."""
         if (read := self.__dict__.get(_READ)) is not None:
             return dict(read)
         return {name.rstrip("_"): value for name, value in super().to_json().items()}
 
     def with_fields(self, **fields: Any) -> Self:
-        """The same entry with these fields, and with what the record has of it beside its fields."""
+        """Returns a copy with these fields changed; unknown fields of the record are kept."""
         return type(self).from_json({**self.to_json(), **fields})
 
     def event(self, seq: int, time: float) -> Event:
-        """An event that carries this."""
+        """Returns an event with this entry."""
         return Event(seq, time, self.kind, self.to_json())
 
     def _given(self) -> Iterator[tuple[str, Any]]:
@@ -91,9 +91,9 @@ class Entry(Value):
 
 
 _READ: Final = " as read"
-"""Where an entry keeps the data that it was read from; no field can have this name."""
+"""Attribute with the data that an entry was read from; no field can have this name."""
 _GIVEN: Final = " given"
-"""Where it keeps the names of the fields that it was made with."""
+"""Attribute with the names of the fields that an entry was created with."""
 
 
 def _read(hint: Any, value: Any) -> Any:
@@ -104,77 +104,78 @@ def _read(hint: Any, value: Any) -> Any:
 
 
 def _zero(hint: Any) -> Any:
-    """The value of a field without a default that the record lacks."""
+    """Returns the value of a field without a default that is missing in the record."""
     if hint is Any or NoneType in get_args(hint):
         return None
     return (get_origin(hint) or hint)()
 
 
 class Machine(Entry):
-    """One machine, as recorded with each run that it supervises."""
+    """The machine of a supervisor, as recorded with each run."""
 
     id: str
-    """The same after a reboot."""
+    """Machine id, which survives a reboot."""
     host: str
-    """Its host name, for messages."""
+    """Host name, for messages."""
     boot: str
-    """Names the boot: containers that share it share the kernel, and with it process ids and locks."""
+    """Boot id. Containers with the same boot id share the kernel, and with it process ids and locks."""
 
     def keeps(self, run: Machine) -> bool:
-        """Whether a run that was recorded on machine `run` belongs here."""
+        """Whether a run recorded on machine `run` belongs to this machine."""
         if run.id == self.id:
             return True
-        return run.boot == self.boot if self.boot else run.host == self.host  # one that the user has named has no boot
+        # a machine named by the user has no boot id
+        return run.boot == self.boot if self.boot else run.host == self.host
 
 
 class Created(Entry):
-    """The run was written down; nothing is started yet."""
+    """The record of the run was created; nothing has started yet."""
 
     kind = "created"
     id: str
     name: str
     target: str
     output_dir: str
-    """Where the script writes its results."""
+    """Folder for the script's results."""
     restarts: int | None = None
-    """How many restarts the job allows."""
+    """Number of restarts that the job allows."""
     machine: Machine | None = None
-    """Where the supervisor runs; None where that is in the cluster."""
+    """Machine of the supervisor; None if the supervisor runs in the cluster."""
     user: str = ""
-    """The user who started the run, as the machine that submitted it names them."""
+    """User who started the run, by the name on the machine that submitted it."""
     supervisor: str = ""
-    """`cluster` where the supervisor runs in the cluster; empty where it is a process of `machine`."""
+    """`cluster` if the supervisor runs in the cluster; empty if it is a process of `machine`."""
     labels: Mapping[str, str] = EMPTY
-    """Those of the job."""
+    """Labels of the job."""
     version: int = 0
-    """Version of the record, `RECORD_VERSION` of the Windlass that started the run."""
+    """Version of the record: `RECORD_VERSION` of the Windlass that started the run."""
 
 
 class PhaseEntered(Entry):
-    """The run is in another phase."""
+    """The run entered another phase."""
 
     kind = "phase"
     phase: Phase | None
-    """None where it cannot be read."""
+    """The phase; None if it cannot be read."""
 
 
 class AttemptStarted(Entry):
-    """All workers are started."""
+    """All workers of an attempt were started."""
 
     kind = "attempt"
     number: int
-    """1, 2, 3 … within the run."""
+    """Number of the attempt within the run, from 1."""
     world_size: int
     nodes: tuple[tuple[int, ...], ...] = ()
-    """The ranks of each node."""
+    """Ranks of each node."""
     members: tuple[int, ...] = ()
-    """The number of each of these nodes, which it keeps for the whole run."""
+    """Number of each of these nodes, which is constant for the whole run."""
     reason: str | None = None
-    """`first`, `resume`, or why the attempt before ended."""
+    """`first`, `resume`, or why the previous attempt ended."""
 
 
 class NodeAddress(Entry):
-    """A node with a network of its own."""
+    """Address of a node with a separate network."""
 
     node: int
     host: str
@@ -184,17 +185,17 @@ class NodeAddress(Entry):
 
 
 class NetworkCreated(Entry):
-    """Each node has a network namespace and an address."""
+    """Each node has got a network namespace and an address."""
 
     kind = "network"
     interface: str
     rate: str | None
-    """Limit of each link, as `100mbit`; None without one."""
+    """Rate limit of each link, such as `100mbit`; None without a limit."""
     nodes: tuple[NodeAddress, ...]
 
 
 class NodeStarted(Entry):
-    """The worker of a node runs."""
+    """The worker of a node started."""
 
     kind = "node"
     node: int
@@ -202,61 +203,61 @@ class NodeStarted(Entry):
     start_ticks: int | None = None
     """With `pid`, identifies the process: field 22 of `/proc/PID/stat`."""
     start: str = ""
-    """`cold` or `warm`."""
+    """`cold` or `warm`: whether the ranks were forked from a warm process."""
 
 
 class RankChanged(Entry):
-    """A rank started, or ended."""
+    """A rank started or ended."""
 
     kind = "rank"
     rank: int
     pid: int | None = None
     exit_code: int | None = None
-    """−N for signal N; None while it runs."""
+    """Exit code, −N for signal N; None while the rank runs."""
 
 
 class DataStaged(Entry):
-    """A data set is where the ranks read it."""
+    """A data set was staged where the ranks read it."""
 
     kind = "data"
     name: str
     source: str
     digest: str
-    """Of the names, sizes and contents of its files; equal sets have equal digests anywhere."""
+    """Digest of the names, sizes and contents of the files; equal sets have equal digests everywhere."""
     files: int = 0
     bytes: int = 0
     moved: int = 0
-    """Bytes that were fetched for it; the others were there."""
+    """Bytes that were fetched; the rest was cached."""
 
 
 class OutputsUploaded(Entry):
-    """The outputs of the run are where its job wants them."""
+    """The outputs of the run were uploaded to the job's destination."""
 
     kind = "outputs"
     destination: str
     digest: str
-    """Of the names, sizes and contents of the files, as that of a data set."""
+    """Digest of the names, sizes and contents of the files, in the format of data sets."""
     files: int = 0
     bytes: int = 0
     moved: int = 0
-    """Bytes that were uploaded; the others were there."""
+    """Bytes that were uploaded; the rest was already at the destination."""
 
 
 class OutputsCollected(Entry):
-    """The outputs of the pods of the last attempt are with its supervisor."""
+    """The supervisor fetched the outputs from the pods of the last attempt."""
 
     kind = "collected"
     nodes: tuple[int, ...]
-    """Whose outputs; those of other nodes were none, or are lost."""
+    """Nodes whose outputs were fetched; other nodes had none, or theirs are lost."""
     digest: str
-    """SHA-256 of the names and contents of all files, see `worker/outputs.py`."""
+    """SHA-256 of the names and contents of all files; see `worker/outputs.py`."""
     files: int = 0
-    """Files and links."""
+    """Number of files and links."""
     bytes: int = 0
 
 
 class CollectionBegan(Entry):
-    """The ranks of a node have ended, and files of the code folder are copied to the output."""
+    """The ranks of a node ended, and files of the code folder are being copied to the output."""
 
     kind = "collecting"
     node: int
@@ -265,52 +266,52 @@ class CollectionBegan(Entry):
 
 
 class CodeFiles(Entry):
-    """The files of the code folder of a node that are new or changed since the run began, at the end of an attempt."""
+    """Files in a node's code folder that are new or changed since the run began, at the end of an attempt."""
 
     kind = "code-files"
     node: int
     folder: str
     copied: int = 0
-    """Files that are in the output too, as the job's `outputs.collect` names them."""
+    """Number of files that were copied to the output because they match the job's `outputs.collect`."""
     copied_bytes: int = 0
     left: int = 0
-    """Files that are only in the code folder."""
+    """Number of files that exist only in the code folder."""
     left_bytes: int = 0
     largest: tuple[FileSize, ...] = ()
-    """Of these, at most ten."""
+    """Largest files that exist only in the code folder, at most ten."""
     is_cut: bool = False
-    """Whether the time to list them was over before all were found."""
+    """Whether the time limit for listing ended before all files were found."""
     problems: tuple[str, ...] = ()
-    """Why files are not copied that the job names."""
+    """Why files named by the job were not copied."""
     save: SavedState | None = None
-    """The newest saved state that is no checkpoint of windlass.train, in the code folder or in those of the run."""
+    """Newest saved state that is not a checkpoint of windlass.train, in the code folder or the run's folders."""
     has_none: bool = False
-    """Whether nothing is what the job names, though all ranks of the node have succeeded."""
+    """Whether no file matches the job's patterns although all ranks of the node succeeded."""
 
 
 class Progress(Entry):
-    """What the script reported last: each field is there if the script reported it."""
+    """Newest progress of the script; only reported fields are set."""
 
     kind = "progress"
     step: int | None = None
     total: int | None = None
-    """The last step."""
+    """Number of steps in total."""
     epoch: float | None = None
     loss: Any = None
-    """A number, or `nan` and `inf` as text."""
+    """Loss as a number, or `nan` and `inf` as text."""
     rate: float | None = None
-    """Steps a second."""
+    """Steps per second."""
     samples_per_second: float | None = None
     percent: float | None = None
     eta_seconds: float | None = None
     message: str = ""
     metrics: Json = EMPTY
     at: float | None = None
-    """Unix seconds."""
+    """Time of the report in Unix seconds."""
     rank: int | None = None
-    """The rank whose report it is; None where it is not known."""
+    """Rank that reported; None if unknown."""
     waits_for: str = ""
-    """The process that has the lock of the data, while the run waits for it."""
+    """Process that holds the lock of the data set while the run waits for it."""
 
 
 class CheckpointChanged(Entry):
@@ -323,52 +324,52 @@ class CheckpointChanged(Entry):
     name: str = ""
     bytes: int | None = None
     seconds: float | None = None
-    """How long the save took."""
+    """Duration of the save in seconds."""
     blocked_at: float | None = None
-    """From when the training thread waited for the save, in Unix seconds."""
+    """When the training thread began to wait for the save, in Unix seconds."""
     blocked_seconds: float | None = None
     reason: str = ""
-    """Why it was refused, skipped or could not be saved."""
+    """Why the checkpoint was refused, skipped or not saved."""
     source: str = ""
-    """`log` where the script has logged that it resumed by itself; `found` where its own checkpoint was found by the
-    job's `checkpoint.find` and named to it."""
+    """`log` if the script logged that it resumed by itself; `found` if the script's own checkpoint was found by the
+    job's `checkpoint.find` and passed to the script."""
     line: str = ""
-    """What it has logged."""
+    """Line that the script logged about the restore."""
     epoch: float | None = None
     find: str = ""
-    """The job's `checkpoint.find`, which nothing matches."""
+    """Pattern of the job's `checkpoint.find` that matched nothing."""
     folder: str = ""
-    """Where that was looked for."""
+    """Folder that was searched for the pattern."""
     near: tuple[str, ...] = ()
-    """Names there that are most like it."""
+    """Names in the folder that are most similar to the pattern."""
     entries: int = 0
-    """How many names there are in all."""
+    """Number of all names in the folder."""
     older: int = 0
-    """How many match and are older than the run."""
+    """Number of matches that are older than the run."""
     absent: bool = False
-    """Whether that folder does not exist."""
+    """Whether the folder does not exist."""
     saved: str = ""
-    """The newest saved state elsewhere, as far as it is known."""
+    """Newest saved state in another folder, if known."""
     at_end: bool = False
-    """Whether it was looked for after an attempt, and not before one."""
+    """Whether the search took place after an attempt rather than before one."""
     at: float | None = None
-    """When it was saved or restored, in Unix seconds; set in a status."""
+    """When the checkpoint was saved or restored, in Unix seconds; set in a status."""
     refused: str = ""
-    """Why a restore found it damaged; set in a status."""
+    """Why a restore found the checkpoint damaged; set in a status."""
 
 
 class FirstStep(Entry):
-    """The first step that a rank of an attempt reported."""
+    """First step that a rank of an attempt reported."""
 
     kind = "first-step"
     step: int | None
     rank: int | None = None
     every: int | None = None
-    """How many steps it was to the next report."""
+    """Number of steps to the next report."""
 
 
 class LossNotFinite(Entry):
-    """The loss of a rank is no longer finite."""
+    """The loss of a rank became not finite."""
 
     kind = "loss"
     rank: int
@@ -380,44 +381,44 @@ class LossNotFinite(Entry):
 
 
 class CaughtUp(Entry):
-    """Steps that were lost have been trained again."""
+    """An attempt reached the highest step of the earlier attempts again."""
 
     kind = "caught-up"
     step: int
 
 
 class RootCause(protocol.RootCause, Entry):
-    """What failed first in an attempt, as it is recorded."""
+    """First failure of an attempt, as recorded."""
 
     kind = "cause"
 
     @classmethod
     def of(cls, found: protocol.RootCause, **known: Any) -> Self:
-        """The cause that was found, with what else is `known` of it."""
+        """Creates the recorded form of a root cause, with further `known` fields."""
         always = {"signal": None, "traceback": "", "victims": ()}
         return cls(**{**always, **dict(found._given()), **known})
 
 
 class RankStack(Entry):
-    """Where a rank was while it wrote nothing."""
+    """Stack of a rank that wrote nothing."""
 
     rank: int
     state: str = ""
     stack: str = ""
     flight: Any = None
-    """torch's record of the rank's collectives, where it keeps one."""
+    """torch's flight recorder of the rank's collectives, if it is enabled."""
 
 
 class HangDetected(Entry):
-    """The ranks of a node wrote nothing for too long; their stacks were taken."""
+    """The ranks of a node wrote nothing for too long, and their stacks were dumped."""
 
     kind = "hang"
     ranks: tuple[RankStack, ...]
     seconds: float = 0.0
-    """Without output."""
+    """Seconds without output."""
     node: int | None = None
     since: float | None = None
-    """Unix seconds."""
+    """Start of the silence in Unix seconds."""
     reason: str = "silence"
     """`silence`, or why a quiet attempt was ended: `failure`, `stop` or `timeout`."""
 
@@ -432,7 +433,7 @@ class HangEnded(Entry):
 
 
 class PreemptionNotice(Entry):
-    """A preemption notice: the platform will take a node away."""
+    """The platform announced that it will take a node away."""
 
     kind = "notice"
     source: str
@@ -440,11 +441,11 @@ class PreemptionNotice(Entry):
     action: str = ""
     """`terminate`, `stop`, `rebalance` or `evict`."""
     time: str = ""
-    """As the source gives it."""
+    """Time in the format of the source."""
 
 
 class QueueChanged(Entry):
-    """The queue of a cluster (Kueue) or of this machine admitted or evicted an attempt, or reports why it waits."""
+    """The queue of a cluster (Kueue) or of this machine admitted or evicted an attempt, or reported why it waits."""
 
     kind = "queue"
     state: str
@@ -455,21 +456,21 @@ class QueueChanged(Entry):
     reason: str = ""
     message: str = ""
     by: str = ""
-    """For which workload it was preempted."""
+    """Workload in favour of which the attempt was preempted."""
 
     @property
     def queue_name(self) -> str:
-        """The queue, for a message."""
+        """Name of the queue, for messages."""
         return f"queue {self.queue}" if self.queue else "a queue of the cluster"
 
     @property
     def is_of_machine(self) -> bool:
-        """Whether the run waits on this machine, with nothing of it on any target."""
+        """Whether the run waits in a queue of this machine, with no objects on any target."""
         return self.state == "waiting" and self.reason in (FOR_SLOTS, FOR_RUN)
 
     @property
     def waits_for(self) -> str:
-        """What a run waits for by this report."""
+        """What the run waits for, in words."""
         if self.is_of_machine:
             of_run = self.message.removeprefix("it starts after ")
             return of_run if self.reason == FOR_RUN else f"slots of {self.queue}: {self.message}"
@@ -477,22 +478,22 @@ class QueueChanged(Entry):
 
 
 class NodeProvisioning(Entry):
-    """How far a node is that was requested for the run."""
+    """Provisioning progress of a node requested for the run."""
 
     kind = "machine"
     name: str
     state: str
-    """`asked`, `launched`, `registered`, `initialized`, `gone`, or `kept` where its deletion is no longer watched."""
+    """`asked`, `launched`, `registered`, `initialized`, `gone`, or `kept` if its deletion is no longer watched."""
     pool: str = ""
     instance_type: str = ""
     zone: str = ""
     capacity_type: str = ""
     machine: str = ""
-    """The cluster's node."""
+    """Name of the cluster's node."""
     reason: str = ""
     message: str = ""
     left: int | None = None
-    """How many nodes that were provisioned for the run are left."""
+    """Number of remaining nodes that were provisioned for the run."""
 
     @property
     def title(self) -> str:
@@ -503,17 +504,17 @@ class NodeProvisioning(Entry):
 
 
 class NodeLost(Entry):
-    """A node no longer answers."""
+    """A node no longer responds."""
 
     kind = "lost-node"
     node: int
     why: str = ""
     since: float | None = None
-    """Its last sign of life, in Unix seconds; null where it is not known."""
+    """Last sign of life in Unix seconds; null if unknown."""
 
 
 class NodeNotStarted(Entry):
-    """An attempt ended before this node started: it neither failed nor was lost."""
+    """An attempt ended before this node started. The node neither failed nor was lost."""
 
     kind = "not-started"
     node: int
@@ -521,63 +522,63 @@ class NodeNotStarted(Entry):
 
 
 class NodeBack(Entry):
-    """A node that was lost can be used again."""
+    """A lost node can be used again."""
 
     kind = "node-back"
     node: int
 
 
 class NodeObserved(Entry):
-    """A node was found running by a restarted supervisor."""
+    """A restarted supervisor found a node running."""
 
     kind = "observed"
     node: int
 
 
 class PodsReused(Entry):
-    """An attempt begins in pods that were made for earlier ones."""
+    """An attempt starts in pods that were created for earlier attempts."""
 
     kind = "pods"
     attempt: int
     made_for: int
-    """The earlier attempt of most of them; the attempt itself where none can be reused, and all pods are new."""
+    """Earlier attempt for which most pods were created; the attempt itself if no pod can be reused and all are new."""
     pods: tuple[tuple[int, int], ...] = ()
-    """For each of its pods, in the order of the nodes, the attempt for which it was made, and its number among those;
-    empty where all were made for one attempt."""
+    """For each pod in node order, the attempt for which it was created and its number among the pods of that attempt;
+    empty if all were created for one attempt."""
 
 
 class ShutdownBegun(Entry):
-    """The supervisor ends an attempt: what its nodes are signalled from now on is no preemption."""
+    """The supervisor began to end an attempt. Later signals to its nodes are not preemptions."""
 
     kind = "shutdown"
     reason: str
-    """As that of `AttemptEnded`."""
+    """Reason in the values of `AttemptEnded.reason`."""
 
 
 class AttemptEnded(Entry):
-    """An attempt ended and the run did not."""
+    """An attempt ended, and the run continues."""
 
     kind = "attempt-end"
     phase: Phase | None
     """`failed`, `preempted` or `stopped`."""
     reason: str | None = None
     step: int | None = None
-    """The highest that is known."""
+    """Highest known step."""
     restarts_left: int | None = None
     wait_seconds: float | None = None
-    """Back-off before the next attempt."""
+    """Back-off before the next attempt in seconds."""
     died_at: float | None = None
     """Last sign of life of an attempt whose end was not observed, in Unix seconds."""
 
 
 class StopRequested(Entry):
-    """The run is to end."""
+    """The stop of the run was requested."""
 
     kind = "stop"
     reason: str = "asked"
-    """`asked`, `SIGTERM`, or of a run on a cluster `elsewhere`, `removed` and `queue`."""
+    """`asked`, `SIGTERM`, or for a run on a cluster `elsewhere`, `removed` and `queue`."""
     now: bool = False
-    """Whether without a grace period."""
+    """Whether the ranks get no grace period."""
 
 
 class SupervisorRestarted(Entry):
@@ -585,29 +586,29 @@ class SupervisorRestarted(Entry):
 
     kind = "adopted"
     crash: str | None = None
-    """Why the supervisor before it crashed."""
+    """Why the previous supervisor crashed."""
     crashed_at: float | None = None
     observed_until: float | None = None
-    """When the supervisor before it last recorded anything of the pods, in Unix seconds."""
+    """When the previous supervisor last recorded anything about the pods, in Unix seconds."""
 
 
 class ConditionChanged(Entry):
-    """What keeps the run from being supervised, though its workers may train on."""
+    """A condition that prevents supervision of the run began or ended; its workers may continue to train."""
 
     kind = "condition"
     type: str | None
-    """None: nothing does any more. `docs/concepts/record.md` lists the types."""
+    """Type of the condition, listed in `docs/concepts/record.md`; None if the condition has ended."""
     message: str = ""
     since: float | None = None
-    """Unix seconds; set in a status."""
+    """Start of the condition in Unix seconds; set in a status."""
     log: tuple[str, ...] = ()
-    """The last log lines of a supervisor that does not run; set in a status."""
+    """Last log lines of a supervisor that does not run; set in a status."""
     fix: str = ""
-    """What to try."""
+    """How to fix the condition."""
 
 
 class OutputDropped(Entry):
-    """How much the log of a rank lacks so far in an attempt."""
+    """Output missing in the log of a rank so far in an attempt."""
 
     rank: int
     bytes: int
@@ -615,43 +616,43 @@ class OutputDropped(Entry):
 
 
 class Warned(Entry):
-    """Something to know that does not end the run."""
+    """A condition to report that does not end the run."""
 
     kind = "warning"
     message: str
     code: str = ""
-    """Of a warning of the run, which its status keeps; see `runs/warnings.py`. Empty where it is an event alone."""
+    """Code of a warning that is kept in the status, see `runs/warnings.py`; empty for an event only."""
     waits: bool = False
-    """Whether an attempt cannot begin for it."""
+    """Whether the condition prevents an attempt from starting."""
     pod: Json | None = None
-    """The pod it is about: node, name, state, reason, message, machine, exit_code."""
+    """Pod concerned: node, name, state, reason, message, machine, exit_code."""
     object: Json | None = None
-    """The cluster's object it is about: kind, name, reason, message."""
+    """Cluster object concerned: kind, name, reason, message."""
     dropped: OutputDropped | None = None
     missing: Json = EMPTY
-    """Lines that the kubelet removed before they were read, by tag of a pod's log."""
+    """Number of lines that the kubelet removed before they were read, by tag of a pod's log."""
     fix: str = ""
-    """What to do about it."""
+    """How to fix the condition."""
     ranks: tuple[int, ...] = ()
-    """The ranks that it concerns; empty where it concerns none or all."""
+    """Ranks concerned; empty if none or all are."""
 
 
 class RunResumed(Entry):
-    """An ended run continues."""
+    """An ended run was resumed."""
 
     kind = "resume"
     reason: str = ""
     machine: Machine | None = None
     restarts: int | None = None
-    """How many restarts it has, counted anew."""
+    """Number of restarts, counted from the resume."""
     nodes: int | None = None
-    """The number of nodes, where another one was requested."""
+    """Number of nodes, if another number was requested."""
     from_: str | None = None
-    """The checkpoint that was requested."""
+    """Checkpoint that the user requested."""
 
 
 class RunEnding(Entry):
-    """No attempt follows: the run ends as here once its outputs are uploaded, or collected from its pods."""
+    """No attempt follows. The run ends with this result once its outputs are uploaded or fetched from its pods."""
 
     kind = "ending"
     phase: Phase | None
@@ -660,7 +661,7 @@ class RunEnding(Entry):
     step: int | None = None
     died_at: float | None = None
     nodes: tuple[int, ...] = ()
-    """The nodes whose pods keep outputs until they are collected."""
+    """Nodes whose pods keep outputs until they are fetched."""
 
 
 class RunEnded(Entry):
@@ -679,50 +680,50 @@ class Notified(Entry):
 
     kind = "notified"
     secret: str
-    """Name of the secret with its address."""
+    """Name of the secret that contains the webhook's address."""
     error: str = ""
-    """Why it was not taken; empty where it was."""
+    """Why the webhook did not accept the message; empty if it did."""
 
 
 class Unknown(Entry):
-    """An event of a kind that is not known."""
+    """An event of an unknown kind."""
 
 
 KINDS: Final = {kind.kind: kind for kind in Entry.__subclasses__() if kind.kind}
-"""Every kind of event, by its name in the record."""
+"""Kinds of events, by name in the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to a run. Events are only ever appended."""
+    """One event of a run. Events are only appended."""
 
     seq: int
-    """1, 2, 3 … within the run."""
+    """Sequence number within the run, from 1."""
     time: float
-    """Unix seconds, by the clock of the machine that saw it."""
+    """Unix seconds, by the clock of the machine that observed the event."""
     kind: str
-    """`docs/concepts/record.md` lists all."""
+    """Name of the kind; `docs/concepts/record.md` lists all."""
     data: Json = field(default_factory=dict)
-    """What the kind carries, as JSON."""
+    """Data of the event as JSON."""
 
     @property
     def entry(self) -> Entry:
-        """What it carries, typed."""
+        """Data of the event as a typed entry."""
         return entry_of(self.kind, self.data)
 
 
 def rank_of(tag: str) -> int | None:
-    """The rank of the lines of a pod's log with this tag; None for lines of the node itself."""
+    """Returns the rank of log lines with this tag; None for lines of the node itself."""
     return int(tag) if tag.isascii() and tag.isdigit() and len(tag) < 10 else None
 
 
 def entries(events: Iterable[Event], kind: type[E]) -> Iterator[E]:
-    """What the events of one kind carry, in order."""
+    """Yields the entries of all events of one kind, in order."""
     return (kind.from_json(event.data) for event in events if event.kind == kind.kind)
 
 
 def of_newest_attempt(events: Iterable[Event]) -> list[Event]:
-    """The events of a run from the start of its newest attempt on; all of them, where none was started."""
+    """Returns the events since the start of the newest attempt; all events if no attempt was started."""
     found: list[Event] = []
     for event in events:
         if event.kind == AttemptStarted.kind:
@@ -732,5 +733,5 @@ def of_newest_attempt(events: Iterable[Event]) -> list[Event]:
 
 
 def entry_of(kind: str, data: Json) -> Entry:
-    """What an event of this kind carries, typed."""
+    """Parses the data of an event of this kind."""
     return KINDS.get(kind, Unknown).from_json(data)

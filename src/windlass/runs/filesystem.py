@@ -1,6 +1,6 @@
-"""Detects whether a folder is on a network file system, where SQLite's WAL must not be used.
+"""Detects network file systems, on which SQLite's WAL must not be used.
 
-The processes that use a WAL share memory through a mapped file, which other machines do not see:
+Processes that use a WAL share memory through a mapped file, which does not work across machines:
 https://sqlite.org/wal.html#overview
 """
 
@@ -15,7 +15,7 @@ NETWORK: Final = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "fhgfs", "afs", "ceph", "9p", "panfs", "wekafs",
     "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "gfs", "coda", "dvs", "virtiofs", "vboxsf", "prl_fs", "juicefs",
 })  # fmt: skip
-"""File systems that other machines may use at the same time, as the kernel's table of mounts names them."""
+"""File systems that several machines may use concurrently, by their names in the kernel's mount table."""
 LOCAL_FUSE: Final = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs"})
 """FUSE file systems of one machine; any other may be sshfs, s3fs or the like."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -28,7 +28,7 @@ def is_network(kind: str) -> bool:
 
 
 def is_on_network(folder: Path) -> bool:
-    """Whether `folder` is on a network file system; False where the kernel's table of mounts cannot be read."""
+    """Whether `folder` is on a network file system; False if the mount table cannot be read."""
     try:
         return is_network(kind_of(folder, MOUNTS.read_text(errors="surrogateescape")))
     except OSError:
@@ -36,9 +36,11 @@ def is_on_network(folder: Path) -> bool:
 
 
 def kind_of(folder: Path, mounts: str) -> str:
-    """The kind of file system that `folder` is on, by a table of mounts as proc_pid_mountinfo(5) describes it.
+    """Returns the kind of file system that contains `folder`, from a mount table in the format of
+    proc_pid_mountinfo(5).
 
-    The mount point nearest above it counts, and of several on one point the last. Empty where there is none.
+    The nearest mount point above the folder decides, and of several mounts at one point the last. Empty if there is
+    none.
     """
     path = os.path.realpath(folder)
     found, longest = "", -1

@@ -1,4 +1,4 @@
-"""Follows the steps and checkpoints of a run over its attempts: for the restart policy and the next attempt."""
+"""Tracks the steps and checkpoints of a run over its attempts, for the restart policy and the next attempt."""
 
 from __future__ import annotations
 
@@ -13,116 +13,118 @@ from windlass.runs.events import CheckpointChanged, Entry, Event, RootCause
 from windlass.runs.record import Status
 
 LONG_SECONDS: Final = 600.0
-"""An attempt that ran so long is no failed start, whatever its script reports."""
+"""An attempt of at least this duration is not a failed start, whatever its script reports."""
 LAST_LINE: Final = "; its last line: "
-"""In the summary of a root cause without a traceback; see `worker/root_cause.py`."""
+"""Text before the last log line in the summary of a root cause without a traceback; see `worker/root_cause.py`."""
 _PLACE: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _VARYING: Final = re.compile(r"0x[0-9a-f]+|\bpid\W{0,4}\d+|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?", re.IGNORECASE)
-"""What differs in each attempt: addresses, process ids, times."""
+"""Parts of messages that differ between attempts: addresses, process ids, times."""
 _OUTSIDE: Final = re.compile(
     r"stale file handle|input/output error|transport endpoint|unavailable|bad gateway|too many requests|"
     r"name resolution|connection (?:refused|reset)|\b(?:429|50[0234])\b",
     re.IGNORECASE,
 )
-"""Errors of services and file systems, which a later attempt may not meet, though they came at the same step."""
+"""Errors of services and file systems, which a later attempt may not meet even at the same step."""
 NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
-"""Events that a supervisor may record before it crashes again: they do not show that it works."""
+"""Events that a supervisor may record before it crashes again; they do not prove that it works."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one attempt ended, as far as the restart policy depends on it."""
+    """End of one attempt, reduced to the inputs of the restart policy."""
 
     reason: str
     step: int | None
-    """The highest step that is known of it."""
+    """Highest known step of the attempt."""
     way: str | None
-    """What would make another failure the same one: the line of an exception, or a fatal signal."""
+    """Identifies the failure, to recognize a repetition: the line of an exception, or a fatal signal."""
     gained: bool
-    """Whether it got further than all before it: a new checkpoint, a higher step, or where no step is known, time."""
+    """Whether the attempt progressed beyond all earlier ones: a new checkpoint, a higher step, or, without
+    steps, time."""
     failed_at_start: bool = False
-    """Whether the attempt had reported nothing, saved no checkpoint, and not taken long."""
+    """Whether the attempt failed early, without any progress report or checkpoint."""
     start: str | None = None
-    """Identifies a failure at the start, to recognise the same one again: exit code, last line, place, and what the
-    script restored; None where the error may be gone in another attempt."""
+    """Identifies a failure at the start, to recognize a repetition: exit code, last line, place, and the restored
+    checkpoint; None if the error may not occur in another attempt."""
 
 
 @dataclass(slots=True)
 class Going:
-    """What is known of the current attempt."""
+    """State of the current attempt."""
 
     began_at: float = 0.0
-    """Unix seconds."""
+    """Start of the attempt in Unix seconds."""
     restored: int | None = None
-    """The step of the checkpoint that it continued from."""
+    """Step of the checkpoint that the attempt continued from."""
     first: int | None = None
-    """The first step that it reported."""
+    """First step that the attempt reported."""
     last: int | None = None
     highest: int | None = None
     saved: bool = False
     reported: bool = False
-    """Whether it has reported any progress."""
+    """Whether the attempt has reported any progress."""
     caught_up: bool = False
-    """Whether it has trained again what was lost, or nothing was lost."""
+    """Whether the attempt has reached the highest earlier step again, or no step was lost."""
     is_global: bool = True
-    """False once a step was lower than the one before: steps that start again with each epoch cannot be compared."""
+    """Whether steps count over the whole run; False once a step was lower than the one before, as with steps
+    per epoch."""
     first_step_of: int | None = None
-    """The rank whose first step is known exactly."""
+    """Rank whose first step is known exactly."""
     shutdown: str | None = None
-    """Why a supervisor ends it, if one does."""
+    """Why a supervisor is ending the attempt; None if it is not."""
     silent_seconds: float = 0.0
-    """How long its ranks have written nothing, where a hang was recorded."""
+    """Seconds without output of the ranks, if a hang was recorded."""
     restored_by: CheckpointChanged | None = None
-    """The restore that it continued from, by Windlass or as the script has logged it."""
+    """Restore that the attempt continued from, by Windlass or logged by the script."""
 
     def is_news_of_restore(self, step: int | None) -> bool:
-        """Whether a restore that the script has logged adds to what is known: it is the first, or has a step."""
+        """Whether a restore logged by the script adds information: it is the first one, or has a step."""
         known = self.restored_by
         return known is None or (known.source == "log" and known.step is None and step is not None)
 
     @property
     def step(self) -> int | None:
-        """The step that it has reached; None where it is not known."""
+        """Step that the attempt has reached; None if unknown."""
         known = [step for step in (self.highest, self.restored) if step is not None]
         return max(known) if known and self.is_global else None
 
 
 @dataclass(slots=True)
 class History:
-    """The attempts of a run so far."""
+    """Attempts of a run so far."""
 
     ended: list[Ended] = field(default_factory=list)
-    """Attempts since the run began or was last resumed."""
+    """Ended attempts since the run began or was last resumed."""
     highest: int | None = None
-    """The highest step that any ended attempt has reached."""
+    """Highest step of all ended attempts."""
     restarts_left: int | None = None
-    """None as long as none of the job's restarts was used."""
+    """Remaining restarts of the job; None while none was used."""
     now: Going = field(default_factory=Going)
     obeyed: list[tuple[str, str]] = field(default_factory=list)
-    """Action and time of each notice from the instance metadata."""
+    """Action and time of each preemption notice from the instance metadata."""
     taken_up_at: float = 0.0
     """When a supervisor last took over the run, in Unix seconds."""
     observed_until: float = 0.0
-    """Until when the supervisor before that had observed the attempt, in Unix seconds; 0 where that is not known."""
+    """Until when the previous supervisor observed the attempt, in Unix seconds; 0 if unknown."""
     take_ups: int = 0
-    """How often a supervisor has taken over the run since anything else was last recorded."""
+    """Number of supervisors that took over the run since any other event was recorded."""
     crashes: list[float] = field(default_factory=list)
-    """When supervisors crashed after which nothing else was recorded, in Unix seconds."""
+    """Times of supervisor crashes after which no other event was recorded, in Unix seconds."""
     due_at: float = 0.0
-    """When the next attempt may start, in Unix seconds; 0 for the first."""
+    """Earliest start of the next attempt in Unix seconds; 0 for the first attempt."""
     _resumed_at: float = 0.0
     _cause: RootCause | None = None
 
     @classmethod
     def of(cls, record: Iterable[Event]) -> History:
-        """The history that the events of a run make."""
+        """Builds the history from the events of a run."""
         history = cls()
         for event in record:
             history.take(event.entry, event.time)
         return history
 
     def take(self, entry: Entry, at: float = 0.0) -> None:
-        """What one more event of the record carries, seen at `at` in Unix seconds."""
+        """Adds an event of the record, observed at `at` in Unix seconds."""
         if not isinstance(entry, NO_PROGRESS):
             self.take_ups = 0
             self.crashes.clear()
@@ -163,13 +165,13 @@ class History:
                 self.obeyed.append((entry.action, entry.time))
 
     def why_begun(self, status: Status) -> str:
-        """The reason of the next attempt: `first`, `resume`, or why the one before it ended."""
+        """Returns the reason of the next attempt: `first`, `resume`, or why the previous one ended."""
         if self.ended:
             return self.ended[-1].reason
         return "resume" if status.attempts else "first"
 
     def continuation(self, status: Status) -> Continuation:
-        """What the record determines of the attempt that begins now."""
+        """Returns what the record determines about the attempt that starts now."""
         return Continuation(status.resume_from, self._resumed_at, tuple(self.obeyed))
 
     def _take_up(self, entry: events.SupervisorRestarted, at: float) -> None:
@@ -186,11 +188,13 @@ class History:
                 self.now.highest = max(self.now.highest or 0, entry.step)
         elif entry.action == "restored":
             self.now.restored_by = entry
-            if entry.source != "log":  # where the script resumed by itself, its steps show it: see `Tally`
-                self.now.restored = entry.step  # None where a file of the script's own was restored
+            if entry.source != "log":  # if the script resumed by itself, its steps show where: see `Tally`
+                self.now.restored = entry.step  # None if the script's own file was restored
 
     def reach(self, step: int) -> bool:
-        """The current attempt is at this step; returns whether it has just trained again what was lost."""
+        """Records the step of the current attempt. Returns whether it has just reached the highest earlier step
+        again.
+        """
         now = self.now
         if now.last is not None and step < now.last:
             now.is_global = False
@@ -200,11 +204,11 @@ class History:
         if now.caught_up or not now.is_global or self.highest is None or step < self.highest:
             return False
         now.caught_up = True
-        # Where a script restores by itself, only its first step shows where it continued.
+        # If a script restores by itself, only its first step shows where it continued.
         return now.restored < self.highest if now.restored is not None else now.first <= self.highest
 
     def ending(self, reason: str, cause: RootCause | None, at: float = 0.0) -> Ended:
-        """The current attempt, as if it ended at `at`."""
+        """Returns the end of the current attempt, as if it ended at `at`."""
         return self._ended(reason, self.now.step, cause, at)
 
     def _end(self, entry: events.AttemptEnded | events.RunEnded, at: float) -> None:
@@ -232,7 +236,9 @@ def _is_training(progress: events.Progress) -> bool:
 
 
 def way(cause: RootCause) -> str | None:
-    """What would make another failure the same one; None for a cause that any failure has: a kill, a lost peer."""
+    """Returns a key that equal failures share; None for causes that any failure may have, such as a kill or a lost
+    peer.
+    """
     is_outside = cause.transient and _OUTSIDE.search(cause.summary)
     if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer or is_outside:
         return None
@@ -240,7 +246,7 @@ def way(cause: RootCause) -> str | None:
 
 
 def start(cause: RootCause, restored: CheckpointChanged | None) -> str | None:
-    """What would make another failure at the start of the script the same one; see `Ended.start`."""
+    """Returns a key that equal failures at the start of the script share; see `Ended.start`."""
     is_told = bool(cause.traceback) or LAST_LINE in cause.summary
     if cause.signal or cause.blames_peer or cause.transient or cause.node_lost is not None or not is_told:
         return None

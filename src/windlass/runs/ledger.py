@@ -1,7 +1,7 @@
-"""Ledger of a run: every second from its beginning to its end (or to now) is spent on exactly one thing.
+"""Ledger of a run: attributes every second from its start to its end (or to now) to exactly one purpose.
 
-The phases of the record show where a run is; the ledger shows what its time was good for. `time_accounting` reads the
-events; this module adds up.
+The phases of the record show the state of a run; the ledger shows how useful its time was. `time_accounting` reads the
+events, and this module sums up.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from windlass.plan.price import Price
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
-"""What a run without failures spends no time on."""
+"""Purposes that take no time in a run without failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where the time of a run went."""
+    """How the time of a run was spent."""
 
     seconds: Mapping[Spent, float]
-    """Seconds spent on each thing that took any; they sum to `wall_seconds`."""
+    """Seconds by purpose; they sum to `wall_seconds`."""
     node_seconds: Mapping[Spent, float]
-    """The same times the number of nodes and spares that were held; a run that is queued or has ended holds none."""
+    """Seconds by purpose times the number of allocated nodes and spares; a queued or ended run has none."""
     wall_seconds: float
-    """From the beginning of the run to its end, or to now."""
+    """Seconds from the start of the run to its end, or to now."""
     attempts: int
-    """How many attempts were started."""
+    """Number of started attempts."""
     steps_redone: int
-    """Steps that were trained a second time, as far as it is known; see `unknown_starts`."""
+    """Steps that were trained again, as far as known; see `unknown_starts`."""
     unknown_starts: int = 0
-    """Restarts of which it is not known how many steps were redone."""
+    """Number of restarts for which the repeated steps are unknown."""
     start: Start | None = None
     """Where the newest attempt continued; null for a first attempt."""
     goodput: float = field(default=0.0, init=False)
-    """Share of the wall clock in which the run trained for the first time, 0 to 1."""
+    """Share of the wall time spent on new training, 0 to 1."""
 
     def __post_init__(self) -> None:
         share = self.seconds.get(Spent.TRAINING, 0.0) / self.wall_seconds if self.wall_seconds > 0 else 0.0
@@ -56,16 +56,16 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run has cost until its end, or until now."""
+    """Cost of a run until its end, or until now."""
 
     per_node_hour: float
-    """Price of one node for one hour."""
+    """Price of one node per hour."""
     currency: str
     """ISO 4217 code."""
     source: str
-    """Where the price is from."""
+    """Source of the price."""
     spent: Mapping[Spent, float]
-    """Money by what the time of the nodes was spent on; it sums to `total`."""
+    """Cost by purpose; sums to `total`."""
     total: float = field(default=0.0, init=False)
     wasted: float = field(default=0.0, init=False)
     """Cost of the time that was redone, hung or idle."""
@@ -77,50 +77,51 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Billed:
-    """What a target itself reports to bill for a run, as far as it has."""
+    """Billing of a run as reported by its target."""
 
     node_seconds: float
-    """Of all nodes together."""
+    """Billed seconds of all nodes together."""
     used_node_seconds: float
-    """How long nodes were used; more than is billed where spot capacity is cheaper."""
+    """Seconds for which nodes were used; more than billed if spot capacity is cheaper."""
     cost: float | None
-    """Of the billed seconds, by the target's price; null without one."""
+    """Cost of the billed seconds by the target's price; null without a price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One attempt that followed another, and what was lost between them."""
+    """An attempt that followed another, and what was lost between them."""
 
     attempt: int
-    """The number of the attempt that was started."""
+    """Number of the attempt that was started."""
     reason: str | None
-    """Why the one before ended; null where that is not known."""
+    """Why the previous attempt ended; null if unknown."""
     seconds: float
-    """From the failure to this attempt's start."""
+    """Seconds from the failure to the start of this attempt."""
     wait_seconds: float | None
-    """How much of that was back-off."""
+    """Seconds of back-off within that time."""
     restarts_left: int | None
-    """What was left of the job's restarts."""
+    """Remaining restarts of the job."""
     reached_step: int | None
-    """The highest step of any attempt before it."""
+    """Highest step of all earlier attempts."""
     restored_step: int | None
-    """The step of the checkpoint that it continued from; null where none was restored, or the script restored it."""
+    """Step of the checkpoint that the attempt continued from; null if none was restored, or the script restored it."""
     steps_redone: int | None
-    """Null where it is not known."""
+    """Steps that were trained again; null if unknown."""
     start: Start = Start()  # noqa: RUF009 - frozen
-    """Where it continued."""
+    """Where the attempt continued."""
 
 
 def fold_ledger(history: Iterable[Event], now: float, num_spares: int = 0) -> Ledger:
-    """The ledger of a run up to its end, or to `now` (Unix seconds). Raises ValueError without a `created` event.
+    """Returns the ledger of a run up to its end, or to `now` (Unix seconds). Raises ValueError without a `created`
+    event.
 
-    So many spares are counted as nodes, for as long as nodes are held.
+    `num_spares` are added to the nodes for as long as nodes are allocated.
     """
     return ledger_of(Tally(history), now, num_spares)
 
 
 def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
-    """The ledger of the events that a tally has taken, up to the end of the run or to `now` (Unix seconds)."""
+    """Returns the ledger of the events in a tally, up to the end of the run or to `now` (Unix seconds)."""
     micros = dict.fromkeys(Spent, 0)
     node_micros = dict.fromkeys(Spent, 0)
     for begin, end, spent, nodes in tally.pieces(now):
@@ -140,7 +141,7 @@ def ledger_of(tally: Tally, now: float, num_spares: int = 0) -> Ledger:
 
 
 def cost_of(ledger: Ledger, price: Price | None) -> Cost | None:
-    """What the time of `ledger` cost at `price`, the price of a plan; None without one."""
+    """Returns the cost of the time in `ledger` at the price of a plan; None without a price."""
     if price is None:
         return None
     per_second = price.per_node_hour / 3600
@@ -149,7 +150,7 @@ def cost_of(ledger: Ledger, price: Price | None) -> Cost | None:
 
 
 def restarts(history: Iterable[Event]) -> list[Restart]:
-    """Every attempt of a run but its first. Raises ValueError without a `created` event."""
+    """Returns all attempts of a run except the first. Raises ValueError without a `created` event."""
     attempts = Tally(history).known_attempts()
     return [
         Restart(

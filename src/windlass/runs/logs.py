@@ -1,13 +1,13 @@
 """Merges the log and index files of all ranks of a run into one stream of lines, ordered by time.
 
-A run keeps, for each attempt N and rank K, two files that one writer appends to:
+For each attempt N and rank K, a run has two files that one writer appends to:
 
     RUN_DIR/attempt-N/rank-K.log    the bytes of stdout and stderr exactly as they were written
     RUN_DIR/attempt-N/rank-K.idx    16-byte records (time_ns, end_offset), little-endian u64: "at time_ns the log
                                     had grown to end_offset"; each is written after these bytes
 
-A line's time is that of the record in which its newline arrived. All the lines that share a record travel through the
-merge as one block, so its cost grows with the records and not with the lines.
+The time of a line is that of the record in which its newline arrived. All lines of one record pass through the merge as
+one block, so that the cost grows with the number of records rather than lines.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from typing import NamedTuple, TypedDict, Unpack
 from windlass.errors import StoreError
 
 MARKER = b"::windlass "
-"""Beginning of a structured line, as `windlass.train.report` writes them."""
+"""Prefix of structured lines, written by `windlass.train.report`."""
 
 POLL_SECONDS = 0.05
 INDEX_RECORD = struct.Struct("<QQ")
 _RECORDS_PER_READ = 4096
 _PIECE_BYTES = 1 << 20
 _WINDOW_BYTES = 64 << 10
-"""What is read at once to look for newlines backward."""
+"""Bytes per read in a backward search for newlines."""
 _SHARED_BUFFER_BYTES = 8 << 20
 _ATTEMPT_NAME = re.compile(r"attempt-([1-9][0-9]*)")
 _LOG_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.log")
 _STRUCTURED_LINE = re.compile(rb"^::windlass [^\n]*\n?", re.MULTILINE)
-# A bar that ends in no newline stands in front of the marker when both go to the same file.
+# A progress bar without a newline precedes the marker if both are written to the same file.
 _STRUCTURED_END = re.compile(rb'::windlass \{"[^\n]*\}$', re.MULTILINE)
 
 
@@ -49,39 +49,39 @@ class LogLine:
     time_ns: int
     """When its newline arrived, in nanoseconds since 1970 (UTC)."""
     attempt: int
-    """From 1."""
+    """Number of the attempt, from 1."""
     rank: int
-    """From 0, global."""
+    """Global rank, from 0."""
     data: bytes
-    """As written, without the newline; a progress bar keeps its carriage returns."""
+    """Bytes of the line without the newline; a progress bar keeps its carriage returns."""
     newline: bool
-    """False only for the last line of a log that does not end in one."""
+    """Whether the line ends with a newline; False only for the last line of a log."""
 
     @property
     def text(self) -> str:
-        """The line as text: what is not UTF-8 becomes U+FFFD."""
+        """The line as text; invalid UTF-8 becomes U+FFFD."""
         return self.data.decode("utf-8", errors="replace")
 
 
 class LogBlock(NamedTuple):
-    """Whole lines of one rank that arrived together; it sorts by time, then rank."""
+    """Complete lines of one rank that arrived together; sorts by time, then rank."""
 
     time_ns: int
-    """When they arrived, in nanoseconds since 1970 (UTC)."""
+    """When the lines arrived, in nanoseconds since 1970 (UTC)."""
     attempt: int
-    """From 1."""
+    """Number of the attempt, from 1."""
     rank: int
-    """From 0, global."""
+    """Global rank, from 0."""
     data: bytes
     """One or more lines with their newlines; only the very last line of a log may lack its own."""
 
     @property
     def num_lines(self) -> int:
-        """Lines in the block, one without a newline included."""
+        """Number of lines in the block, including one without a newline."""
         return self.data.count(b"\n") + (not self.data.endswith(b"\n"))
 
     def lines(self) -> Iterator[LogLine]:
-        """Its lines, one by one."""
+        """Yields the lines of the block."""
         time_ns, attempt, rank, data = self
         parts = data.split(b"\n")
         last = parts.pop()
@@ -91,7 +91,7 @@ class LogBlock(NamedTuple):
             yield LogLine(time_ns, attempt, rank, last, False)
 
     def prefixed(self, prefix: bytes) -> bytes:
-        """The block with `prefix` before each line, `b"[3] "` for example; no newline is added."""
+        """Returns the block with `prefix`, such as `b"[3] "`, before each line; no newline is added."""
         data = self.data
         if data.endswith(b"\n"):
             return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
@@ -99,56 +99,55 @@ class LogBlock(NamedTuple):
 
 
 class Chosen(TypedDict, total=False):
-    """Which lines to read; without any of these, all that are there."""
+    """Selection of lines to read; without any field, all existing lines."""
 
     ranks: Collection[int] | None
     attempt: int | None
     since_ns: int | None
     """Only lines that arrived later: nanoseconds since 1970 (UTC)."""
     tail: int | None
-    """Only so many of the last lines, in the order of the merge. Raises ValueError if negative."""
+    """Only this number of last lines, in merged order. Raises ValueError if negative."""
     is_over: Callable[[], bool] | None
-    """Whether no more lines are to come; None for the lines that are there."""
+    """Whether no more lines will be written; None to read the existing lines only."""
     poll_seconds: float
-    """Between two looks for lines that arrive."""
+    """Seconds between two checks for new lines."""
 
 
 class RunLogs:
-    """The logs of one run, of all its attempts and ranks; independent of the process that writes them.
+    """Logs of all attempts and ranks of one run; independent of the process that writes them.
 
-    Held in memory are a buffer for each rank, the longest line, and the lines of a `tail`. Lines of
-    `windlass.train.report` are left out. All methods raise `StoreError` where a file cannot be read; a run without logs
-    has no lines.
+    Memory holds a buffer for each rank, the longest line, and the lines of a `tail`. Lines of `windlass.train.report`
+    are skipped. All methods raise `StoreError` if a file cannot be read; a run without logs has no lines.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
     def attempts(self) -> list[int]:
-        """The attempts that have a folder, in order."""
+        """Returns the attempts that have a folder, in order."""
         return _numbers(self._run_dir, _ATTEMPT_NAME)
 
     def ranks(self, attempt: int) -> list[int]:
-        """The ranks that have a log in `attempt`, in order."""
+        """Returns the ranks that have a log in `attempt`, in order."""
         return _numbers(self._folder(attempt), _LOG_NAME)
 
     def read(self, **chosen: Unpack[Chosen]) -> Iterator[LogLine]:
-        """The lines that are there, ordered by time, attempts one after the other; each rank's own order is kept, also
-        where its clock was set back.
+        """Yields the existing lines, ordered by time within each attempt. The order of each rank's lines is always
+        kept, even if its clock was set back.
 
-        With `is_over` also those that arrive, until it was true and all was read. Attempts and ranks that appear later
-        are followed too; with `attempt`, a later attempt ends the following. What arrives within one poll is ordered by
-        time. A last line without newline is held back until its attempt, or the run, is over.
+        With `is_over`, new lines follow until it returns True and all lines are read. New attempts and ranks are
+        followed too; with `attempt`, a later attempt ends the stream. Lines that arrive within one poll are ordered by
+        time. A last line without a newline is yielded once its attempt or the run is over.
         """
         return (line for block in self.read_batches(**chosen) for line in block.lines())
 
     def read_batches(self, **chosen: Unpack[Chosen]) -> Iterator[LogBlock]:
-        """As `read`, in blocks: the fast way to print, `out.write(block.prefixed(b"[3] "))`."""
+        """Yields the lines of `read` in blocks, for fast printing: `out.write(block.prefixed(b"[3] "))`."""
         is_over = chosen.get("is_over") or (lambda: True)
         wanted, tail = chosen.get("attempt"), chosen.get("tail")
         followed: dict[int, _AttemptLogs] = {}
         while True:
-            over = is_over()  # before the files are read, so that nothing written before it is missed
+            over = is_over()  # evaluated before the files are read, so that no line written before it is missed
             numbers = self.attempts()
             over = over or (wanted is not None and numbers[-1:] > [wanted])
             for number in numbers:
@@ -159,7 +158,7 @@ class RunLogs:
             if tail is not None:
                 yield from _last_blocks(logs, tail, ended=ended)
                 tail = None
-            # Earlier attempts are read as well: a slow node may still be writing its last lines.
+            # Earlier attempts are read as well, because a slow node may still be writing its last lines.
             for place, one in enumerate(logs):
                 one.discover()
                 yield from _visible(one.blocks(final=place < ended))
@@ -175,7 +174,7 @@ class RunLogs:
 
 
 class _AttemptLogs:
-    """The logs of one attempt, each with the offset up to which it was read."""
+    """Logs of one attempt, each with the offset up to which it was read."""
 
     def __init__(self, folder: Path, attempt: int, ranks: Collection[int] | None, since_ns: int | None) -> None:
         self.logs: dict[int, _RankLog] = {}
@@ -186,20 +185,20 @@ class _AttemptLogs:
         self.discover()
 
     def discover(self) -> None:
-        """Adds the ranks that have appeared, from the offset that `since_ns` gives."""
+        """Adds ranks whose logs have appeared, starting at the offset for `since_ns`."""
         for rank in _numbers(self._folder, _LOG_NAME):
             if rank not in self.logs and (self._ranks is None or rank in self._ranks):
                 self.logs[rank] = _RankLog(self._folder, self._attempt, rank, self._since_ns)
 
     def blocks(self, *, final: bool) -> Iterator[LogBlock]:
-        """What is unread, merged; `final` when the attempt is over, so that no more will be written."""
+        """Yields the unread lines, merged. `final`: the attempt is over, so that nothing more will be written."""
         buffer_bytes = max(16 << 10, min(256 << 10, _SHARED_BUFFER_BYTES // max(1, len(self.logs))))
         ordered = [self.logs[rank] for rank in sorted(self.logs)]
         return heapq.merge(*(log.blocks(final=final, buffer_bytes=buffer_bytes) for log in ordered))
 
 
 class _RankLog:
-    """One rank's log and index, and the offset up to which they were read."""
+    """Log and index of one rank, and the offset up to which they were read."""
 
     def __init__(self, folder: Path, attempt: int, rank: int, since_ns: int | None) -> None:
         self._log = folder / f"rank-{rank}.log"
@@ -212,19 +211,19 @@ class _RankLog:
         self.seek(self.first_record)
 
     def num_records(self) -> int:
-        """Records that are whole; a torn one at the end is not."""
+        """Number of complete records; a truncated one at the end does not count."""
         return _size_and_time(self._idx)[0] // INDEX_RECORD.size
 
     def seek(self, record: int) -> None:
-        """Goes to the lines whose newline arrived in `record` or later."""
+        """Moves to the lines whose newline arrived in `record` or later."""
         self._record = record
         self._seen = min(self._records(record - 1, 1)[0][1], _size_and_time(self._log)[0]) if record else 0
         self._line = self._newline_before(self._seen) + 1
         self._seen_time_ns: int | None = None
 
     def blocks(self, *, final: bool, buffer_bytes: int) -> Iterator[LogBlock]:
-        """The unread lines, a block for each record; the offset is kept when all blocks were taken."""
-        # `line` is where the first line not yet delivered begins, `seen` how far newlines were looked for.
+        """Yields the unread lines, one block per record. The offset advances once all blocks were taken."""
+        # `line` is the start of the first line that was not yielded yet, `seen` the end of the search for newlines.
         line, seen, seen_time_ns = self._line, self._seen, self._seen_time_ns
         attempt, rank = self._attempt, self._rank
         buffer, start = b"", line
@@ -232,7 +231,8 @@ class _RankLog:
             while seen < end:
                 stop = end if end - seen <= _PIECE_BYTES else seen + _PIECE_BYTES
                 if stop > start + len(buffer):
-                    # What a long line already has is added to the size, so that reading it again costs a constant.
+                    # The length already read of a long line is added to the buffer size, which keeps the cost of
+                    # rereading it constant.
                     start, buffer = line, _read_at(self._log, line, max(buffer_bytes, stop - line + seen - line))
                     stop = min(stop, start + len(buffer))
                     if stop <= seen:
@@ -250,7 +250,9 @@ class _RankLog:
         self._line, self._seen, self._seen_time_ns = line, seen, seen_time_ns
 
     def seek_last(self, num_lines: int) -> bool:
-        """Moves to where at least `num_lines` are unread, structured ones counted; True when that is the beginning."""
+        """Moves so that at least `num_lines` lines, including structured ones, are unread. Returns whether that is the
+        start.
+        """
         newline = self._newline_before(_size_and_time(self._log)[0], num_lines)
         records = range(self.num_records())
         record = bisect.bisect_right(records, newline, key=lambda i: self._records(i, 1)[0][1])
@@ -258,11 +260,15 @@ class _RankLog:
         return newline < 0 or record <= self.first_record
 
     def unread_since(self) -> int:
-        """When the first unread line arrived; those before it arrived no later. Nanoseconds since 1970 (UTC)."""
+        """Returns when the first unread line arrived, in nanoseconds since 1970 (UTC); earlier lines arrived no
+        later.
+        """
         return (self._records(self._record, 1) or [(self._time_beyond(self._record), 0)])[0][0]
 
     def _unread_records(self, final: bool) -> Iterator[tuple[int, int]]:
-        """The records after the last one read, as (time_ns, end_offset), and at the end what no record covers."""
+        """Yields the records after the last one read as (time_ns, end_offset), and finally the bytes that no record
+        covers.
+        """
         while records := self._records(self._record, _RECORDS_PER_READ):
             self._record += len(records)
             yield from records
@@ -272,7 +278,9 @@ class _RankLog:
                 yield time_ns, _size_and_time(self._log)[0]
 
     def _time_beyond(self, num_records: int) -> int:
-        """The time of what no record covers: the log's last change, and never before the last record."""
+        """Returns the time of bytes that no record covers: the log's modification time, never before the last
+        record.
+        """
         last = self._records(num_records - 1, 1) if num_records else []
         return max(_size_and_time(self._log)[1], last[0][0] if last else 0)
 
@@ -282,11 +290,11 @@ class _RankLog:
         return list(INDEX_RECORD.iter_unpack(data[:whole]))
 
     def _first_since(self, since_ns: int) -> int:
-        """The first record not older than `since_ns`, by binary search."""
+        """Returns the first record not older than `since_ns`, by binary search."""
         return bisect.bisect_left(range(self.num_records()), since_ns, key=lambda i: self._records(i, 1)[0][0])
 
     def _newline_before(self, offset: int, nth: int = 1) -> int:
-        """Where the nth newline is before `offset`, counted backward from there; -1 where there are fewer."""
+        """Returns the offset of the nth newline before `offset`, counted backward; -1 if there are fewer."""
         stop = offset
         while stop > 0 and nth > 0:
             begin = max(0, stop - _WINDOW_BYTES)
@@ -303,7 +311,9 @@ class _RankLog:
 
 
 def _last_blocks(attempts: list[_AttemptLogs], tail: int, *, ended: int) -> list[LogBlock]:
-    """The last `tail` lines of all attempts, of which the first `ended` are over; every offset is moved to the end."""
+    """Returns the last `tail` lines of all attempts, the first `ended` of which are over. Moves every offset to the
+    end.
+    """
     if tail < 0:
         raise ValueError(f"tail must not be negative, but is {tail}")
     found: list[LogBlock] = []
@@ -331,14 +341,14 @@ def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool) -> list[LogBl
             of_rank[block.rank] += block.num_lines
             while kept and num_lines - kept[0][0] >= tail:
                 num_lines -= kept.popleft()[0]
-        # Lines that were not read must not belong between those that were.
+        # No unread line may belong between the lines that were read.
         if num_lines >= tail and all(
             of_rank[rank] >= tail or since_ns < kept[0][1].time_ns for rank, since_ns in read_since.items()
         ):
             break
         if all(from_start):
             break
-        wanted *= 4  # structured lines were counted and are hidden
+        wanted *= 4  # structured lines were counted although they are hidden
     blocks = [block for _, block in kept]
     if num_lines > tail:
         blocks[0] = blocks[0]._replace(data=blocks[0].data.split(b"\n", num_lines - tail)[-1])
@@ -346,7 +356,7 @@ def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool) -> list[LogBl
 
 
 def _visible(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
-    """Blocks without structured lines; a progress bar in front of one stays and ends where it began."""
+    """Yields the blocks without structured lines. A progress bar before a structured line is kept up to its marker."""
     for block in blocks:
         if MARKER not in block.data:
             yield block
@@ -355,7 +365,7 @@ def _visible(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
 
 
 def without_structured(data: bytes) -> bytes:
-    """Output without the lines of `windlass.train.report`, which are for programs."""
+    """Returns output without the structured lines of `windlass.train.report`."""
     return _STRUCTURED_END.sub(b"", _STRUCTURED_LINE.sub(b"", data))
 
 
@@ -369,7 +379,7 @@ def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
 
 
 def _read_at(path: Path, offset: int, num_bytes: int) -> bytes:
-    # Opened anew for each buffer: a thousand ranks would need more open files than a process may have.
+    # The file is opened for each buffer, because a thousand ranks would exceed the limit of open files.
     try:
         with open(path, "rb", buffering=0) as file:
             file.seek(offset)

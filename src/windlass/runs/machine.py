@@ -1,4 +1,4 @@
-"""Identifies this machine: process ids in a record are not valid on another one that shares the home."""
+"""Identifies this machine, because process ids in a record are invalid on other machines that share the home."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ ID_LETTERS: Final = 16
 
 
 def this_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
-    """The machine that this process runs on.
+    """Returns the machine that this process runs on.
 
-    Its id is a hash of `/etc/machine-id`, which machine-id(5) asks not to be shown to others, and of the host name:
-    nodes of a cluster that boot the same image have the same machine-id. `$WINDLASS_MACHINE` replaces both.
+    Its id is a hash of the host name and of `/etc/machine-id`, which should stay confidential according to
+    machine-id(5). The host name is included because nodes of a cluster that boot the same image have the same
+    machine-id. `$WINDLASS_MACHINE` replaces both.
     """
     named = environ.get(VARIABLE, "").strip()
     host = named or os.uname().nodename
@@ -28,7 +29,7 @@ def this_machine(environ: Mapping[str, str], root: Path = Path("/")) -> Machine:
 
 
 def user_name() -> str:
-    """The name of the user on this machine; empty where it has none."""
+    """Returns the name of the user on this machine; empty if the user has none."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

@@ -1,4 +1,4 @@
-"""Finds the run that an argument names: by id, by a unique prefix of it, or by job name (its newest run)."""
+"""Resolves a run argument: a run id, a unique prefix of one, or a job name (its newest run)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 from windlass.errors import NoSuchRun
 
 SHOWN: Final = 5
-"""So many of several candidates are named."""
+"""Maximum number of candidates in a message."""
 
 
 def job_name(run_id: str) -> str:
-    """The name of the job of a run, by its id: `digits` of `digits-7f3k2`."""
+    """Returns the job name in a run id: `digits` of `digits-7f3k2`."""
     return run_id.rpartition("-")[0]
 
 
 def choose(asked: str, ids: Sequence[str], where: str = "") -> str | None:
-    """The id that is meant among `ids`, which are newest first; None where none begins so.
+    """Returns the id that `asked` refers to among `ids`, which are newest first; None if none matches.
 
-    `where` names the target in messages. Raises NoSuchRun where several begin so, and none is of a job of this name.
+    `where` names the target in messages. Raises NoSuchRun if the prefix is ambiguous and no job has this name.
     """
     if asked in ids:
         return asked
@@ -33,12 +33,12 @@ def choose(asked: str, ids: Sequence[str], where: str = "") -> str | None:
 
 
 def ambiguous(asked: str, ids: Sequence[str], where: str = "") -> NoSuchRun:
-    """The error where the ids of several runs begin so."""
+    """Returns the error for a prefix of several run ids."""
     on = f" on {where}" if where else ""
     names = ", ".join(ids[:SHOWN]) + (" and more" if len(ids) > SHOWN else "")
     return NoSuchRun(f"several runs{on} begin with '{asked}': {names}", "write more letters of the id")
 
 
 def newest_of(asked: str, run_id: str) -> str:
-    """In one line, the run that the name of a job stands for; empty where an id was given, or its beginning."""
+    """Returns a line that names the newest run of a job; empty if an id or a prefix was given."""
     return f"{asked}: its newest run is {run_id}" if job_name(run_id) == asked else ""

@@ -1,7 +1,7 @@
 """Parses the lines of a node's events file into node events, and ignores every other line.
 
-A line may come from anywhere: a power cut leaves zeros and half a line, and in a pod every process can write to the
-stream that carries the events. What passes here may be recorded, compared and added up without another check.
+Lines are untrusted: a power cut leaves zeros and truncated lines, and in a pod every process can write to the stream of
+events. Events that are returned here are recorded, compared and summed without further checks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from windlass.runs.events import Entry
 from windlass.worker.protocol import NodeEvent, NodeStarted, event_of
 
 TOKEN: Final = "k"
-"""The field by which the process of a pod marks its events; see `worker/pod.py`."""
+"""Field with the token by which a pod's worker marks its events; see `worker/pod.py`."""
 MAX_BYTES: Final = 16 << 20
-"""Stacks of all ranks of a node come to a few megabytes at most."""
+"""Maximum size of a line. Stacks of all ranks of a node take a few megabytes at most."""
 MAX_DEPTH: Final = 24
 MAX_WHOLE: Final = 2**63
-"""Of whole numbers: what a column of the record can hold."""
+"""Upper bound of integers, which database columns limit."""
 MAX_AHEAD_SECONDS: Final = 86400.0
-"""How far a node's clock may be ahead of ours: an event of the far future would hide all that come after it."""
+"""Maximum time by which a node's clock may be ahead of this machine's. An event of the distant future would hide all
+later ones."""
 
 
 class RankSeen(NodeEvent):
-    """A backend has seen a node of the attempt run. Like the events below, only a backend makes it, not a worker."""
+    """A backend observed that a node of the attempt runs. Only backends create this event and those below, not
+    workers.
+    """
 
     kind = "alive"
 
@@ -42,7 +45,7 @@ class StageReached(NodeEvent):
 
 
 class Reported(NodeEvent):
-    """What the cluster reports of the attempt's queue or of a node that is provisioned for it; recorded unchanged."""
+    """Report of the cluster on the attempt's queue or on a node provisioned for it; recorded unchanged."""
 
     kind = "reported"
     entry: Entry
@@ -50,17 +53,17 @@ class Reported(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that is a node event."""
+    """A parsed line with a node event."""
 
     event: NodeEvent
     token: str | None
-    """By which the process of a pod marks its own events."""
+    """Token by which a pod's worker marks its events."""
 
 
 def parse(line: bytes, now: float | None = None) -> Line | None:
-    """The event in a line; None for a line that is none. Never raises.
+    """Parses a line. Returns None if it is not an event. Never raises.
 
-    Half characters are replaced, and a number that no column holds becomes text: an event is not lost for either.
+    Invalid characters are replaced, and an integer that exceeds a database column becomes text, to keep the event.
     """
     if len(line) > MAX_BYTES:
         return None
@@ -77,7 +80,7 @@ def parse(line: bytes, now: float | None = None) -> Line | None:
 
 
 def read(path: Path) -> Iterator[NodeEvent]:
-    """The events in the events file of a node, in order; none where it cannot be read."""
+    """Yields the events in the events file of a node, in order; none if the file cannot be read."""
     deduplicator = EventDeduplicator()
     try:
         with open(path, "rb") as file:
@@ -90,11 +93,11 @@ def read(path: Path) -> Iterator[NodeEvent]:
 
 
 class EventDeduplicator:
-    """Passes the events of one node, and none that another process has written to the same stream.
+    """Accepts the events of one node and ignores lines that other processes have written to the same stream.
 
-    The process of a pod makes up a token before any rank starts and puts it into each event, its first included. Events
-    of nodes without one, which have files of their own, are recognised by their shape alone. That protects
-    against accidents, not against an attacker: a process of the same user can read the memory of the pod's process.
+    The worker of a pod creates a token before any rank starts and writes it into each event, including the first.
+    Events of nodes without a token, which have separate files, are recognized by their shape only. The token protects
+    against accidents, not against an attacker: a process of the same user can read the worker's memory.
     """
 
     def __init__(self) -> None:
@@ -103,7 +106,7 @@ class EventDeduplicator:
         """Lines that were no event of this node."""
 
     def take(self, line: bytes) -> NodeEvent | None:
-        """The event in a line; None for a line that is none of this node's. Never raises."""
+        """Returns the event in a line; None if the line is not an event of this node. Never raises."""
         found = parse(line)
         if found is None:
             self.num_ignored += bool(line.strip(b"\0 \r\n"))
@@ -117,7 +120,7 @@ class EventDeduplicator:
 
 
 def _cleaned(value: Any, depth: int) -> Any:
-    """The value as the record can keep it."""
+    """Converts a value to a form that the record can store."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict | list) and depth == 0:
@@ -127,7 +130,7 @@ def _cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_cleaned(one, depth - 1) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # as the worker itself writes it
+        return str(value)  # the same conversion as in the worker
     if isinstance(value, int) and not isinstance(value, bool) and not -MAX_WHOLE <= value < MAX_WHOLE:
         return str(value)
     return value

@@ -1,4 +1,4 @@
-"""The phases of a run and the exit codes of its ends."""
+"""Phases of a run, and the exit codes for its ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 
 class Phase(enum.StrEnum):
-    """Where a run is. Every second of a run falls in exactly one phase; the last four end it.
+    """State of a run. Every second of a run belongs to exactly one phase; the last four phases end it.
 
-    A run itself is never in two of them: `idle` is time in which the run had no process (it had ended and was resumed,
-    or its machine was down), and `preempted` is how an attempt ends whose node was taken away.
+    Two phases are not states of a run itself: `idle` is time without any process (the run had ended and was resumed, or
+    its machine was down), and `preempted` is the end of an attempt whose node was taken away.
     """
 
     QUEUED = "queued"
@@ -33,11 +33,11 @@ class Phase(enum.StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the run has ended; it may be resumed."""
+        """Whether the run has ended; an ended run may be resumed."""
         return self in TERMINAL
 
 
 TERMINAL: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
 
 EXIT_CODES: Final[Mapping[Phase, int]] = {Phase.SUCCEEDED: 0, Phase.FAILED: 100, Phase.STOPPED: 103, Phase.LOST: 100}
-"""Exit codes of commands that wait for a run; `exit_code` of a status is the script's own."""
+"""Exit codes of commands that wait for a run. `exit_code` of a status is the exit code of the script."""

@@ -1,4 +1,4 @@
-"""Makes the home of the records readable by its user only, also if the folder existed before."""
+"""Makes the folder of the records readable by its user only, even if it existed before."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ FOLDERS: Final = (
     "sagemaker-storage",
 )
 CACHE: Final = "data"
-"""The cache of data sets, which is made closed and checked where it is used. In the folder of a project the name may be
-its user's own: such a folder keeps its mode, and is no sign of a home."""
+"""Name of the cache of data sets, whose mode is set and checked by the cache itself. In a project folder the user may
+own this name, so that a folder `data` keeps its mode and does not identify a home."""
 OTHERS: Final = 0o077
 
 
 def prepare(home: Path) -> None:
-    """Create the home and what must be in it, for this user only. Raises StoreError, OSError.
+    """Creates the home and its required content, accessible to this user only. Raises StoreError, OSError.
 
-    An existing folder with other content, such as a project that WINDLASS_HOME names, keeps its mode: only the files of
-    Windlass in it are closed to others.
+    An existing folder with other content, such as a project that WINDLASS_HOME names, keeps its mode; only Windlass's
+    files in it become private.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_foreign(home)
@@ -43,28 +43,32 @@ def prepare(home: Path) -> None:
         home.chmod(0o700)
     with contextlib.suppress(FileExistsError):
         (home / "runs").mkdir(mode=0o700)
-    with contextlib.suppress(FileExistsError):  # SQLite gives the files beside it the mode of this one
+    with contextlib.suppress(FileExistsError):  # SQLite gives its auxiliary files the mode of this file
         os.close(os.open(home / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for path, mode in _own(home):
         if mode & OTHERS:
-            with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve remove what they do not need
+            with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve delete files that they do not need
                 path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
 
 def refuse_foreign(home: Path) -> None:
-    """Raise StoreError if the home or what must be in it belongs to another user. Changes nothing."""
+    """Raises StoreError if the home or its required content belongs to another user. Changes nothing."""
     if not home.exists():
         return
-    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # its owner could replace the record
+    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # the owner could replace the record
         raise foreign(home, home, owner)
     for _ in _own(home):
         pass
 
 
 def _own(home: Path) -> Iterator[tuple[Path, int]]:
-    """The files and folders of the record that exist, each with its mode; without a folder that the user or root moved
-    to another disk, and left a link. Raises StoreError for one of another user, also for a link: in a folder that all
-    may write it would lead to where that user reads and replaces what is ours."""
+    """Yields the existing files and folders of the record with their modes. Raises StoreError if one belongs to another
+    user.
+
+    Folders that the user or root has replaced by links, as to another disk, are skipped. A link of another user is
+    refused too: in a world-writable folder it could lead to a place where that user reads and replaces Windlass's
+    files.
+    """
     for path in (home / name for name in (RECORD, *BESIDE_RECORD, *FOLDERS, CACHE)):
         with contextlib.suppress(FileNotFoundError):
             about = path.lstat()
@@ -82,11 +86,11 @@ def _has_only_ours(home: Path) -> bool:
 
 
 def foreign(path: Path, home: Path, owner: int) -> StoreError:
-    """The error for a path in a home that belongs to another user."""
+    """Returns the error for a path in a home that belongs to another user."""
     import shlex
 
     me, fix = _name(os.geteuid()), "set WINDLASS_HOME to a folder of your own"
-    if owner == 0:  # as `sudo windlass run` leaves it
+    if owner == 0:  # `sudo windlass run` creates such files
         fix = f"if sudo made it: sudo chown -R {me} {shlex.quote(str(home))}; else {fix}"
     return StoreError(f"{path} belongs to user {_name(owner)}, and this process runs as {me}", fix)
 

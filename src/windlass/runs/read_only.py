@@ -1,4 +1,4 @@
-"""Opens a record in a folder that cannot be written: on a read-only file system, an archive, or of another user."""
+"""Opens a record in a folder that is not writable: a read-only file system, an archive, or another user's folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from windlass.errors import StoreError
 from windlass.runs.private import foreign
 
 JOURNALS: Final = ("-wal", "-journal")
-"""Files beside a record: a WAL that is not merged into it yet, or the journal of a change that was broken off."""
+"""Suffixes of files next to a record: a WAL that is not merged yet, or the journal of an interrupted transaction."""
 NEEDS_FILES: Final = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
 
 
 def is_read_only(record: Path) -> bool:
-    """Whether there is a record, in a folder in which this process can write nothing.
+    """Whether a record exists in a folder that this process cannot write.
 
-    Raises OSError, and StoreError for the closed folder of another user.
+    Raises OSError, and StoreError if another user's folder is not readable.
     """
     home = record.parent
     try:
@@ -33,8 +33,10 @@ def is_read_only(record: Path) -> bool:
 
 
 def connect(record: Path, **options: Any) -> sqlite3.Connection:
-    """Open a record to be read, with what is in its WAL. Raises StoreError, OSError, sqlite3.DatabaseError."""
-    os.close(os.open(record, os.O_RDONLY | os.O_CLOEXEC))  # its error has a reason, which SQLite's lacks
+    """Opens a record for reading, including the content of its WAL. Raises StoreError, OSError,
+    sqlite3.DatabaseError.
+    """
+    os.close(os.open(record, os.O_RDONLY | os.O_CLOEXEC))  # unlike SQLite's error, this one includes a reason
     address = record.absolute().as_uri()
     database: sqlite3.Connection = sqlite3.connect(f"{address}?mode=ro", uri=True, **options)
     try:
@@ -49,7 +51,7 @@ def connect(record: Path, **options: Any) -> sqlite3.Connection:
                     f"{record.parent} cannot be written, and without that the changes in {journal.name} cannot be read",
                     f"cp -r {record.parent} FOLDER, and set WINDLASS_HOME to the copy",
                 ) from error
-        # With a WAL, SQLite makes files beside the record even to read, unless nothing can change: a process that
-        # writes it now would have made them.
+        # With a WAL, SQLite creates files next to the record even for reading, unless the record is immutable. A
+        # process that writes the record now would have created those files.
         database = sqlite3.connect(f"{address}?immutable=1", uri=True, **options)
     return database

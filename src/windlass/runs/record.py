@@ -1,4 +1,4 @@
-"""Folds the events of a run into its status: the only place that decides a phase, a duration or an exit code."""
+"""Folds the events of a run into its status. Only this module decides phases, durations and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.runs.warnings import RunWarning, warnings_after
 _NOT_BEGUN: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING})
 
 _NOT_ENTERED: Final = TERMINAL | {Phase.IDLE, Phase.PREEMPTED, None}
-"""Phases that no `phase` event leads to."""
+"""Phases that `phase` events do not enter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,139 +22,140 @@ class Attempt:
     """One start of all workers."""
 
     number: int
-    """1, 2, 3 … within the run."""
+    """Number of the attempt within the run, from 1."""
     world_size: int
     """Number of ranks."""
     phase: Phase
     started_at: float
-    """Unix seconds."""
+    """Start in Unix seconds."""
     ended_at: float | None = None
-    """Unix seconds; null while it runs."""
+    """End in Unix seconds; null while the attempt runs."""
     reason: str | None = None
-    """Why it ended, if it did not succeed: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`, `timeout`,
-    `upload`, `same-step-twice` or `same-error-twice`. Null while it runs."""
+    """Why the attempt ended, unless it succeeded: `failure`, `preemption`, `node-loss`, `hang`, `resize`, `stop`,
+    `timeout`, `upload`, `same-step-twice` or `same-error-twice`. Null while it runs."""
     restored_step: int | None = None
-    """The step of the checkpoint that it continued from; null where none was restored."""
+    """Step of the checkpoint that the attempt continued from; null if none was restored."""
     members: tuple[int, ...] = ()
-    """Numbers of the nodes that took part, which they keep for the whole run."""
+    """Numbers of the nodes in the attempt, which are constant for the whole run."""
     is_resume: bool = False
-    """Whether it was started by `windlass resume`."""
+    """Whether `windlass resume` started the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What is known of one rank of the newest attempt."""
+    """State of one rank of the newest attempt."""
 
     rank: int
-    """Global number, from 0."""
+    """Global rank, from 0."""
     node: int
-    """Number of its node."""
+    """Number of the rank's node."""
     pid: int | None = None
-    """Process id on its node; null before it started."""
+    """Process id on the node; null before the rank starts."""
     exit_code: int | None = None
-    """The process's exit code, −N for signal N; null while it runs."""
+    """Exit code of the process, −N for signal N; null while it runs."""
 
 
 REMOVED: Final = "RemovedFromCluster"
-"""Type of the condition of a run that another machine has removed from its cluster."""
+"""Condition type of a run that another machine has removed from its cluster."""
 SUPERVISOR_ABSENT: Final = "SupervisorAbsent"
-"""Type of the condition of a run whose supervisor is a pod of its cluster that does not run."""
+"""Condition type of a run whose supervisor is a pod in its cluster that does not run."""
 CLUSTER: Final = "cluster"
-"""Value of `Status.supervisor` of a run whose supervisor is a pod of its cluster."""
+"""Value of `Status.supervisor` for a run whose supervisor is a pod in its cluster."""
 ROTATED: Final = "rotated"
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Output of one rank in one attempt that its log lacks."""
+    """Output of one rank in one attempt that is missing in its log."""
 
     attempt: int
     rank: int
     bytes: int
-    """0 where only the lines were counted."""
+    """Number of missing bytes; 0 if only lines were counted."""
     lines: int
     why: str = events.DISK_FULL
     """`disk-full`, or `rotated`: the kubelet removed the lines before a supervisor read them."""
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """Attempt, rank and reason, which have one entry together."""
+        """Attempt, rank and reason, which identify one entry."""
         return self.attempt, self.rank, self.why
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When a run began and ended, and how its time was spent. Moments are Unix seconds."""
+    """Start and end of a run, and how its time was spent. Times are Unix seconds."""
 
     created_at: float
     phase_since: float
-    """When its phase began."""
+    """Start of the current phase."""
     ended_at: float | None = None
-    """None while the run goes on."""
+    """End of the run; None while it continues."""
     phases: Mapping[Phase, float] = field(default_factory=dict)
-    """Seconds in each phase that has ended; `Status.phases_at` includes the current one."""
+    """Seconds in each completed phase; `Status.phases_at` includes the current one."""
     limited_from: float | None = None
-    """From when on the job's time limit counts, had the run never been idle; None: from its beginning."""
+    """Start of the job's time limit, without idle time; None: the start of the run."""
     admission_seconds: float = 0.0
-    """Seconds of waiting in queues of this machine; time limits do not count them."""
+    """Seconds spent waiting in queues of this machine, which time limits do not count."""
     awaits_admission: bool = False
-    """Whether the run waits in a queue of this machine now."""
+    """Whether the run is waiting in a queue of this machine."""
 
     def limited_seconds(self, now: float) -> float:
-        """Seconds of the job's time limit that are used: idle time and the wait in queues of this machine do not count,
-        and a resume starts at 0.
+        """Returns the used seconds of the job's time limit. Idle time and waits in queues of this machine do not count,
+        and a resume restarts at 0.
         """
         began_at = self.created_at if self.limited_from is None else self.limited_from
         return now - began_at - self.phases.get(Phase.IDLE, 0.0) - self.admission_seconds_at(now)
 
     def admission_seconds_at(self, now: float) -> float:
-        """`admission_seconds` up to `now`."""
+        """Returns `admission_seconds` up to `now`."""
         return self.admission_seconds + (max(0.0, now - self.phase_since) if self.awaits_admission else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """Who supervises a run, and what keeps it from being supervised."""
+    """Supervisor of a run, and a condition that prevents supervision."""
 
     machine: Machine | None = None
-    """Where its supervisor, and on target `local` its ranks, were started; None where that is in the cluster."""
+    """Machine on which the supervisor, and on target `local` the ranks, were started; None if the supervisor runs in
+    the cluster."""
     supervisor: str = ""
-    """`cluster` where its supervisor runs in the cluster; empty where it is a process of `machine`."""
+    """`cluster` if the supervisor runs in the cluster; empty if it is a process of `machine`."""
     stop_requested: bool = False
     condition: events.ConditionChanged | None = None
-    """What keeps the run from being supervised, though its workers may train on; None while nothing does."""
+    """Condition that prevents supervision although workers may continue to train; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The data that a run reads, and where the files are that it has written."""
+    """Data sets that a run reads, and the locations of the files it has written."""
 
     data: tuple[events.DataStaged, ...] = ()
-    """The data sets that its ranks read, as far as they were staged."""
+    """Staged data sets that the ranks read."""
     outputs: events.OutputsUploaded | None = None
-    """The newest upload of its outputs; None where none was."""
+    """Newest upload of the outputs; None if there was none."""
     collected: events.OutputsCollected | None = None
-    """The newest outputs that its supervisor has collected from pods."""
+    """Newest outputs that the supervisor has fetched from pods."""
     code_files: tuple[events.CodeFiles, ...] = ()
-    """The new and changed files of the code folder, of each node of the newest attempt that has reported them, in the
+    """New and changed files of the code folder, for each node of the newest attempt that has reported them, in the
     order of the reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What people say of a run."""
+    """Descriptions of a run by users."""
 
     user: str = ""
-    """The user who started it; empty where that is not known."""
+    """User who started the run; empty if unknown."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Those of its job."""
+    """Labels of the job."""
     note: str = ""
-    """What its user has written about it."""
+    """The user's note on the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A run as of its last event."""
+    """State of a run after its last event."""
 
     id: str
     name: str
@@ -163,33 +164,33 @@ class Status:
     times: Times
     output_dir: str
     exit_code: int | None = None
-    """The exit code of the rank that failed first; None while the run goes on."""
+    """Exit code of the rank that failed first; None while the run continues."""
     attempts: tuple[Attempt, ...] = ()
     ranks: tuple[RankState, ...] = ()
     progress: events.Progress = field(default_factory=events.Progress)
-    """The newest progress."""
+    """Newest progress."""
     cause: events.RootCause | None = None
-    """The root cause of the newest failure."""
+    """Root cause of the newest failure."""
     checkpoint: events.CheckpointChanged | None = None
-    """The newest checkpoint that was saved. If a restore found it damaged, `refused` has the reason until another one
-    is restored or saved."""
+    """Newest saved checkpoint. If a restore found it damaged, `refused` has the reason until another checkpoint is
+    restored or saved."""
     restarts_left: int | None = None
-    """How many of the job's restarts are left; None for a run whose engine counts none."""
+    """Remaining restarts of the job; None for an engine that does not count them."""
     resume_from: str | None = None
-    """The checkpoint that `windlass resume RUN --from CHECKPOINT` named, until the run has saved one."""
+    """Checkpoint of `windlass resume RUN --from CHECKPOINT`, until the run has saved a new one."""
     waits_for: str | None = None
-    """Why the newest attempt has not begun, as its target reports it; None while nothing is reported."""
+    """Why the newest attempt has not started, as reported by its target; None without a report."""
     supervision: Supervision = Supervision()
     dropped: tuple[Dropped, ...] = ()
-    """Output that the logs lack, by attempt and rank; empty where they are complete."""
+    """Output missing in the logs, by attempt and rank; empty if the logs are complete."""
     last_seq: int = 0
     files: Files = Files()
     ending: events.RunEnding | None = None
-    """How it ends once its outputs are uploaded or collected; None before that is decided. An ended run
-    has it if its ranks succeeded and its outputs could not be uploaded."""
+    """How the run ends once its outputs are uploaded or fetched; None before that is decided. An ended run has this
+    value if its ranks succeeded but its outputs could not be uploaded."""
     about: About = About()
     warnings: tuple[RunWarning, ...] = ()
-    """What did not end it and may spoil its result, in the order in which it was first seen."""
+    """Warnings that may affect the result but did not end the run, in the order of first occurrence."""
 
     @property
     def one_line(self) -> str:
@@ -204,15 +205,15 @@ class Status:
         return f"<windlass.Status {self.one_line}>"
 
     def with_condition(self, condition: events.ConditionChanged | None) -> Status:
-        """The same status with this condition."""
+        """Returns a copy with this condition."""
         return replace(self, supervision=replace(self.supervision, condition=condition))
 
     def with_note(self, note: str) -> Status:
-        """The same status with this note of its user."""
+        """Returns a copy with this note of the user."""
         return replace(self, about=replace(self.about, note=note))
 
     def phases_at(self, now: float) -> dict[Phase, float]:
-        """Seconds in each phase up to `now` (Unix seconds); they sum to the wall clock of the run."""
+        """Returns the seconds in each phase up to `now` (Unix seconds); they sum to the wall time of the run."""
         seconds = dict(self.times.phases)
         if not self.phase.is_terminal:
             seconds[self.phase] = seconds.get(self.phase, 0.0) + max(0.0, now - self.times.phase_since)
@@ -220,7 +221,7 @@ class Status:
 
 
 def created(event: Event) -> Status:
-    """The status after the first event of a run. Raises ValueError for any other event."""
+    """Returns the status after the first event of a run. Raises ValueError for any other event."""
     if not isinstance(first := event.entry, events.Created):
         raise ValueError(f"a run begins with 'created', not with '{event.kind}'")
     return Status(
@@ -238,7 +239,7 @@ def created(event: Event) -> Status:
 
 
 def fold(history: Iterable[Event]) -> Status:
-    """The status after all events, of which `created` is the first. Raises ValueError if it is not."""
+    """Returns the status after all events. Raises ValueError if the first one is not `created`."""
     remaining = iter(history)
     first = next(remaining, None)
     if first is None:
@@ -250,9 +251,9 @@ def fold(history: Iterable[Event]) -> Status:
 
 
 def advance(status: Status, event: Event) -> Status:
-    """The status after one more event.
+    """Returns the status after one more event.
 
-    Unknown kinds change nothing but `last_seq`; after the end, so does every kind but `resume`.
+    Unknown kinds change only `last_seq`; so does, after the end, every kind except `resume`.
     """
     if event.seq <= status.last_seq:
         return status
@@ -275,7 +276,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry)  # without the progress of earlier attempts
+            return replace(status, progress=entry)  # progress of earlier attempts is discarded
         case events.DataStaged(name=name):
             others = tuple(one for one in status.files.data if one.name != name)
             return _with_files(status, data=(*others, entry))
@@ -316,7 +317,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
 def _enter(status: Status, phase: Phase, time: float) -> Status:
     if phase == status.phase:
         return status
-    # A clock that is set back must not make a phase negative: the new phase then begins where the old one did.
+    # If the clock was set back, the new phase begins where the old one did, so that no phase has a negative duration.
     times = status.times
     time = max(time, times.phase_since)
     seconds = dict(times.phases)
@@ -333,7 +334,7 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
     if phase is None or phase in _NOT_ENTERED or (status.phase is Phase.STOPPING and phase is not Phase.STOPPING):
-        return status  # a run ends by `end` alone, and after a stop only the end follows
+        return status  # only `end` ends a run, and only the end follows a stop
     status = _enter(status, phase, at)
     if status.attempts and phase in (Phase.TRAINING, Phase.CHECKPOINTING, Phase.STOPPING):
         status = _replace_attempt(status, phase=phase)
@@ -361,9 +362,9 @@ def _after_rank(status: Status, entry: events.RankChanged) -> Status:
 
 
 def _after_warning(status: Status, entry: events.Warned) -> Status:
-    """A warning may count lines that a log lacks, and be what an attempt waits for."""
+    """Applies a warning, which may count missing log lines or be the reason why an attempt waits."""
     attempt = status.attempts[-1].number if status.attempts else 0
-    if (lost := entry.dropped) is not None:  # counts grow: the newest replace those before
+    if (lost := entry.dropped) is not None:  # counts only grow: the newest replace the earlier ones
         status = _with_dropped(status, Dropped(attempt, lost.rank, lost.bytes, lost.lines))
     for tag, num_lines in entry.missing.items():
         if (rank := events.rank_of(tag)) is not None:
@@ -379,7 +380,7 @@ def _with_dropped(status: Status, new: Dropped) -> Status:
 
 
 def _after_queue(status: Status, entry: events.QueueChanged) -> Status:
-    """What the queue reports of an attempt that has not begun replaces every earlier reason to wait."""
+    """Applies a queue's report on an attempt that has not started, which replaces every earlier reason to wait."""
     if status.phase not in _NOT_BEGUN:
         return status
     if entry.state not in ("waiting", "requeued"):
@@ -392,7 +393,7 @@ def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float
     newest, seen = status.checkpoint, entry.with_fields(at=at)
     match entry.action:
         case "refused" if newest is not None and newest.name == entry.name:
-            # The newest checkpoint is damaged: the run does not continue from it.
+            # The newest checkpoint is damaged, so the run does not continue from it.
             return replace(status, checkpoint=newest.with_fields(refused=entry.reason or "damaged"))
         case "saved":
             return replace(status, checkpoint=seen, resume_from=None)
@@ -414,12 +415,12 @@ def _after_attempt_end(status: Status, entry: events.AttemptEnded, at: float) ->
 
 
 def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status:
-    """An ended run continues: its restarts and its time limit are counted anew, since a user has looked at it.
+    """Continues an ended run. Restarts and the time limit are reset, because a user has checked the run.
 
-    Where its ranks had succeeded, only its outputs are left to be uploaded, unless something else is requested.
+    If its ranks had succeeded, only its outputs remain to be uploaded, unless the user requests something else.
     """
     ending = None if entry.nodes or entry.from_ else status.ending
-    cause = status.cause if ending is None else None  # else no attempt begins, which would replace it
+    cause = status.cause if ending is None else None  # otherwise no attempt starts that would replace the cause
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
     times, machine = status.times, entry.machine or status.supervision.machine
@@ -462,7 +463,7 @@ def _after_end(status: Status, entry: events.RunEnded, at: float) -> Status:
 def _end_attempt(
     status: Status, phase: Phase, entry: events.AttemptEnded | events.RunEnding | events.RunEnded, at: float
 ) -> Status:
-    """The newest attempt has ended. Where its end was not observed, the time from `died_at` on is idle."""
+    """Ends the newest attempt. If its end was not observed, the time from `died_at` is idle."""
     died_at = entry.died_at
     if died_at is not None and status.phase is not Phase.STOPPING:
         status = _enter(status, Phase.IDLE, died_at)

@@ -1,4 +1,6 @@
-"""Restart policy: whether another attempt follows one that has ended, when, and else how the run ends. Pure."""
+"""Restart policy: decides whether and when another attempt follows an ended one, and otherwise how the run
+ends. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +18,40 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Policy
 
 TIMEOUT_EXIT_CODE: Final = 124
-"""As timeout(1) exits."""
+"""Exit code of timeout(1)."""
 TERMINATED_EXIT_CODE: Final = 143
-"""As shells, and `Preempted` of `windlass.train.checkpoint`, report an end by SIGTERM."""
+"""Exit code by which shells, and `Preempted` of `windlass.train.checkpoint`, report an end by SIGTERM."""
 NOT_UPLOADED_EXIT_CODE: Final = 1
-"""Of a run that was ended because the store of its outputs refuses them."""
+"""Exit code of a run that was ended because the store refuses its outputs."""
 MAX_WAIT_SECONDS: Final = 60.0
 MAX_IN_VAIN: Final = 5
-"""So many attempts in a row may end by a planned eviction without progress; each further one uses up a restart."""
+"""Number of consecutive attempts that may end by a planned eviction without progress; each further one uses up a
+restart."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor ends an attempt in order to start another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What follows."""
+    """Decision after an attempt."""
 
     phase: Phase | None
-    """How the run ends; None for another attempt."""
+    """Phase in which the run ends; None if another attempt follows."""
     exit_code: int | None = None
     cause: RootCause | None = None
-    """The root cause to record; None for an end that is not a failure."""
+    """Root cause to record; None for an end that is not a failure."""
     reason: str | None = None
-    """Why the attempt ended; None where it succeeded."""
+    """Why the attempt ended; None if it succeeded."""
     restarts_left: int = 0
     wait_seconds: float = 0.0
-    """How long to wait before another attempt."""
+    """Seconds to wait before another attempt."""
     step: int | None = None
-    """The highest step that is known of the attempt."""
+    """Highest known step of the attempt."""
 
     def attempt_end(self, died_at: float | None = None) -> AttemptEnded:
-        """The event where another attempt follows. `died_at`: its end was not observed; see `AttemptEnded`."""
+        """Returns the event if another attempt follows. `died_at` is set if the end was not observed; see
+        `AttemptEnded`.
+        """
         phase = {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
         return AttemptEnded(
             phase,
@@ -57,13 +62,14 @@ class Outcome:
         )
 
     def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:
-        """The event where none follows, and the outputs are uploaded, or collected from `nodes`; `died_at` as for
-        `attempt_end`."""
+        """Returns the event if no attempt follows and outputs are uploaded, or fetched from `nodes`. `died_at` as for
+        `attempt_end`.
+        """
         known = _known(reason=self.reason, step=self.step, died_at=died_at, nodes=nodes or None)
         return RunEnding(self.phase, self.exit_code, **known)
 
     def end(self, died_at: float | None = None) -> RunEnded:
-        """The event where none follows; `died_at` as for `attempt_end`."""
+        """Returns the event if no attempt follows. `died_at` as for `attempt_end`."""
         return RunEnded(self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at))
 
 
@@ -78,13 +84,13 @@ def outcome(
     nothing_left: bool = False,
     at: float = 0.0,
 ) -> Outcome:
-    """What follows the current attempt of `history`, now that it has ended.
+    """Returns the decision after the end of the current attempt of `history`.
 
-    `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None and `failure` where the ranks
-    ended by themselves. `cause` is the root cause, if anything failed. `policy` is the plan's. `is_free`: it uses up no
-    restart, since an elastic job continues with fewer nodes. `is_planned`: neither does a planned eviction, to which
-    the policy applies, unless attempt after attempt is evicted without progress. `nothing_left`: its end was not
-    observed. `at` is when it ended, in Unix seconds.
+    `ended_by` is `stop`, `timeout`, `upload`, `preemption`, `resize`, `hang`, or None or `failure` if the ranks ended
+    by themselves. `cause` is the root cause, if anything failed. `policy` is the policy of the plan. `is_free`: the
+    restart is not counted, because an elastic job continues with fewer nodes. `is_planned`: the attempt ended by a
+    planned eviction, which is subject to the policy but not counted either, unless consecutive attempts are evicted
+    without progress. `nothing_left`: the end was not observed. `at` is the time of the end in Unix seconds.
     """
     code = 0 if cause is None else cause.exit_code
     step = history.now.step
@@ -106,7 +112,7 @@ def outcome(
     if counts and same_step(now, history.ended):
         return replace(end, reason="same-step-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
-        return end  # the checkpoint that the user requested cannot be restored, now or later
+        return end  # the checkpoint requested by the user cannot be restored, now or later
     may_follow = policy.max_restarts > 0 if is_planned else left > 0
     follows = not counts or (may_follow and reason in policy.restart_on)
     if follows and counts and same_error(now, history.ended):
@@ -120,7 +126,7 @@ def outcome(
 
 
 def timed_out(policy: Policy, step: int | None = None) -> Outcome:
-    """The end of a run whose time limit is reached."""
+    """Returns the end of a run whose time limit is reached."""
     cause = RootCause(f"the timeout of {policy.timeout_seconds:g} s was reached")
     return Outcome(Phase.FAILED, TIMEOUT_EXIT_CODE, cause, "timeout", step=step)
 
@@ -138,7 +144,9 @@ def may_restart(reason: str, history: History, policy: Policy) -> bool:
 
 
 def reason_of(ended_by: str | None, cause: RootCause | None) -> str:
-    """Why an attempt ended. SIGTERM is a preemption, not a failure: a machine that shuts down sends it to ranks too."""
+    """Returns why an attempt ended. SIGTERM is a preemption, not a failure, because a shutting-down machine sends it to
+    ranks.
+    """
     if cause is None or ended_by in _ENDED_BY_US:
         return str(ended_by)
     if cause.node_lost is not None:
@@ -148,7 +156,7 @@ def reason_of(ended_by: str | None, cause: RootCause | None) -> str:
 
 
 def same_step(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether an earlier attempt failed in the same way at the same step, and none since has got beyond it."""
+    """Whether an earlier attempt had the same failure at the same step, and no attempt since has got further."""
     if now.way is None or now.step is None or now.reason != "failure":
         return False
     for ended in reversed(before):
@@ -160,7 +168,7 @@ def same_step(now: Ended, before: Sequence[Ended]) -> bool:
 
 
 def same_error(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether an earlier attempt failed at its start in the same way, and none since has come further."""
+    """Whether an earlier attempt had the same failure at its start, and no attempt since has got further."""
     if now.reason != "failure" or not now.failed_at_start or now.start is None:
         return False
     for ended in reversed(before):
@@ -172,7 +180,7 @@ def same_error(now: Ended, before: Sequence[Ended]) -> bool:
 
 
 def _in_vain(ended: Sequence[Ended]) -> int:
-    """How many attempts in a row, up to the last one, made no progress."""
+    """Returns the number of consecutive attempts, up to the last one, without progress."""
     found = 0
     for one in reversed(ended):
         if one.gained:
@@ -182,7 +190,7 @@ def _in_vain(ended: Sequence[Ended]) -> int:
 
 
 def wait_seconds(ended: Sequence[Ended]) -> float:
-    """Back-off before another attempt: 0, 1, 2, 4 … 60 s before the n-th in a row that made no progress."""
+    """Returns the back-off before the nth consecutive attempt without progress: 0, 1, 2, 4 … 60 s."""
     in_vain = _in_vain(ended)
     return min(MAX_WAIT_SECONDS, 2.0 ** min(in_vain - 2, 10)) if in_vain > 1 else 0.0
 

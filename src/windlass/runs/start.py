@@ -1,7 +1,7 @@
-"""Finds where an attempt continued: from a checkpoint, where the script resumed by itself, or from the beginning.
+"""Determines where an attempt continued: from a checkpoint, where the script resumed by itself, or from the beginning.
 
-It compares the first step that the attempt reports with that of the run's first attempt. A line that the script logged
-of a restore confirms it, and decides where no step is reported. Without either, the origin is unknown.
+Compares the first step that the attempt reports with that of the run's first attempt. A line that the script logged
+about a restore confirms the result, and decides it if no step is reported. Without either, the origin is unknown.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from windlass.runs.events import CheckpointChanged
 
 
 class Origin(enum.StrEnum):
-    """Where an attempt went on."""
+    """Kind of start of an attempt."""
 
     CHECKPOINT = "checkpoint"
-    """From a checkpoint that Windlass has found, or has saved itself."""
+    """A checkpoint that Windlass found or saved."""
     SCRIPT = "script"
-    """From a checkpoint that the script found by itself."""
+    """A checkpoint that the script found by itself."""
     BEGINNING = "beginning"
-    """Where the first attempt of the run began."""
+    """The beginning of the run's first attempt."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an attempt went on."""
+    """Start of an attempt."""
 
     origin: Origin = Origin.UNKNOWN
     step: int | None = None
-    """Steps that were behind it; None where that is not known."""
+    """Completed steps at the start; None if unknown."""
     epoch: float | None = None
-    """The epoch in which it went on, where no step is known."""
+    """Epoch at the start, if no step is known."""
     line: str | None = None
-    """What the script has logged of it."""
+    """Line that the script logged about the restore."""
 
 
 @dataclass(slots=True)
 class Reports:
-    """What one attempt has reported of its beginning."""
+    """Reports of one attempt about its start."""
 
     restored: CheckpointChanged | None = None
-    """The event of the checkpoint that Windlass restored, or had the script restore."""
+    """Event of the checkpoint that Windlass restored, or passed to the script to restore."""
     logged: CheckpointChanged | None = None
-    """The event of a restore that the script has logged."""
+    """Event of a restore that the script logged."""
     step: int | None = None
-    """The first step that it reported."""
+    """First reported step."""
     every: int | None = None
-    """How many steps it was from there to the next report; None where that is not known."""
+    """Number of steps to the next report; None if unknown."""
     is_exact: bool = False
-    """Whether `step` is the first one in its output, and not the first one that was recorded."""
+    """Whether `step` is the first one in the output, not just the first one that was recorded."""
     epoch: float | None = None
-    """The first epoch that it reported."""
+    """First reported epoch."""
 
     @property
     def steps_before_first_report(self) -> int | None:
-        """How many steps a script like this has done when it reports its first one: none, one or an interval."""
+        """Number of steps that a new run completes before its first report: zero, one or an interval."""
         if not self.is_exact or self.step is None:
             return None
         if self.every is None:
@@ -65,19 +65,19 @@ class Reports:
 
 
 def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: float | None, *, counts: bool) -> Start:
-    """Where the attempt that reported `now` went on.
+    """Returns where the attempt with the reports `now` continued.
 
-    `first` is the run's first attempt; `highest_before` and `highest_epoch` are what the attempts before have reached.
-    `counts` is False for steps that begin anew with each epoch: they tell nothing.
+    `first` are the reports of the run's first attempt; `highest_before` and `highest_epoch` are the maxima of all
+    earlier attempts. `counts` is False if steps restart with each epoch, which makes them useless here.
     """
     begin, step = _step_of(now, first, highest_before) if counts else (0, None)
     if now.restored is not None:
-        # It is of a later step than the beginning: steps that are not are counted anew in each epoch.
+        # A step after a restore must be later than the beginning; otherwise steps are counted per epoch.
         reported = step if step is not None and step > begin else None
         return Start(Origin.CHECKPOINT, reported if now.restored.step is None else now.restored.step)
     logged = now.logged
     if logged is not None and first.logged is not None and logged.line == first.logged.line:
-        logged = None  # logged at each start: it is about what the training begins from
+        logged = None  # logged at each start: the line describes what training starts from, not a resume
     named, line = (None, None) if logged is None else (logged.step, logged.line)
     has_moved = now.epoch is not None and first.epoch is not None and int(now.epoch) > int(first.epoch)
     epoch = now.epoch if has_moved else None if logged is None else logged.epoch
@@ -85,7 +85,7 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
         is_named = named is not None and begin < named <= (now.step or 0)
         return Start(Origin.SCRIPT, named if is_named else step, None, line)
     if logged is not None or has_moved:
-        # Steps that are counted from this start, or this epoch, do not say which were trained before.
+        # Steps counted from this start or this epoch do not show which steps were trained before.
         return Start(Origin.SCRIPT, named if step is None else None, epoch, line)
     if step is not None:
         return Start(Origin.BEGINNING, begin)
@@ -95,7 +95,7 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
 
 
 def _step_of(now: Reports, first: Reports, highest_before: int) -> tuple[int, int | None]:
-    """The steps that were behind the first attempt when it began, and behind this one; None where nothing tells."""
+    """Returns the completed steps at the start of the first attempt and of this one; None if unknown."""
     usual = first.steps_before_first_report
     begin = 0 if usual is None else (first.step or 0) - usual
     if now.step is None:
@@ -103,7 +103,8 @@ def _step_of(now: Reports, first: Reports, highest_before: int) -> tuple[int, in
     if now.is_exact:
         before = usual if usual is not None else now.steps_before_first_report
         step = max(begin, now.step - (1 if before is None else before))
-        # Reports are a time apart, and so not always as many steps: less than an interval shows no resume.
+        # Reports may be periodic in time, with varying steps between them: less than an interval does not prove a
+        # resume.
         return begin, begin if step - begin < (now.every or 0) else step
     if first.step is not None and now.step <= first.step:
         return begin, begin

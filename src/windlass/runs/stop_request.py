@@ -12,28 +12,28 @@ from windlass.worker.reserve import FULL_ERRORS
 
 STOP: Final = "stop.json"
 NOW: Final = "stop-now"
-"""Created beside it, empty, where the disk was too full for a request without a grace period."""
+"""Empty file next to the stop request, for a stop without a grace period on a full disk."""
 
 
 ELSEWHERE: Final = "elsewhere"
 REMOVED: Final = "removed"
 QUEUE: Final = "queue"
-"""Reasons of a stop request: it was made on another machine; the run was removed from its cluster; its Workload was
-deactivated, which Kueue never admits again."""
+"""Reasons of a stop request: made on another machine; the run was removed from its cluster; its Workload was
+deactivated, so that Kueue never admits it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """What was requested."""
+    """Content of a stop request."""
 
     now: bool = False
     """Whether the ranks get no grace period."""
     reason: str = "asked"
-    """Who requested it: `asked` is the user, `SIGTERM` a machine that shuts down."""
+    """Origin of the request: `asked` is the user, `SIGTERM` a machine that shuts down."""
 
 
 def read_stop_request(run_dir: Path) -> StopRequest | None:
-    """The stop request of a run; None where there is none."""
+    """Reads the stop request of a run; None if there is none."""
     if (run_dir / NOW).exists():
         return StopRequest(now=True)
     try:
@@ -45,15 +45,15 @@ def read_stop_request(run_dir: Path) -> StopRequest | None:
 
 
 def clear_stop_request(run_dir: Path) -> None:
-    """Remove the request of an ended run, so that it does not stop the resumed run. Raises OSError."""
+    """Removes the stop request of an ended run, so that it does not stop the resumed run. Raises OSError."""
     for name in (STOP, NOW):
         (run_dir / name).unlink(missing_ok=True)
 
 
 def write_stop_request(run_dir: Path, request: StopRequest) -> None:
-    """Request the end of a run, atomically. Raises OSError.
+    """Writes a stop request atomically. Raises OSError.
 
-    On a full disk the file is empty, which takes no space, and its name says what was requested.
+    On a full disk the file is empty, which takes no space, and its name contains the request.
     """
     partial = run_dir / f"stop.{os.getpid()}"
     try:

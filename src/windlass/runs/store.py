@@ -84,19 +84,20 @@ SCHEMA: Final = """
     ) WITHOUT ROWID;
 """
 SCHEMA_VERSION: Final = 2
-"""Version of the tables. A file with tables of another version is not opened."""
+"""Version of the tables. A file with another version is not opened."""
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
-"""Reserved in the home for the ends of its runs; enough for the pages that SQLite writes for some of them."""
+"""Size of the reserve file in the home, whose space is used to record the ends of runs on a full disk; enough for the
+pages that SQLite writes for several of them."""
 NOTE: Final = "note"
-"""In the folder of a run: what its user has written about it."""
+"""File in the folder of a run with the user's note."""
 NOTE_CHARS: Final = 4000
-"""The longest note on a run."""
+"""Maximum length of a note."""
 OUTPUT: Final = "output"
 OUTPUT_DIGEST: Final = "output.sha256"
-"""In the folder of a run on a cluster: its outputs, once they were brought here, and then their digest."""
+"""File in the folder of a cluster run that exists once its outputs were fetched, and then contains their digest."""
 LEFTOVERS: Final = "unfinished"
-"""There too, while something of the end of the run is left to do."""
+"""File in the folder of a run while its engine has not completed the clean-up at the end."""
 URGENT: Final = (
     events.StopRequested,
     events.RootCause,
@@ -105,18 +106,19 @@ URGENT: Final = (
     events.RunEnding,
     events.RunEnded,
 )
-"""Events for which the reserve is released: without them a run that has ended would be shown as running."""
+"""Events for which the reserve is released: without them an ended run would be displayed as running."""
 PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8
-"""How often the reserve is used during an attempt, for exit codes and dropped log lines, until there is space."""
+"""How often the reserve is used during an attempt, for exit codes and dropped log lines, until there is space again."""
 LOCK_RETRIES: Final = (0.005,) * 10
 """Seconds between tries for a run's lock: `is_held` takes it for some microseconds, which must not fail a writer."""
 
 
 def default_home(environ: Json) -> Path:
-    """Where the records of this user are: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else `~/.local/share`.
+    """Returns the folder of this user's records: `$WINDLASS_HOME`, else `$XDG_DATA_HOME/windlass`, else
+    `~/.local/share`.
 
-    Raises StoreError where that begins with the home folder of a user who has none.
+    Raises StoreError if the path needs the user's home folder and the user has none.
     """
     if home := environ.get("WINDLASS_HOME"):
         return _expanded(home).absolute()
@@ -135,15 +137,15 @@ def _expanded(path: str) -> Path:
 
 
 class Store:
-    """The records of one user. Any number of processes may read; only the process that holds a run's lock writes it."""
+    """Records of one user. Any number of processes may read; only the process that holds a run's lock writes to it."""
 
     def __init__(self, home: Path | str, machine: Machine | None = None) -> None:
-        """Open the record in `home`, made if it is not there. Raises StoreError, UnsupportedVersion or StoreFull.
+        """Opens the record in `home`, creating it if necessary. Raises StoreError, UnsupportedVersion or StoreFull.
 
-        Where the home cannot be written, the record in it is read, and what would write it raises StoreError. `machine`
-        is the one that this process runs on.
+        If the home is not writable, the record is opened for reading, and writes raise StoreError. `machine` is the
+        machine that this process runs on.
         """
-        home = self.home = Path(home).absolute()  # a program may change its folder
+        home = self.home = Path(home).absolute()  # a program may change its working folder
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)
@@ -155,7 +157,7 @@ class Store:
             try:
                 self._open()
             except sqlite3.DatabaseError as error:
-                # Even to read, SQLite needs room for the index of its WAL.
+                # Even for reading, SQLite needs space for the index of its WAL.
                 if not (_is_full(error, home) and self.reserve.release()):
                     raise
                 self._open()
@@ -165,17 +167,17 @@ class Store:
 
     def _open(self) -> None:
         connect = read_only.connect if self.is_read_only else sqlite3.connect
-        # Threads may take turns with it: those that read an iterator over events, for one.
+        # Threads may use the connection in turn, for example to read an iterator over events.
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
         self._db: sqlite3.Connection = connect(self.home / RECORD, timeout=BUSY_SECONDS, **options)
         try:
             self._make_tables()
         except BaseException:
-            self._db.close()  # which also removes the files that SQLite keeps beside an open record
+            self._db.close()  # also removes the files that SQLite keeps next to an open record
             raise
 
     def close(self) -> None:
-        """Close the file; the object cannot be used afterwards."""
+        """Closes the file; the object cannot be used afterwards."""
         self._db.close()
 
     def __enter__(self) -> Self:
@@ -185,11 +187,11 @@ class Store:
         self.close()
 
     def has_leftovers(self, run_id: str) -> bool:
-        """Whether its engine has left something of its end to do, such as a job that may go on."""
+        """Whether the engine's clean-up after the run is incomplete, such as a job that may still run."""
         return (self.run_dir(run_id) / LEFTOVERS).exists()
 
     def run_dir(self, run_id: str) -> Path:
-        """The folder of a run: logs, attempts, control files and, unless the job says otherwise, its outputs."""
+        """Returns the folder of a run: logs, attempts, control files and, by default, its outputs."""
         return self.home / "runs" / run_id
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -198,13 +200,14 @@ class Store:
         self, run_id: str, *, name: str, target: str, output_dir: str, plan: str, time: float,
         restarts: int | None = None, user: str = "", supervisor: str = "", labels: Json | None = None,
     ) -> RunWriter:  # fmt: skip
-        """Create the record of a run and hold its lock. Raises StoreError.
+        """Creates the record of a run and holds its lock. Raises StoreError.
 
-        `plan` is the plan as JSON text, `restarts` how many of them it allows; `user` and `supervisor` as in a status.
+        `plan` is the plan as JSON text, `restarts` the number of allowed restarts; `user` and `supervisor` as in a
+        status.
         """
         run_dir = self.run_dir(run_id)
         if not (self.reserve.has_space() or self.reserve.make(margin_bytes=0)):
-            raise _full(self.home)  # its end could not be written
+            raise _full(self.home)  # the end of the run could not be recorded
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
             known: dict[str, Any] = {"version": RECORD_VERSION} | ({} if restarts is None else {"restarts": restarts})
@@ -228,9 +231,9 @@ class Store:
         return RunWriter(self, status, lock)
 
     def writer(self, run_id: str, lock: int | None = None) -> RunWriter | None:
-        """The one writer of an existing run, or None while another process holds it.
+        """Returns the writer of an existing run; None while another process holds its lock.
 
-        `lock` is a descriptor of the run's lock that was inherited from the process which held it.
+        `lock` is a descriptor of the run's lock, inherited from the process that held it.
         """
         held = lock
         with _border(self.home):
@@ -241,18 +244,19 @@ class Store:
         return None if held is None else RunWriter(self, self.status(run_id, with_progress=False), held)
 
     def is_held(self, run_id: str) -> bool:
-        """Whether some process is writing this run now."""
+        """Whether a process is writing to this run now."""
         with _border(self.home):
-            lock = self._lock(run_id, fcntl.LOCK_SH)  # shared: two processes that only test it do not block each other
+            # shared, so that two processes that only test the lock do not block each other
+            lock = self._lock(run_id, fcntl.LOCK_SH)
         if lock is None:
             return True
         os.close(lock)
         return False
 
     def append(self, after: Status, added: Sequence[Event], plan: str | None = None) -> None:
-        """Write events of a run, the status after them, and its new plan if there is one; all or nothing.
+        """Writes events of a run, the status after them, and its new plan if there is one, in one transaction.
 
-        Only a `RunWriter` calls this.
+        Only a `RunWriter` calls this method.
         """
         with _border(self.home), self._transaction():
             for event in added:
@@ -260,10 +264,10 @@ class Store:
             self._update(after, plan)
 
     def copy(self, run_id: str, history: Sequence[Event], plan: str | None = None) -> Status:
-        """Take over the record of a run that another store writes: its events from any number on, in order.
+        """Imports the record of a run that another store writes: its events from any number on, in order.
 
-        `plan` is needed for a run that this store does not have yet, and replaces the plan of one that it has. Events
-        which this store has already change nothing. Raises StoreError, also for events that no supervisor writes, and
+        `plan` is required for a run that this store does not contain yet, and otherwise replaces its plan. Events that
+        this store already contains are ignored. Raises StoreError, also for events that no supervisor writes, and
         UnsupportedVersion.
         """
         if not history:
@@ -295,12 +299,12 @@ class Store:
             self._db.execute("UPDATE runs SET plan = ? WHERE id = ?", (plan, status.id))
 
     def set_progress(self, run_id: str, progress: Json) -> None:
-        """Overwrite the newest progress; the history of it is in the sparser `progress` events."""
+        """Overwrites the newest progress. Its history is in the less frequent `progress` events."""
         with _border(self.home):
             self._db.execute("UPDATE runs SET progress = ? WHERE id = ?", (json.dumps(progress), run_id))
 
     def copy_progress(self, run_id: str, progress: Json) -> None:
-        """Take over progress that another store has, unless another process has taken over newer progress meanwhile."""
+        """Imports progress of another store, unless another process has imported newer progress meanwhile."""
         at = progress.get("at")
         with _border(self.home):
             self._db.execute(
@@ -309,7 +313,7 @@ class Store:
             )
 
     def write_note(self, run_id: str, text: str) -> None:
-        """Replace the note on a run; an empty text removes it. Raises StoreError."""
+        """Replaces the note on a run; an empty text removes it. Raises StoreError."""
         path = self.run_dir(run_id) / NOTE
         with _border(self.home):
             if not text:
@@ -317,26 +321,26 @@ class Store:
                 return
             new = path.with_name(f"{NOTE}.new")
             new.touch(mode=0o600)
-            # An argument may be bytes that are no text of the caller's locale: those are kept.
+            # An argument may contain bytes that are invalid in the caller's locale, which are kept.
             new.write_text(f"{text}\n", encoding="utf-8", errors="surrogateescape")
             new.replace(path)
 
     def delete(self, run_id: str) -> None:
-        """Remove a run's row, events and folder. The caller has made sure that no process writes it.
+        """Removes a run's row, events and folder. The caller ensures that no process writes to the run.
 
-        Raises StoreError. A deletion that is killed is finished by a later command; see `trash.py`.
+        Raises StoreError. A deletion that is killed is completed by a later command; see `trash.py`.
         """
         self._trash.put(self.run_dir(run_id))
         try:
             self._forget(run_id)
-        except StoreFull:  # what is deleted may be what fills the disk
+        except StoreFull:  # the files to delete may be what fills the disk
             self._trash.drain(run_id)
             self._forget(run_id)
         remove(self.run_dir(run_id))
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Finish deletions that were killed: removes their files."""
+        """Completes deletions that were killed by removing their files."""
         self._trash.empty()
 
     def _forget(self, run_id: str) -> None:
@@ -347,7 +351,7 @@ class Store:
             self._db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
     def host_elsewhere(self, status: Status) -> str | None:
-        """The name of the machine that supervises a run, if it is not this one; else None."""
+        """Returns the host name of the machine that supervises a run; None if it is this machine."""
         if status.supervision.machine is None or self.machine.keeps(status.supervision.machine):
             return None
         return status.supervision.machine.host or "another machine"
@@ -355,15 +359,17 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def find(self, prefix: str | None = None) -> str:
-        """The id that `prefix` stands for, as `naming.choose`; the newest run's without one. Raises NoSuchRun."""
+        """Returns the run id for `prefix`, resolved by `naming.choose`; without a prefix the newest run. Raises
+        NoSuchRun.
+        """
         if prefix is None:
             row = self._one("SELECT id FROM runs ORDER BY created_at DESC, id LIMIT 1")
             if row is None:
                 raise NoSuchRun("there is no run yet", "start one: windlass run train.py")
             return str(row[0])
-        if not prefix:  # from a script whose variable is not set: it must not mean the newest run
+        if not prefix:  # a script with an unset variable passes an empty name, which must not select the newest run
             raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
-        prefix = prefix.encode(errors="replace").decode()  # an argument may be bytes that are not UTF-8
+        prefix = prefix.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
         begin = "SELECT id, created_at FROM runs WHERE id >= ? AND id < ?"
         newest_first = sorted(self._all(begin, prefix, prefix + "\U0010ffff"), key=lambda row: (-row[1], row[0]))
         found = naming.choose(prefix, [str(row[0]) for row in newest_first])
@@ -372,42 +378,42 @@ class Store:
         return found
 
     def status(self, run_id: str, *, with_progress: bool = True) -> Status:
-        """The status of a run, with its newest progress. Raises NoSuchRun, UnsupportedVersion."""
+        """Returns the status of a run, with its newest progress. Raises NoSuchRun, UnsupportedVersion."""
         status, progress = self._of_run(run_id, "status", "progress")
         return self._at_home(_load(status, progress if with_progress else None))
 
     def statuses(self, *, last: int | None = None, unfinished: bool = False) -> list[Status]:
-        """Statuses, newest first: all of them, the `last` ones, or only those that have not ended."""
+        """Returns statuses, newest first: all, the `last` ones, or only those of unfinished runs."""
         where = f"WHERE version = {RECORD_VERSION}" + (" AND ended_at IS NULL" if unfinished else "")
         limit = -1 if last is None else last
         rows = self._all(f"SELECT status, progress FROM runs {where} ORDER BY created_at DESC, id LIMIT ?", limit)
         return [self._at_home(_load(*row)) for row in rows]
 
     def unreadable(self) -> list[UnreadableRun]:
-        """The runs that `statuses` leaves out, newest first: another version of Windlass has recorded them."""
+        """Returns the runs that `statuses` skips because another version of Windlass recorded them, newest first."""
         rows = self._all("SELECT id, version FROM runs WHERE version != ? ORDER BY created_at DESC, id", RECORD_VERSION)
         return [UnreadableRun(*row) for row in rows]
 
     def _at_home(self, status: Status) -> Status:
-        """The status with its note, and the place of its outputs on this machine, if they were brought here."""
-        # Not by Path: a list may have ten thousand runs, of which hardly one has a note.
+        """Adds the note, and the local path of the outputs if they were fetched to this machine."""
+        # Path objects are too slow here: a list may contain ten thousand runs, few of which have a note.
         path = f"{self.home}/runs/{status.id}/{NOTE}"
         note = ""
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             note = file.read().rstrip("\n")
-        if note != status.about.note:  # a supervisor has written the one that was there when it started
+        if note != status.about.note:  # a supervisor writes the note that existed when it started
             status = status.with_note(note)
         if status.files.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
         return replace(status, output_dir=str(self.run_dir(status.id) / OUTPUT))
 
     def count(self) -> int:
-        """How many runs there are that this version reads."""
+        """Returns the number of runs that this version can read."""
         row = self._one("SELECT count(*) FROM runs WHERE version = ?", RECORD_VERSION)
         return int(row[0]) if row else 0
 
     def plan(self, run_id: str) -> Plan:
-        """The plan of a run, as it was when the run began or was resumed.
+        """Returns the plan of a run, as of its start or its last resume.
 
         Raises NoSuchRun, StoreError, UnsupportedVersion.
         """
@@ -415,12 +421,12 @@ class Store:
         return _read_plan(plan)
 
     def engine_of(self, run_id: str) -> str:
-        """The kind of engine of a run, also if its plan cannot be read. Raises NoSuchRun, UnsupportedVersion."""
+        """Returns the engine kind of a run, even if its plan cannot be read. Raises NoSuchRun, UnsupportedVersion."""
         [plan] = self._of_run(run_id, "plan")
         return str(json.loads(plan)["engine"])
 
     def _of_run(self, run_id: str, *columns: str) -> list[Any]:
-        """Columns of the row of a run. Raises NoSuchRun, UnsupportedVersion."""
+        """Reads columns of the row of a run. Raises NoSuchRun, UnsupportedVersion."""
         row = self._one(f"SELECT version, {', '.join(columns)} FROM runs WHERE id = ?", run_id)
         if row is None:
             raise NoSuchRun(f"no run has the id '{run_id}'", "windlass ps --all lists all ids")
@@ -428,7 +434,7 @@ class Store:
         return list(row[1:])
 
     def events(self, run_id: str, after: int = 0, since: float = 0.0) -> list[Event]:
-        """The events of a run with a number above `after`, not older than `since` (Unix seconds), in order.
+        """Returns the events of a run with a number above `after`, not older than `since` (Unix seconds), in order.
 
         Raises UnsupportedVersion.
         """
@@ -445,9 +451,9 @@ class Store:
     # -- the file -----------------------------------------------------------------------------------------------------
 
     def _lock(self, run_id: str, kind: int = fcntl.LOCK_EX) -> int | None:
-        """A descriptor that holds the run's lock, or None where another process holds it."""
+        """Returns a descriptor that holds the run's lock; None if another process holds it."""
         path = self.run_dir(run_id) / "lock"
-        # A folder removed by hand must not make the record unreadable.
+        # The record must stay readable if the user has removed the folder.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -482,7 +488,7 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")  # may fail as well, and must not leave the transaction open
+            self._db.execute("COMMIT")  # COMMIT may fail as well, and must not leave the transaction open
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -499,18 +505,18 @@ class Store:
                 f"the record in {self.home} has tables of version {version}, and this Windlass reads {SCHEMA_VERSION}",
                 "use the Windlass that wrote it, or set WINDLASS_HOME to another folder; nothing was changed",
             )
-        # SQLite refuses two processes that change the journal mode of a new file at once, without waiting.
+        # SQLite does not wait, but fails, if two processes change the journal mode of a new file at once.
         with locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
-                if self._version() == SCHEMA_VERSION:  # another process was first
+                if self._version() == SCHEMA_VERSION:  # another process has created the tables
                     return
                 for statement in filter(str.strip, SCHEMA.split(";")):
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _leave_wal(self) -> None:
-        """A WAL needs memory that other machines do not share. One that is in use is converted later."""
+        """Leaves WAL mode, which needs shared memory that other machines lack. A record in use is converted later."""
         if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             with contextlib.suppress(sqlite3.OperationalError):
                 self._db.execute("PRAGMA journal_mode = DELETE")
@@ -520,7 +526,7 @@ class Store:
 
 
 class RunWriter:
-    """The only writer of a run. The lock ends with its process, so a killed writer blocks no other."""
+    """The only writer of a run. Its lock ends with its process, so that a killed writer blocks no other."""
 
     def __init__(self, store: Store, status: Status, lock: int, clock: Clock | None = None) -> None:
         self.store = store
@@ -536,7 +542,7 @@ class RunWriter:
         """How often the reserve was used for events that do not end the attempt, since there was last space."""
 
     def append(self, entry: Entry, *, at: float | None = None, plan: str | None = None) -> None:
-        """Write one more event, seen at `at` (Unix seconds; now). Raises StoreError or StoreFull.
+        """Writes one event, observed at `at` (Unix seconds; default: now). Raises StoreError or StoreFull.
 
         `plan` replaces the run's plan, as JSON text, in the same transaction.
         """
@@ -547,10 +553,11 @@ class RunWriter:
         self.status = after
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
-        """As `append`, but a full disk only delays the write: `status` has the event already. Raises StoreError.
+        """Writes an event like `append`, but a full disk only delays it; `status` includes the event at once. Raises
+        StoreError.
 
-        The end of a run, and of an attempt, is written into the space that the reserve of the home releases. Progress
-        is not recorded while other events wait, so that the reserve is enough for them.
+        The end of a run or attempt is written into the space that the reserve of the home releases. Progress is not
+        recorded while other events wait, so that the reserve suffices for them.
         """
         if isinstance(entry, events.Progress) and self._late:
             return
@@ -562,7 +569,7 @@ class RunWriter:
             self.catch_up()
 
     def set_progress(self, progress: Json) -> None:
-        """As `Store.set_progress`; not written while the disk is full. Raises StoreError."""
+        """Calls `Store.set_progress` unless the disk is full. Raises StoreError."""
         if self.store.reserve.has_space():
             try:
                 self.store.set_progress(self.status.id, progress)
@@ -570,7 +577,7 @@ class RunWriter:
                 self.store.reserve.record_full()
 
     def catch_up(self) -> None:
-        """Write the events that a full disk has delayed, urgent ones even without space. Raises as `append`."""
+        """Writes the events that a full disk has delayed; urgent ones use the reserve. Raises as `append`."""
         if not self._late:
             return
         reserve = self.store.reserve
@@ -602,25 +609,25 @@ class RunWriter:
         return isinstance(entry, URGENT)
 
     def events(self) -> list[Event]:
-        """All events of the run, including those that a full disk has delayed."""
+        """Returns all events of the run, including those that a full disk has delayed."""
         return [*self.store.events(self.status.id), *self._late]
 
     def close(self) -> None:
-        """Release the lock."""
+        """Releases the lock."""
         os.close(self.lock)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRun:
-    """A run that another version of Windlass has recorded."""
+    """A run recorded by another version of Windlass."""
 
     id: str
     version: int
-    """The version of its record."""
+    """Version of the run's record."""
 
     @property
     def message(self) -> str:
-        """Why it is not read."""
+        """Why the run cannot be read."""
         return (
             f"{self.id} is unreadable: another version of Windlass recorded it "
             f"(record version {self.version}, and this one reads {RECORD_VERSION})"
@@ -635,7 +642,7 @@ def _require_readable(run: UnreadableRun) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
-    """Hold a lock, which ends with this process; yields whether it could be had. Raises OSError."""
+    """Holds a file lock, which ends with this process; yields whether it was acquired. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -650,7 +657,7 @@ def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
 
 
 def _dump(status: Status) -> str:
-    """A status as JSON; its parts are lists of their values, in the order of their fields."""
+    """Serializes a status to JSON; its parts are lists of their values in field order."""
     return json.dumps(dict(zip(_FIELDS, _VALUES[Status](status), strict=True)), default=_part, separators=(",", ":"))
 
 
@@ -659,7 +666,7 @@ def _part(part: Any) -> Any:
 
 
 def _load(text: str, progress: str | None = None) -> Status:
-    """A status as `_dump` wrote it."""
+    """Parses a status written by `_dump`."""
     data = json.loads(text)
     times = Times(*data["times"])
     data |= {
@@ -698,7 +705,7 @@ def _files(data: Any, outputs: Any, collected: Any, code_files: Any) -> Files:
 
 
 def _newer(progress: Json, recorded: Json) -> Json:
-    """The later progress: the stored one, which is written often, or that of the record."""
+    """Returns the later one of the stored progress, which is written often, and the recorded one."""
     is_older = progress.get("at", math.inf) < recorded.get("at", -math.inf)
     return progress if progress and not is_older else recorded
 
@@ -718,7 +725,7 @@ _VALUES: Final = {
 
 @contextlib.contextmanager
 def _border(home: Path) -> Iterator[None]:
-    """Turns errors of SQLite and the file system into StoreError."""
+    """Converts errors of SQLite and the file system to StoreError."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -738,14 +745,14 @@ def _border(home: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=32)
 def _read_plan(text: str) -> Plan:
-    from windlass.plan.plan import Plan  # a list of runs needs none
+    from windlass.plan.plan import Plan  # a list of runs needs no plan
 
     return Plan.from_json(json.loads(text))
 
 
 @contextlib.contextmanager
 def _readable(run_id: str) -> Iterator[None]:
-    """Turns errors of events that make no status into StoreError."""
+    """Converts errors of events that form no valid status to StoreError."""
     try:
         yield
     except (ValueError, ArithmeticError) as error:
@@ -753,7 +760,9 @@ def _readable(run_id: str) -> Iterator[None]:
 
 
 def _is_full(error: sqlite3.DatabaseError, home: Path) -> bool:
-    """Whether SQLite failed because the disk is full: for a quota, and for its WAL index, it reports any I/O error."""
+    """Whether SQLite failed because the disk is full. For a quota, and for its WAL index, it reports a generic I/O
+    error.
+    """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
     if code & 0xFF != sqlite3.SQLITE_IOERR:
         return bool(code == sqlite3.SQLITE_FULL)

@@ -1,7 +1,7 @@
-"""Time accounting: which stretch of a run was spent on what, from its events.
+"""Time accounting: determines from the events what each interval of a run was spent on.
 
-It starts from the phases of the record, so that both cover the same wall clock, and then relabels parts of them by what
-other events show: a hang, steps that were trained a second time, a training thread that waited for a checkpoint.
+It starts from the phases of the record, so that both cover the same wall time, and relabels parts of them by other
+events: a hang, steps that were trained again, a training thread that waited for a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from windlass.runs.start import Origin, Start, start_of
 
 
 class Spent(enum.StrEnum):
-    """What time was spent on, in the order in which a run passes through them."""
+    """Purposes of time, in the order in which a run passes through them."""
 
     QUEUED = "queued"
     PROVISIONING = "provisioning"
@@ -50,7 +50,7 @@ _CHANGES_PHASE: Final = (
     events.RunEnded,
     events.RunResumed,
 )
-"""Events that can change the record's phase; there are few of them, however many ranks a run has."""
+"""Events that can change the phase; they are few even in runs with many ranks."""
 
 _SIGNS: Final = (
     events.Progress,
@@ -63,7 +63,7 @@ _SIGNS: Final = (
     events.HangEnded,
     events.NodeObserved,
 )
-"""What nodes reported, with their own times, or was observed of them: their attempt was alive then."""
+"""Events reported by or observed of nodes, with the nodes' times, which prove that the attempt was alive."""
 
 _AFTERWORDS: Final = (
     events.RootCause,
@@ -73,10 +73,10 @@ _AFTERWORDS: Final = (
     events.RankChanged,
     events.ShutdownBegun,
 )
-"""What a later supervisor may record of ranks that had died long before: no sign of life."""
+"""Events that a later supervisor may record long after the ranks died, and which prove no life."""
 
 _NOT_HELD: Final = frozenset({"gone", "unobserved"})
-"""Layers of time in which no node is known to be held."""
+"""Layers of time in which no node is known to be allocated."""
 _OF_LAYER: Final = {
     "unobserved": Spent.UNOBSERVED,
     "restarting": Spent.RESTARTING,
@@ -86,13 +86,13 @@ _OF_LAYER: Final = {
     "redone": Spent.REDONE,
     "blocked": Spent.CHECKPOINTING,
 }
-"""What time in a working phase was spent on, by the layers over it: the first one counts."""
+"""Purpose of time in a working phase, by the layers over it; the first match counts."""
 _OF_TRAINING: Final = frozenset({"hung", "redone", "blocked"})
-"""Layers that a start does not have: one without output that then works is no hang."""
+"""Layers that do not apply to a start: a start without output that succeeds later is not a hang."""
 
 
 class Tally:
-    """Takes the events of a run one by one; its ledger can be made at any moment."""
+    """Accumulates the events of a run; its ledger can be computed at any moment."""
 
     def __init__(self, history: Iterable[Event]) -> None:
         remaining = iter(history)
@@ -110,16 +110,16 @@ class Tally:
         self.take(remaining)
 
     def take(self, history: Iterable[Event]) -> None:
-        """Take more events, in their order; known ones change nothing."""
+        """Adds events in order; events added before are ignored."""
         for event in history:
             if event.seq > self.last_seq:
                 self.last_seq = event.seq
                 self._take(event)
 
     def known_attempts(self) -> list[AttemptTime]:
-        """The attempts so far, each with what those before it reached, and where it continued."""
+        """Returns the attempts so far, each with the highest step before it and where it continued."""
         highest, epoch, has_trained = 0, None, False
-        # Steps that start again with each epoch do not show what is redone.
+        # Steps that restart with each epoch do not show which steps are trained again.
         counts = all(attempt.steps.rise for attempt in self.attempts)
         for attempt in self.attempts:
             steps, first = attempt.steps, self.attempts[0].steps
@@ -144,7 +144,7 @@ class Tally:
         if isinstance(entry, _CHANGES_PHASE):
             self._follow_phase(event)
         if over and not isinstance(entry, events.RunResumed):
-            return  # events after the end do not change it
+            return  # events after the end are ignored
         self._take_entry(entry, at)
         if isinstance(entry, _SIGNS) and self.attempt is not None:
             self.attempt.observe(at)
@@ -152,7 +152,7 @@ class Tally:
             self.seen_at = max(self.seen_at, at)
 
     def _follow_phase(self, event: Event) -> None:
-        """The record decides whether this is another phase, and since when."""
+        """Asks the record whether the phase has changed, and since when."""
         before = self.status
         self.status = advance(before, event)
         if self.status.phase is before.phase:
@@ -181,10 +181,11 @@ class Tally:
                 attempt.take(entry, at)
 
     def _take_adopted(self, entry: events.SupervisorRestarted, at: int) -> None:
-        """No supervisor ran since the last event. The ranks may have worked on, but no attempt began.
+        """Accounts for the time without a supervisor since the last event. Ranks may have continued, but no attempt
+        started.
 
-        On other machines they may have ended meanwhile; then the event has the time until which they were observed.
-        What follows it is theirs only as far as their logs show it.
+        On other machines the ranks may have ended meanwhile; the event then has the time until which they were
+        observed. Later time is attributed to them only as far as their logs reach.
         """
         if self.attempt is None:
             self.dead.append((self.seen_at, at))
@@ -194,7 +195,7 @@ class Tally:
                 self.attempt.gaps.append((begin, at))
 
     def _take_node_back(self, at: int) -> None:
-        """A run with too few nodes has waited for this one, once its back-off was over."""
+        """Accounts for a run with too few nodes, which waited for this node after its back-off."""
         before = self.attempts[-1] if self.attempts else None
         if before is not None and before.ended is not None:
             self.dead.append((before.ended + max(0, micros(before.end.wait_seconds or 0.0)), at))
@@ -202,7 +203,7 @@ class Tally:
     # -- the time -----------------------------------------------------------------------------------------------------
 
     def pieces(self, now: float) -> Iterator[tuple[int, int, Spent, int]]:
-        """Begin, end, purpose and number of nodes held, of stretches that follow one another without a gap."""
+        """Yields begin, end, purpose and number of allocated nodes of consecutive intervals without gaps."""
         last_turn, last_phase = self.turns[-1]
         until = last_turn if last_phase.is_terminal else max(micros(now), last_turn)
         changes = self._changes(until)
@@ -218,7 +219,7 @@ class Tally:
             yield left, right, _spent(phase, layers), held
 
     def _changes(self, until: int) -> dict[int, Counter[str]]:
-        """At each moment, how many layers of each name begin over the phases of the record; minus those that end."""
+        """Returns, by time, how many layers of each name begin over the phases of the record, minus those that end."""
         laid = [("dead", interval) for interval in self.dead]
         for attempt in self.known_attempts():
             end = until if attempt.ended is None else attempt.ended
@@ -231,12 +232,12 @@ class Tally:
         return changes
 
     def _num_nodes(self, attempt_number: int) -> int:
-        """How many nodes an attempt has; before the first, as many as that will have."""
+        """Returns the number of nodes of an attempt; before the first attempt, the number of its nodes."""
         return len(self.attempts[max(1, attempt_number) - 1].entry.nodes) or 1 if self.attempts else 1
 
 
 def _spent(phase: Phase, over: set[str]) -> Spent:
-    """What a stretch in `phase` of the record was spent on, with these layers over it."""
+    """Returns the purpose of an interval in `phase` of the record, with these layers over it."""
     if phase.is_terminal or over & {"dead", "gone"}:
         return Spent.IDLE
     if phase in _WORKING:

@@ -1,7 +1,7 @@
-"""Removes folders of runs in two steps, so that a deletion that was killed is finished later.
+"""Removes folders of runs in two steps, so that a killed deletion can be completed later.
 
 A folder is first renamed into `HOME/trash`. From then on the run counts as deleted: the next command that opens the
-record takes its rows out, and `rm`, `ps --all` and supervisors that end remove the folder.
+record deletes its rows, and `rm`, `ps --all` and supervisors at their end remove the folder.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ class Trash:
         self.folder = home / "trash"
 
     def ids(self) -> list[str]:
-        """The runs whose folders still exist; usually none."""
+        """Returns the runs whose folders still exist; usually none."""
         try:
             return sorted(path.name for path in self.folder.iterdir())
         except OSError:
             return []
 
     def put(self, run_dir: Path) -> None:
-        """Move the folder of a run into the trash; one that cannot be moved stays where it is."""
-        with contextlib.suppress(OSError):  # no such folder, a mount point, or no space for a name
+        """Moves the folder of a run into the trash. A folder that cannot be moved is left unchanged."""
+        # the folder is missing or a mount point, or there is no space for a directory entry
+        with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, exist_ok=True)
             run_dir.rename(self.folder / run_dir.name)
 
     def drain(self, run_id: str) -> None:
-        """Remove the content of a folder and keep the folder: the rows of its run are not deleted yet."""
+        """Removes the content of a folder but keeps the folder, because the rows of its run are not deleted yet."""
         with contextlib.suppress(OSError):
             for path in list((self.folder / run_id).iterdir()):
                 remove(path)
 
     def empty(self) -> None:
-        """Remove all folders. What cannot be removed is left for the next time."""
+        """Removes all folders. Folders that cannot be removed remain for the next call."""
         for run_id in self.ids():
             remove(self.folder / run_id)
         with contextlib.suppress(OSError):
@@ -44,7 +45,7 @@ class Trash:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or folder with its content, as far as possible."""
+    """Removes a file or a folder with its content, as far as possible."""
     import shutil  # loads three compression libraries, which no other command needs
 
     if path.is_dir() and not path.is_symlink():

@@ -1,13 +1,13 @@
-"""Folds the events of a run into its warnings: what does not end the run, and may spoil its result.
+"""Folds the events of a run into its warnings: problems that may affect its result but do not end it.
 
-To add a kind of warning, add its code to `KINDS`, its row to `docs/concepts/warnings.md` (a test compares), and then
-either, where it is seen,
+To add a kind of warning, add its code to `KINDS`, its row to `docs/concepts/warnings.md` (a test compares them), and
+report it where it is detected:
 
 - in a supervisor or engine: `record.note(Warned("one sentence", code="my-code", fix="what to do", ranks=(3,)))`
 - in the worker: `self._events.add(NodeWarning(time.time(), "one sentence", code="my-code", fix="…", ranks=(3,)))`
 
-or, where events that are recorded anyway show it, add a case to `warnings_after`. `run`, `status`, `ps`, `why`, their
-JSON and the Python API show every warning of the status: nothing else has to be changed.
+If existing events show the problem, add a case to `warnings_after` instead. `run`, `status`, `ps`, `why`, their JSON
+and the Python API show every warning of the status, so that nothing else must be changed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ KINDS: Final = {
     OUTPUTS_INCOMPLETE: "files that the ranks wrote to their output are not in that of the run",
     events.MODEL_AWAY: "the files that the ranks wrote are at the target only",
 }
-"""Every kind of warning, by its code."""
+"""Kinds of warnings, by code."""
 _OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED, OUTPUTS_INCOMPLETE})
-"""Kinds that the next attempt reports again where they are still true."""
+"""Kinds that the next attempt reports again if they still apply."""
 _OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
-"""Kinds that are true until a checkpoint is saved."""
+"""Kinds that apply until a checkpoint is saved."""
 
 
 NAN_FIX: Final = (
@@ -63,27 +63,29 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}
 
 
 class RunWarning(Value):
-    """Something that did not end a run, and that its user has to know."""
+    """A problem that did not end a run but that its user must know."""
 
     code: str
     """Stable name; the page `docs/concepts/warnings.md` lists all."""
     message: str
     """What happened, in one sentence without a full stop."""
     fix: str = ""
-    """What to do about it; may be empty."""
+    """How to fix the problem; may be empty."""
     ranks: tuple[int, ...] = ()
-    """The ranks that it concerns; empty where it concerns none or all."""
+    """Ranks concerned; empty if none or all are."""
     attempt: int = 0
-    """The attempt in which it was seen last; 0 before the first one."""
+    """Attempt in which the warning last occurred; 0 before the first attempt."""
     times: int = 1
-    """How often it was seen, as far as that is counted."""
+    """Number of occurrences, as far as they are counted."""
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         return ((name, self.__dict__[name]) for name in self.fields())
 
 
 def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...]:
-    """The warnings of a run after one more event; `status` has the event already, except in its warnings."""
+    """Returns the warnings of a run after one more event. `status` already includes the event, except in its
+    warnings.
+    """
     match entry:
         case events.Warned(message, code, fix=fix, ranks=ranks) if code:
             return _with(status, code, message, fix, ranks)
@@ -118,14 +120,14 @@ def warnings_after(status: Status, entry: events.Entry) -> tuple[RunWarning, ...
 
 
 def with_incomplete_logs(status: Status) -> tuple[RunWarning, ...]:
-    """The warnings of a run whose logs lack what `status.dropped` counts."""
+    """Returns the warnings of a run whose logs lack the lines counted in `status.dropped`."""
     return _with(status, LOG_INCOMPLETE, *_incomplete(status))
 
 
 def _with(
     status: Status, code: str, message: str, fix: str = "", ranks: tuple[int, ...] = ()
 ) -> tuple[RunWarning, ...]:
-    """The warnings with one more, in the place of one of the same kind; its ranks are those of both."""
+    """Returns the warnings with one more, which replaces a warning of the same kind and includes its ranks."""
     known = next((one for one in status.warnings if one.code == code), None)
     attempt = status.attempts[-1].number if status.attempts else 0
     if known is None:
@@ -164,7 +166,9 @@ def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, st
 
 
 def _not_collected(status: Status) -> tuple[str, str] | None:
-    """Sentence and fix on files that nodes did not copy to the output; None if all that the job names were copied."""
+    """Returns message and fix for files that nodes did not copy to the output; None if all files named by the job were
+    copied.
+    """
     found = status.files.code_files
     if problems := list(dict.fromkeys(problem for one in found for problem in one.problems)):
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -178,7 +182,7 @@ def _not_collected(status: Status) -> tuple[str, str] | None:
 
 
 def damaged_fix(run_id: str) -> str:
-    """What to do about checkpoints that were not verified."""
+    """Returns the fix for checkpoints that were not verified."""
     return f"check the disk that they are on; windlass checkpoints {run_id} shows what was kept of them"
 
 

@@ -19,7 +19,7 @@ HTTP: Final = ("http", "https")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a set of files is. `str` and `repr` contain no secret."""
+    """Location of a set of files. `str` and `repr` contain no secret."""
 
     kind: str
     """`folder`, `s3`, `gs`, `az`, `http` or `https`."""
@@ -33,8 +33,8 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, folder: Path) -> Address:
-        """Read `s3://bucket/prefix`, `https://host/file`, `file:///path` or a path, which is relative to `folder`.
-        Raises UsageError.
+        """Parses `s3://bucket/prefix`, `https://host/file`, `file:///path` or a path relative to `folder`. Raises
+        UsageError.
         """
         scheme, is_url, rest = text.partition("://")
         if not is_url:
@@ -68,16 +68,16 @@ class Address:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is on this machine."""
+        """Whether the address is a folder on this machine."""
         return self.kind == "folder"
 
     @property
     def is_http(self) -> bool:
-        """Whether it is on an HTTP server, which is read-only."""
+        """Whether the address is on an HTTP server, which is read-only."""
         return self.kind in HTTP
 
     def key(self, name: str) -> str:
-        """The key of one file in its bucket."""
+        """Returns the key of one file in its bucket."""
         return f"{self.path}/{name}" if self.path else name
 
     def __str__(self) -> str:
@@ -89,5 +89,5 @@ class Address:
 
 
 def key_of(text: str) -> str:
-    """Name of the files that belong to an address."""
+    """Returns the file name under which the state of an address is stored."""
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:20]

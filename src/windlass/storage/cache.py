@@ -1,8 +1,8 @@
-"""Cache of data sets: each is fetched once, kept under its digest, and shared by all runs that read it.
+"""Cache of data sets: each set is fetched once, stored under its digest, and shared by all runs that read it.
 
-A run reads a set by a link in its own folder. In the cache of this machine a set is removed, the least recently used
-first, once the cache is larger than its bound and no unfinished run has a link to it. On a volume that pods of several
-nodes share, sets are removed only by the user: no pod knows which runs are unfinished.
+A run reads a set through a link in its own folder. When the cache of this machine exceeds its limit, it removes the
+least recently used sets that no unfinished run links to. On a volume shared by pods of several nodes only the user
+removes sets, because a pod does not know which runs are unfinished.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from windlass.storage.sets import FILES, CachedSet, SetFolder, link_tree, remove
 from windlass.storage.verify import Verified, verify
 
 SHARE: Final = 0.5
-"""Of the space that is free or taken by the cache, what the cache may take."""
+"""Default limit of the cache, as a share of the bytes that are free or used by the cache."""
 NAMED: Final = 5
-"""Refused files that a message names."""
+"""Refused files that a message lists by name."""
 PRIVATE: Final = 0o700
-"""Mode of the folders of this machine's cache: other users have not the keys that its sets were fetched with."""
+"""Mode of folders in this machine's cache, because other users may lack permission to read the source of a set."""
 SHARED: Final = 0o777
-"""The same of a volume, less the umask: pods of other users in one group read the sets there, take the locks, and go on
-with what another pod has begun."""
+"""Mode of folders in the cache of a volume, before the umask. Pods of other users in the same group read the sets, take
+the locks and resume each other's transfers."""
 Readers: TypeAlias = Callable[[], Mapping[Path, Set[str]]]
-"""Gives the unfinished runs that read a set, by the folder of its files."""
+"""Returns the unfinished runs that read each set, by the folder of the set's files."""
 
 
 class DataCache:
-    """The cache below a folder. Several processes, also of several machines, may use it at once."""
+    """Cache in a folder. Several processes, also on several machines, may use it concurrently."""
 
     def __init__(self, root: Path, readers: Readers | None, bound: Callable[[Path], int] | None = None) -> None:
-        """`readers` is None for a volume that pods share. `bound` gives the most bytes that the cache may take, for its
-        folder; default: a share of the space there.
+        """`readers` is None for a volume that pods share. `bound` returns the maximum size of the cache in bytes for
+        its folder; by default a share of the space there.
         """
         self._root = root
         self._mode = SHARED if readers is None else PRIVATE
@@ -61,10 +61,10 @@ class DataCache:
     async def stage(
         self, source: Address, link: Path | None = None, progress: Progress | None = None
     ) -> tuple[CachedSet, int]:
-        """Fetch what the cache lacks of a set, and link to it; gives the set, and how many bytes were fetched for it.
+        """Fetches the missing files of a set and links to it. Returns the set and the number of bytes fetched.
 
-        Another process that stages the same source is waited for. A link that is there is followed: a run reads the
-        same set in all its attempts. Raises StorageError, UsageError, MissingExtra.
+        Waits while another process stages the same source. An existing link is followed, so that a run reads the same
+        set in all its attempts. Raises StorageError, UsageError, MissingExtra.
         """
         if link is not None and (found := self._sets.sound(link)) is not None:
             return found, 0
@@ -72,17 +72,18 @@ class DataCache:
         place = open_place(source, self._root)
         while True:
             known = self._sets.of(source)
-            # Without a lock: a process that cannot reach the store must not keep others from a set that is whole.
+            # The source is listed without holding the lock: a process that cannot reach the store must not block others
+            # from using a complete set.
             entries = await place.listed(cuts(list(self._sets.names(known))))
             if not entries:
                 raise StorageError(f"{source} has no files", f"see: windlass data ls {source}")
             if known is not None and self._sets.has_just(known, entries):
                 if self._use(source, known, link):
                     return known, 0
-                continue  # it was removed meanwhile
+                continue  # the set was removed meanwhile
             with self._staging_locked(source, progress := progress or Progress()):
                 if (newest := self._sets.of(source)) is not None and (known is None or newest.digest != known.digest):
-                    continue  # another process has staged it meanwhile
+                    continue  # another process has staged the set meanwhile
                 done = await self._fetch(source, place, entries, known, progress)
                 with self._locked(self._root / "lock"):
                     known = self._sets.put(self._staging(source), done.digest)
@@ -90,7 +91,7 @@ class DataCache:
                 return known, done.num_bytes
 
     def _use(self, source: Address, known: CachedSet, link: Path | None) -> bool:
-        """Link to a set; returns whether it is still there."""
+        """Links to a set. Returns whether the set still exists."""
         with self._locked(self._root / "lock"):
             if known.folder.exists():
                 self._sets.use(source, known, link)
@@ -98,12 +99,14 @@ class DataCache:
         return False
 
     def sets(self) -> list[CachedSet]:
-        """All sets, the least recently used first; one that is not whole yet has no digest."""
+        """Returns all sets, the least recently used first. Incomplete sets have no digest."""
         return sorted([*self._sets.all(), *self._begun()], key=lambda one: one.used_at)
 
     async def verify(self, which: str, progress: Progress) -> tuple[CachedSet, Verified] | None:
-        """Read every byte of a set, which is named by `set:` and the beginning of its digest, or by the folder of its
-        files; None where there is none. Files that are damaged are fetched anew for the next run. Raises StorageError.
+        """Reads every byte of a set; returns None if no set matches. Raises StorageError.
+
+        `which` is `set:` and a prefix of its digest, or the folder of its files. Damaged files are fetched again for
+        the next run.
         """
         is_digest, folder = which.startswith("set:"), Path(which).resolve()
         fits = [
@@ -121,16 +124,16 @@ class DataCache:
         return one, done
 
     def remove(self, which: str, readers: Readers | None = None) -> CachedSet:
-        """Remove the set of a source, or of a digest that begins so, unless one of the `readers` reads it; and what
-        was fetched of one that is not whole.
+        """Removes the set of a source or of a digest prefix, including an incomplete one, unless one of the `readers`
+        reads it.
 
-        Of a volume the readers must be given. Raises UsageError, StorageError.
+        For a volume `readers` is required. Raises UsageError, StorageError.
         """
         readers = readers or self._readers
         assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
-            is_named = digest != "set:"  # with which all begin
+            is_named = digest != "set:"  # every digest starts with this prefix
             found = [one for one in self.sets() if which in one.sources or (is_named and one.digest.startswith(digest))]
             whole, begun = [one for one in found if one.digest], [one for one in found if not one.digest]
             if not found or len(whole) > 1:
@@ -152,17 +155,17 @@ class DataCache:
     async def _fetch(
         self, source: Address, place: Place, entries: Sequence[Entry], known: CachedSet | None, progress: Progress
     ) -> Copied:
-        """Fetch what is not in the set that the source had before, into the folder of its staging."""
+        """Fetches the files that the source's previous set lacks, into the staging folder of the source."""
         files = self._staging(source) / FILES
-        with self._locked(self._root / "lock"):  # no process removes the set meanwhile
+        with self._locked(self._root / "lock"):  # no process may remove the set meanwhile
             if known is not None and known.folder.exists() and not (files / manifests.IN_FOLDER).exists():
                 link_tree(known, files)
         remove_others(files, {one.name for one in entries})  # a file may have become a folder
         lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
-        # After the links: the set may be removed for this one, and what both have is not fetched again.
+        # After linking, the old set may be removed to free space; files that both sets share are not fetched again.
         shared = sum(one.size for one in entries) - self._sets.lacking_bytes(known, entries)
         self._refuse_lack_of_space(source, lacking, self._removable_bytes(files, known, shared))
-        self._make_room(sum(one.size for one in entries), files)
+        self._evict(sum(one.size for one in entries), files)
         self._refuse_lack_of_space(source, lacking)
         target = Address("folder", "", str(files))
         with journal_for(source, target, self._root) as journal:
@@ -173,12 +176,15 @@ class DataCache:
             kind = Throttled if all(one.passes for one in done.refused) else StorageError
             raise kind(f"{len(done.refused)} of the files of {source} cannot be staged: {named}{more}")
         remove_others(files, done.files)
-        shutil.rmtree(files / OWN, ignore_errors=True)  # the copy is done: nothing goes on with what is left of it
+        # the copy is complete, so its state is no longer needed to resume it
+        shutil.rmtree(files / OWN, ignore_errors=True)
         (files / f"{manifests.IN_FOLDER}.part").unlink(missing_ok=True)
         return done
 
     def _make_root(self) -> None:
-        """Raises StorageError for a folder of another user, who could read and replace what is fetched."""
+        """Creates the cache folder. Raises StorageError if another user owns it, who could read and replace the fetched
+        files.
+        """
         with system_errors(str(self._root)):
             self._root.mkdir(mode=self._mode, parents=True, exist_ok=True)
             owner = self._root.stat().st_uid
@@ -189,7 +195,7 @@ class DataCache:
         return staging_lock(self._root, source).with_suffix("")
 
     def _begun(self) -> Iterator[CachedSet]:
-        """What was fetched of sets that are not whole."""
+        """Yields the incomplete sets."""
         for lock in (self._root / "staging").glob("*.lock"):
             files = lock.with_suffix("") / FILES
             if files.exists():
@@ -197,7 +203,7 @@ class DataCache:
                     yield _fetched(files, lock.read_text(encoding="utf-8").partition("\n")[0])
 
     def _discard(self, begun: CachedSet) -> bool:
-        """Remove what was fetched of a set, unless a process fetches it now."""
+        """Removes an incomplete set unless a process is fetching it. Returns whether it was removed."""
         folder = begun.folder.parent
         path = folder.with_suffix(".lock")
         with system_errors(str(path)), path.open("r+b") as lock:
@@ -210,9 +216,9 @@ class DataCache:
 
     # -- the space ----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, num_bytes: int, files: Path) -> None:
-        """Remove sets that no unfinished run reads, and no process fetches, until so many bytes in `files` are within
-        the bound.
+    def _evict(self, num_bytes: int, files: Path) -> None:
+        """Removes sets that no unfinished run reads and no process fetches, until `num_bytes` for `files` fit within
+        the limit.
         """
         with self._locked(self._root / "lock"):
             self._sets.finish_removals()
@@ -230,8 +236,8 @@ class DataCache:
                     total -= one.num_bytes
 
     def _removable_bytes(self, files: Path, known: CachedSet | None, shared: int) -> int:
-        """What `_make_room` could free at most: sets that no unfinished run reads, without the bytes that the set
-        `known` shares with the one in `files`.
+        """Returns the maximum number of bytes that eviction could free: sets that no unfinished run reads, without the
+        bytes that the set `known` shares with `files`.
         """
         if self._readers is None:
             return 0
@@ -245,16 +251,19 @@ class DataCache:
         return int(SHARE * (shutil.disk_usage(root).free + sum(one.num_bytes for one in self.sets())))
 
     def _refuse_lack_of_space(self, source: Address, num_bytes: int, removable_bytes: int = 0) -> None:
-        """Before hours are spent, and other sets removed, for a set that does not fit. Raises StorageError."""
+        """Raises StorageError if a set does not fit on the disk, before hours are spent and other sets are removed."""
         with system_errors(str(self._root)):
             space = shutil.disk_usage(self._root)
-        if num_bytes > space.free + removable_bytes and space.total:  # some file systems of networks do not say
+        # some network file systems do not report their size
+        if num_bytes > space.free + removable_bytes and space.total:
             needs = f"{source} needs {num_bytes:,} bytes more below {self._root}, and {space.free:,} are free"
             raise StorageError(needs, "free some space there, or make it larger")
 
     @contextmanager
     def _staging_locked(self, source: Address, progress: Progress) -> Iterator[None]:
-        """The lock of a source, whose file names the process that has it; a wait for it is reported."""
+        """Holds the lock of a source while it is staged. The lock file names the holder, and waiting for it is
+        reported.
+        """
         path = staging_lock(self._root, source)
 
         def wait() -> None:
@@ -269,7 +278,7 @@ class DataCache:
 
     @contextmanager
     def _locked(self, path: Path, wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """`wait` is called where another process has it."""
+        """Holds the lock file `path`. Calls `wait` if another process holds the lock."""
         with system_errors(str(path)):
             path.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode & 0o666)
@@ -286,17 +295,19 @@ class DataCache:
 
 
 def staging_lock(root: Path, source: Address) -> Path:
-    """The file that a process locks while it stages a source in the cache below a folder."""
+    """Returns the lock file of a source that is being staged in the cache in `root`."""
     return root / "staging" / f"{key_of(str(source))}.lock"
 
 
 def _fetched(files: Path, source: str = "") -> CachedSet:
-    """What an earlier process has fetched of a set, or reserved for it: files of a set have a second link."""
+    """Returns the state of an incomplete set: the bytes that an earlier process has fetched or reserved. Files with a
+    second link belong to another set and are not counted.
+    """
     num_files = num_bytes = 0
     used_at = 0.0
     for below, _, names in os.walk(files):
         for name in names:
-            with suppress(FileNotFoundError):  # a process may fetch it now
+            with suppress(FileNotFoundError):  # another process may be fetching it
                 about = os.lstat(Path(below, name))
                 if about.st_nlink == 1:
                     num_files += not is_own(os.path.relpath(Path(below, name), files))

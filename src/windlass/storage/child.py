@@ -1,7 +1,7 @@
-"""What the programs of this package that a supervisor starts have in common: they report by lines of JSON.
+"""Shared code of the storage programs that a supervisor starts, which report as JSON lines.
 
-They write their progress now and then, each result, or the error that ended them. They end with their standard input,
-so that none outlives the supervisor that started it.
+They print their progress periodically, then each result, or the error that ended them. They exit when standard input
+closes, so that none outlives its supervisor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPORT_SECONDS: Final = 1.0
 
 
 def run(work: Callable[[], None]) -> int:
-    """Do the work of the process; gives its exit code."""
+    """Runs `work` as the process's main function. Returns the exit code."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     if (error := attempted(work)) is None:
         return 0
@@ -33,7 +33,7 @@ def run(work: Callable[[], None]) -> int:
 
 
 def attempted(work: Callable[[], None]) -> WindlassError | None:
-    """Do some work; gives the error of ours that has ended it."""
+    """Runs `work`. Returns the Windlass error that ended it, or None."""
     return_freed_blocks()
     try:
         work()
@@ -46,13 +46,13 @@ def attempted(work: Callable[[], None]) -> WindlassError | None:
 
 
 def say(line: Mapping[str, Any]) -> None:
-    """Report something to the supervisor."""
+    """Writes a line to the supervisor."""
     print(json.dumps(line), flush=True)
 
 
 @contextmanager
 def reported(name: str) -> Iterator[Progress]:
-    """A progress that is reported now and then while the context lasts."""
+    """Yields a progress object that is reported periodically while the context is open."""
     progress, over = Progress(), threading.Event()
 
     def report() -> None:

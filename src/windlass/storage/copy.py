@@ -1,4 +1,4 @@
-"""Copies a set of files from one place to another: in parallel, verified, and going on where an earlier copy ended."""
+"""Copies a set of files between two places: in parallel, verified, and resuming an interrupted copy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.storage import manifest as manifests
 from windlass.storage.copy_note import CopyNote, CopyNoteFile, cuts
 from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
-from windlass.storage.helpers import Helpers, check, for_good, move, num_cores
+from windlass.storage.helpers import Helpers, check, move, num_cores, permanently_damaged
 from windlass.storage.journal import Journal
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import clashes, problem
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
 NOTHING: Final = CopyNoteFile()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
-"""For which a thread copies small files before it asks again whether it may."""
+"""Time for which a thread copies small files before it checks the concurrency limit again."""
 FORBIDDEN_MOST: Final = 1000
-"""Files that are refused one by one while none could be copied: the rights may be wrong, not the files."""
+"""The copy stops after this many refused files if none could be copied: the permissions are probably wrong, not the
+files."""
 STREAM_PARTS: Final = 5
-"""Of a large file that is written as a stream, held in memory at once."""
+"""Parts of a large streamed file that are in memory at once."""
 
 
 @dataclass
 class _Large:
-    """A file in parts."""
+    """A large file, copied in parts."""
 
     entry: Entry
     parts: Parts
@@ -62,13 +63,13 @@ class _Large:
     digests: dict[int, bytes] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_over: bool = False
-    """Whether it has failed."""
+    """Whether the copy of this file has failed."""
     damages: list[Damaged] = field(default_factory=list)
-    """Of the tries that have brought other bytes than were expected."""
+    """Errors of the attempts that received other bytes than expected."""
 
 
 class Copy:
-    """One copy. `run` may be called once."""
+    """One copy between two places. `run` may be called once."""
 
     def __init__(
         self,
@@ -83,12 +84,12 @@ class Copy:
         by_content: bool = False,
         keeps_others: bool = False,
     ) -> None:
-        """`noted` is where it notes that nothing is left to do, for the next copy between these places.
+        """`noted` is the file that records that both places are equal, for the next copy between them.
 
-        `has_manifest`: whether the destination has a manifest; without one, files that it has are copied anew.
-        `by_content`: files of equal sizes and versions are read at both places, and copied where they differ.
+        `has_manifest`: whether the destination has a manifest; without one, its existing files are copied again.
+        `by_content`: files with equal sizes and versions are read at both places and copied if they differ.
         `keeps_others`: if the source is a part of a set, the manifest of the destination keeps its other files.
-        `num_helpers` says for a number of small files how many processes move them beside this one; default: none.
+        `num_helpers` returns the number of additional processes for a number of small files; default: none.
         """
         self.progress = progress or Progress()
         self._source, self._destination = source, destination
@@ -116,7 +117,7 @@ class Copy:
         """Digest of what the destination lists, where it was asked."""
 
     async def run(self) -> Copied:
-        """Copy what differs. Raises StorageError where nothing more can be copied."""
+        """Copies the files that differ. Raises StorageError if no further file can be copied."""
         began = time.monotonic()
         stored = await _stored(self._destination) if self._has_manifest else None
         note = None if self._journal.files or self._by_content else self._noted.read(stored)
@@ -156,7 +157,7 @@ class Copy:
         if not self._refused:
             await self._discard_partial()
         if stored is not None and not self._refused:
-            # What was listed before files were written is no longer so.
+            # The listing of the destination is outdated once files have been written.
             there = self._there_digest if self.progress.files_done == 0 else ""
             self._noted.write(found, lambda: there or digest_of(manifest.files.values()), manifest, stored)
         progress = self.progress
@@ -173,7 +174,7 @@ class Copy:
         )
 
     async def _with_manifest(self, found: list[Entry]) -> list[Entry]:
-        """Read the manifest of the source; returns `found`. Raises StorageError if the source has no files."""
+        """Reads the manifest of the source; returns `found`. Raises StorageError if the source has no files."""
         of_source = None
         try:
             of_source = _manifest(await _stored(self._source))
@@ -188,12 +189,14 @@ class Copy:
         return found
 
     async def _discard_partial(self) -> None:
-        """Remove partial files that no copy resumes; a copy of a part of the source cannot know which."""
+        """Removes partial files that no copy resumes, unless only a part of the source is copied, which cannot tell
+        them apart.
+        """
         if not self._source.is_part:
             await self._destination.discard_partial(str(self._source.address))
 
     async def preview(self, written: Mapping[str, File]) -> Preview:
-        """What `run` would copy. `written`: files that an interrupted copy has written. Raises StorageError."""
+        """Returns what `run` would copy. `written`: files that an interrupted copy has written. Raises StorageError."""
         try:
             before = _manifest(await _stored(self._destination))
             found = await self._listed(None, before)
@@ -205,7 +208,7 @@ class Copy:
     # -- whether anything does ----------------------------------------------------------------------------------------
 
     async def _listed(self, note: CopyNote | None, before: Manifest | None) -> list[Entry]:
-        """What the source lists; the destination is asked at the same time, where it is to be."""
+        """Lists the source and, if needed, the destination concurrently."""
         names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
         if note is None and (before is None or isinstance(self._destination, Folder)):
             return await self._source.listed(names)
@@ -213,7 +216,7 @@ class Copy:
         return found
 
     async def _look(self, note: CopyNote | None, names: Sequence[str]) -> None:
-        """Ask the destination what it has."""
+        """Lists the destination."""
         if isinstance(self._destination, Folder):
             self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
         else:
@@ -229,7 +232,7 @@ class Copy:
     # -- which files differ -------------------------------------------------------------------------------------------
 
     def _accepted(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those whose names can be at the destination; the others are refused by name."""
+        """Returns the entries whose names are valid at the destination, and records the others as refused."""
         good = []
         for entry in sorted(entries, key=lambda one: one.name):
             if why := entry.problem or problem(entry.name) or self._destination.problem_of(entry.name):
@@ -245,7 +248,7 @@ class Copy:
     async def _to_do(
         self, entries: Iterable[Entry], before: Manifest | None, written: Mapping[str, File]
     ) -> list[Entry]:
-        """Files to copy, the largest first. `written`: files that an interrupted copy has written."""
+        """Returns the files to copy, the largest first. `written`: files that an interrupted copy has written."""
         known = {**(before.files if before is not None else {}), **written}
         there = await self._versions() if known else {}
         todo = []
@@ -264,7 +267,7 @@ class Copy:
         return sorted(todo, key=lambda one: -one.size)
 
     async def _differing(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Those that have other bytes at the destination, which are no longer among its files."""
+        """Returns the files with other content at the destination, and removes them from the files known there."""
         found: list[Entry] = []
         self.progress.num_bytes, self.progress.is_listing = 2 * sum(one.size for one in entries), False
         waiting = iter(entries)
@@ -275,7 +278,7 @@ class Copy:
                 places = ((self._source, entry), (self._destination, there))
                 try:
                     digests = [await content_digest(place, self._window, one, self.progress) for place, one in places]
-                except StorageError:  # the copy meets it again, and names the file
+                except StorageError:  # the copy meets the same error and reports the file
                     digests = ["", entry.name]
                 if len(set(digests)) > 1:
                     found.append(entry)
@@ -290,7 +293,7 @@ class Copy:
         return found
 
     async def _versions(self) -> dict[str, str]:
-        """Of all files of a store; those of a folder are asked for one by one."""
+        """Returns the versions of all files of a store; a folder looks up each file separately."""
         if isinstance(self._destination, Folder):
             return {}
         there = await self._destination.listed() if self._there is None else self._there
@@ -304,7 +307,7 @@ class Copy:
     # -- the work -----------------------------------------------------------------------------------------------------
 
     def _units(self, todo: Iterable[Entry]) -> Iterator[Callable[[], Awaitable[None]]]:
-        """Parts of large files, then some small files, as long as there are any."""
+        """Yields units of work: parts of large files, each followed by some small files while any are left."""
         small: deque[Entry] = deque()
         for entry in todo:
             if entry.size <= PART_BYTES:
@@ -335,12 +338,14 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
-            with suppress(OSError, RuntimeError):  # a limit of processes or of open files: it does all by itself
+            with suppress(OSError, RuntimeError):  # limit of processes or open files reached: this process copies alone
                 self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
                 self._window.processes = min(1 + number, num_cores())
 
     async def _some(self, small: deque[Entry], size: int) -> None:
-        """Small files one after the other in one thread: handing each to one takes as long as copying it."""
+        """Copies small files one after the other in one thread, because passing a file to a thread takes as long as
+        copying it.
+        """
         mine: deque[Entry] = deque()
 
         async def again(entry: Entry) -> None:
@@ -356,11 +361,13 @@ class Copy:
                 return
 
     def _move_some(self, small: deque[Entry], mine: deque[Entry]) -> Entry | None:
-        """Move what is left of `mine`, and more, for a while; returns one for which the store was busy."""
+        """Copies the rest of `mine` and further small files for `SLICE_SECONDS`. Returns the file whose request was
+        throttled.
+        """
         until, busy = time.monotonic() + SLICE_SECONDS, None
         while busy is None and time.monotonic() < until:
             helpers = self._helpers
-            with suppress(IndexError):  # other threads take them too
+            with suppress(IndexError):  # other threads take small files concurrently
                 while len(mine) < (helpers.batch_size(len(small)) if helpers is not None else 1):
                     mine.append(small.popleft())
             if not mine:
@@ -372,11 +379,11 @@ class Copy:
         return busy
 
     def _move_by(self, helpers: Helpers, thread: Connection, mine: deque[Entry]) -> Entry | None:
-        told = helpers.ask(thread, [(entry, self._expectation(entry)) for entry in mine])
-        if told is None:
+        result = helpers.ask(thread, [(entry, self._expectation(entry)) for entry in mine])
+        if result is None:
             return None
-        self._window.spent(told.cpu_seconds)
-        for outcome in told.outcomes:
+        self._window.spent(result.cpu_seconds)
+        for outcome in result.outcomes:
             entry = mine.popleft()
             if isinstance(outcome, Throttled):
                 return entry
@@ -403,7 +410,7 @@ class Copy:
         self._written(one)
 
     async def _whole(self, entry: Entry) -> None:
-        """A large file as one stream."""
+        """Copies a large file as one stream."""
         parts = Parts.of(entry.size)
 
         async def once() -> None:
@@ -419,7 +426,7 @@ class Copy:
         def pieces() -> Iterator[Buffer]:
             nonlocal came
             stream, whole = Stream(self._source, entry), hashlib.sha256() if stated else None
-            for number in range(len(parts)):  # by parts: a folder gives what it is asked for in one piece
+            for number in range(len(parts)):  # in parts, because a folder returns a requested range as one buffer
                 for piece in stream.read(*parts.span(number)):
                     digest.update(piece)
                     if whole is not None:
@@ -427,7 +434,7 @@ class Copy:
                     self._moved(len(piece))
                     came += len(piece)
                     yield piece
-            # Before the file has its name.
+            # The digest is compared before the file gets its final name.
             check(entry, digest.digest(), self._expectation(entry, expected))
             if whole is not None:
                 check(entry, f"sha256:{whole.hexdigest()}", f"sha256:{stated}")
@@ -441,7 +448,7 @@ class Copy:
         self._written(_file(entry, digest.digest(), version))
 
     async def _in_order(self, entry: Entry) -> None:
-        """Copy a large file sequentially."""
+        """Copies a large file sequentially."""
         counter = Counter(self.progress, self._lock)
         with self._refusing(entry):
             try:
@@ -478,7 +485,7 @@ class Copy:
 
         with self._refusing(entry, large):
             large.digests[number] = await repeated(once, self._window)
-            is_last = len(large.digests) == len(large.parts)  # before any other part runs
+            is_last = len(large.digests) == len(large.parts)  # evaluated before any other part runs
             if number in (await self._partial(large)).done:
                 counter.set(length)
             if is_last:
@@ -501,12 +508,12 @@ class Copy:
             await partial.discard()
             large.damages.append(error)
             if len(large.damages) >= Damaged.tries:
-                raise for_good(entry, large.damages) from error
+                raise permanently_damaged(entry, large.damages) from error
             large.partial, large.digests = None, {}
             with self._lock:
                 self.progress.bytes_done -= entry.size
             async with asyncio.TaskGroup() as group:
-                for number in range(len(large.parts)):  # the last one comes back here
+                for number in range(len(large.parts)):  # the last part calls this method again
                     group.create_task(self._part(large, number))
             return
         version = await repeated(lambda: partial.finish(digests), self._window)
@@ -514,7 +521,7 @@ class Copy:
         partial.forget()
 
     def _expectation(self, entry: Entry, expected: str = "") -> str:
-        """The digest that the source's own manifest has of a file, or else `expected`."""
+        """Returns the digest of a file in the source's manifest, or else `expected`."""
         known = self._expected.get(entry.name)
         is_known = known is not None and (known.size, known.version) == (entry.size, entry.version)
         if known is not None and is_known:
@@ -540,7 +547,9 @@ class Copy:
 
     @contextmanager
     def _refusing(self, entry: Entry, large: _Large | None = None) -> Iterator[None]:
-        """A file that fails is named, and the others are copied; where no other one could be either, that is raised."""
+        """Records a failing file as refused and lets the others be copied. Raises if no other file could be copied
+        either.
+        """
         try:
             yield
         except Fatal:
@@ -550,7 +559,7 @@ class Copy:
             if self._num_forbidden >= FORBIDDEN_MOST and not self.progress.files_done:
                 raise Fatal(error.message, error.hint) from error
             if isinstance(error, SourceChanged) and entry.name in self._before:
-                self._files[entry.name] = self._before[entry.name]  # nothing was written in its place
+                self._files[entry.name] = self._before[entry.name]  # the file at the destination was not replaced
             if large is None or not large.is_over:
                 why, is_changed = error.message.removeprefix(f"{entry.name}: "), isinstance(error, SourceChanged)
                 self._refused.append(Refusal(entry.name, why, not is_changed, isinstance(error, Throttled)))
@@ -575,12 +584,12 @@ def _is_of(one: File, entry: Entry) -> bool:
 
 
 def _file(entry: Entry, digest: str, version: str) -> File:
-    """A file that was copied."""
+    """Returns the manifest entry of a copied file."""
     return File(entry.name, entry.size, digest, entry.version, version)
 
 
 def _first(small: deque[Entry]) -> Entry | None:
-    """The largest that is left; threads take them meanwhile."""
+    """Removes and returns the largest remaining file, or None; several threads call this concurrently."""
     try:
         return small[0]
     except IndexError:
@@ -588,12 +597,12 @@ def _first(small: deque[Entry]) -> Entry | None:
 
 
 async def _stored(place: Place) -> bytes | None:
-    """The manifest of a place as it is stored."""
+    """Reads the stored manifest of a place."""
     return await repeated(lambda: place.read_own(manifests.NAME))
 
 
 def _manifest(data: bytes | None) -> Manifest | None:
-    """None where there is none that can be read: then the files of its place are copied and verified anew."""
+    """Parses a manifest; None if it is missing or unreadable, so that all files are copied and verified again."""
     try:
         return None if data is None else Manifest.from_bytes(data)
     except BadManifest:

@@ -1,6 +1,6 @@
-"""CopyNote of a copy that left nothing to do: by it the next one compares two listings, and reads no manifest.
+"""Note of a copy that found both places equal: the next copy only compares listings and reads no manifest.
 
-It has a digest of what each place listed. If both are as they were, and the manifest too, each file is where it was.
+The note contains a digest of each place's listing. If both listings and the manifest are unchanged, nothing is copied.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from windlass.storage.place import Entry
 from windlass.storage.walk import digest_of
 
 RANGES: Final = 16
-"""At most, into which a listing is cut."""
+"""Maximum number of ranges into which a listing is split."""
 LEAST: Final = 4000
-"""Names in a range: each may cost one page more than it has."""
+"""Minimum number of names per range, because each range may cost one additional page."""
 
 
 @dataclass(frozen=True)
 class CopyNote:
-    """What two places had when nothing was left to do."""
+    """State of two places when no file was left to copy."""
 
     source: str
-    """Digest of its listing."""
+    """Digest of the source's listing."""
     destination: str
     manifest: str
-    """SHA-256 of the manifest of the destination, as it is stored."""
+    """SHA-256 of the stored manifest of the destination."""
     digest: str
-    """Of the set."""
+    """Digest of the set."""
     num_files: int
     num_bytes: int
     cuts: tuple[str, ...] = ()
-    """See `cuts`."""
+    """Names that split the next listing into ranges."""
 
 
 class CopyNoteFile:
-    """The note of a copy between two places, in a file of this user; without one nothing is noted."""
+    """File with the note of a copy between two places. Without a path it stores nothing."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
 
     def read(self, stored: bytes | None) -> CopyNote | None:
-        """The note, if the destination has stored the manifest of that copy."""
+        """Returns the note if the destination still has the manifest of that copy."""
         if self._path is None or stored is None:
             return None
         try:
@@ -59,9 +59,9 @@ class CopyNoteFile:
         return note if note.manifest == hashlib.sha256(stored).hexdigest() else None
 
     def write(self, source: Iterable[Entry], destination: Callable[[], str], manifest: Manifest, stored: bytes) -> None:
-        """Note what both places have, the destination by its digest.
+        """Writes the state of both places; the destination is given as its digest.
 
-        Without a note the next copy takes longer, so an error is no failure.
+        Errors are ignored, because without a note the next copy only takes longer.
         """
         if self._path is None:
             return
@@ -80,6 +80,6 @@ class CopyNoteFile:
 
 
 def cuts(names: Sequence[str]) -> tuple[str, ...]:
-    """Names by which a listing of about these, which are in order, is cut into ranges that are asked for at once."""
+    """Returns names that split a listing of about these sorted names into ranges to list concurrently."""
     number = min(RANGES, len(names) // LEAST)
     return tuple(names[len(names) * at // number] for at in range(1, number))

@@ -1,8 +1,8 @@
-"""Digest of a file: SHA-256 of it, or of the SHA-256 of its parts, so that parts can be verified by themselves.
+"""Digest of a file: the SHA-256 of its content or of the SHA-256 of its parts, so that parts are verifiable alone.
 
-A file of one part has `sha256:HEX`. One of N parts has `sha256-N:HEX`, the SHA-256 of the N digests of its parts one
-after the other. That is S3's composite checksum of a multipart upload in the same parts, so a store that keeps
-checksums can confirm an upload without sending it back.
+A file of one part has `sha256:HEX`. A file of N parts has `sha256-N:HEX`, the SHA-256 of the concatenated digests of
+its parts. This equals S3's composite checksum of a multipart upload with the same parts, so that a store with checksums
+can confirm an upload without a download.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 
 PART_BYTES: Final = 8 << 20
 MAX_PARTS: Final = 10_000
-"""S3's limit."""
+"""Maximum number of parts, the limit of S3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a file: all of one size, except that the last may be shorter."""
+    """Parts of a file: all of one size, except that the last may be shorter."""
 
     size: int
     part_bytes: int
 
     @classmethod
     def of(cls, size: int) -> Parts:
-        """The one way to cut a file of this size: 8 MiB a part, doubled until there are at most 10,000."""
+        """Returns the parts of a file of this size: 8 MiB each, doubled until there are at most 10,000."""
         part_bytes = PART_BYTES
         while size > MAX_PARTS * part_bytes:
             part_bytes *= 2
@@ -37,13 +37,13 @@ class Parts:
         return max(1, -(-self.size // self.part_bytes))
 
     def span(self, number: int) -> tuple[int, int]:
-        """Where a part begins, from 0, and its length, in bytes."""
+        """Returns the offset and the length of a part in bytes."""
         start = number * self.part_bytes
         return start, min(self.part_bytes, self.size - start)
 
 
 class StreamDigest:
-    """The digest of a file that comes as a stream."""
+    """Digest of a file that is read as a stream."""
 
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
@@ -52,7 +52,7 @@ class StreamDigest:
         self._left = part_bytes
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes."""
+        """Adds the next bytes."""
         rest = memoryview(data)
         while rest:
             piece, rest = rest[: self._left], rest[self._left :]
@@ -63,20 +63,20 @@ class StreamDigest:
                 self._part, self._left = hashlib.sha256(), self._part_bytes
 
     def digest(self) -> str:
-        """Of all that came."""
+        """Returns the digest of all bytes so far."""
         is_whole = self._left == self._part_bytes and self._done
         return combined(self._done if is_whole else [*self._done, self._part.digest()])
 
 
 def combined(digests: Sequence[bytes]) -> str:
-    """The digest of a file whose parts have these SHA-256."""
+    """Returns the digest of a file whose parts have these SHA-256 digests."""
     if len(digests) == 1:
         return f"sha256:{digests[0].hex()}"
     return f"sha256-{len(digests)}:{hashlib.sha256(b''.join(digests)).hexdigest()}"
 
 
 def from_s3(checksum: str) -> str:
-    """The digest that a `ChecksumSHA256` of S3 stands for, whose parts may have been cut otherwise; empty for none."""
+    """Converts a `ChecksumSHA256` of S3 to a digest; empty if there is none. Its part sizes may differ from `Parts`."""
     value, _, number = checksum.partition("-")
     try:
         found = b64decode(value, validate=True)
@@ -88,5 +88,5 @@ def from_s3(checksum: str) -> str:
 
 
 def to_s3(digest: bytes) -> str:
-    """A SHA-256 as S3 writes it."""
+    """Converts a SHA-256 to the base64 form of S3."""
     return b64encode(digest).decode()

@@ -1,4 +1,4 @@
-"""Files of this machine: replaced whole, reserved, written at an offset, synced."""
+"""File operations on this machine: atomic replacement, preallocation, positioned writes, sync."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from windlass.storage.place import Buffer
 
 SYNC_FILE_RANGE_WRITE: Final = 2
 WRITE_BYTES: Final = 32 << 10
-"""Written by one call: larger ones took several times the system time on a virtual machine that gives its free memory
-back to its host (decision 0082)."""
+"""Bytes per write call. Larger writes took several times the system time on a virtual machine that returns free memory
+to its host (decision 0082)."""
 
 
 def version(found: os.stat_result) -> str:
-    """What changes when a file is written."""
+    """Returns a version of a file that changes when the file is written."""
     return "%x-%x-%x" % (found.st_mtime_ns, found.st_size, found.st_ino)  # noqa: UP031 - half the time of an f-string
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole at any moment, also after a power failure. Raises OSError."""
+    """Writes a file atomically and durably, also across a power failure. Raises OSError."""
     part = path.with_name(f"{path.name}.part")
     with open(part, "wb") as file:
         file.write(data)
@@ -33,7 +33,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the kernel write all that is pending on the file system of a folder. Raises OSError."""
+    """Flushes all pending writes of the file system that contains a folder. Raises OSError."""
     found = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if _libc().syncfs(found) != 0:
@@ -49,9 +49,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Take the space of a file at once, so that a full disk is known before anything is fetched. Raises OSError.
+    """Allocates the space of a file in advance, so that a full disk is detected before the download. Raises OSError.
 
-    By the system call itself: `posix_fallocate` writes to each block where a file system, such as NFS, has none.
+    Uses the system call itself, because `posix_fallocate` writes to every block on file systems without it, such as
+    NFS.
     """
     while _libc().fallocate(descriptor, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)) != 0:
         number = ctypes.get_errno()
@@ -63,23 +64,23 @@ def reserve(descriptor: int, size: int) -> None:
 
 
 def begin_writing(descriptor: int, start: int, length: int) -> None:
-    """Have the kernel send to the disk what was written there, and do not wait for it. Errors are told by `fsync`."""
+    """Starts writeback of a byte range without waiting for it. `fsync` reports any error."""
     _libc().sync_file_range(descriptor, ctypes.c_longlong(start), ctypes.c_longlong(length), SYNC_FILE_RANGE_WRITE)
 
 
 def name_file(descriptor: int, path: str) -> None:
-    """Give an open file without a name this one. Raises OSError, FileExistsError where there is such a file."""
+    """Links an open unnamed file to `path`. Raises OSError, and FileExistsError if the path exists."""
     os.link(str(descriptor), path, src_dir_fd=_descriptors(os.getpid()), follow_symlinks=True)
 
 
 @cache
 def _descriptors(pid: int) -> int:
-    """The folder of the open files of this process, whose number is `pid`: a fork needs its own."""
+    """Returns the /proc folder of this process's open files. `pid` is a cache key: a fork needs another folder."""
     return os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def write_at(descriptor: int, start: int, data: Buffer) -> None:
-    """Write all of `data`. Raises OSError."""
+    """Writes all of `data` at offset `start`. Raises OSError."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view[:WRITE_BYTES], start)

@@ -1,4 +1,4 @@
-"""A folder of this machine as a place: files get their name once they are whole, and may be written in parts."""
+"""A local folder as a place: files get their final name once complete, and may be written in parts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.errors import StorageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts
@@ -30,7 +31,7 @@ from windlass.storage.place import (
 from windlass.storage.walk import digest_beside, digest_of, walk
 
 PARTIAL: Final = "partial"
-"""Folder, below ours, of files that are not whole yet."""
+"""Name of the folder for incomplete files, below Windlass's own folder."""
 LIST_BATCH: Final = 4096
 NO_NAMELESS: Final = frozenset(
     {
@@ -44,18 +45,21 @@ NO_NAMELESS: Final = frozenset(
         errno.EXDEV,
     }
 )
-"""Where a file system, or a system without /proc, cannot make a file without a name, or not name it."""
+"""Error codes of systems that cannot create an unnamed file or link it: the file system lacks it, or /proc is
+missing."""
 MANY: Final = 20_000
-"""Files that a process of its own lists: it starts in some 50 ms."""
+"""Number of files from which a separate process lists the folder; the process starts in about 50 ms."""
 
 
 class Folder(Place):
-    """Files below a folder. Symbolic links are followed where they stay below it, and refused by name where not."""
+    """Files below a folder. Symbolic links are followed within the folder; links to other folders are refused
+    by name.
+    """
 
     is_sent = True
 
     def __init__(self, address: Address, *, may_be_missing: bool = False) -> None:
-        """One that `may_be_missing` has no files then; else it is refused."""
+        """A missing folder counts as empty if `may_be_missing`; otherwise StorageError is raised."""
         self.address = address
         self._root = Path(address.path)
         self._may_be_missing = may_be_missing
@@ -64,8 +68,8 @@ class Folder(Place):
         self._made: set[str] = set()
         """Folders that are there."""
 
+    @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        """See `Place`."""
         if self._may_be_missing and not self._root.exists():
             return
         if not self._root.is_dir():
@@ -74,8 +78,9 @@ class Folder(Place):
         while batch := await asyncio.to_thread(lambda: list(islice(found, LIST_BATCH))):
             yield batch
 
+    @override
     async def find(self, name: str) -> Entry | None:
-        """See `Place`; a link is followed, also to another folder."""
+        """Returns the entry of one file; a link is followed, also to another folder."""
         with system_errors(f"{self._root}/{name}"):
             try:
                 found = (self._root / name).stat()
@@ -84,17 +89,17 @@ class Folder(Place):
         return Entry(name, found.st_size, version(found)) if stat.S_ISREG(found.st_mode) else None
 
     async def digest(self, num_files: int) -> str:
-        """Digest of what it lists, which may be about so many files."""
+        """Returns the digest of the listing. `num_files` is the expected number of files."""
         if num_files >= MANY and (found := await asyncio.to_thread(digest_beside, self._root)):
             return found
         return digest_of(await self.listed())
 
+    @override
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        """See `Place`."""
         yield self._read(entry, start, length)
 
+    @override
     def put(self, name: str, data: Buffer) -> str:
-        """See `Place`."""
         path, part = f"{self._root}/{name}", str(self._partial(name))
         with system_errors(path):
             self._folder_of(path)
@@ -112,13 +117,13 @@ class Folder(Place):
             finally:
                 os.close(file)
             os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
-            self._may_be_nameless = False  # else it was the place of this one file
+            self._may_be_nameless = False  # if the named write fails too, the cause is the path of this file
             return version(found)
 
     def _put_nameless(self, path: str, part: str, data: Buffer) -> os.stat_result:
-        """Write a file that has no name before it is whole.
+        """Writes a file that has no name until it is complete.
 
-        Threads that make files in one folder, or move them from one to another, wait for each other.
+        Creating a temporary file and renaming it would make threads wait for each other's folder locks.
         """
         file = os.open(path.rpartition("/")[0], os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
         try:
@@ -135,22 +140,22 @@ class Folder(Place):
         finally:
             os.close(file)
 
+    @override
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
-        """See `Place`."""
         path, part = self._root / entry.name, self._partial(entry.name)
         with system_errors(str(path)):
             self._folder_of(str(path))
             self._folder_of(str(part))
             return await asyncio.to_thread(FolderFile, path, part, entry, parts, source)
 
+    @override
     async def discard_partial(self, source: str) -> None:
-        """See `Place`."""
         with system_errors(str(self.address)):
             for path in [one for one in (self._root / OWN / PARTIAL).glob("*") if is_of(one, source)]:
                 path.unlink()
 
+    @override
     async def read_own(self, name: str) -> bytes | None:
-        """See `Place`."""
         path = self._root / own_file(name)
         with system_errors(str(path)):
             try:
@@ -158,20 +163,20 @@ class Folder(Place):
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    @override
     async def write_own(self, name: str, data: bytes) -> None:
-        """See `Place`."""
         path = self._root / own_file(name)
         with system_errors(str(path)):
             self._folder_of(str(path))
             write_whole(path, data)
 
+    @override
     async def settle(self) -> None:
-        """See `Place`."""
         with system_errors(str(self.address)):
             await asyncio.to_thread(sync, self._root)
 
     def version_of(self, name: str) -> str:
-        """The version of a file that may be there; empty where it is not."""
+        """Returns the version of a file; empty if it does not exist."""
         try:
             found = os.lstat(self._root / name)
         except OSError:
@@ -192,7 +197,7 @@ class Folder(Place):
         return self._root / OWN / PARTIAL / hashlib.sha256(name.encode()).hexdigest()[:40]
 
     def _folder_of(self, path: str) -> None:
-        """Make the folder of a file; no part of its path below the root may be a link."""
+        """Creates the parent folder of a file. No component of its path below the root may be a link."""
         folder = path.rpartition("/")[0]
         if folder in self._made:
             return

@@ -1,4 +1,4 @@
-"""A file of a folder that is written in parts, and that another copy can go on with."""
+"""A file in a folder that is written in parts and can be resumed by another copy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.storage.digest import Parts
 from windlass.storage.files import begin_writing, reserve, version, write_at, write_whole
 from windlass.storage.place import Buffer, Entry, PartialFile, system_errors
@@ -20,10 +21,12 @@ DIGEST_HEX: Final = 64
 
 
 class FolderFile(PartialFile):
-    """A file in parts, beside which a journal has the digest of each part that is written, and how far others are."""
+    """A file in parts, with a journal next to it of the digest of each complete part and the length of
+    incomplete ones.
+    """
 
     def __init__(self, path: Path, part: Path, entry: Entry, parts: Parts, source: str) -> None:
-        """Raises OSError."""
+        """Opens or creates the partial file. Raises OSError."""
         self._boot = process.boot_id()
         self._path, self._part, self._parts = path, part, parts
         self._journal = part.with_suffix(".parts")
@@ -36,7 +39,8 @@ class FolderFile(PartialFile):
         if len(self.done) < len(parts) and not part.exists():
             self.done, self._kept = {}, {}
         if self._noted_boot != self._boot or not (self.done or self._kept):
-            # Another node, which shares the disk, must not trust its own boot for notes of this one.
+            # The boot id is stored because another node that shares the disk must not trust entries written before this
+            # node rebooted.
             lines = [json.dumps({**self._head, "boot": self._boot})]
             lines += [f"{number} {digest.hex()}" for number, digest in self.done.items()]
             write_whole(self._journal, "".join(f"{line}\n" for line in lines).encode())
@@ -44,14 +48,14 @@ class FolderFile(PartialFile):
             with open(part, "wb") as file:
                 reserve(file.fileno(), parts.size)
 
+    @override
     def begun(self, number: int) -> int:
-        """See `PartialFile`."""
         return self._kept.get(number, 0)
 
+    @override
     def write(
         self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
     ) -> bytes:
-        """See `PartialFile`."""
         start, _ = self._parts.span(number)
         kept = self._kept.get(number, 0)
         with system_errors(str(self._path)), open(self._part, "r+b") as file, open(self._journal, "ab", 0) as journal:
@@ -66,24 +70,24 @@ class FolderFile(PartialFile):
             begin_writing(file.fileno(), start, kept)
         return digest.digest()
 
+    @override
     def kept(self, number: int) -> bytes:
-        """See `PartialFile`."""
         start, length = self._parts.span(number)
         with system_errors(str(self._path)), open(self._part if self._part.exists() else self._path, "rb") as file:
             return os.pread(file.fileno(), length if number in self.done else self._kept.get(number, 0), start)
 
+    @override
     async def finish(self, digests: list[bytes]) -> str:
-        """See `PartialFile`."""
         with system_errors(str(self._path)):
             return await asyncio.to_thread(self._finish)
 
+    @override
     def forget(self) -> None:
-        """See `PartialFile`."""
         with system_errors(str(self._path)):
             self._journal.unlink(missing_ok=True)
 
+    @override
     async def discard(self) -> None:
-        """See `PartialFile`."""
         self._part.unlink(missing_ok=True)
         self._journal.unlink(missing_ok=True)
 
@@ -95,9 +99,10 @@ class FolderFile(PartialFile):
         return version(self._path.stat())
 
     def _written(self) -> Iterator[tuple[int, bytes]]:
-        """The parts of the journal. They are read again if the machine was restarted: that may have taken them.
+        """Yields the complete parts of the journal. After a reboot their content is read again, because writes may be
+        lost.
 
-        The file has its name already if the copy was killed before its own journal had the file.
+        The file already has its final name if the copy was killed before its own journal recorded the file.
         """
         try:
             head, *lines = self._journal.read_text(errors="replace").splitlines()
@@ -123,8 +128,8 @@ class FolderFile(PartialFile):
 
 
 def is_of(part: Path, source: str) -> bool:
-    """Whether a part, or its journal, was begun by a copy of the source with this address; a copy of another one may be
-    under way.
+    """Whether a partial file or its journal belongs to a copy of this source. A copy of another source may be in
+    progress.
     """
     with suppress(OSError, ValueError, TypeError, KeyError), open(part.with_suffix(".parts"), "rb") as journal:
         return bool(json.loads(journal.readline())["source"].rpartition(" ")[0] == source)

@@ -1,8 +1,8 @@
-"""Processes beside a copy that move its small files: one interpreter makes some thousand requests a second, not more.
+"""Processes that copy small files in parallel, because one interpreter sends only a few thousand requests per second.
 
-A helper is sent both places by its standard input, and ends with it. Each of its threads has a connection of its own,
-by which it is sent some files and answers with what became of each. It adds those that it has written to the journal
-itself, so that none is written again where the copy is killed before it has the answer.
+A helper receives both places on standard input and exits when standard input closes. Each of its threads has a
+connection on which it receives a batch of files and returns the outcome of each. The helper adds written files to the
+journal itself, so that no file is written again if the copy is killed before it receives the outcome.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
 MOST: Final = 4
 FILES_ON_ONE_CORE: Final = 8000
-"""From which helpers pay off, divided by the cores: each takes a tenth of a second of one to start."""
+"""Number of small files from which helpers are worthwhile on one core, divided by the number of cores. Starting a
+helper takes 0.1 s of one core."""
 PIDS_MAX: Final = Path("/sys/fs/cgroup/pids.max")
 MAX_BATCH: Final = 32
-"""Files that are sent to a thread at once."""
+"""Maximum number of files sent to a thread at once."""
 MIN_TASKS: Final = 1024
-"""A copy starts no helpers where it may have fewer threads and processes: helpers have 64 threads together."""
+"""Minimum limit of threads and processes with which a copy starts helpers, which have 64 threads together."""
 _PROGRAM: Final = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
@@ -54,54 +55,52 @@ serve()
 
 
 def number_here(num_files: int) -> int:
-    """How many helpers a copy of so many small files has on this machine."""
+    """Returns the number of helpers for this number of small files on this machine."""
     cores = num_cores()
     pays_off = cores > 1 and num_files * cores >= FILES_ON_ONE_CORE
     return min(MOST, cores) if pays_off and sys.executable and _max_tasks() >= MIN_TASKS else 0
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _max_tasks() -> float:
-    """Threads and processes that this user, or this container, may have."""
+    """Returns the limit of threads and processes of this user or container."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = [math.inf if soft == resource.RLIM_INFINITY else soft]
-    with suppress(OSError, ValueError):  # no such control group, or "max"
+    with suppress(OSError, ValueError):  # the control group is absent, or its limit is "max"
         limits.append(int(PIDS_MAX.read_text()))
     return min(limits)
 
 
 Outcome: TypeAlias = File | StorageError
-"""Of a file that was sent to a helper: as it is at the destination, or why not."""
+"""Result for one file that was sent to a helper: its entry at the destination, or the error."""
 
 
-class Told(NamedTuple):
-    """One answer of a helper."""
+class BatchResult(NamedTuple):
+    """Response of a helper to one batch."""
 
     outcomes: list[Outcome]
-    """Of the first files, up to the first throttled one."""
+    """Outcomes of the first files of the batch; ends with the first throttled file."""
     cpu_seconds: float
-    """That its process has taken since its last answer, by whichever thread."""
+    """Processor time of all threads of the helper since its last response."""
 
 
 def move(source: Place, destination: Place, entry: Entry, expected: str) -> File:
-    """Move a small file, unless it has another digest than is `expected`: then it is fetched, and sent, again. Raises
-    StorageError.
-    """
+    """Copies a small file. Fetches and writes it again if its digest differs from `expected`. Raises StorageError."""
     found: list[Damaged] = []
     while len(found) < Damaged.tries:
         try:
             return _move_once(source, destination, entry, expected)
         except Damaged as error:
             found.append(error)
-    raise for_good(entry, found) from found[-1]
+    raise permanently_damaged(entry, found) from found[-1]
 
 
-def for_good(entry: Entry, found: Sequence[Damaged]) -> StorageError:
-    """The error of a file that was damaged in all tries."""
+def permanently_damaged(entry: Entry, found: Sequence[Damaged]) -> StorageError:
+    """Returns the error for a file that arrived damaged in every try."""
     if len({one.message for one in found}) == 1:
         return StorageError(f"{found[0].message}, in each of {len(found)} tries")
     return StorageError(f"{entry.name} was changed on its way in each of {len(found)} tries: {found[-1].message}")
@@ -115,18 +114,20 @@ def _move_once(source: Place, destination: Place, entry: Entry, expected: str) -
 
 
 def check(entry: Entry, digest: str, expected: str) -> None:
-    """Compare with what the source says of itself, if it does. Raises Damaged."""
+    """Compares a digest with the one expected by the source, if any. Raises Damaged."""
     if expected and expected != digest:
         raise Damaged(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
 
 
 class Helpers:
-    """Helpers of one copy. Until they have started, and where none can be, no thread of one is idle."""
+    """Helper processes of one copy. Until they have started, and if they cannot start, none of their threads is
+    idle.
+    """
 
     def __init__(self, source: Place, destination: Place, journal: int, number: int, requests: int) -> None:
-        """So many helpers, which may have this number of requests under way together; `journal` is its descriptor.
+        """Starts `number` helpers with `requests` concurrent requests in total; `journal` is a file descriptor.
 
-        Raises OSError, or RuntimeError for a thread, where so many cannot be had.
+        Raises OSError or RuntimeError if processes or threads cannot be started.
         """
         places = pickle.dumps((source, destination, journal))
         self._idle: SimpleQueue[Connection] = SimpleQueue()
@@ -143,43 +144,45 @@ class Helpers:
             raise
 
     def batch_size(self, num_files: int) -> int:
-        """How many of the files that are left one thread is sent: fewer near the end, for all to end at once."""
+        """Returns the batch size for the remaining files. Batches shrink near the end so that all threads finish
+        together.
+        """
         return max(1, min(MAX_BATCH, num_files // (2 * len(self._connections))))
 
     def idle(self) -> Connection | None:
-        """A thread without work, to be asked for some."""
+        """Returns the connection of an idle thread, or None."""
         try:
             return self._idle.get_nowait()
         except Empty:
             return None
 
-    def ask(self, thread: Connection, files: Sequence[tuple[Entry, str]]) -> Told | None:
-        """Have files moved, each unless it has another digest than is expected; None where the helper has ended."""
+    def ask(self, thread: Connection, files: Sequence[tuple[Entry, str]]) -> BatchResult | None:
+        """Sends a batch of files, each with its expected digest, to a thread. Returns None if the helper has exited."""
         try:
             thread.send(files)
-            told: Told = thread.recv()
+            result: BatchResult = thread.recv()
         except (EOFError, OSError):
-            return None  # its threads are given no more work
+            return None  # the threads of this helper get no more work
         self._idle.put(thread)
-        return told
+        return result
 
     def close(self) -> None:
-        """End all of them, also in the middle of a file."""
+        """Kills all helpers, even in the middle of a file."""
         self._end()
         self._starting.join()
 
     def _end(self) -> None:
-        """The connections are closed with the last thread of the copy that waits for one."""
+        """Kills the processes. The last thread that waits on a connection closes it."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
-            with suppress(OSError):  # it has not read what it was sent
+            with suppress(OSError):  # the helper was killed before it read its input
                 if process.stdin is not None:
                     process.stdin.close()
 
     def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
-        with ExitStack() as sockets:  # all are closed at its end but those that were detached
+        with ExitStack() as sockets:  # closes all sockets that were not detached
             pairs = [[sockets.enter_context(one) for one in socket.socketpair()] for _ in range(threads)]
             theirs = [pair[1].fileno() for pair in pairs]
             path = [one for one in sys.path if isinstance(one, str) and "\0" not in one]
@@ -196,12 +199,12 @@ class Helpers:
             try:
                 one.recv()
             except (EOFError, OSError):
-                continue  # it has ended: the others do its work
+                continue  # this helper has exited, and the others do its work
             self._idle.put(one)
 
 
 def _connection(descriptor: int) -> Connection:
-    from multiprocessing.connection import Connection  # 10 ms, which most copies do without
+    from multiprocessing.connection import Connection  # takes 10 ms, and most copies start no helpers
 
     return Connection(descriptor)
 
@@ -210,7 +213,7 @@ def _connection(descriptor: int) -> Connection:
 
 
 def serve() -> None:
-    """Be a helper, until the standard input ends."""
+    """Runs a helper until standard input closes."""
     return_freed_blocks()
     given = sys.stdin.buffer
     descriptors = pickle.load(given)
@@ -219,14 +222,14 @@ def serve() -> None:
         connection = _connection(descriptor)
         try:
             threading.Thread(target=work.serve, args=(connection,), daemon=True).start()
-        except RuntimeError:  # no more may be started
+        except RuntimeError:  # thread limit reached
             connection.close()
     given.read()
     os._exit(0)
 
 
 class _Work:
-    """What the threads of a helper do."""
+    """Work of the threads of a helper."""
 
     def __init__(self, source: Place, destination: Place, journal: int) -> None:
         self._source, self._destination, self._journal = source, destination, journal
@@ -234,15 +237,15 @@ class _Work:
         self._told_seconds = 0.0
 
     def serve(self, asked: Connection) -> None:
-        """Answer what comes by one connection, up to an error that is not ours: then the copy meets it itself."""
+        """Serves one connection until an error that is not a StorageError; the copy then meets that error itself."""
         with asked, suppress(Exception):
             asked.send("ready")
             while True:
                 files = asked.recv()
-                asked.send(Told(self._outcomes(files), self._untold_seconds()))
+                asked.send(BatchResult(self._outcomes(files), self._unreported_seconds()))
 
     def _outcomes(self, files: Sequence[tuple[Entry, str]]) -> list[Outcome]:
-        """See `Told`."""
+        """Copies the files of a batch; ends with the first throttled file."""
         found: list[Outcome] = []
         for entry, expected in files:
             try:
@@ -255,8 +258,8 @@ class _Work:
                     break
         return found
 
-    def _untold_seconds(self) -> float:
-        """Processor time that this process has taken since its last answer."""
+    def _unreported_seconds(self) -> float:
+        """Returns the processor time that this process has used since its last response."""
         with self._lock:
             now = time.process_time()
             untold, self._told_seconds = now - self._told_seconds, now

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from windlass.compat import override
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address
 from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Unreachable, store_errors, system_errors
@@ -74,13 +75,13 @@ class HttpPlace(Place):
         assert self.address.url is not None
         return self.address.url
 
+    @override
     def check(self) -> None:
-        """See `Place`."""
         with store_errors(str(self.address)):
             self._client.head(self._url)
 
+    @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        """See `Place`."""
         if not self.is_list:
             one = Remote(self._url.name, self._url, self._sha256)
             yield [await repeated(lambda: asyncio.to_thread(self._entry, one))]
@@ -108,7 +109,9 @@ class HttpPlace(Place):
         return parse_list(data, str(self.address), self._url)
 
     def _entry(self, one: Remote) -> Entry:
-        """Entry of a file. Its version is the expected SHA-256 if one is given, else the ETag or Last-Modified."""
+        """Returns the entry of a file. Its version is the expected SHA-256 if one is given, else the ETag or
+        Last-Modified.
+        """
         what = one.name if self.is_list else str(self.address)
         with store_errors(what):
             head = self._client.head(one.url)
@@ -122,20 +125,20 @@ class HttpPlace(Place):
         version = f"sha256:{one.sha256}" if one.sha256 else _word(head.version) or f"unknown-{uuid.uuid4().hex}"
         return Entry(one.name, head.size, version)
 
+    @override
     def identity(self, entry: Entry) -> str:
-        """See `Place`."""
         return f"{entry.version}/{_word(self._found[entry.name][1].version)}"
 
+    @override
     def sha256(self, entry: Entry) -> str:
-        """See `Place`."""
         return self._found[entry.name][0].sha256
 
+    @override
     async def again(self, entry: Entry) -> Entry:
-        """See `Place`."""
         return await repeated(lambda: asyncio.to_thread(self._entry, self._found[entry.name][0]))
 
+    @override
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        """See `Place`."""
         one, head = self._found[entry.name]
         if start and not head.version and not one.sha256:
             raise SourceChanged(
@@ -146,11 +149,12 @@ class HttpPlace(Place):
             yield from self._client.stream(one.url, head, start, length, PIECE_BYTES)
 
     def put(self, name: str, data: Buffer) -> str:
-        """Raises UsageError."""
+        """Raises UsageError, because HTTP servers are read-only."""
         raise UsageError(f"{self.address} is read only")
 
+    @override
     async def read_own(self, name: str) -> bytes | None:
-        """See `Place`: HTTP servers have no manifest."""
+        """Returns None, because HTTP servers have no manifest."""
         return None
 
 
@@ -158,8 +162,8 @@ class LocalList(HttpPlace):
     """The files whose URLs are in a list on this machine."""
 
     @property
+    @override
     def name(self) -> str:
-        """See `HttpPlace`."""
         return Path(self.address.path).name
 
     def _listed(self) -> list[Remote]:
@@ -168,7 +172,7 @@ class LocalList(HttpPlace):
 
 
 def is_list_of_urls(path: Path) -> bool:
-    """Whether a file of this machine is a list with a URL in its first line; any other file is copied as it is."""
+    """Whether a local file is a list with a URL in its first line. Any other file is copied unchanged."""
     if not LIST.fullmatch(path.name):
         return False
     with system_errors(str(path)), open(path, encoding="utf-8", errors="replace") as file:
@@ -177,7 +181,7 @@ def is_list_of_urls(path: Path) -> bool:
 
 
 def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:
-    """Parse a list in the format of `sha256sum` or `sha256sum --tag`. Its names are URLs, or relative to `base`, the
+    """Parses a list in the format of `sha256sum` or `sha256sum --tag`. Its names are URLs, or relative to `base`, the
     URL of the list. `what` names the list in errors. Raises UsageError.
     """
     found: dict[str, Remote] = {}
@@ -219,5 +223,5 @@ def _remote(line: str, at: str, base: Url | None) -> Remote:
 
 
 def _word(version: str) -> str:
-    """A version without spaces: journals separate address and version by a space."""
+    """Removes spaces from a version, because journals separate address and version by a space."""
     return version.replace(" ", "_")

@@ -1,4 +1,4 @@
-"""Journal of a copy: which files it has written, so that one that was killed does not fetch them again."""
+"""Journal of a copy: records the files it has written, so that a killed copy does not fetch them again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from windlass.worker import process
 
 
 class Journal:
-    """Lines of files that were written. What was not settled before the machine was restarted counts as not written."""
+    """Journal of written files, one per line. Entries not synced before a reboot count as not written."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StorageError."""
+        """Opens or creates the journal. Raises StorageError."""
         self._path = path
         self._boot = process.boot_id()
         found, self._num_settled = _read(path, self._boot)
@@ -30,7 +30,7 @@ class Journal:
         with system_errors(str(path)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-            self._file.write(b"\n")  # the last line may have been cut off
+            self._file.write(b"\n")  # the last line may be truncated
         self._write({"boot": self._boot})
         self._first_bytes = os.fstat(self.descriptor).st_size
         """Before any file was added, also by another process whose answer has not come."""
@@ -47,22 +47,24 @@ class Journal:
             self.clear()
 
     def add(self, one: File) -> None:
-        """A file was written. Raises StorageError."""
+        """Records a written file. Raises StorageError."""
         append(self.descriptor, one)
         self.added()
 
     def added(self) -> None:
-        """A file was added by another process."""
+        """Counts a file that another process has recorded."""
         self._num_lines += 1
 
     @property
     def descriptor(self) -> int:
-        """Of its file, for `append` by another process."""
+        """File descriptor of the journal, for `append` in another process."""
         return self._file.fileno()
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """After the block, all that was added before it is on the disk. Raises StorageError."""
+        """Marks entries added before the block as durable when the block, which syncs their files, ends. Raises
+        StorageError.
+        """
         found = self._num_lines
         yield
         if found > self._num_settled:
@@ -70,7 +72,7 @@ class Journal:
             self._write({"settled": found})
 
     def clear(self) -> None:
-        """The manifest has all of it."""
+        """Empties the journal, because the manifest now contains all of its files."""
         self._path.unlink(missing_ok=True)
 
     def _write(self, found: dict[str, object]) -> None:
@@ -79,14 +81,14 @@ class Journal:
 
 
 class NoJournal(Journal):
-    """Stands for the journal in a preview, which writes nothing."""
+    """Journal of a preview, which writes nothing."""
 
     def __init__(self) -> None:
         self.files = {}
 
 
 def append(descriptor: int, one: File) -> None:
-    """Add a file that was written to a journal. Raises StorageError."""
+    """Appends a written file to a journal. Raises StorageError."""
     with system_errors("the journal of the copy"):
         _write(descriptor, line(one))
 
@@ -96,12 +98,12 @@ def _write(descriptor: int, found: Mapping[str, object]) -> None:
 
 
 def files_of(path: Path) -> dict[str, File]:
-    """The files that an earlier copy has written, by name. Raises StorageError."""
+    """Returns the files that an earlier copy has written, by name. Raises StorageError."""
     return {one.name: one for one in _read(path, process.boot_id())[0]}
 
 
 def _read(path: Path, boot: str) -> tuple[list[File], int]:
-    """Files of a journal that are not lost by a restart of the machine, and the number of those known to be on disk."""
+    """Returns the files of a journal that survived any reboot, and how many of them are known to be durable."""
     try:
         lines = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):
@@ -120,5 +122,5 @@ def _read(path: Path, boot: str) -> tuple[list[File], int]:
             else:
                 found.append(from_line(read))
         except (ValueError, TypeError, BadManifest):
-            continue  # the end of a line that was cut off
+            continue  # truncated line
     return found, settled

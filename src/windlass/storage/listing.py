@@ -1,4 +1,4 @@
-"""Lists a store page by page, in several ranges of names at once where it has an order."""
+"""Lists a store page by page, in several key ranges concurrently if the store lists in order."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from windlass.storage.place import Entry
 from windlass.storage.retry import repeated
 
 Pages: TypeAlias = Callable[[str], Callable[[], list[Entry] | None]]
-"""Begins a listing behind a name; the function that it returns gets the next page in a thread, and None at the end."""
+"""Starts a listing after a name. The returned function fetches the next page in a thread, and returns None at
+the end."""
 
 
 class _OtherOrder(Exception):
-    """The store does not list by the order of names, or does not begin where it was asked to."""
+    """The store does not list in the order of names, or ignores the requested start."""
 
 
 async def listed(pages: Pages, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-    """The files of all pages, in the ranges between the `cuts` at once. Raises StorageError.
+    """Yields the files of all pages; the ranges between the `cuts` are listed concurrently. Raises StorageError.
 
-    A store that lists in another order than that of the names is listed again in one range.
+    If the store turns out to use another order, it is listed again as one range.
     """
     if cuts:
         try:
@@ -44,8 +45,10 @@ async def _pages(pages: Pages, after: str, threads: ThreadPoolExecutor | None) -
 
 
 async def _ranges(pages: Pages, cuts: Sequence[str]) -> list[Entry]:
-    """The files of all ranges. Each is listed until the first name beyond it, which must begin one of the next:
-    else a name could be in none of them. Raises _OtherOrder.
+    """Lists all ranges. Raises _OtherOrder.
+
+    Each range is listed up to the first name beyond it, which must be the start of a later range; otherwise a name
+    could be missing from all ranges.
     """
     bounds = ["", *cuts, ""]
     threads = ThreadPoolExecutor(len(bounds) - 1, "listing")
@@ -65,7 +68,9 @@ async def _ranges(pages: Pages, cuts: Sequence[str]) -> list[Entry]:
 
 
 async def _range(pages: Pages, after: str, until: str, threads: ThreadPoolExecutor) -> tuple[list[Entry], str]:
-    """The files behind one name up to another, or to the end where that is empty; and the first name beyond them."""
+    """Returns the files after one name up to another, or up to the end if that is empty, and the first name beyond
+    them.
+    """
     found: list[Entry] = []
     async for page in _pages(pages, after, threads):
         for one in page:

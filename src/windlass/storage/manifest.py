@@ -1,6 +1,6 @@
-"""Manifest of a set of files: name, size and digest of each, and one digest of the whole set.
+"""Manifest of a set of files: name, size and digest of each file, and one digest of the whole set.
 
-It is JSON lines: a header with the digest and the number of files, then one line for each file, ordered by name.
+The format is JSON lines: a header with the digest and the number of files, then one line per file, sorted by name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from windlass.storage.names import OWN, own_file, problem
 
 NAME: Final = f"{OWN}/manifest.jsonl"
-"""In a store."""
+"""Name of the manifest in a store."""
 IN_FOLDER: Final = own_file(NAME)
 VERSION: Final = 1
 _DIGEST: Final = re.compile(r"sha256(-\d{1,5})?:[0-9a-f]{64}")
 
 
 class BadManifest(ValueError):
-    """A manifest that is damaged, or of another version."""
+    """The manifest is damaged or has another version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class File:
     name: str
     size: int
     digest: str
-    """See `digest.py`."""
+    """Digest of the content, in the format of `digest.py`."""
     source: str = ""
-    """Version of the file from which it was copied, as its place writes it."""
+    """Version of the source file from which this file was copied, in the format of its place."""
     version: str = ""
     """Version of the file itself."""
     is_damaged: bool = False
-    """Whether `verify` has read other content under this version; the next copy fetches the file again."""
+    """Whether `verify` found other content under this version; the next copy fetches the file again."""
 
 
 @dataclass(frozen=True)
@@ -48,41 +48,43 @@ class Manifest:
     """All files of a set."""
 
     files: Mapping[str, File] = field(repr=False)
-    """By name."""
+    """Files by name."""
 
     @classmethod
     def of(cls, files: Iterable[File]) -> Manifest:
-        """The manifest of these files."""
+        """Returns the manifest of these files."""
         return cls({one.name: one for one in sorted(files, key=lambda one: one.name)})
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the set: of the names, sizes and digests alone, so that equal sets have equal digests anywhere."""
+        """Digest of the set. It covers names, sizes and digests only, so that equal sets have equal digests
+        everywhere.
+        """
         whole = hashlib.sha256()
         for one in self.files.values():
-            # As json.dumps([name, size, digest]) writes it, ten times as fast.
+            # Same bytes as json.dumps([name, size, digest]), ten times as fast.
             whole.update(f'[{encode_basestring_ascii(one.name)}, {one.size}, "{one.digest}"]\n'.encode())
         return f"set:{whole.hexdigest()}"
 
     def with_damage(self, damaged: Iterable[File]) -> Manifest:
-        """The same set, in which these files are noted as damaged unless they were written since."""
+        """Returns a copy that marks these files as damaged, unless they were written since."""
         known = set(damaged)
         return Manifest.of(replace(one, is_damaged=True) if one in known else one for one in self.files.values())
 
     @property
     def num_bytes(self) -> int:
-        """Size of the set."""
+        """Total size of the set in bytes."""
         return sum(one.size for one in self.files.values())
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """Returns the stored form of the manifest."""
         header = {"windlass": "manifest", "version": VERSION, "digest": self.digest, "files": len(self.files)}
         lines = [header, *map(line, self.files.values())]
         return b"".join(json.dumps(one, separators=(",", ":")).encode() + b"\n" for one in lines)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
-        """Read what `to_bytes` wrote. Raises BadManifest."""
+        """Parses the output of `to_bytes`. Raises BadManifest."""
         try:
             header, *lines = json.loads(b"[" + b",".join(data.splitlines()) + b"]")
             if header.get("windlass") != "manifest" or header.get("version") != VERSION:
@@ -96,13 +98,13 @@ class Manifest:
 
 
 def line(one: File) -> dict[str, object]:
-    """A file as a JSON object."""
+    """Converts a file to a JSON object."""
     kept = {"name": one.name, "size": one.size, "digest": one.digest, "source": one.source, "version": one.version}
     return {name: value for name, value in kept.items() if value != ""} | ({"damaged": True} if one.is_damaged else {})
 
 
 def from_line(found: object) -> File:
-    """Read what `line` gives. Raises BadManifest."""
+    """Parses the output of `line`. Raises BadManifest."""
     if not isinstance(found, dict):
         raise BadManifest("a line is no object")
     name, size, digest = found.get("name"), found.get("size"), found.get("digest")

@@ -1,4 +1,4 @@
-"""Bounds the memory of this process while it copies parts of some megabytes."""
+"""Limits the memory of this process while it copies parts of several megabytes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import cache
 from typing import Final
 
 M_MMAP_THRESHOLD: Final = -3
-"""Of malloc.h of glibc."""
+"""Constant of glibc's malloc.h."""
 THRESHOLD_BYTES: Final = 1 << 20
 
 
 @cache
 def return_freed_blocks() -> None:
-    """Have each large block given back to the system when it is freed; does nothing where the C library is not glibc.
+    """Makes malloc return large blocks to the system when they are freed. Has an effect only with glibc.
 
-    By default glibc keeps those of each thread, and a copy of large files grows to twice what it holds.
+    By default glibc keeps freed blocks per thread, and a copy of large files uses twice the memory it needs.
     """
     try:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, THRESHOLD_BYTES)

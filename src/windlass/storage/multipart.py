@@ -1,4 +1,4 @@
-"""Uploads to S3 in parts that another process can go on with."""
+"""Multipart uploads to S3 that another process can resume."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.runs.clock import Clock
 from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.files import write_whole
@@ -19,20 +20,22 @@ from windlass.stores.errors import Busy, Missing, MissingBucket, StoreError
 from windlass.stores.s3.uploads import Stored, StoredPart, Uploads
 
 COMPLETING_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds between requests for an object that the store may still combine: VersityGW took 10 s for 1 GB under load."""
+"""Pauses in seconds between requests for an object that the store may still be combining. VersityGW took 10 s for 1 GB
+under load."""
 
 
 def stored_digest(stored: Stored) -> str:
-    """The digest of an object as ours; empty where S3 keeps none, or one of other parts."""
+    """Returns the digest of a stored object; empty if S3 has no checksum, or one of other part sizes."""
     digest, parts = from_s3(stored.checksum), len(Parts.of(stored.size))
     is_ours = digest.startswith("sha256:" if parts == 1 else f"sha256-{parts}:")
     return digest if is_ours else ""
 
 
 def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) -> None:
-    """End the uploads that `state` has of the source with this address; one that cannot be is ended after another copy.
+    """Aborts the uploads of this source that are recorded in `state`. Uploads that fail to abort are left to a later
+    copy.
 
-    `uploads_of` gives the uploads of a key.
+    `uploads_of` returns the uploads of a key.
     """
     for note in state.glob("*.upload"):
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -44,7 +47,7 @@ def end_uploads(uploads_of: Callable[[str], Uploads], source: str, state: Path) 
 
 
 class S3Upload(PartialFile):
-    """One multipart upload. S3 verifies the SHA-256 of each part when it comes, and lists what it has."""
+    """One multipart upload. S3 verifies the SHA-256 of each part on arrival and lists the stored parts."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class S3Upload(PartialFile):
         state: Path,
         clock: Clock | None = None,
     ) -> None:
-        """Go on with the upload that `state` has of this source, or begin one. Raises StorageError."""
+        """Resumes the upload of this source that is recorded in `state`, or creates one. Raises StorageError."""
         self._clock = clock or Clock()
         self._uploads, self._parts = uploads, parts
         bucket, key = uploads.bucket, uploads.key
@@ -71,18 +74,18 @@ class S3Upload(PartialFile):
                     state.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._write_note()
 
+    @override
     def write(
         self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
     ) -> bytes:
-        """See `PartialFile`."""
         body = bytes(joined(pieces))
         digest = hashlib.sha256(body).digest()
         with store_errors(self._uploads.key):
             self._etags[number] = self._uploads.send(self._id, number + 1, body, to_s3(digest), moved)
         return digest
 
+    @override
     async def finish(self, digests: list[bytes]) -> str:
-        """See `PartialFile`."""
         if self._completed:
             return self._completed
         parts = [
@@ -98,20 +101,20 @@ class S3Upload(PartialFile):
                 except MissingBucket:
                     raise
                 except Missing:
-                    # It was completed, and the answer was lost.
+                    # The upload was completed, but the response was lost.
                     if etag := self._etag_of(combined(digests)):
                         return etag
                     raise
 
         return await asyncio.to_thread(complete)
 
+    @override
     def forget(self) -> None:
-        """See `PartialFile`."""
         with system_errors(self._uploads.key):
             self._note.unlink(missing_ok=True)
 
+    @override
     async def discard(self) -> None:
-        """See `PartialFile`."""
         with store_errors(self._uploads.key):
             await asyncio.to_thread(self._uploads.end, self._id)
         self.forget()
@@ -121,14 +124,16 @@ class S3Upload(PartialFile):
             write_whole(self._note, json.dumps({**self._head, "upload": self._id, **more}).encode())
 
     def _known(self) -> tuple[str, dict[int, bytes]]:
-        """The upload that was begun of the same source, and its parts; another one of this key is ended."""
+        """Returns the recorded upload of the same source and its parts. Aborts an upload of another source to
+        this key.
+        """
         try:
             found = json.loads(self._note.read_bytes())
             upload, digests = str(found.pop("upload", "")), [bytes.fromhex(one) for one in found.pop("digests", ())]
         except (OSError, ValueError, TypeError, AttributeError):
             return "", {}
         if found != self._head:
-            with suppress(Exception):  # a rule of the bucket may end it
+            with suppress(Exception):  # a lifecycle rule of the bucket aborts the upload later
                 self._uploads.end(upload)
             return "", {}
         try:
@@ -142,8 +147,10 @@ class S3Upload(PartialFile):
         return "", {}
 
     def _completed_etag(self, digest: str) -> str:
-        """The ETag of the object; a store goes on with a completion whose client was killed, and may show neither the
-        upload nor the object until it is done. Empty where it is not there after a while.
+        """Waits for the object and returns its ETag; empty if it does not appear.
+
+        A store continues a completion whose client was killed, and may list neither the upload nor the object
+        meanwhile.
         """
         is_recent = self._clock.time() - self._note.stat().st_mtime < sum(COMPLETING_PAUSES)
         for pause in COMPLETING_PAUSES if is_recent else ():
@@ -153,12 +160,12 @@ class S3Upload(PartialFile):
         return self._etag_of(digest)
 
     def _etag_of(self, digest: str) -> str:
-        """The ETag of the object, if S3 has its digest and it is this one; else empty."""
+        """Returns the ETag of the object if S3 has this digest for it; otherwise empty."""
         try:
             found = self._uploads.stored()
         except Busy:
             raise
-        except StoreError:  # without the right to list a bucket, what is not there is forbidden
+        except StoreError:  # without permission to list the bucket, a missing object is reported as forbidden
             return ""
         return found.etag if found.size == self._parts.size and from_s3(found.checksum) == digest else ""
 

@@ -1,4 +1,4 @@
-"""Names of files in a set: which of those that a store or a folder lists may be written below a folder."""
+"""Names of files in a set: decides which names of a store or folder may be written below a folder."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 OWN: Final = ".windlass"
-"""What the names of our own files beside a set begin with; never part of the set. In a folder of this machine it is a
-folder as long as a copy is under way: to scripts that take each folder for a class of images it would be one."""
+"""Prefix of the names of Windlass's own files next to a set, which are never part of the set. In a local folder it is a
+folder that exists only during a copy, because scripts may treat every folder as a class of images."""
 MAX_PART_BYTES: Final = 255
-"""Of one part of a path: the limit of all common file systems."""
+"""Maximum length of one path component, the limit of all common file systems."""
 MAX_BYTES: Final = 1024
-"""Of a whole name: the limit of S3."""
+"""Maximum length of a whole name, the limit of S3."""
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
-"""Names in which nothing needs a closer look, unless they are long: nearly all."""
+"""Names that are valid without further checks unless they are too long; nearly all names match."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Also characters that XML, in which stores list names, cannot have: Azurite lists nothing beside such a name."""
+"""Invalid characters, including those that XML listings cannot contain: Azurite lists nothing next to such a name."""
 _REFUSED: Final = frozenset(("", ".", ".."))
 
 
 def problem(name: str) -> str:
-    """Why a name cannot be that of a file below a folder; empty where it can."""
+    """Returns why a name is invalid for a file below a folder; empty if it is valid."""
     if len(name) <= MAX_PART_BYTES and _PLAIN.fullmatch(name):
         return ""
     if "\0" in name:
@@ -41,18 +41,20 @@ def problem(name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Whether it is a file of ours beside the set."""
+    """Whether the name belongs to one of Windlass's own files next to the set."""
     return name.startswith(OWN) and (name == OWN or name[len(OWN)] in "/-")
 
 
 def own_file(name: str) -> str:
-    """The name in a folder of a file of ours, which has another in a store: `.windlass-manifest.jsonl`."""
+    """Returns the local name of one of Windlass's own files, such as `.windlass-manifest.jsonl`. Stores use another
+    name.
+    """
     return name.replace("/", "-")
 
 
 def clashes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names that cannot stand beside one before them, each with the reason: a file system may not tell upper from lower
-    case, and none has a file and a folder of one name.
+    """Yields names that conflict with an earlier name, with the reason: a file and a folder of one name, or names that
+    differ only in case, which some file systems do not distinguish.
     """
     files: dict[str, str] = {}
     folders: dict[str, str] = {}

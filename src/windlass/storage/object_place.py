@@ -1,4 +1,4 @@
-"""Prefixes of object stores as places: S3, whose uploads are resumed, and other stores, whose writes are read again."""
+"""Prefixes of object stores as places: S3, with resumable uploads, and other stores, whose writes are read back."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.errors import MissingExtra, UsageError
 from windlass.storage.address import Address
 from windlass.storage.digest import Parts, StreamDigest, combined
@@ -24,11 +25,11 @@ from windlass.stores.store import Object, Page, Store
 
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 DIRECTORY: Final = "--x-s3"
-"""What the names of directory buckets end with."""
+"""Suffix of the names of directory buckets."""
 
 
 class ObjectPlace(Place):
-    """Objects below a prefix of a bucket. Requests are sent once: the copy repeats them, and then sends fewer."""
+    """Objects below a prefix of a bucket. Each request is sent once; the copy repeats it and lowers its concurrency."""
 
     _store: Store
 
@@ -36,12 +37,12 @@ class ObjectPlace(Place):
         self.address = address
         self._prefix = f"{address.path}/" if address.path else ""
 
+    @override
     def check(self) -> None:
-        """See `Place`."""
         self._next(self._store.pages(self._prefix))
 
+    @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        """See `Place`."""
 
         def pages(after: str) -> Callable[[], list[Entry] | None]:
             found = self._store.pages(self._prefix, after=f"{self._prefix}{after}" if after else "")
@@ -52,7 +53,7 @@ class ObjectPlace(Place):
 
     @property
     def _has_order(self) -> bool:
-        """Whether objects are listed by the order of their names, from any name on."""
+        """Whether the store lists objects in the order of their names, starting after any name."""
         return False
 
     def _next(self, pages: Iterator[Page]) -> list[Entry] | None:
@@ -60,8 +61,8 @@ class ObjectPlace(Place):
             page = next(pages, None)
         return None if page is None else list(entries_of(page, self._prefix))
 
+    @override
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        """See `Place`."""
         one, came = Object(self.address.key(entry.name), entry.size, entry.version), 0
         with store_errors(entry.name):
             try:
@@ -76,13 +77,13 @@ class ObjectPlace(Place):
         if came != length:
             raise SourceChanged(f"{entry.name}: {length:,} bytes were asked for, {came:,} came")
 
+    @override
     def put(self, name: str, data: Buffer) -> str:
-        """See `Place`."""
         with store_errors(name):
             return self._store.put_once(self.address.key(name), data)
 
+    @override
     async def read_own(self, name: str) -> bytes | None:
-        """See `Place`."""
         with store_errors(str(self.address)):
             try:
                 return await asyncio.to_thread(self._store.get_once, self.address.key(name))
@@ -93,10 +94,10 @@ class ObjectPlace(Place):
 
 
 class S3Place(ObjectPlace):
-    """Objects of S3, by the standard library alone: on this machine, and in pods that have nothing else."""
+    """Objects of S3, accessed by the standard library alone, because pods may have nothing else."""
 
     def __init__(self, address: Address, state: Path, environ: Mapping[str, str] | None = None) -> None:
-        """`state` is a folder for what is known of uploads that are not done. Raises StorageError, UsageError."""
+        """`state` is a folder for the state of incomplete uploads. Raises StorageError, UsageError."""
         if not _BUCKET.fullmatch(address.bucket):
             raise UsageError(f"{address}: a bucket cannot have the name {address.bucket!r}")
         super().__init__(address)
@@ -109,29 +110,30 @@ class S3Place(ObjectPlace):
     def _has_order(self) -> bool:
         return not self.address.bucket.endswith(DIRECTORY)
 
+    @override
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
-        """See `Place`."""
         uploads = self._store.uploads(self.address.key(entry.name))
         return await asyncio.to_thread(S3Upload, uploads, parts, source, self._state)
 
+    @override
     async def discard_partial(self, source: str) -> None:
-        """See `Place`."""
         await asyncio.to_thread(end_uploads, self._store.uploads, source, self._state)
 
+    @override
     async def expected(self, entry: Entry) -> str:
-        """See `Place`: a SHA-256 that S3 keeps, if its parts are ours."""
+        """Returns the SHA-256 that S3 stores, if it was computed over the same part sizes."""
         uploads = self._store.uploads(self.address.key(entry.name))
         with store_errors(uploads.key):
             return stored_digest(await asyncio.to_thread(uploads.stored))
 
 
 class ObstorePlace(ObjectPlace):
-    """Objects of Google Cloud Storage or of Azure, by obstore: it confirms no checksum, so writes are read again."""
+    """Objects of Google Cloud Storage or Azure, by obstore. It confirms no checksums, so writes are read back."""
 
     takes_parts = False
 
     def __init__(self, address: Address) -> None:
-        """Raises StorageError, and MissingExtra without the extra `data`."""
+        """Opens the store. Raises StorageError, and MissingExtra without the extra `data`."""
         super().__init__(address)
         try:
             with store_errors(str(address)):
@@ -139,14 +141,14 @@ class ObstorePlace(ObjectPlace):
         except ImportError as error:
             raise MissingExtra(f"{address}: {address.kind}:// needs the extra `data`", INSTALL) from error
 
+    @override
     def put(self, name: str, data: Buffer) -> str:
-        """See `Place`."""
         version = super().put(name, data)
         self._require_stored(name, len(data), version, combined([hashlib.sha256(data).digest()]))
         return version
 
+    @override
     def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
-        """See `Place`."""
         num_bytes = 0
 
         def counted() -> Iterator[Buffer]:
@@ -161,7 +163,7 @@ class ObstorePlace(ObjectPlace):
         return version
 
     def _require_stored(self, name: str, size: int, version: str, digest: str) -> None:
-        """Read an object again, and compare. Raises Damaged, and removes the object."""
+        """Reads an object back and compares it. Removes a damaged object and raises Damaged."""
         found = StreamDigest(Parts.of(size).part_bytes)
         for piece in self.pieces(Entry(name, size, version), 0, size) if size else ():
             found.update(piece)
@@ -170,14 +172,14 @@ class ObstorePlace(ObjectPlace):
                 self._store.remove_once(self.address.key(name))
             raise Damaged(f"{name} was stored with {found.digest()}, and was sent with {digest}")
 
+    @override
     def problem_of(self, name: str) -> str:
-        """See `Place`."""
         return "Azure would take its \\ for /" if self.address.kind == "az" and "\\" in name else ""
 
 
 def entries_of(page: Iterable[Object | str], prefix: str) -> Iterator[Entry]:
-    """The files of a page of a listing, by what follows the prefix."""
+    """Yields the files of a listing page, named relative to the prefix."""
     for one in page:
-        # An empty object whose key ends with a slash stands for a folder, in the consoles of stores.
+        # Consoles of stores represent a folder by an empty object whose key ends with a slash.
         if isinstance(one, Object) and one.key.startswith(prefix) and not (one.key.endswith("/") and not one.size):
             yield Entry(one.key[len(prefix) :], one.size, one.version)

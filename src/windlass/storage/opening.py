@@ -1,4 +1,4 @@
-"""Opens places by their addresses, and the journal of a copy between two of them."""
+"""Opens places by their addresses, and the journal of a copy between two places."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ JOURNAL: Final = "journal.jsonl"
 
 
 def open_place(address: Address, home: Path, *, is_signed: bool = True) -> Place:
-    """The place of an address. `home` is the home of Windlass. Requests to S3 are signed if `is_signed`; public
-    buckets need no signature.
+    """Opens the place of an address. `home` is the folder WINDLASS_HOME. Requests to S3 are signed if `is_signed`;
+    public buckets need no signature.
 
     Raises StorageError, UsageError, MissingExtra.
     """
@@ -42,14 +42,14 @@ def open_place(address: Address, home: Path, *, is_signed: bool = True) -> Place
 
 @contextmanager
 def journal_for(source: Address, destination: Address, home: Path, *, waits: bool = False) -> Iterator[Journal]:
-    """The journal of a copy, which no other process may use: it `waits` for one that does, or raises StorageError.
+    """Yields the journal of a copy, locked against other processes. Raises UsageError.
 
-    Raises UsageError.
+    If another process holds the lock, waits with `waits`, and raises StorageError otherwise.
     """
     _refuse_overlap(source, destination)
     folder = _own_folder(destination, home)
     was_there = folder.parent.exists()
-    # What is beside the files of a folder is as open to others as they are: the umask says it.
+    # State next to a folder's files is as accessible as the files: the umask decides.
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
         is_done = False
         try:
@@ -60,19 +60,19 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
             if destination.is_folder:
                 _remove_finished(folder)
                 if not (is_done or was_there):
-                    with suppress(OSError):  # it has files
+                    with suppress(OSError):  # the folder is not empty
                         folder.parent.rmdir()
 
 
 def written_before(source: Address, destination: Address, home: Path) -> dict[str, File]:
-    """The files that an interrupted copy to the destination has written, by name. Raises UsageError."""
+    """Returns the files that an interrupted copy to the destination has written, by name. Raises UsageError."""
     _refuse_overlap(source, destination)
     return files_of(_own_folder(destination, home) / JOURNAL)
 
 
 @contextmanager
 def no_copy_to(destination: Address, home: Path) -> Iterator[None]:
-    """In the block no copy writes there. Raises StorageError where one does."""
+    """Prevents copies to the destination during the block. Raises StorageError if a copy is in progress."""
     folder = _own_folder(destination, home)
     with locked(folder, str(destination), mode=0o777 if destination.is_folder else 0o700):
         try:
@@ -87,15 +87,15 @@ def _own_folder(destination: Address, home: Path) -> Path:
 
 
 def note_of(source: Address, destination: Address, home: Path) -> CopyNoteFile:
-    """Where a copy notes that it left nothing to do."""
+    """Returns the file in which a copy between two addresses records that both are equal."""
     return CopyNoteFile(_state(destination, home).parent / "notes" / f"{key_of(f'{source} {destination}')}.json")
 
 
 @contextmanager
 def locked(folder: Path, destination: str, *, waits: bool = False, mode: int = 0o700) -> Iterator[None]:
-    """In the block no other process writes to the destination whose state is in `folder`, made with this `mode`.
+    """Locks the destination whose state is in `folder`, which is created with `mode`.
 
-    It `waits` for one that does, or raises StorageError.
+    If another process holds the lock, waits with `waits`, and raises StorageError otherwise.
     """
     while True:
         with system_errors(str(folder)):
@@ -108,7 +108,7 @@ def locked(folder: Path, destination: str, *, waits: bool = False, mode: int = 0
                 hint = "wait for it: a second copy then has nothing to do"
                 raise StorageError(f"another copy to {destination} is under way", hint) from error
             if not _is_there(folder / LOCK, lock):
-                continue  # the copy that had it has removed it
+                continue  # the previous holder has removed the lock file
             yield
             return
         finally:
@@ -123,22 +123,22 @@ def _is_there(path: Path, descriptor: int) -> bool:
 
 
 def _remove_finished(folder: Path) -> None:
-    """Remove what a copy has needed, if nothing is left to go on with."""
+    """Removes the state of a copy if no file is left to resume."""
     with suppress(OSError):
         (folder / PARTIAL).rmdir()
     if {one.name for one in folder.iterdir()} == {LOCK}:
         (folder / LOCK).unlink()
-        with suppress(OSError):  # another copy has begun
+        with suppress(OSError):  # another copy has started
             folder.rmdir()
 
 
 def _state(address: Address, home: Path) -> Path:
-    """A folder of this machine for what is known of a store."""
+    """Returns the folder on this machine for the state of copies to a store."""
     return home / "transfers" / key_of(str(address))
 
 
 def _refuse_overlap(source: Address, destination: Address) -> None:
-    """Raises UsageError."""
+    """Raises UsageError if one address contains the other."""
     if (source.kind, source.bucket) != (destination.kind, destination.bucket):
         return
     one, other = f"{source.path}/", f"{destination.path}/"

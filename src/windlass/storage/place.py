@@ -1,4 +1,4 @@
-"""Place: what a copy needs of a folder or of an object store, as its source or as its destination."""
+"""Place: the interface of a copy's source or destination, implemented for folders and object stores."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ Buffer: TypeAlias = Body
 
 
 class Fatal(StorageError):
-    """Nothing else could be read or written there either: no space is left, or no right to it."""
+    """No other file can be read or written either: the disk is full, or permission is missing."""
 
 
 class SourceChanged(StorageError):
-    """A file is not the one that was listed: it was written during the copy."""
+    """A file differs from its listing because it was written during the copy."""
 
 
 class Forbidden(StorageError):
-    """One file may not be read or written, for example an archived one; others may be."""
+    """One file cannot be read or written, for example because it is archived; others can."""
 
 
 class Repeatable(StorageError):
     """The same request may succeed later."""
 
     tries = 8
-    """How often it is made in all."""
+    """Total number of times that the request is sent."""
 
 
 class Throttled(Repeatable):
-    """A store asks for fewer requests."""
+    """The store asks for fewer requests."""
 
 
 class Unreachable(Throttled):
-    """A store has never answered, and nothing listens at its address: the address may be wrong."""
+    """No server has ever answered at the address of the store. The address may be wrong."""
 
     tries = 5
-    """In some 1.5 seconds: a pod may start before its network."""
+    """Total number of tries, within about 1.5 seconds: a pod may start before its network."""
 
 
 class Damaged(Repeatable):
-    """The bytes of a file are not those that were expected: they may have been changed on their way."""
+    """The bytes of a file differ from the expected digest; they may have changed in transit."""
 
     tries = 3
 
 
 @contextmanager
 def system_errors(what: str) -> Iterator[None]:
-    """Errors of the system as ours."""
+    """Maps OSError to StorageError."""
     try:
         yield
     except OSError as error:
@@ -70,7 +70,7 @@ def system_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def store_errors(what: str) -> Iterator[None]:
-    """Errors of an object store, or of a server, as ours."""
+    """Maps errors of an object store or HTTP server to StorageError."""
     try:
         yield
     except StoreError as error:
@@ -91,51 +91,52 @@ def store_errors(what: str) -> Iterator[None]:
 
 
 class Entry(NamedTuple):
-    """One file as its place lists it. A tuple, since there may be 100,000 of them."""
+    """One file in the listing of a place. A tuple, because a listing may have 100,000 of them."""
 
     name: str
-    """Below the address, with `/` between its parts."""
+    """Name relative to the address, with `/` as separator."""
     size: int
     version: str
-    """Changes when the content does: an ETag; times and inode of a file."""
+    """Changes with the content: the ETag of an object; times and inode of a file."""
     problem: str = ""
-    """Why it cannot be read as a file; empty where it can."""
+    """Why the entry cannot be read as a file; empty if it can."""
 
 
 class PartialFile(ABC):
-    """A file of several parts that is being written: it appears under its name only once it is whole."""
+    """A file written in parts. It appears under its name only once it is complete."""
 
     done: Mapping[int, bytes]
-    """Parts that an earlier copy has written, with their SHA-256."""
+    """SHA-256 of the parts that an earlier copy has written, by part number."""
 
     def begun(self, number: int) -> int:
-        """Bytes at the beginning of a part that are written, though the whole is not."""
+        """Returns the number of bytes already written of an incomplete part."""
         return 0
 
     @abstractmethod
     def write(
         self, number: int, pieces: Iterable[Buffer], moved: Callable[[int], object] = lambda _num_bytes: None
     ) -> bytes:
-        """Write what follows the `begun` bytes of a part; returns its SHA-256. In a thread. Raises StorageError.
+        """Writes the rest of a part after its `begun` bytes. Returns its SHA-256. Runs in a thread. Raises
+        StorageError.
 
-        `moved` is called with the number of bytes that were written, after each piece.
+        `moved` is called after each piece with the number of bytes written.
         """
 
     def kept(self, number: int) -> bytes:
-        """Bytes of a part that are already written; empty if they cannot be read back."""
+        """Returns the bytes of a part that are already written; empty if they cannot be read back."""
         return b""
 
     @abstractmethod
     async def finish(self, digests: list[bytes]) -> str:
-        """All parts are written: give the file its name; returns its version. Raises StorageError."""
+        """Gives the file its final name once all parts are written. Returns its version. Raises StorageError."""
 
     @abstractmethod
     def forget(self) -> None:
-        """The journal has the file: no other copy need know that it was written in parts. Raises StorageError."""
+        """Removes the state for resuming, once the journal has recorded the file. Raises StorageError."""
 
     @abstractmethod
     async def discard(self) -> None:
-        """Remove what is written of it. Raises StorageError."""
+        """Removes the written parts. Raises StorageError."""
 
 
 class Place(ABC):
@@ -143,9 +144,9 @@ class Place(ABC):
 
     address: Address
     takes_parts = True
-    """Whether large files are written by `begin`, and gone on with; else by `put_stream`, from their beginning."""
+    """Whether large files are written with `begin`, in resumable parts; otherwise with `put_stream`, from the start."""
     is_sent = False
-    """Whether it can be pickled, for another process to use."""
+    """Whether the place can be pickled and used in another process."""
     is_part = False
     """Whether the place may be a part of a set: the manifest of a destination then keeps its other files."""
     is_sequential = False
@@ -154,22 +155,22 @@ class Place(ABC):
     """Limit of concurrent requests."""
 
     def check(self) -> None:
-        """Ask a store once whether files can be listed there, as every copy does first."""
+        """Verifies once that the files can be listed, as every copy does first."""
         return
 
     @abstractmethod
     def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        """All files, in batches, in any order, without ours (`names.OWN`).
+        """Yields all files in batches, in any order, without Windlass's own files (`names.OWN`).
 
-        Between the `cuts`, names in order, a store may be asked for several ranges at once.
+        A store may list the ranges between the sorted names `cuts` concurrently.
         """
 
     async def listed(self, cuts: Sequence[str] = ()) -> list[Entry]:
-        """All of `entries`."""
+        """Returns all files of `entries`."""
         return [one async for batch in self.entries(cuts) for one in batch]
 
     async def find(self, name: str) -> Entry | None:
-        """Entry of one file; None if it does not exist."""
+        """Returns the entry of one file; None if it does not exist."""
         async for batch in self.entries():
             if (found := next((one for one in batch if one.name == name), None)) is not None:
                 return found
@@ -177,61 +178,64 @@ class Place(ABC):
 
     @abstractmethod
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        """Bytes of a file that was listed, as they come. In a thread. Raises SourceChanged where it is not that one."""
+        """Yields bytes of a listed file. Runs in a thread. Raises SourceChanged if the file has another version."""
 
     def identity(self, entry: Entry) -> str:
-        """Identifies the content of a file. A partial copy is resumed only if this is equal."""
+        """Returns a string that identifies the content of a file. A partial copy is resumed only if it is equal."""
         return entry.version
 
     def sha256(self, entry: Entry) -> str:
-        """Expected SHA-256 of the whole file, from the user or a list, in hexadecimal digits; empty for none."""
+        """Returns the expected SHA-256 of the file, given by the user or a list, in hexadecimal digits; empty if
+        unknown.
+        """
         return ""
 
     async def again(self, entry: Entry) -> Entry | None:
-        """New entry of a file that has changed since it was listed; None if the place cannot look it up."""
+        """Returns the new entry of a file that has changed since it was listed; None if the place cannot look it up."""
         return None
 
     @abstractmethod
     def put(self, name: str, data: Buffer) -> str:
-        """Write a whole small file; returns its version. In a thread."""
+        """Writes a small file and returns its version. Runs in a thread."""
 
     async def begin(self, entry: Entry, parts: Parts, source: str) -> PartialFile:
-        """Write a file in parts, or go on with one that was begun from the same version `source` of the same file."""
+        """Starts writing a file in parts, or resumes one that was started from the same `source` version."""
         raise NotImplementedError
 
     async def discard_partial(self, source: str) -> None:
-        """All files of the `source` with this address are whole: remove what is written of others that it had."""
+        """Removes partial files of the `source` address, after all its current files are complete."""
         return
 
     def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
-        """Write a whole large file in parts of so many bytes; returns its version. In a thread.
+        """Writes a large file in parts of `part_bytes`. Returns its version. Runs in a thread.
 
-        `digest` gives that of all pieces, at their end. Where `pieces` raises, there is no file, and that is raised.
+        `digest` returns the digest of all pieces after the last one. If `pieces` raises, no file is created and the
+        error is passed on.
         """
         raise NotImplementedError
 
     @abstractmethod
     async def read_own(self, name: str) -> bytes | None:
-        """A file of ours; None where there is none."""
+        """Reads one of Windlass's own files; None if it does not exist."""
 
     async def write_own(self, name: str, data: bytes) -> None:
-        """Write a file of ours in one piece."""
+        """Writes one of Windlass's own files in one piece."""
         await asyncio.to_thread(self.put, name, data)
 
     def problem_of(self, name: str) -> str:
-        """Why no file can have this name here, where others can; empty where it can."""
+        """Returns why this place accepts no file of this name although others do; empty if it does."""
         return ""
 
     async def expected(self, entry: Entry) -> str:
-        """The digest that the place itself keeps of a file; empty where it keeps none."""
+        """Returns the digest that the place itself stores for a file; empty if it stores none."""
         return ""
 
     async def settle(self) -> None:
-        """All that was written so far survives a power failure."""
+        """Flushes all writes so far, so that they survive a power failure."""
         return
 
 
 def joined(pieces: Iterable[Buffer]) -> Buffer:
-    """All pieces in one; one alone is not copied."""
+    """Concatenates the pieces; a single piece is returned without a copy."""
     found = list(pieces)
     return found[0] if len(found) == 1 else b"".join(found)

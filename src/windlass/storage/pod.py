@@ -1,5 +1,4 @@
-"""Program of a pod that moves the files of a volume, by the standard library alone: stages data sets, uploads outputs,
-and asks beforehand whether they can be uploaded.
+"""Program of a pod that stages data sets, uploads outputs or checks a destination, by the standard library alone.
 
 `WINDLASS_TRANSFER` is one of
 
@@ -9,11 +8,11 @@ and asks beforehand whether they can be uploaded.
     {"kind": "list", "root": FOLDER, "namespace": NAME}
     {"kind": "remove", "root": FOLDER, "namespace": NAME, "which": SOURCE | DIGEST, "gone": [RUN]}
 
-with paths of the pod. A check asks a store that refuses once more after a pause. `state` is a folder of the volume: the
-next pod goes on with the uploads that it has notes of.
-`gone` are runs of the namespace that no longer exist: see `volume.py`.
-The lines on standard output are those of `staging.py` and `upload.py`. The outcome is also written to the file that
-`WINDLASS_TRANSFER_RESULT` names, in at most `RESULT_BYTES`: `{"results": [LINE]}` or `{"error": …, "hint": …}`.
+All paths are paths in the pod. A check asks a refusing store once more after a pause. `state` is a folder of the volume
+with the state of uploads, which the next pod resumes. `gone` are runs of the namespace that no longer exist; see
+`volume.py`. The lines on standard output are those of `staging.py` and `upload.py`. The outcome is also written to the
+file that `WINDLASS_TRANSFER_RESULT` names, in at most `RESULT_BYTES`: `{"results": [LINE]}` or `{"error": …, "hint":
+…}`.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ from windlass.storage.staging import staged
 from windlass.storage.upload import uploaded
 
 REFUSED: Final = 64
-"""Exit code where an error of ours has ended it, which another pod would have too."""
+"""Exit code for a Windlass error that another pod would have too."""
 INTERRUPTED: Final = os.EX_TEMPFAIL
-"""The same where the store was busy, or did not answer: the Job makes another pod after a while."""
+"""Exit code if the store was busy or did not answer; the Job then creates another pod after a while."""
 TERMINATED: Final = 128 + signal.SIGTERM
 RESULT_FILE: Final = "/dev/termination-log"
 RESULT_BYTES: Final = 4096
-"""That the kubelet keeps of this file."""
+"""Maximum size of the termination message that the kubelet keeps."""
 NAMED: Final = 5
-"""Refused files that the outcome names."""
+"""Refused files that the outcome lists by name."""
 NAME_BYTES: Final = 300
 ERROR_BYTES, HINT_BYTES = 2800, 1000
 UMASK: Final = 0o002
-"""Other pods with the same `fsGroup` write beside this one, as any user. All may read: a pod may be of any user id, so
-modes protect no file of a volume; the right to mount it does."""
+"""Other pods with the same `fsGroup` and any user id write to the same volume, and all may read. The permission to
+mount a volume protects its files; their modes do not."""
 Line: TypeAlias = Mapping[str, Any]
 
 
 def main(environ: Mapping[str, str] | None = None) -> int:
-    """Do the transfer that the environment names; gives the exit code."""
+    """Performs the transfer described by the environment. Returns the exit code."""
     environ = os.environ if environ is None else environ
-    # The first process of a container ignores a signal without a handler. What was written is gone on with.
+    # The first process of a container ignores signals without a handler. Another pod resumes the transfer.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     os.umask(UMASK)
     results: list[Line] = []
@@ -78,13 +77,13 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     outcome = bounded_results(results) if error is None else bounded_error(error)
     try:
         Path(environ.get("WINDLASS_TRANSFER_RESULT") or RESULT_FILE).write_bytes(outcome)
-    except OSError as problem:  # the lines have it too
+    except OSError as problem:  # the printed lines contain the outcome too
         print(f"the outcome cannot be written: {problem}", file=sys.stderr)
     return 0 if error is None else INTERRUPTED if isinstance(error, Throttled) else REFUSED
 
 
 def transfer(text: str) -> Iterator[Line]:
-    """Do what is asked for; gives the line of each part. Raises StorageError, UsageError, MissingExtra."""
+    """Performs a transfer and yields one line per part. Raises StorageError, UsageError, MissingExtra."""
     try:
         asked = json.loads(text)
         work = KINDS[asked["kind"]](asked)
@@ -139,9 +138,10 @@ KINDS: Final = {"stage": _stage, "upload": _upload, "check": _check, "list": _li
 
 
 def bounded_results(results: Sequence[Line]) -> bytes:
-    """Lines as an outcome that fits; `num_refused` counts the refused files, of which some are named.
+    """Returns the lines as an outcome of at most `RESULT_BYTES`. Only some refused files are listed; `num_refused`
+    counts all.
 
-    Where it does not fit without any, the last lines are left out: `left_out` counts them.
+    If the outcome is still too large, the last lines are omitted and `left_out` counts them.
     """
     for num_named in range(NAMED, -1, -1):
         found = [_shortened(line, num_named) for line in results]
@@ -160,12 +160,12 @@ def _shortened(line: Line, num_named: int) -> Line:
 
 
 def bounded_error(error: WindlassError) -> bytes:
-    """An error as an outcome that fits."""
+    """Returns an error as an outcome of at most `RESULT_BYTES`."""
     return _encoded({"error": _cut(error.message, ERROR_BYTES), "hint": _cut(error.hint, HINT_BYTES)})
 
 
 def _cut(text: str, num_bytes: int) -> str:
-    """A text that takes no more bytes in JSON."""
+    """Truncates a text to this number of bytes in JSON."""
     while len(json.dumps(text)) > num_bytes:
         text = f"{text[: len(text) * 7 // 8 - 1]}…"
     return text

@@ -17,32 +17,32 @@ class Refusal:
     name: str
     why: str
     is_failure: bool = False
-    """Whether a request or a disk has failed: neither its name nor what it is keeps it from the destination."""
+    """Whether a request or a disk failed; False if the file's name or type makes it unsuitable for the destination."""
     passes: bool = False
-    """Whether a later copy may succeed: the store was busy, or did not answer."""
+    """Whether a later copy may succeed because the store was busy or did not answer."""
 
 
 @dataclass
 class Progress:
-    """How far a copy is; read by the one who shows it."""
+    """Progress of a copy, read by the display."""
 
     num_files: int = 0
-    """To be copied."""
+    """Files to copy."""
     num_bytes: int = 0
     files_done: int = 0
     bytes_done: int = 0
-    """Of files and of parts, those that an earlier copy has left included."""
+    """Bytes of files and parts at the destination, including those of an earlier copy."""
     bytes_moved: int = 0
-    """By this copy."""
+    """Bytes transferred by this copy."""
     num_unchanged: int = 0
     is_listing: bool = True
     waits_for: str = ""
-    """The process that has the lock of the set; empty where none is waited for."""
+    """Process that holds the lock of the set; empty if the copy does not wait."""
 
 
 @dataclass
 class Counter:
-    """Counts the bytes of one file, or of one part, in the progress of a copy. Thread-safe."""
+    """Counts the bytes of one file or part in the progress of a copy. Thread-safe."""
 
     progress: Progress
     lock: threading.Lock = field(repr=False)
@@ -50,13 +50,13 @@ class Counter:
     num_bytes: int = 0
 
     def set(self, num_bytes: int) -> None:
-        """Set how many bytes are at the destination, including those of an earlier copy."""
+        """Sets the number of bytes at the destination, including those of an earlier copy."""
         with self.lock:
             self.progress.bytes_done += num_bytes - self.num_bytes
             self.num_bytes = num_bytes
 
     def moved(self, num_bytes: int) -> None:
-        """Add bytes that this copy has moved."""
+        """Adds bytes that this copy has transferred."""
         with self.lock:
             self.progress.bytes_done += num_bytes
             self.progress.bytes_moved += num_bytes
@@ -65,28 +65,28 @@ class Counter:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a copy would do."""
+    """Preview of a copy."""
 
     entries: tuple[Entry, ...]
-    """Files to copy, as the source lists them, the largest first."""
+    """Files to copy, with their entries at the source, the largest first."""
     num_unchanged: int
     refused: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy has done."""
+    """Result of a copy."""
 
     digest: str
-    """Of the set at the destination."""
+    """Digest of the set at the destination."""
     num_files: int
     set_bytes: int
     files: Mapping[str, File]
-    """Of the destination, by name; empty where a note showed that nothing has changed."""
+    """Files at the destination by name; empty if a copy note showed that nothing has changed."""
     num_copied: int
     num_bytes: int
-    """That were moved."""
+    """Bytes transferred."""
     num_unchanged: int
     refused: tuple[Refusal, ...] = ()
-    """Files that cannot be at the destination, and that were changed or lost during the copy, by name."""
+    """Files that the destination does not accept, or that changed or disappeared during the copy, by name."""
     seconds: float = 0.0

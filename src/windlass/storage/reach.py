@@ -1,4 +1,4 @@
-"""Asks a store, before a run, whether what it is to hold at the end can be written there."""
+"""Checks, before a run, that its outputs can be written to their store at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SECONDS: Final = 5.0
 
 
 def refusal(text: str, home: Path) -> WindlassError | None:
-    """Why no copy to the address of a store will succeed: it names no bucket that exists, its keys are
-    refused, or the library that reaches it is not installed.
+    """Returns why no copy to the address can succeed: the bucket does not exist, the credentials are refused, or the
+    library for the store is not installed.
 
-    None also where the store does not answer by now, within `SECONDS`: it may once the run has ended. `home` is the
-    folder of this user's records.
+    None if it may succeed, also if the store does not answer within `SECONDS`, because it may do so when the run ends.
+    `home` is the folder of this user's records.
     """
     found: list[WindlassError] = []
 

@@ -1,4 +1,4 @@
-"""Repeats requests to a store that is busy or does not answer, with longer pauses and fewer at once."""
+"""Repeats requests to a store that is busy or does not answer, with increasing pauses and lower concurrency."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 async def repeated(once: Callable[[], Awaitable[Result]], window: Window | None = None) -> Result:
-    """Call `once` while it raises Repeatable, as often as that says. Raises what the last call raises."""
+    """Calls `once` until it does not raise Repeatable, at most as often as the error allows. Raises the last error."""
     for number in range(TRIES):
         try:
             answer = await once()

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import HTTP, Address
 from windlass.storage.http_place import HttpPlace, LocalList, is_list_of_urls
@@ -47,7 +48,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class CopySource:
-    """The source of a copy."""
+    """Opened source of a copy."""
 
     address: Address
     """The address in errors and reports."""
@@ -66,10 +67,11 @@ def open_source(
     *,
     is_signed: bool = True,
 ) -> CopySource:
-    """Open the source that `text` names: an address, which may end with a pattern. Paths are relative to `folder`.
+    """Opens the source that `text` names: an address, which may end with a pattern. Paths are relative to `folder`.
 
-    `target` is the last part of a destination that does not exist yet: a single file of that name is refused, because
-    the user probably meant it as the file's name. `home` is the home of Windlass. `is_signed`: sign requests to S3.
+    `target` is the last component of a destination that does not exist yet: a single file of that name is refused,
+    because the user probably meant it as the file's name. `home` is the folder WINDLASS_HOME. `is_signed`: sign
+    requests to S3.
 
     Raises UsageError, StorageError, MissingExtra.
     """
@@ -111,7 +113,7 @@ def open_source(
 
 
 def _root(of: Address, pattern: str, destination: Address) -> Address:
-    """Address that the destination must not overlap: `of`, unless no file in the destination can match the pattern."""
+    """Returns the address that the destination must not overlap: `of`, unless no file in the destination can match."""
     words, below = pattern.split("/"), destination.path.removeprefix(f"{of.path}/").split("/")
     may_match = ALL in words or all(fnmatchcase(part, word) for part, word in zip(below, words, strict=False))
     return of if may_match else Address(of.kind, of.bucket, f"{of.path}/{pattern}")
@@ -130,14 +132,14 @@ def _of_server(of: Address, selection: Selection, target: str) -> Place:
 
 
 def _narrowed(place: HttpPlace, selection: Selection) -> Place:
-    """The selected files of a server. Their SHA-256 is known to `place`."""
+    """Returns the selected files of a server. Their SHA-256 is known to `place`."""
     if not (selection.include or selection.exclude):
         return place
     return Selected(place, Selection(selection.include, selection.exclude), ALL)
 
 
 def refuse_name(name: str, target: str) -> None:
-    """Raise UsageError if the destination was probably meant as the name of the file."""
+    """Raises UsageError if the destination was probably meant as the name of the file."""
     if name == target:
         raise UsageError(
             f"the destination is a folder, and the file keeps its name {name} there",
@@ -173,8 +175,8 @@ class Selected(Place):
         self._stated: Entry | None = None
         """The file with an expected SHA-256, as the place lists it."""
 
+    @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
-        """See `Place`."""
         num_listed = num_taken = 0
         async for batch in self._listing(cuts):
             num_listed += len(batch)
@@ -209,35 +211,35 @@ class Selected(Place):
         return is_of_pattern and self._selection.takes(name)
 
     def _listed(self, entry: Entry) -> Entry:
-        """The entry as the place lists it."""
+        """Returns the entry with the name that the place uses."""
         return entry if self._stated is None else self._stated
 
+    @override
     def pieces(self, entry: Entry, start: int, length: int) -> Iterator[Buffer]:
-        """See `Place`."""
         return self._place.pieces(self._listed(entry), start, length)
 
+    @override
     def identity(self, entry: Entry) -> str:
-        """See `Place`."""
         return self._place.identity(self._listed(entry))
 
+    @override
     def sha256(self, entry: Entry) -> str:
-        """See `Place`."""
         return self._selection.sha256 or self._place.sha256(entry)
 
+    @override
     async def again(self, entry: Entry) -> Entry | None:
-        """See `Place`."""
         return None if self._stated is not None else await self._place.again(entry)
 
     def put(self, name: str, data: Buffer) -> str:
-        """Raises UsageError."""
+        """Raises UsageError, because a selection is read-only."""
         raise UsageError(f"a selection of {self.address} is read only")
 
+    @override
     async def read_own(self, name: str) -> bytes | None:
-        """See `Place`."""
         return await self._place.read_own(name)
 
+    @override
     async def expected(self, entry: Entry) -> str:
-        """See `Place`."""
         return await self._place.expected(self._listed(entry))
 
 
@@ -248,7 +250,7 @@ def _matches(parts: Sequence[str], pattern: str) -> bool:
 
 
 def _split(text: str, folder: Path) -> tuple[str, str]:
-    """Split `text` into an address and a pattern. The pattern is empty if there is none, or if the path exists."""
+    """Splits `text` into an address and a pattern. The pattern is empty if there is none, or if the path exists."""
     scheme, is_url, rest = text.partition("://")
     if not SPECIAL.search(text) or (is_url and scheme.lower() in (*HTTP, "file")):
         return text, ""

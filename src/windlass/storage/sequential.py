@@ -40,7 +40,9 @@ class Sequential:
     window: Window
 
     async def copy(self, entry: Entry, counter: Counter) -> InOrder:
-        """Copy one file; start over if it has changed or has another SHA-256 than expected. Raises StorageError."""
+        """Copies one file. Starts over if the file changed or its SHA-256 differs from the expected one. Raises
+        StorageError.
+        """
         found: list[str] = []
         num_changes = 0
         while True:
@@ -58,7 +60,7 @@ class Sequential:
             counter.set(0)
 
     async def _once(self, entry: Entry, counter: Counter, found: list[str]) -> InOrder | None:
-        """One attempt. Returns None if the file must be copied again: its SHA-256 is appended to `found`."""
+        """Makes one attempt. Returns None, after appending the SHA-256 to `found`, if the file must be copied again."""
         parts, stated = Parts.of(entry.size), self.source.sha256(entry)
         partial = await self.destination.begin(entry, parts, f"{self.source.address} {self.source.identity(entry)}")
         work = _File(partial, parts, Stream(self.source, entry), counter, bool(stated))
@@ -83,7 +85,7 @@ class _OtherPart(Exception):
 
 
 class _File:
-    """Writes one file, one part after the other."""
+    """Writer of one file, one part after the other."""
 
     def __init__(self, partial: PartialFile, parts: Parts, stream: Stream, counter: Counter, is_hashed: bool) -> None:
         self._partial, self._parts, self._stream, self._counter = partial, parts, stream, counter
@@ -92,7 +94,7 @@ class _File:
         """Hash of all parts so far, if a SHA-256 is expected."""
 
     def part(self, number: int) -> bytes:
-        """Write one part, unless an earlier copy did; returns its SHA-256. Runs in a thread. Raises StorageError."""
+        """Writes one part unless an earlier copy did. Returns its SHA-256. Runs in a thread. Raises StorageError."""
         start, length = self._parts.span(number)
         if (digest := self._partial.done.get(number)) is not None:
             if self._is_hashed:
@@ -119,7 +121,7 @@ class _File:
 
 
 class Stream:
-    """Reads a file in order: by one request if the place is sequential, else by one request per read."""
+    """Reader of a file in order: by one request if the place is sequential, else by one request per read."""
 
     def __init__(self, source: Place, entry: Entry) -> None:
         self._source, self._entry = source, entry
@@ -130,7 +132,7 @@ class Stream:
         """Offset of the next byte of the current request; -1 if a new request is needed."""
 
     def read(self, start: int, length: int) -> Iterator[Buffer]:
-        """Read `length` bytes from offset `start` on. Raises StorageError."""
+        """Yields `length` bytes from offset `start`. Raises StorageError."""
         if not self._source.is_sequential:
             yield from self._source.pieces(self._entry, start, length)
             return

@@ -1,7 +1,7 @@
-"""Sets of a cache, each in a folder that has the name of its digest.
+"""Data sets of a cache, each in a folder named by its digest.
 
-ROOT/sets/DIGEST        a set: its `manifest.jsonl`, and its files in `files`, which do not change
-ROOT/sources/KEY.json   which set a source had when it was last read
+ROOT/sets/DIGEST a set: its `manifest.jsonl`, and its files in `files`, which do not change ROOT/sources/KEY.json the
+set that a source contained when it was last read
 """
 
 from __future__ import annotations
@@ -28,40 +28,42 @@ from windlass.storage.place import Entry, system_errors
 MANIFEST: Final = "manifest.jsonl"
 FILES: Final = "files"
 USED: Final = "used"
-"""File whose time is that of the last use of a set."""
+"""File whose modification time is the time of the last use of a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedSet:
-    """A set that is in the cache."""
+    """Data set in the cache."""
 
     digest: str
-    """Empty for one that is not whole."""
+    """Digest of the set; empty if the set is incomplete."""
     folder: Path
-    """That of its files."""
+    """Folder of the set's files."""
     num_files: int
     num_bytes: int
     used_at: float = 0.0
-    """Unix seconds."""
+    """Time of the last use in Unix seconds."""
     sources: tuple[str, ...] = ()
-    """Addresses that had it when they were last read."""
+    """Addresses that contained this set when they were last read."""
 
 
 class SetFolder:
-    """The sets below one folder. What changes them is called under the lock of the cache."""
+    """Data sets below one folder. Methods that change sets require the lock of the cache."""
 
     def __init__(self, root: Path, mode: int) -> None:
-        """`mode` is that of folders that are made."""
+        """`mode` is the mode of new folders."""
         self._root, self._mode = root, mode
 
     def all(self) -> list[CachedSet]:
-        """All sets, the least recently used first."""
+        """Returns all sets, the least recently used first."""
         sources = self._sources()
         found = [_set(one, sources) for one in self._folders() if not one.name.startswith(".")]
         return sorted((one for one in found if one is not None), key=lambda one: one.used_at)
 
     def of(self, source: Address) -> CachedSet | None:
-        """The set that a source had when it was last read, if it is still there; scripts may have changed files."""
+        """Returns the set that a source contained when it was last read, if it still exists. Its files may have been
+        changed.
+        """
         try:
             found = json.loads(self._note(str(source)).read_bytes())
             return _set(self._folder(found["digest"]), {})
@@ -69,38 +71,41 @@ class SetFolder:
             return None
 
     def sound(self, files: Path) -> CachedSet | None:
-        """The set of these files, or of a link to them, if each is the one that was written."""
+        """Returns the set in this folder or behind this link, if every file is unchanged since it was written."""
         found = _set(files.resolve().parent, {})
         return found if found is not None and len(list(_unchanged(found))) == found.num_files else None
 
     def names(self, one: CachedSet | None) -> Iterable[str]:
-        """The names of the files of a set, in order."""
+        """Returns the sorted names of the files of a set."""
         found = None if one is None else _manifest(one.folder.parent)
         return () if found is None else found.files
 
     def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
-        """Whether a set is just what its source lists, and as it was written."""
+        """Whether a set is unchanged and equal to the listing of its source."""
         return _sources_of(one) == {entry.name: (entry.size, entry.version) for entry in entries}
 
     def lacking_bytes(self, one: CachedSet | None, entries: Iterable[Entry]) -> int:
-        """Bytes of the files that a source lists and that a set has not, or has another version of."""
+        """Returns the bytes of the listed files that a set lacks or has in another version."""
         known = {} if one is None else _sources_of(one)
         return sum(entry.size for entry in entries if known.get(entry.name) != (entry.size, entry.version))
 
     def manifest(self, one: CachedSet) -> Manifest:
-        """The manifest of a set. Raises StorageError where it cannot be read."""
+        """Reads the manifest of a set. Raises StorageError."""
         if (found := _manifest(one.folder.parent)) is None:
             raise StorageError(f"{one.folder.parent / MANIFEST} cannot be read", "windlass data rm removes the set")
         return found
 
     def note_damage(self, one: CachedSet, damaged: Iterable[File]) -> None:
-        """These files are fetched anew for the next run that reads the set. Raises StorageError."""
+        """Marks files as damaged, so that they are fetched again for the next run that reads the set. Raises
+        StorageError.
+        """
         with system_errors(str(one.folder)):
             write_whole(one.folder.parent / MANIFEST, self.manifest(one).with_damage(damaged).to_bytes())
 
     def put(self, folder: Path, digest: str) -> CachedSet:
-        """Take over a folder with `files` and their manifest. A set of this digest that is there has the same files,
-        unless it was damaged. Raises StorageError.
+        """Moves a folder with `files` and their manifest into the cache. Raises StorageError.
+
+        An existing set of this digest has the same files unless it is damaged.
         """
         final = self._folder(digest)
         with system_errors(str(final)):
@@ -117,10 +122,11 @@ class SetFolder:
         return found
 
     def use(self, source: Address, one: CachedSet, link: Path | None) -> None:
-        """Note that a source has a set, and link to it. Raises StorageError."""
+        """Records that a source contains a set, and links to the set. Raises StorageError."""
         note = self._note(str(source))
         with system_errors(str(one.folder)):
-            (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)  # a script would take it for a part of the set
+            # a script would treat the manifest as a part of the set
+            (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)
             (one.folder.parent / USED).touch()
             note.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
             write_whole(note, json.dumps({"source": str(source), "digest": one.digest}).encode())
@@ -128,12 +134,13 @@ class SetFolder:
                 link.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
                 new = link.with_name(f".{link.name}.new")
                 new.unlink(missing_ok=True)
-                # Relative, as a volume may be mounted elsewhere; the real paths, as `..` is taken of these.
+                # The link is relative because a volume may be mounted elsewhere, and uses real paths because `..` is
+                # resolved on them.
                 new.symlink_to(os.path.relpath(one.folder.resolve(), link.parent.resolve()))
                 new.replace(link)
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder of a set: first its name, so that none is there in part. Raises StorageError."""
+        """Removes the folder of a set. Renames it first, so that no partial set is visible. Raises StorageError."""
         with system_errors(str(folder)):
             gone = folder.with_name(f".{folder.name}.removed")
             shutil.rmtree(gone, ignore_errors=True)
@@ -141,7 +148,7 @@ class SetFolder:
             shutil.rmtree(gone, ignore_errors=True)
 
     def finish_removals(self) -> None:
-        """Remove what is left of removals that were killed."""
+        """Completes removals that were killed."""
         for folder in self._folders():
             if folder.name.startswith("."):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -162,7 +169,7 @@ class SetFolder:
         return self._root / "sources" / f"{key_of(source)}.json"
 
     def _sources(self) -> dict[str, list[str]]:
-        """The sources of each digest."""
+        """Returns the sources of each digest."""
         found: dict[str, list[str]] = {}
         for note in (self._root / "sources").glob("*.json"):
             try:
@@ -174,8 +181,8 @@ class SetFolder:
 
 
 def link_tree(one: CachedSet, to: Path) -> None:
-    """A copy of what is unchanged of a set that takes no space, with its manifest: a file that is fetched anew
-    replaces its link.
+    """Creates hard links to the unchanged files of a set, with its manifest, which takes no space. A file that is
+    fetched again replaces its link.
     """
     with system_errors(str(to)):
         shutil.rmtree(to, ignore_errors=True)
@@ -188,7 +195,7 @@ def link_tree(one: CachedSet, to: Path) -> None:
 
 
 def remove_others(files: Path, wanted: Container[str]) -> None:
-    """Remove what is not in a set, but not files of ours, and folders that are empty then."""
+    """Removes files that are not `wanted`, except Windlass's own, and folders that become empty."""
     with system_errors(str(files)):
         for below, _, names in os.walk(files, topdown=False):
             for name in names:
@@ -197,7 +204,7 @@ def remove_others(files: Path, wanted: Container[str]) -> None:
                 if known not in wanted and not is_own(known):
                     path.unlink()
             if Path(below) != files:
-                with suppress(OSError):  # it has files
+                with suppress(OSError):  # the folder is not empty
                     Path(below).rmdir()
 
 
@@ -214,12 +221,12 @@ def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
 
 
 def _sources_of(one: CachedSet) -> dict[str, tuple[int, str]]:
-    """Size and version at the source of each unchanged file of a set, by name."""
+    """Returns size and version at the source of each unchanged file of a set, by name."""
     return {file.name: (file.size, file.source) for file in _unchanged(one)}
 
 
 def _unchanged(one: CachedSet) -> Iterator[File]:
-    """The files of a set that are as they were written."""
+    """Yields the files of a set that are unchanged since they were written."""
     found, place = _manifest(one.folder.parent), Folder(Address("folder", "", str(one.folder)))
     if found is not None:
         files = (file for file in found.files.values() if not file.is_damaged)
@@ -236,5 +243,5 @@ def _manifest(folder: Path) -> Manifest | None:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, _version: str) -> Manifest:
-    """A manifest is asked for several times while a set is staged. Raises OSError, BadManifest."""
+    """Reads a manifest, cached because staging needs it several times. Raises OSError, BadManifest."""
     return Manifest.from_bytes(path.read_bytes())

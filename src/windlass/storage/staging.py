@@ -1,4 +1,4 @@
-"""`python -m windlass.storage.staging HOME (NAME SOURCE LINK)…`: a process that stages the data sets of a run."""
+"""`python -m windlass.storage.staging HOME (NAME SOURCE LINK)…`: stages the data sets of a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from windlass.storage.cache import DataCache
 
 
 def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[dict[str, Any]]:
-    """Stage sets (name, source, link), one after the other; gives a line for each. Its progress is reported. Without a
-    run that reads it, the link of a set is empty.
+    """Stages sets of (name, source, link) in order and yields a line for each. Reports its progress. The link is empty
+    for a set that no run reads.
 
     Raises StorageError, UsageError, MissingExtra.
     """
@@ -28,8 +28,8 @@ def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[d
 
 
 def main(argv: list[str]) -> None:
-    """Stage all sets in the cache of this machine. Raises StorageError, UsageError, MissingExtra, StoreError."""
-    from windlass.runs.data import unfinished_readers  # this module runs in pods too, where no record of runs is
+    """Stages all sets in the cache of this machine. Raises StorageError, UsageError, MissingExtra, StoreError."""
+    from windlass.runs.data import unfinished_readers  # this module also runs in pods, which have no run records
 
     home = Path(argv[0])
     cache = DataCache(home / "data", lambda: unfinished_readers(home))

@@ -1,4 +1,4 @@
-"""`python -m windlass.storage.upload HOME NAME FOLDER DESTINATION`: a process that uploads the outputs of a run."""
+"""`python -m windlass.storage.upload HOME NAME FOLDER DESTINATION`: uploads the outputs of a run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from windlass.storage.place import Throttled
 def uploaded(
     home: str, name: str, folder: str, destination: str, *, num_helpers: Callable[[int], int] | None = None
 ) -> dict[str, Any]:
-    """Copy what the destination lacks of a folder, and verify it; gives a line about it. Its progress is reported.
+    """Copies the files of a folder that the destination lacks, and verifies them. Returns a result line; reports
+    progress.
 
-    A folder that is not there is an empty one: the run has written nothing. `failed` counts the refused files that the
-    store has not taken. Raises StorageError, UsageError, MissingExtra; Throttled where these may be taken later.
+    A missing folder counts as empty: the run wrote no outputs. `failed` counts files that the store did not accept.
+    Raises StorageError, UsageError, MissingExtra; Throttled if a later upload may succeed.
     """
     of, to = (Address.parse(text, Path("/")) for text in (folder, destination))
     places = Folder(of, may_be_missing=True), open_place(to, Path(home))
-    # That of a supervisor which was killed just now may still have it.
+    # The upload of a supervisor that was just killed may still hold the lock.
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
         done = asyncio.run(Copy(*places, journal, progress, num_helpers=num_helpers).run())
     failed = [one for one in done.refused if one.is_failure]

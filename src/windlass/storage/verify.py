@@ -1,4 +1,4 @@
-"""Verifies a set of files: reads each again and compares it with the manifest of its place."""
+"""Verifies a set of files: reads every file and compares it with the manifest of its place."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ DIFFERENT: Final = "its content is not that of the manifest"
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found of a set."""
+    """Result of verifying a set."""
 
     digest: str
-    """Of the set, by its manifest."""
+    """Digest of the set in its manifest."""
     num_files: int
     num_bytes: int
     problems: tuple[Refusal, ...]
     """Files that are missing, damaged or cannot be read, by name."""
     extra: tuple[str, ...]
-    """Files that are there and not in the manifest."""
+    """Existing files that are not in the manifest."""
     damaged: tuple[File, ...] = ()
-    """Those of the problems whose content differs, though their size does not."""
+    """Files whose content differs although their size is right."""
 
 
 async def read_manifest(place: Place) -> Manifest:
-    """The manifest of a place. Raises StorageError where it has none that can be read."""
+    """Reads the manifest of a place. Raises StorageError if it is missing or unreadable."""
     try:
         data = await repeated(lambda: place.read_own(manifests.NAME))
         if data is None:
@@ -50,7 +50,9 @@ async def read_manifest(place: Place) -> Manifest:
 
 
 async def verify(place: Place, progress: Progress, manifest: Manifest | None = None) -> Verified:
-    """Read every byte of a set and compare it with a manifest, by default its own. Raises StorageError without one."""
+    """Reads every byte of a set and compares it with a manifest, by default its own. Raises StorageError
+    without one.
+    """
     manifest = manifest or await read_manifest(place)
     entries = {one.name: one for one in await place.listed()}
     there = [(one, entries[one.name]) for one in manifest.files.values() if one.name in entries]
@@ -68,8 +70,9 @@ async def verify(place: Place, progress: Progress, manifest: Manifest | None = N
 
 
 async def note_damage(place: Place, damaged: Iterable[File]) -> None:
-    """Note in the manifest of a place that these files are damaged: the next copy to it fetches them. No other process
-    may write the manifest meanwhile. Raises StorageError.
+    """Marks files as damaged in the manifest of a place, so that the next copy fetches them. Raises StorageError.
+
+    No other process may write the manifest meanwhile.
     """
     manifest = await read_manifest(place)
     await repeated(lambda: place.write_own(manifests.NAME, manifest.with_damage(damaged).to_bytes()))
@@ -94,7 +97,7 @@ async def _work(
 
 
 async def _difference(place: Place, window: Window, one: File, entry: Entry, progress: Progress) -> str:
-    """How a file differs from its line; empty where it does not."""
+    """Returns how a file differs from its manifest entry; empty if it is equal."""
     if entry.problem:
         return entry.problem
     if entry.size != one.size:
@@ -103,7 +106,7 @@ async def _difference(place: Place, window: Window, one: File, entry: Entry, pro
 
 
 async def digest_of(place: Place, window: Window, entry: Entry, progress: Progress) -> str:
-    """The digest of a file, whose bytes are read. Raises StorageError."""
+    """Reads a file and returns its digest. Raises StorageError."""
     parts, digests, stream = Parts.of(entry.size), [], Stream(place, entry)
     for number in range(len(parts)):
         start, length = parts.span(number)

@@ -1,6 +1,6 @@
-"""Data sets of a volume that pods share: which there are, and which runs read them.
+"""Data sets of a volume that pods share: lists them and the runs that read them.
 
-ROOT/runs/NAMESPACE/RUN/NAME   a link of a run to the set that it reads; nothing removes it with the run
+ROOT/runs/NAMESPACE/RUN/NAME link of a run to the set that it reads; it remains when the run is removed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from windlass.storage.sets import CachedSet
 
 
 def described(one: CachedSet) -> dict[str, Any]:
-    """A set as a line."""
+    """Converts a set to a line of output."""
     return {
         "digest": one.digest,
         "folder": str(one.folder),
@@ -26,19 +26,20 @@ def described(one: CachedSet) -> dict[str, Any]:
 
 
 def linked_runs(root: Path, namespace: str) -> list[str]:
-    """The runs of a namespace that have links, though some may be gone."""
+    """Returns the runs of a namespace that have links. Some of them may no longer exist."""
     return sorted({run for of, run, _ in _links(root) if of == namespace})
 
 
 def readers(root: Path, namespace: str, gone: Set[str]) -> dict[Path, set[str]]:
-    """The runs that read a set, by the folder of its files. Links of those runs of a namespace that are `gone` are
-    removed; of runs of other namespaces nothing is known here.
+    """Returns the runs that read each set, by the folder of its files. Removes the links of runs in `gone`.
+
+    `gone` are runs of `namespace`; the state of runs in other namespaces is unknown here.
     """
     found: dict[Path, set[str]] = {}
     for of, run, link in _links(root):
         if of == namespace and run in gone:
             link.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the run has other sets
+            with contextlib.suppress(OSError):  # the run reads other sets too
                 link.parent.rmdir()
         else:
             found.setdefault(link.resolve(), set()).add(run if of == namespace else f"{run} of namespace {of}")
@@ -46,7 +47,7 @@ def readers(root: Path, namespace: str, gone: Set[str]) -> dict[Path, set[str]]:
 
 
 def _links(root: Path) -> Iterator[tuple[str, str, Path]]:
-    """Namespace and run of each link."""
+    """Yields namespace, run and path of each link."""
     for link in sorted((root / "runs").glob("*/*/*")):
         if link.is_symlink():
             yield link.parent.parent.name, link.parent.name, link

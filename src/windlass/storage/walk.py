@@ -1,6 +1,7 @@
-"""Lists the files below a folder; as a program, prints the digest of what it lists.
+"""Lists the files below a folder; as a program, prints the digest of the listing.
 
-By it a copy between two folders has both listed at the same time, each on a core: most of the time goes by in Python.
+A copy between two folders runs this program to list both on separate cores, because most of the time is spent in
+Python.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _MAIN: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from windlass.s
 
 
 def walk(folder: Path) -> Iterator[Entry]:
-    """All files below a folder, but ours; a folder in it that cannot be read is listed by name. Raises StorageError."""
+    """Yields all files below a folder, except Windlass's own. A subfolder that cannot be read is yielded as an entry
+    with a problem. Raises StorageError.
+    """
     root = os.path.realpath(folder)
     waiting = [""]
     while waiting:
@@ -36,7 +39,7 @@ def walk(folder: Path) -> Iterator[Entry]:
             if not below:
                 with system_errors(str(folder)):
                     raise
-            if not isinstance(error, FileNotFoundError):  # it was removed meanwhile
+            if not isinstance(error, FileNotFoundError):  # a folder removed meanwhile is skipped
                 yield Entry(_shown(below), 0, "", f"it cannot be read: {error.strerror}")
             continue
         with system_errors(str(folder / below)), opened as found:
@@ -51,13 +54,13 @@ def walk(folder: Path) -> Iterator[Entry]:
 
 
 def digest_of(files: Iterable[Entry | File]) -> str:
-    """Digest of the names, sizes and versions of a listing, in whatever order."""
+    """Returns the digest of the names, sizes and versions of a listing in any order."""
     lines = sorted(f"{one.name}\0{one.size}\0{one.version}" for one in files)
     return hashlib.sha256("\n".join(lines).encode(errors="surrogatepass")).hexdigest()
 
 
 def digest_beside(folder: Path) -> str:
-    """The digest of `walk(folder)`, by a process of its own; empty where it has failed. Raises OSError."""
+    """Returns the digest of `walk(folder)`, computed by a separate process; empty if that failed. Raises OSError."""
     package = str(Path(__file__).parents[2])
     command = [sys.executable, "-I", "-S", "-c", _MAIN, package, str(folder)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -65,12 +68,12 @@ def digest_beside(folder: Path) -> str:
 
 
 def main() -> None:
-    """Print the digest of the folder that the command line names."""
+    """Prints the digest of the folder given on the command line."""
     print(digest_of(walk(Path(sys.argv[1]))))
 
 
 def _shown(name: str) -> str:
-    """A name whose bytes are UTF-8 as it is, and any other so that it can be printed."""
+    """Returns a printable name; names in UTF-8 are unchanged."""
     return name.encode(errors="backslashreplace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Window of a copy: how many requests may be under way at once, by how the store answers, and how many bytes."""
+"""Window of a copy: limits concurrent requests by how the store responds, and the bytes in memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from windlass.runs.clock import Clock
 
 FIRST, MOST, LEAST = 4, 64, 1
 MAX_BYTES: Final = 48 << 20
-"""Held in memory at once."""
+"""Maximum bytes of file content in memory."""
 PERIOD_SECONDS: Final = 0.05
-"""After which the first requests are doubled: 0.2 seconds to all of them."""
+"""Time after which the initial concurrency is doubled; the maximum is reached after 0.2 seconds."""
 BUSY: Final = 0.9
-"""Processors that a process may take before more threads only wait for each other, to run in the interpreter."""
+"""Processor load of the process above which more threads would only wait for the interpreter lock."""
 LARGE_BYTES: Final = 1 << 20
-"""Requests from this size on leave the interpreter to the other threads most of the time."""
+"""Size from which a request mostly runs without the interpreter lock."""
 
 
 Result = TypeVar("Result")
 
 
 class Window:
-    """Doubles until the store asks for fewer requests, which halves it; from then on it grows by one for each window of
-    answers. It does not grow while small requests keep the interpreter busy.
+    """Concurrency limit. It doubles until the store asks for fewer requests, which halves it; then it grows by one per
+    window of responses. It does not grow while small requests keep the interpreter busy.
     """
 
     def __init__(
@@ -56,7 +56,9 @@ class Window:
 
     @asynccontextmanager
     async def slot(self, num_bytes: int) -> AsyncIterator[None]:
-        """Wait for room for one request of so many bytes, in turn; one larger than all memory goes alone."""
+        """Waits, in order, until a request of `num_bytes` may start. A request larger than the memory limit
+        runs alone.
+        """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((num_bytes, turn))
         self._let_in()
@@ -79,24 +81,24 @@ class Window:
                 turn.set_result(None)
 
     async def run(self, num_bytes: int, work: Callable[[], Result]) -> Result:
-        """Do work that needs so many bytes, in a thread, once there is room for it."""
+        """Runs `work`, which needs `num_bytes` of memory, in a thread once the limits allow it."""
         async with self.slot(num_bytes):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def close(self) -> None:
-        """Wait for what was begun, unless it was abandoned."""
+        """Waits for running requests, unless they were abandoned."""
         self._threads.shutdown(wait=not self._is_abandoned)
 
     def abandon(self) -> None:
-        """The copy is ended by its user: what was begun is lost."""
+        """Ends the copy at the user's request without waiting for running requests."""
         self._is_abandoned = True
 
     def answered(self) -> None:
-        """A request was answered."""
+        """Records a successful response."""
         now, since = self._clock.monotonic(), self._since
         is_over = now - since >= PERIOD_SECONDS
         if is_over:
-            self._since = now  # at once: other threads are answered too
+            self._since = now  # set at once, because other threads receive responses too
             cpu = self._clock.process_time() + self._spent
             taken, self._cpu_since = cpu - self._cpu_since, cpu
             self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * self.processes * (now - since)
@@ -105,11 +107,11 @@ class Window:
             self.size = min(float(self._most), self.size + more)
 
     def spent(self, cpu_seconds: float) -> None:
-        """Another process of the copy has taken so much processor time."""
+        """Adds processor time used by another process of the copy."""
         self._spent += cpu_seconds
 
     def throttled(self) -> None:
-        """The store asked for fewer requests, or did not answer."""
+        """Records that the store asked for fewer requests or did not answer."""
         self._was_throttled = True
         self.size = max(float(LEAST), self.size / 2)
 
