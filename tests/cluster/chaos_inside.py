@@ -1,4 +1,4 @@
-"""Plays a chaos case on a bed: a job whose supervisor is in the cluster, the strikes on both, and what must be true."""
+"""Runs a chaos case on a test cluster: a job with its supervisor in the cluster, injected faults, and final checks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ EVERY_STEPS = 25
 EPOCHS = 14
 STEPS = 57 * EPOCHS
 PAUSE_SECONDS = 0.02
-"""After each step: some 800 of these take half a minute, in which strikes fall."""
+"""Pause after each step, in seconds: some 800 steps take half a minute, during which faults are injected."""
 LAUNCHER: Final = "torchrun"
-"""The script needs its variables with one rank too."""
+"""torchrun, since the script needs its variables even with one rank."""
 JOB: dict[str, Any] = {
     "launcher": LAUNCHER,
     "grace": "5s",
@@ -37,12 +37,12 @@ JOB: dict[str, Any] = {
 LEFT_SECONDS = 240.0
 LABELLED = "jobs,jobsets,pods,services,configmaps,secrets,leases,persistentvolumeclaims"
 FALSE = frozenset({"lost-node", "cause", "attempt-end", "notice", "stop", "hang"})
-"""Events of a run that something has happened to."""
+"""Events that a run without harmful faults must not have."""
 
 
 @dataclass
 class Play:
-    """One run through its strikes."""
+    """One run with its injected faults."""
 
     case: Case
     bed: Bed
@@ -50,14 +50,14 @@ class Play:
     harness: Harness
     proxy: Proxy
     kubeconfig: Path
-    """Of the user's machine, which reaches the cluster by the proxy."""
+    """Kubeconfig of the user's machine, which accesses the cluster through the proxy."""
     did: list[str] = field(default_factory=list)
     run: Run = field(init=False)
     striker: Striker = field(init=False)
     began: float = field(default_factory=time.monotonic)
 
     def play(self) -> None:
-        """Everything up to the end of the run."""
+        """Runs the case up to the end of the run."""
         words = (TRAIN.name, "--every", str(EVERY_STEPS), "--epochs", str(EPOCHS), "--pause", str(PAUSE_SECONDS))
         nodes = {"min": 1, "max": self.case.nodes} if self.case.is_elastic else self.case.nodes
         shape = {"nodes": nodes, "procs_per_node": self.case.procs_per_node}
@@ -75,7 +75,7 @@ class Play:
 
     @property
     def marks(self) -> Path:
-        """Where the ranks write down what they do; a claim of a bed is a folder of this machine."""
+        """Folder in which the ranks record their steps; a claim of a test cluster is a folder of this machine."""
         claim = self.striker.kubectl("get", "pvc", "results", "-o", "jsonpath={.spec.volumeName}")
         return self.bed.layout.volumes / claim / "windlass" / self.run.id / "output"
 
@@ -84,7 +84,7 @@ class Play:
         return path.read_text() if path.exists() else ""
 
     def _moment_of(self, strike: Strike) -> bool:
-        """Wait for it; False where the run is over before."""
+        """Waits for the moment of a fault; returns False if the run ends before."""
         if strike.after_steps is None:
             passed(strike.after_seconds)
             return not self._is_over()
@@ -104,7 +104,7 @@ class Play:
         return self.harness.store.events(self.run.id)
 
     def story(self) -> str:
-        """The run's events, and what was done to it."""
+        """Describes the run's events and the injected faults."""
         left_out = {"progress", "phase", "rank", "node", "checkpoint"}
         lines = [
             f"{e.seq} {e.time:.1f} {e.kind} {json.dumps(e.data)[:400]}" for e in self.events() if e.kind not in left_out
@@ -116,7 +116,7 @@ class Play:
     # -- what must be true --------------------------------------------------------------------------------------------
 
     def problems(self, expected: str) -> Iterator[str]:
-        """What is not as it should be at the end of the run."""
+        """Yields deviations from the expected state at the end of the run."""
         status, events = self.harness.store.status(self.run.id), self.events()
         yield from self.striker.problems
         if status.phase is not Phase.SUCCEEDED:
@@ -128,7 +128,9 @@ class Play:
         yield from self._lost_steps(events)
 
     def _false_weights(self, expected: str, events: list[Event]) -> Iterator[str]:
-        """An elastic run ends with those of all its nodes, if no attempt had fewer; otherwise it makes all steps."""
+        """Yields wrong weights: an elastic run has the expected weights if no attempt had fewer nodes; otherwise it
+        completes all steps.
+        """
         made = max((high for _, high in steps_in(self.marks).values()), default=0)
         if made != STEPS or not self.digest():
             yield f"{made} of {STEPS} steps, digest '{self.digest()[:12]}'"
@@ -137,19 +139,20 @@ class Play:
             yield f"weights {self.digest()[:12]}, undisturbed {expected[:12]}"
 
     def _false_events(self, events: list[Event]) -> Iterator[str]:
-        """What the record has of faults that there were not."""
-        # The loss of a node for another test may have hit this run.
+        """Yields recorded events of faults that were not injected."""
+        # A node that another test has removed may have affected this run.
         others = [one for one in strikes_since(self.bed, self.began) if one[0] == "node of the supervisor"]
         num_harmful = self.striker.num_harmful + len(others)
         has_lost_pods = self.striker.has_lost_pods or others
         num_attempts = sum(event.kind == "attempt" for event in events)
-        if num_attempts > 1 + num_harmful * (2 if self.case.is_elastic else 1):  # one that shrinks, one that grows
+        # an elastic run has one attempt that shrinks and one that grows
+        if num_attempts > 1 + num_harmful * (2 if self.case.is_elastic else 1):
             yield f"{num_attempts} attempts by {num_harmful} strikes"
         false = FALSE if not num_harmful else frozenset() if has_lost_pods else frozenset({"lost-node"})
         yield from (f"false event: {event.kind} {event.data}" for event in events if event.kind in false)
 
     def _lost_steps(self, events: list[Event]) -> Iterator[str]:
-        """Attempts that restored less than the record had as saved before them."""
+        """Yields attempts that restored an older checkpoint than the newest one recorded before."""
         restored = {number: first for number, (first, _) in steps_in(self.marks).items()}
         saved = attempt = 0
         for event in events:
@@ -161,5 +164,5 @@ class Play:
                     yield f"attempt {attempt} restored step {restored[attempt]}, and {saved} was saved"
 
     def left(self) -> str:
-        """What the cluster has with the label of the run."""
+        """Lists the objects in the cluster with the label of the run."""
         return self.striker.kubectl("get", LABELLED, "-l", f"windlass.dev/run={self.run.id}", "-o", "name")

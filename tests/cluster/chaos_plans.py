@@ -1,4 +1,4 @@
-"""Turns a seed into what a run supervised in its cluster goes through: its shape, and which faults strike it when."""
+"""Turns a seed into a chaos case for a run supervised in its cluster: its shape, and its faults with their times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.chaos import plans
 from tests.chaos.plans import Strike
 
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 1))
-"""Nodes × ranks."""
+"""Numbers of nodes and of ranks per node."""
 VIA = ("job", "job", "jobset")
 QUIET = (
     "supervisor deleted",
@@ -25,20 +25,20 @@ QUIET = (
     "network cut",
     "node of the supervisor",
 )
-"""What no rank may notice. Of the last one, where no pod of the attempt is on that node."""
+"""Faults that no rank may notice; the last one only if the node has no pod of the attempt."""
 HARMFUL = ("rank", "pod", "pod evicted")
 KINDS = (*QUIET, *HARMFUL)
 LASTING = frozenset(QUIET) - {"supervisor deleted", "supervisor killed", "node of the supervisor"}
-"""These last for some seconds, and something else may happen meanwhile."""
+"""Faults that last for some seconds, during which another fault may be injected."""
 SHARED = frozenset({"api down", "api frozen", "logins refused", "network cut", "node of the supervisor"})
-"""These strike every run of the bed."""
+"""Faults that affect every run of the test cluster."""
 MEANWHILE = ("", "", "supervisor", "rank")
-"""A process of which kind is killed in the middle of it, if any."""
+"""Kind of process that is killed during a lasting fault, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case(plans.Case):
-    """All that a seed decides."""
+    """All decisions of a seed."""
 
     via: str = "job"
     is_elastic: bool = False
@@ -48,12 +48,12 @@ class Case(plans.Case):
 
 
 def case_of(seed: int) -> Case:
-    """The case of a seed. Seeds that follow each other begin with another kind each, so that 15 have seen all."""
+    """Returns the case of a seed. Consecutive seeds start with different faults, so that 15 seeds cover all."""
     rng = random.Random(seed)
     nodes, procs_per_node = rng.choice(SHAPES)
     kinds = [KINDS[seed % len(KINDS)], *rng.choices(KINDS, k=rng.choice([1, 2, 2, 3]))]
     if "node of the supervisor" in kinds:
-        nodes, procs_per_node = 1, 2  # of two, each would be on a node that the supervisor can be on
+        nodes, procs_per_node = 1, 2  # two nodes would each run on a node that the supervisor may use
         slow = kinds.index("node of the supervisor")
         kinds = [kind for at, kind in enumerate(kinds) if kind != "node of the supervisor" or at == slow]
     strikes = []
@@ -66,12 +66,12 @@ def case_of(seed: int) -> Case:
 
 
 def seconds_of(strike: Strike) -> float:
-    """How long a strike lasts."""
+    """Returns the duration of a fault in seconds."""
     seconds = 1 + 9 * strike.which
     match strike.kind:
         case "network cut":
-            return seconds / 3  # ranks and Kubernetes itself bear little more
+            return seconds / 3  # ranks and Kubernetes itself tolerate little more
         case "connections stalled":
-            return seconds * 4  # at most as long as a Lease
+            return seconds * 4  # at most the duration of a Lease
         case _:
             return seconds

@@ -1,4 +1,4 @@
-"""Strikes a run that its cluster supervises: its processes and pods, what they stand on, and the user's machine."""
+"""Injects faults into a run supervised in its cluster: into its processes, pods and nodes, and the user's machine."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ CUT_PAUSE_SECONDS = 0.3
 
 @dataclass
 class Striker:
-    """What strikes one run, and how often that has hit its ranks."""
+    """Injects faults into one run, and counts those that have affected its ranks."""
 
     bed: Bed
     namespace: str
     run: Run
     proxy: Proxy
-    """Before the API server, for the user's machine."""
+    """Proxy between the user's machine and the API server."""
     kubeconfig: Path
-    """Of the user's machine."""
+    """Kubeconfig of the user's machine."""
     num_harmful: int = 0
-    """Strikes that have hit ranks or their pods."""
+    """Number of faults that have affected ranks or their pods."""
     has_lost_pods: bool = False
     problems: list[str] = field(default_factory=list)
-    """What was not as it should be meanwhile."""
+    """Unexpected observations during faults."""
 
     # -- what is there ------------------------------------------------------------------------------------------------
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Output of kubectl, once the API server answers: other tests strike it too. What is gone is no error."""
+        """Returns the output of kubectl, once the API server answers: other tests inject faults too. A missing object
+        is no error.
+        """
 
         def told() -> tuple[str] | None:
             try:
@@ -61,7 +63,7 @@ class Striker:
         return found[0] if found else ""
 
     def pods(self, *, is_supervisor: bool) -> list[dict[str, Any]]:
-        """Those of the supervisor or of attempts that run."""
+        """Returns the running pods of the supervisor, or of attempts."""
         chosen = f"windlass.dev/run={self.run.id},{'!' if is_supervisor else ''}windlass.dev/attempt"
         found = json.loads(self.kubectl("get", "pods", "-l", chosen, "-o", "json"))["items"]
         live = [
@@ -70,13 +72,13 @@ class Striker:
         return sorted(live, key=lambda pod: str(pod["metadata"]["name"]))
 
     def _processes(self, kind: str) -> list[int]:
-        """The processes of one kind, as numbered out here."""
+        """Returns the host's ids of the processes of one kind."""
         pids = {state.pid for state in self.run.status.ranks}
         found = set()
         for pod in self.pods(is_supervisor=kind == "supervisor"):
             for pid in self._pids(pod):
                 with contextlib.suppress(OSError):
-                    # In one pod the process of a node may have the number that a rank has in another.
+                    # A rank's process id may be that of a node's process in another pod, so the command decides.
                     words = b"windlass.zip" if kind == "supervisor" else TRAIN.name.encode()
                     is_one = words in Path(f"/proc/{pid}/cmdline").read_bytes()
                     if is_one and (kind == "supervisor" or pod_network.number_inside(pid) in pids):
@@ -90,7 +92,7 @@ class Striker:
     # -- strikes ------------------------------------------------------------------------------------------------------
 
     def strike(self, strike: Strike) -> str:
-        """Returns what it did; empty where there was nothing to strike."""
+        """Injects a fault; returns a description, empty if there was no process or pod to affect."""
         shared = striking(self.bed, strike.kind) if strike.kind in SHARED else contextlib.nullcontext()
         with shared:
             if self.run.status.phase.is_terminal:
@@ -108,7 +110,7 @@ class Striker:
         return " ".join(f"{kind} {pid}" for pid in victims)
 
     def _remove(self, strike: Strike) -> str:
-        """A pod: deleted, with or without the time to end, or evicted, as where its node is drained."""
+        """Deletes a pod, with or without a grace period, or evicts it like a drain of its node."""
         is_supervisor = strike.kind == "supervisor deleted"
         pods = self.pods(is_supervisor=is_supervisor)
         names = [pod["metadata"]["name"] for pod in pods[int(strike.which * len(pods)) :][:1]]
@@ -125,7 +127,7 @@ class Striker:
         return " ".join([*names, how] if names else [])
 
     def _last(self, strike: Strike) -> str:
-        """What lasts for some seconds, and what else happens in its middle."""
+        """Injects a fault that lasts for some seconds, and another one in the middle of it."""
         other = MEANWHILE[int(strike.detail * len(MEANWHILE))]
         pids = self._processes(other) if other else []
         seconds = seconds_of(strike)
@@ -160,7 +162,7 @@ class Striker:
                     yield
 
     def _cut(self, pods: list[dict[str, Any]], seconds: float) -> None:
-        """All connections of the supervisor's pod, to the API server and to the pods of the run, again and again."""
+        """Cuts all connections of the supervisor's pod, to the API server and to the run's pods, repeatedly."""
         pids = [pid for pod in pods for pid in self._pids(pod)[:1]]
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:
@@ -185,7 +187,7 @@ class Striker:
 
     @contextlib.contextmanager
     def _without_service(self, kind: str, nodes: set[str]) -> Iterator[None]:
-        """What all runs of the bed use."""
+        """Interrupts a service that all runs of the test cluster use."""
         bed = self.bed
         match kind:
             case "api down":
@@ -204,7 +206,7 @@ class Striker:
             end()
 
     def _lose_node(self) -> str:
-        """The node of the supervisor loses its power, until another supervisor is there."""
+        """Powers off the node of the supervisor until another supervisor runs."""
         before = self.pods(is_supervisor=True)
         if not before:
             return ""
@@ -227,7 +229,7 @@ class Striker:
 
     @contextlib.contextmanager
     def _expired_login(self) -> Iterator[None]:
-        """A command reports that, and takes the run for what it was."""
+        """Lets the login expire; a command must report that, with the last known status."""
         before = self.kubeconfig.read_text()
         view = json.loads(before)
         view["users"][0]["user"] = {"token": users.token(users.EXPIRED)}
@@ -249,7 +251,7 @@ class Striker:
             self.proxy.is_cutting = self.proxy.is_stalling = False
 
     def _require_true_view(self) -> None:
-        """Of a command on a machine that has the record, and cannot log in."""
+        """Checks the output of a command on a machine that has the record and cannot log in."""
         known = self.run.harness.store.status(self.run.id)
         shown = KubernetesEngine(self.run.harness.store).status(self.run.id)
         if shown.phase is not known.phase or not shown.supervision.condition:

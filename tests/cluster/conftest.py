@@ -1,6 +1,6 @@
-"""What the tests on a cluster are given: a shared one, one to break, and a namespace in either.
+"""Fixtures for tests on a cluster: a shared cluster, one that may be broken, and a namespace in either.
 
-`KUBECONFIG` and `WINDLASS_TEST_CONTEXT` name an existing cluster; without them tests bring up their own, which is bed 0
+`KUBECONFIG` and `WINDLASS_TEST_CONTEXT` name an existing cluster; without them tests start their own, which is bed 0
 unless `WINDLASS_TEST_BED` is the index of another one.
 """
 
@@ -22,11 +22,12 @@ from tests.cluster.bed.sharing import alone, borrowed, operating
 HERE = Path(__file__).parent
 CONTEXT = os.environ.get("WINDLASS_TEST_CONTEXT")
 IMAGE = os.environ.get("WINDLASS_TEST_IMAGE", "pytorch/pytorch:2.9.0-cuda13.0-cudnn9-runtime")
-"""For a cluster that is not ours: what has Python and torch, and runs as a user that is not root."""
+"""Image for an existing cluster: contains Python and torch, and runs as a non-root user."""
 
 
 LEAST_SECONDS = 1200.0
-"""Of the time limit of each test here, also of one that names a lower one: the first tests bring up beds too."""
+"""Minimum time limit of each test here, in seconds, also if the test sets a lower one: the first tests start
+clusters."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """A cluster that tests share: each stays in namespaces of its own."""
+    """Shared cluster; each test uses separate namespaces."""
     if CONTEXT:
         yield _foreign(CONTEXT)
         return
@@ -51,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def bed(cluster: Cluster) -> Bed:
-    """The shared cluster, for a test that reads what only a bed shows, and breaks nothing."""
+    """Shared test cluster, for tests that read its internals and break nothing."""
     if not isinstance(cluster, Bed):
         pytest.skip("needs the test bed; WINDLASS_TEST_CONTEXT names another cluster")
     return cluster
@@ -59,21 +60,21 @@ def bed(cluster: Cluster) -> Bed:
 
 @pytest.fixture(scope="session")
 def ours_to_break() -> None:
-    """Skip a test that breaks its cluster on an existing cluster."""
+    """Skips tests that break their cluster if the cluster is an existing one."""
     if CONTEXT:
         pytest.skip("breaks its cluster; WINDLASS_TEST_CONTEXT names one that is not ours to break")
 
 
 @pytest.fixture(scope="session")
 def lone_bed(ours_to_break: None) -> Iterator[Bed]:
-    """A bed that no other test uses at the same time; who breaks it mends it."""
+    """Test cluster that no other test uses at the same time; a test that breaks it must repair it."""
     with alone() as bed:
         yield bed
 
 
 @pytest.fixture(scope="module")
 def scaled(lone_bed: Bed) -> Iterator[Bed]:
-    """A bed with Karpenter, for oneself: it would make nodes for the pods of all others too."""
+    """Exclusive test cluster with Karpenter, which would provision nodes for the pods of other tests too."""
     lone_bed.start_operator("karpenter")
     yield lone_bed
     lone_bed.stop_operator("karpenter")
@@ -81,7 +82,7 @@ def scaled(lone_bed: Bed) -> Iterator[Bed]:
 
 @pytest.fixture(scope="module")
 def operator(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """Has an operator run in the shared cluster from the first test that asks for it to the end of its module."""
+    """Installs an operator in the shared cluster, from the first test that requests it to the end of its module."""
     with contextlib.ExitStack() as running:
 
         @functools.cache
@@ -96,20 +97,20 @@ def operator(cluster: Cluster) -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the shared cluster under pod security `restricted`."""
+    """Namespace of the shared cluster under pod security `restricted`."""
     with cluster.namespace(_short(request)) as name:
         yield name
 
 
 @pytest.fixture
 def lone_namespace(lone_bed: Bed, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The same in the bed that may be broken."""
+    """Namespace in the exclusive test cluster."""
     with lone_bed.namespace(_short(request)) as name:
         yield name
 
 
 def _short(request: pytest.FixtureRequest) -> str:
-    """Enough of a test's name to tell whose namespace it is."""
+    """Returns a prefix of a test's name that identifies its namespace."""
     return re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower())[:30].strip("-")
 
 

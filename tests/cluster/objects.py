@@ -1,4 +1,4 @@
-"""The objects that the tests of the bed send, as small as pod security `restricted` allows."""
+"""Objects that the tests of the test cluster create, as small as pod security `restricted` allows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLEEP = "import time; time.sleep(3600)"
 
 
 def pod_spec(cluster: Cluster, program: str, **fields: Any) -> Object:
-    """A pod that runs a Python program and ends at once when told to."""
+    """Returns the spec of a pod that runs a Python program and ends at once on SIGTERM."""
     container = {
         "name": "main",
         "image": cluster.image,
@@ -58,26 +58,26 @@ def pod(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
 
 
 def job(cluster: Cluster, name: str, program: str, **fields: Any) -> Object:
-    """One pod that runs once."""
+    """Returns a Job with one pod that runs once."""
     spec = {"backoffLimit": 0, "template": {"spec": pod_spec(cluster, program, **fields)}}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
 
 def headless(name: str, selector: dict[str, str]) -> Object:
-    """A Service that only gives its pods names, also before they are ready."""
+    """Returns a headless Service that resolves its pods' names even before they are ready."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
 def environment(master: str, index_label: str) -> Object:
-    """What torch asks for; the rank is what the controller wrote on the pod."""
+    """Returns the variables that torch needs; the rank comes from the index label of the controller."""
     rank = {"fieldRef": {"fieldPath": f"metadata.annotations['{index_label}']"}}
     variables = [{"name": "RANK", "valueFrom": rank}, {"name": "MASTER_ADDR", "value": master}]
     return {"env": [*variables, {"name": "MASTER_PORT", "value": "29500"}]}
 
 
 def spread(labels: dict[str, str]) -> list[Object]:
-    """Pods of these labels go to different nodes, or nowhere."""
+    """Returns constraints that place pods with these labels on different nodes."""
     return [
         {
             "maxSkew": 1,
@@ -89,7 +89,7 @@ def spread(labels: dict[str, str]) -> list[Object]:
 
 
 def indexed_job(cluster: Cluster, name: str, namespace: str) -> Object:
-    """Two pods, one on each node, that find each other by name."""
+    """Returns a Job of two pods, one on each node, that find each other by name."""
     spec = pod_spec(
         cluster,
         ALL_REDUCE,
@@ -109,7 +109,7 @@ def indexed_job(cluster: Cluster, name: str, namespace: str) -> Object:
 
 
 def jobset(cluster: Cluster, name: str) -> Object:
-    """The same two pods, made by JobSet with the Service that it brings."""
+    """Returns a JobSet with the same two pods, and the Service that JobSet creates."""
     spec = pod_spec(
         cluster,
         ALL_REDUCE,

@@ -1,4 +1,4 @@
-"""The objects that the tests of the operators send: the same small training, in the shape of each operator's kind."""
+"""Objects that the tests of the operators create: the same small training as each operator's kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.bed.node import GPU
 from tests.cluster.objects import ALL_REDUCE, SLEEP, Object, headless, indexed_job, job, pod_spec
 
 SSH_PORT = 2222
-"""A user who is not root may listen there."""
+"""Port of sshd that a non-root user may listen on."""
 HOME = "/home/trainer"
 RUNTIME = "digits"
 FROM_TORCHRUN = """
@@ -21,7 +21,7 @@ import os
 os.environ |= {name: os.environ["PET_" + given] for name, given in (
     ("RANK", "NODE_RANK"), ("MASTER_ADDR", "MASTER_ADDR"), ("MASTER_PORT", "MASTER_PORT"))}
 """
-"""What torchrun reads, as what torch reads: one process on each node needs no torchrun."""
+"""Converts the variables of torchrun to those of torch, since one process per node needs no torchrun."""
 MPI_SUM = """
 import os
 from mpi4py import MPI
@@ -34,14 +34,14 @@ SSHD = [
     "/dev/null",
     "-p",
     str(SSH_PORT),
-    # The operator's key serves as the host's too: one of its own would have to be made, or lie in the image.
+    # The operator's key is the host key too: a separate one would have to be created, or be part of the image.
     "-o",
     f"HostKey={HOME}/.ssh/id_rsa",
     "-o",
     "PidFile=none",
     "-o",
     "UsePAM=no",
-    # The files of a Secret are root's, and open to all.
+    # The files of a Secret belong to root and are readable by all.
     "-o",
     "StrictModes=no",
 ]
@@ -49,7 +49,7 @@ SSH = f"-p {SSH_PORT} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/nul
 
 
 def pytorchjob(cluster: Cluster, name: str) -> Object:
-    """A master and a worker."""
+    """Returns a PyTorchJob with a master and a worker."""
     spec = pod_spec(cluster, ALL_REDUCE, container={"name": "pytorch"})
     del spec["restartPolicy"]
     replica = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": spec}}
@@ -62,7 +62,7 @@ def pytorchjob(cluster: Cluster, name: str) -> Object:
 
 
 def training_runtime(cluster: Cluster) -> Object:
-    """What TrainJobs of this namespace are made of."""
+    """Returns the runtime of the TrainJobs in this namespace."""
     spec = pod_spec(cluster, FROM_TORCHRUN + ALL_REDUCE, container={"name": "node"})
     template = {
         "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
@@ -80,7 +80,7 @@ def training_runtime(cluster: Cluster) -> Object:
 
 
 def trainjob(name: str) -> Object:
-    """Two nodes of that runtime."""
+    """Returns a TrainJob with two nodes of that runtime."""
     runtime = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": RUNTIME}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -91,7 +91,7 @@ def trainjob(name: str) -> Object:
 
 
 def mpijob(cluster: Cluster, name: str) -> Object:
-    """A launcher, and two workers that it reaches by sshd, each as a user that is not root."""
+    """Returns an MPIJob with a launcher and two workers that it reaches over sshd, each as a non-root user."""
     command = ["mpirun", "--oversubscribe", "--mca", "plm_rsh_args", SSH, "-np", "2", cluster.python, "-uc", MPI_SUM]
     heard = {"readinessProbe": {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}}
     launcher = pod_spec(cluster, "", container={"command": command})
@@ -114,7 +114,7 @@ def mpijob(cluster: Cluster, name: str) -> Object:
 
 
 def queue(name: str, namespace: str, cpu: str) -> list[Object]:
-    """A queue of a namespace with so many processors; what belongs to the whole cluster has the namespace's name."""
+    """Returns a queue of a namespace with this many processors; its cluster-wide objects have the namespace's name."""
     room = {"name": namespace, "resources": [{"name": "cpu", "nominalQuota": cpu}]}
     group = {"coveredResources": ["cpu"], "flavors": [room]}
     return [
@@ -125,7 +125,7 @@ def queue(name: str, namespace: str, cpu: str) -> list[Object]:
 
 
 def flavor(name: str, node_labels: dict[str, str] | None = None) -> Object:
-    """Quota that is good for machines with these labels; without any, for every machine."""
+    """Returns a flavor for nodes with these labels, by default for every node."""
     return _kueue("ResourceFlavor", name, {"nodeLabels": node_labels} if node_labels else {})
 
 
@@ -134,7 +134,7 @@ def _kueue(kind: str, name: str, spec: Object) -> Object:
 
 
 def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: str) -> Object:
-    """A Job that waits until its queue has room."""
+    """Returns a Job that waits until its queue has capacity."""
     made = job(cluster, name, program, container={"resources": {"requests": {"cpu": cpu}}})
     made["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": queue_name}
     made["spec"]["suspend"] = True
@@ -142,10 +142,11 @@ def queued_job(cluster: Cluster, name: str, queue_name: str, program: str, cpu: 
 
 
 def until_collected(cluster: Cluster, namespace: str, queue_name: str) -> None:
-    """Wait until the garbage collector of the cluster deletes the Workload of a Job that is gone.
+    """Waits until the cluster's garbage collector deletes the Workload of a deleted Job.
 
-    It looks for new kinds every 30 s. Until then Workloads keep their quota, and all are deleted in one moment, after
-    which Kueue 0.15 may leave a Workload pending that there is room for. On a cluster in use Kueue is older than that.
+    The collector looks for new kinds every 30 s. Until then Workloads keep their quota, and all are deleted at once,
+    after which Kueue 0.15 may leave a Workload pending in spite of free quota. In a cluster in use, Kueue was installed
+    long before.
     """
     cluster.apply(queued_job(cluster, "collected", queue_name, SLEEP, "10m"), namespace=namespace)
 
@@ -165,16 +166,18 @@ def node_pool(
     delay: str = "",
     **spec: Any,
 ) -> list[Object]:
-    """A pool of Karpenter's, of nodes with these types, and the class that it refers to; they go when empty.
+    """Returns a Karpenter NodePool with these instance types, and the class that it refers to; its empty nodes are
+    deleted.
 
-    `name` is part of the nodes' names, which have to fit into a label: a few letters. `delay` is how long its machines
-    take from their launch until they are in the cluster.
+    `name` is part of the nodes' names, which must fit into a label: use a few letters. `delay` is the time between the
+    launch of a node and its registration.
     """
     types = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(instance_types)}
     reference = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": name}
     its: Object = {"nodeClassRef": reference, "requirements": [types], **({"taints": taints} if taints else {})}
     template = {"metadata": {"labels": labels or {}}, "spec": its}
-    # By default a tenth of the nodes, rounded up, may go at a time: with two it would be one after the other.
+    # By default at most a tenth of the nodes, rounded up, may be deleted at a time: two nodes would be deleted one by
+    # one.
     disruption = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]}
     return [
         {
@@ -194,7 +197,7 @@ def node_pool(
 
 @contextmanager
 def pooled(bed: Bed, name: str, *instance_types: str, **more: Any) -> Iterator[None]:
-    """Such a pool for as long as a test wants it; nothing that Karpenter has made for it is left afterwards."""
+    """Creates such a pool for the duration of a test, and waits until its nodes are deleted."""
     made = {"apiVersion": "v1", "kind": "List", "items": node_pool(name, *instance_types, **more)}
     bed.kubectl("apply", "-f", "-", stdin=json.dumps(made))
     try:
@@ -205,7 +208,7 @@ def pooled(bed: Bed, name: str, *instance_types: str, **more: Any) -> Iterator[N
 
 
 def _made_for(bed: Bed, pool: str) -> list[Object]:
-    """The claims and the nodes of a pool."""
+    """Returns the NodeClaims and nodes of a pool."""
     kinds = ("/apis/karpenter.sh/v1/nodeclaims", "/api/v1/nodes")
     return [
         each for kind in kinds for each in bed.api.get(f"{kind}?labelSelector=karpenter.sh/nodepool={pool}")["items"]
@@ -213,7 +216,7 @@ def _made_for(bed: Bed, pool: str) -> list[Object]:
 
 
 def hungry(cluster: Cluster, namespace: str, gpus: int) -> list[Object]:
-    """The two pods that train, each with more GPUs than the bed's own nodes have."""
+    """Returns the two training pods, each with more GPUs than the test cluster's own nodes have."""
     made = indexed_job(cluster, "digits", namespace)
     made["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {GPU: str(gpus)}}
     return [headless("digits", {"job-name": "digits"}), made]

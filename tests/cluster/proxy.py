@@ -1,4 +1,4 @@
-"""A proxy before the API server that cuts or stalls connections, and a relay by which pods reach this machine."""
+"""Proxy to the API server that cuts or stalls connections, and a relay through which pods reach this machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CUT_BYTES = 6000
 
 
 class Proxy:
-    """Passes connections on to the API server.
+    """Forwards connections to the API server.
 
-    While `is_cutting`, each is cut after some bytes of the answer; while `is_stalling`, nothing passes.
+    While `is_cutting`, each connection is cut after some bytes of the response; while `is_stalling`, no data passes.
     """
 
     def __init__(self, server: str) -> None:
@@ -46,7 +46,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client, socket.create_connection(self._to, 10) as server:
-            server.settimeout(None)  # the limit is on connecting: a frozen server has not closed anything
+            server.settimeout(None)  # the timeout is for connecting only: a frozen server keeps connections open
             sent = 0
             while True:
                 ready, _, _ = select.select([] if self.is_stalling else [client, server], [], [], 0.5)
@@ -65,7 +65,7 @@ class Proxy:
 
 
 def kubeconfig_of(cluster: Cluster) -> dict[str, Any]:
-    """The kubeconfig of the context of a cluster, alone."""
+    """Returns the kubeconfig of a cluster's context only."""
     text = cluster.kubectl("config", "view", "--raw", "--minify", "-o", "json")
     found: dict[str, Any] = json.loads(text)
     return found
@@ -73,7 +73,7 @@ def kubeconfig_of(cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def proxied(cluster: Cluster) -> Iterator[Proxy]:
-    """A proxy before the API server of a cluster."""
+    """Starts a proxy to the API server of a cluster."""
     found = Proxy(kubeconfig_of(cluster)["clusters"][0]["cluster"]["server"])
     try:
         yield found
@@ -82,7 +82,7 @@ def proxied(cluster: Cluster) -> Iterator[Proxy]:
 
 
 def behind(cluster: Cluster, proxy: Proxy, path: Path) -> Cluster:
-    """The same cluster by way of the proxy, with a kubeconfig of its own."""
+    """Returns the same cluster with a separate kubeconfig for the proxy."""
     view = kubeconfig_of(cluster)
     found = view["clusters"][0]["cluster"]
     host = urlsplit(found["server"]).hostname
@@ -93,7 +93,7 @@ def behind(cluster: Cluster, proxy: Proxy, path: Path) -> Cluster:
 
 @contextmanager
 def relay(host: str, port: int) -> Iterator[int]:
-    """Passes connections to a port of `host` on to a port of loopback; gives the port."""
+    """Forwards a port of `host` to a port of loopback; yields the port."""
 
     def serve() -> None:
         while True:

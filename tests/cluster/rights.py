@@ -1,4 +1,4 @@
-"""What a user of a cluster may do in a namespace, and the wait until that is what has just been granted."""
+"""Permissions of a user in a namespace, and the wait until the API server applies new ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.engines.kubernetes.reading.preflight.rights import REVIEWS
 
 OF_EVERY_LOGIN = {"authentication.k8s.io", "authorization.k8s.io"}
-"""Groups in which every login may ask about itself."""
+"""API groups in which every login may request information about itself."""
 LIMITED = "limited"
-"""The user of the bed who has the rights that a test grants."""
+"""User of the test cluster with the permissions that a test grants."""
 
 
 def rights_of(cluster: Cluster, namespace: str, user: str) -> set[Right]:
-    """What a user may do in the namespace, as the API server lists it, beyond what every login may."""
+    """Returns a user's permissions in the namespace, as listed by the API server, without those of every login."""
     review = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}}
     said = cluster.kubectl(
         "create", f"--as={user}", "--validate=false", "-f", "-", "-o", "json", stdin=json.dumps(review)
@@ -34,7 +34,7 @@ def rights_of(cluster: Cluster, namespace: str, user: str) -> set[Right]:
 
 
 def until_granted(cluster: Cluster, namespace: str, user: str, wanted: set[Right]) -> None:
-    """Wait until a user has exactly these rights: the API server learns of roles a moment after they were created."""
+    """Waits until a user has exactly these permissions: the API server applies roles with a delay."""
     until(
         lambda: rights_of(cluster, namespace, user) == wanted,
         lambda: f"{user} has {rights_of(cluster, namespace, user)}, and not {wanted}",
@@ -42,7 +42,7 @@ def until_granted(cluster: Cluster, namespace: str, user: str, wanted: set[Right
 
 
 def until_role_is_granted(cluster: Cluster, namespace: str) -> None:
-    """Wait until the limited user has all rights of the role that `windlass check --role` prints."""
+    """Waits until the limited user has all permissions of the role that `windlass check --role` prints."""
     wanted = set(rbac.useful(set(cluster.kubectl("api-versions").split())))
     until(
         lambda: wanted <= rights_of(cluster, namespace, LIMITED),

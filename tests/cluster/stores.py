@@ -1,4 +1,4 @@
-"""An S3 server that the pods of a bed reach, behind a proxy that counts what passes and may hold it up."""
+"""S3 server for the pods of a test cluster, behind a proxy that counts traffic and can stall it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SECRET = "s3-keys"
 
 @dataclass(frozen=True)
 class PodStore:
-    """A server with the bucket `runs`, whose keys are in the Secret `s3-keys` of a namespace."""
+    """Server with the bucket `runs`, whose keys are in the Secret `s3-keys` of a namespace."""
 
     server: S3Server
     proxy: FaultProxy
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a job needs to use it from its pods, through the proxy."""
+        """Job fields to use the store from pods, through the proxy."""
         env = self.server.environ(self.proxy.endpoint)
         return {"secrets": [SECRET], "env": {name: value for name, value in env.items() if "KEY" not in name}}
 
 
 @contextlib.contextmanager
 def pod_store(bed: Bed, namespace: str, folder: Path) -> Iterator[PodStore]:
-    """A server over a folder of this machine, for the pods of a namespace."""
+    """Starts a server over a local folder, for the pods of a namespace."""
     outside = bed.layout.outside
     with s3_server(folder, outside) as server, fault_proxy(server.port, outside) as proxy:
         server.client().create_bucket(Bucket=BUCKET)

@@ -1,4 +1,6 @@
-"""Blobs of Azure, emulated by Azurite, by obstore of the image: sets, streams, outputs and checkpoints."""
+"""Azure Blob Storage, emulated by Azurite, serves data sets, streams, outputs and checkpoints with obstore in the
+image.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 CONTAINER = "sets"
 SECRET = "azure-key"
 CERTIFICATES = f"{VENV}/{Path(certifi.where()).relative_to(sys.prefix)}"
-"""obstore needs some, whether they are used or not, and the image of the bed has none of its own."""
+"""CA certificates: obstore requires some even if unused, and the test image has none."""
 
 STREAMS = """
 from torch import nn
@@ -37,12 +39,12 @@ print("restored", with_model.restore(), flush=True)
 with_model.step()
 with_model.close()
 """
-"""A rank that reads and writes the container by itself, in forks too."""
+"""Program of a rank that reads and writes the container itself, also in forks."""
 
 
 @pytest.fixture
 def server(bed: Bed, namespace: str, tmp_path: Path) -> Iterator[Azurite]:
-    """With the set in a container, and its key in a Secret of the namespace."""
+    """Server with the data set in a container, and its key in a Secret of the namespace."""
     with azurite(tmp_path / "blobs", bed.layout.outside) as found:
         found.make_container(CONTAINER)
         for name, data in FILES.items():
@@ -53,7 +55,7 @@ def server(bed: Bed, namespace: str, tmp_path: Path) -> Iterator[Azurite]:
 
 
 def store_of(server: Azurite) -> Any:
-    """The container for obstore."""
+    """Returns the container as an obstore store."""
     env = server.environ()
     return AzureStore(
         CONTAINER,

@@ -1,4 +1,4 @@
-"""The bed is a cluster: pods train, are scheduled by what nodes have, keep what they write; users have their rights."""
+"""The test cluster behaves like a cluster: it schedules and runs pods, keeps volumes, and enforces permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bed can be broken like a cluster, and leaves nothing of itself behind."""
+"""The test cluster can be broken like a real one, and leaves no traces on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cluster.bed.layout import ROOT, Layout
 from tests.cluster.bed.node import GPU
 from tests.cluster.bed.sharing import alone
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]  # tests that break a bed notice what it does not do
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]  # broken test clusters show what the emulation lacks
 PATIENCE = "--timeout=500s"
 COUNTER = """
 import time
@@ -34,7 +34,7 @@ RESTLESS = re.compile(
     r"/(random|pty|nf_conntrack_count|ns_last_pid|dentry-state|file-nr|inode-nr|inode-state|aio-nr|aio-max-nr|quota"
     r"|perf_event_max_sample_rate|hung_task_detect_count|hung_task_warnings)(/|$)|/(conf|neigh)/(?!all/|default/)"
 )
-"""Settings that are counters, or that come and go with devices."""
+"""Kernel settings that are counters, or that depend on devices."""
 
 
 def phase(bed: Bed, namespace: str, name: str) -> str:
@@ -42,7 +42,7 @@ def phase(bed: Bed, namespace: str, name: str) -> str:
 
 
 def counted(bed: Bed, namespace: str, name: str) -> int:
-    """How many lines a pod has written."""
+    """Returns the number of lines in a pod's log."""
     return len(bed.kubectl("logs", "-n", namespace, name).splitlines())
 
 
@@ -84,7 +84,7 @@ def test_a_killed_node_takes_its_pods_along_and_comes_back_with_gpus(lone_bed: B
 
 
 def reaches(address: str) -> bool:
-    """Whether something answers at an address, be it with a refusal."""
+    """Returns whether an address answers, even with a refusal."""
     try:
         socket.create_connection((address, 9), timeout=3).close()
     except ConnectionRefusedError:
@@ -175,7 +175,7 @@ def test_a_second_up_starts_from_the_seed_and_down_leaves_nothing(capsys: pytest
             start_counter(bed, namespace)
             assert traces(layout) != []
             assert settings() == before
-            freeze(layout)  # as runc leaves a container whose cgroup it had frozen when it was killed
+            freeze(layout)  # like runc when it is killed while it has frozen a container's cgroup
     assert traces(layout) == []
     assert settings() == before
     with capsys.disabled():
@@ -199,7 +199,7 @@ def test_an_up_that_was_killed_is_no_hindrance() -> None:
 
 
 def freeze(layout: Layout) -> None:
-    """Freeze the processes of all pods."""
+    """Freezes the processes of all pods."""
     states = [
         (folder / name, word)
         for folder in host.cgroup_folders(layout.cgroup)
@@ -212,7 +212,7 @@ def freeze(layout: Layout) -> None:
 
 
 def settings() -> dict[str, str]:
-    """Every setting of the machine's kernel that stays the same by itself."""
+    """Returns all settings of the machine's kernel that do not change by themselves."""
     found = {}
     for folder, _, names in os.walk("/proc/sys"):
         for name in names:
@@ -226,7 +226,7 @@ def settings() -> dict[str, str]:
 
 
 def traces(layout: Layout) -> list[str]:
-    """What of a bed this machine has: processes, links, routes, mounts, rules, cgroups, files."""
+    """Lists traces of a test cluster on this machine: processes, links, routes, mounts, rules, cgroups, files."""
     found = [f"process {pid}" for pid in host.processes_naming(str(layout.control))]
     found += [f"process {entry}" for entry in Path("/proc").glob("[0-9]*") if _lives_in(entry, layout)]
     for command in ("ip -oneline address", "ip route", "nft list ruleset", "cat /proc/self/mountinfo"):
@@ -239,7 +239,7 @@ def traces(layout: Layout) -> list[str]:
 
 
 def _lives_in(process: Path, layout: Layout) -> bool:
-    """Whether a process has the folder of a bed as its own, or among its arguments."""
+    """Returns whether a process has the folder of a test cluster as its root or among its arguments."""
     try:
         arguments = (process / "cmdline").read_bytes()
         return f"{layout.folder}/".encode() in arguments or (process / "cwd").readlink() == layout.folder

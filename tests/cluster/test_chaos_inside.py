@@ -1,4 +1,6 @@
-"""A run that its cluster supervises cannot be lost: its weights end bit by bit as if nothing had been struck."""
+"""A run supervised in its cluster survives injected faults: its weights equal those of an undisturbed run, bit
+for bit.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,11 @@ from tests.helpers.until import until
 from windlass.runs.phase import Phase
 
 OFTEN = (1,)
-"""What CI runs; `make chaos-cluster` runs 100."""
+"""Seeds that CI runs; `make chaos-cluster` runs 100."""
 
 
 def chosen_seeds() -> list[int]:
-    """`$CHAOS_SEED`, one; else the first `$CHAOS_SEEDS`, or those that CI runs."""
+    """Returns `$CHAOS_SEED`, or the first `$CHAOS_SEEDS` seeds, or those that CI runs."""
     if one := os.environ.get("CHAOS_SEED"):
         return [int(one)]
     return list(range(int(os.environ["CHAOS_SEEDS"]))) if os.environ.get("CHAOS_SEEDS") else list(OFTEN)
@@ -36,7 +38,7 @@ def chosen_seeds() -> list[int]:
 
 @pytest.fixture(scope="module")
 def broken(request: pytest.FixtureRequest) -> Bed:
-    """A bed to strike: that of `WINDLASS_TEST_BED`, which seeds may share, or one for this test alone."""
+    """Test cluster for faults: `WINDLASS_TEST_BED`, which several seeds may share, or an exclusive one."""
     found = request.getfixturevalue("bed" if "WINDLASS_TEST_BED" in os.environ else "lone_bed")
     assert isinstance(found, Bed)
     return found
@@ -44,7 +46,7 @@ def broken(request: pytest.FixtureRequest) -> Bed:
 
 @pytest.fixture
 def struck(broken: Bed) -> Iterator[str]:
-    """A namespace whose runs are supervised inside, and which has a claim for results."""
+    """Namespace with supervisors in the cluster, and a claim for results."""
     with contextlib.ExitStack() as kept:
         with striking(broken):
             name = kept.enter_context(broken.namespace("chaos"))
@@ -56,7 +58,7 @@ def struck(broken: Bed) -> Iterator[str]:
 
 
 def undisturbed(world_size: int, tmp_path_factory: pytest.TempPathFactory, folder: Path) -> str:
-    """The digest of a run of so many ranks without faults, on this machine; computed once."""
+    """Returns the digest of the weights of an undisturbed local run with this many ranks; computed once."""
 
     def digest() -> str:
         with opened(Harness(LOCAL, folder / "undisturbed")) as harness:
@@ -71,7 +73,7 @@ def undisturbed(world_size: int, tmp_path_factory: pytest.TempPathFactory, folde
 
 @pytest.fixture
 def play(broken: Bed, struck: str, seed: int, tmp_path: Path) -> Iterator[Play]:
-    """The run of a seed, submitted from a machine that reaches the cluster by a proxy."""
+    """Run of a seed, submitted from a machine that accesses the cluster through a proxy."""
     case, kubeconfig = case_of(seed), tmp_path / "kubeconfig"
     results = {"results": {"claim": "results"}, "via": case.via, "lost_after": 5}
     with proxied(broken) as proxy:

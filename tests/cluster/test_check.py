@@ -1,4 +1,4 @@
-"""`windlass check --on` says what a cluster has and lacks in a table, and in one message where nothing goes."""
+"""`windlass check --on` lists what a cluster has and lacks in a table, and prints one message if nothing works."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Check = Callable[..., Result]
 
 @pytest.fixture
 def check(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """`check(cluster, namespace, "-o", "json", context=…)` → what the command said."""
+    """Returns a function `check(cluster, namespace, "-o", "json", context=…)` that returns the command's result."""
 
     def call(cluster: Cluster, namespace: str, *words: str, **fields: Any) -> Result:
         monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
@@ -189,13 +189,13 @@ def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Ch
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
 def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
-    assert check(lone_bed, lone_namespace).code == 0  # and the targets file is there
+    assert check(lone_bed, lone_namespace).code == 0  # creates the targets file
     context = here()
     target = find_target("bed", context)
     assert isinstance(target, KubernetesTarget)
 
     def told(text: str) -> None:
-        if text == "looking up names":  # the pods run: a pod that is made later would mend the network
+        if text == "looking up names":  # the pods run already: a pod that is created later would repair the network
             lone_bed.cut_network("node2")
 
     try:
@@ -217,7 +217,7 @@ def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, chec
 def test_nothing_of_an_interrupted_check_stays(
     bed: Bed, namespace: str, check: Check, number: signal.Signals, tidy: bool
 ) -> None:
-    assert check(bed, namespace).code == 0  # and the targets file is there
+    assert check(bed, namespace).code == 0  # creates the targets file
     command = subprocess.Popen([*WINDLASS, "check", "--on", "bed", "--network"], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
     for line in command.stderr:

@@ -1,8 +1,8 @@
-"""Components on a real cluster, by the real helm and by server-side apply, from charts in a folder.
+"""Components are installed on a real cluster by the real helm and by server-side apply, from charts in a folder.
 
 The operator of the chart is emulated: a Deployment of the test cluster's own image. JobSet's definition and webhooks,
-and its operator, which runs beside the control plane, are the real ones. `WINDLASS_TEST_HELM` is the path of another
-helm than the one that the bed builds, such as one of version 4.
+and its operator, which runs on the host of the control plane, are real. `WINDLASS_TEST_HELM` is the path of another
+helm than the built one, such as one of version 4.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ installer(context, kubeconfig, Path(folder), version="1.0.0", hook_seconds=int(s
 
 
 def emulated(version: str, hook_seconds: int = 0, replicas: int = 1) -> Component:
-    """The component of the small chart."""
+    """Returns the component of the small chart."""
     return Component(
         charts.NAME,
         version,
@@ -90,7 +90,7 @@ def installer(
 
 
 def quiet(_: Step) -> None:
-    """For an installation whose progress a test does not look at."""
+    """Ignores the progress of an installation."""
 
 
 @pytest.fixture
@@ -106,14 +106,14 @@ def manager(bed: Bed, folder: Path) -> Iterator[Callable[..., Manager]]:
     def make(version: str = "1.0.0", **more: Any) -> Manager:
         return installer(bed.context, bed.kubeconfig, folder, version=version, **more)
 
-    with only_user(bed, charts.NAME):  # a test of this file may run beside another one
+    with only_user(bed, charts.NAME):  # other tests of this file may run in parallel
         yield make
         make().uninstall(["emulated"], quiet)
         assert left(bed) == []
 
 
 def left(bed: Bed) -> list[str]:
-    """What is in the cluster of the component."""
+    """Lists the objects of the component in the cluster."""
     record = "/api/v1/namespaces/kube-system/configmaps/windlass-component-emulated"
     paths = [f"{DEFINITIONS}/{charts.DEFINITION}", f"/api/v1/namespaces/{SPACE}", record]
     return [path for path in paths if exists(bed, path)]
@@ -127,7 +127,7 @@ def exists(bed: Bed, path: str) -> bool:
 
 
 def fields(bed: Bed) -> set[str]:
-    """Of the kind that the chart defines."""
+    """Returns the fields of the kind that the chart defines."""
     found = bed.api.get(f"{DEFINITIONS}/{charts.DEFINITION}")
     schema = found["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return set(schema["properties"]["spec"]["properties"])
@@ -194,7 +194,7 @@ def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
 
     class ShortClock(BriefClock):
         def monotonic(self) -> float:
-            """The time is over as soon as the reason is known."""
+            """Returns a time after the limit as soon as the reason is known."""
             return super().monotonic() + READY_SECONDS * any("Image" in one.detail for one in told)
 
     with pytest.raises(NotReady, match=r"0 available.*pod emulated-controller.*(ErrImage|ImagePull)"):
@@ -213,7 +213,7 @@ def test_an_installation_that_was_killed_goes_on_emulated(
         assert first.stdout is not None
         while first.stdout.readline().strip() != what:
             assert first.poll() is None
-        if what == "helm":  # its worst moment: helm waits for a hook, and the release is pending
+        if what == "helm":  # the worst moment: helm waits for a hook, and the release is pending
             host.wait_for(lambda: exists(bed, f"/apis/batch/v1/namespaces/{SPACE}/jobs/emulated-hook"), "the hook")
         first.send_signal(signal.SIGKILL)
     assert state(manager()).state == "installing"
@@ -239,7 +239,7 @@ def test_an_upgrade_that_was_killed_goes_on_emulated(bed: Bed, manager: Callable
 
 @pytest.fixture
 def without_jobset(lone_bed: Bed) -> Iterator[Bed]:
-    """A bed whose JobSet is gone, and comes back."""
+    """Test cluster whose JobSet is removed for the test and restored after it."""
     lone_bed.stop_program(JOBSET.name)
     objects = json.loads(build.manifests(JOBSET.name).read_text())
     for each in objects:

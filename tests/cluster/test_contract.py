@@ -1,6 +1,6 @@
-"""The contract that every engine passes, on a real cluster: each way to make pods is a class.
+"""The engine contract holds on a real cluster; each class tests one workload kind.
 
-What a case needs of this machine alone, such as processes that it can look at, a cluster does not have.
+Cases that need the processes of this machine do not apply to a cluster.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.plan.plan import Plan
 
 OF_A_KIND = frozenset({Aspect.START, Aspect.OBJECTS})
-"""What a kind of workload has of its own; the programs in its pods are those of a Job. That ranks meet is shown by
-`test_training.py`.
-"""
+"""Aspects that differ between workload kinds; the programs in their pods are those of a Job. `test_training.py` shows
+that ranks rendezvous."""
 OF_A_MACHINE = frozenset({Aspect.ENDS, Aspect.SIGNALS, Aspect.OUTPUT})
-"""What a supervisor on the user's machine does otherwise than one in the cluster: it runs commands in pods, and keeps
-their output."""
+"""Aspects in which a supervisor on the user's machine differs from one in the cluster: it runs commands in pods, and
+stores their output."""
 
 
 @pytest.mark.timeout(900)
 class OnCluster(Setup, Contract):
-    """All cases, in a namespace of their own; `via` is the way."""
+    """All cases, in a separate namespace; `via` is the workload kind."""
 
     via: str
     fields: ClassVar[dict[str, Any]] = {}
-    """Of all jobs of this way, beside it."""
+    """Further fields of all jobs."""
     is_inside: ClassVar[bool] = False
     """Whether supervisors run in the namespace."""
 
@@ -55,7 +54,7 @@ class OnCluster(Setup, Contract):
 
 
 def way(via: str, differs_in: frozenset[Aspect] = OF_A_KIND, can: frozenset[Can] = CAN) -> Way:
-    """What a way can is asked before there is a cluster; it is the fixture's way that makes plans."""
+    """Returns a way for case selection, before the cluster exists; plans are created by the fixture's way."""
     return Way(f"kubernetes {via}", KubernetesEngine, lambda *_: _never(), can, {}, adds=ADDED, differs_in=differs_in)
 
 
@@ -69,7 +68,7 @@ class TestJob(OnCluster):
 
 
 class TestInside(OnCluster):
-    """The supervisor of each run is a pod of its namespace."""
+    """Contract with the supervisor of each run in a pod of its namespace."""
 
     via = "job"
     way = way("job, supervised inside", frozenset(Aspect) - {Aspect.PROGRAM}, CAN - {Can.EVERY_LINE})
@@ -95,7 +94,7 @@ class TestPytorchjob(OnCluster):
 
 @pytest.mark.operators
 class TestMpijob(OnCluster):
-    """Ranks of mpirun: it starts them in each pod, and each has all that it has under the other ways."""
+    """Contract for ranks started by mpirun in each pod, which get the same environment as with other kinds."""
 
     via = "mpijob"
     way = way("mpijob", can=CAN - {Can.ANY_LAUNCHER})

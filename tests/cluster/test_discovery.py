@@ -1,6 +1,6 @@
-"""Runs on a cluster that another machine started: seen, followed, ended and removed without their record.
+"""Runs that another machine started are listed, followed, ended and removed without their record.
 
-The other machine is another home: what one knows, the other does not.
+The other machine is emulated by another home folder.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Elsewhere = Callable[..., Result]
 
 @pytest.fixture
 def elsewhere(windlass: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Elsewhere:
-    """The command line of a machine that has no record of what this one runs."""
+    """Command line of a machine without a record of the runs of this one."""
 
     def call(*words: str) -> Result:
         monkeypatch.setenv("WINDLASS_HOME", str(tmp_path / "elsewhere"))
@@ -72,7 +72,7 @@ def trains(elsewhere: Elsewhere, run: str) -> None:
 
 
 def kill_supervisor(home: Path, run: str) -> None:
-    """Kill it as soon as there is one: pods may be quicker on a busy machine."""
+    """Kills the supervisor as soon as it runs: on a busy machine the pods may start earlier."""
     with Store(home) as store:
         run_dir = store.run_dir(run)
     pid = until(lambda: supervisor_pid(run_dir), "no supervisor yet", WAY_SECONDS)
@@ -117,7 +117,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
     assert elsewhere("status", run, "--exit-code").code == 0
     assert elsewhere("logs", run, "--rank", "1", "--tail", "1").out == "step 19/20 loss 2\n"
 
-    # the one who keeps it asks the record
+    # the machine with the supervisor reads its own record
     assert windlass("ps", "--on", "bed", "-o", "json").json[0]["kept"] == "here"
     assert "ledger" in windlass("status", run, "--on", "bed", "-o", "json").json
     assert elsewhere("rm", run, "-o", "json").json == {"removed": [run]}

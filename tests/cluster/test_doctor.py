@@ -1,4 +1,4 @@
-"""`windlass doctor --on TARGET` by real pods: a namespace that is well, what refuses, an image that is not there.
+"""`windlass doctor --on TARGET` checks with real pods: a healthy namespace, refusals, and a missing image.
 
 S3 and STS are emulated (with identity policies enforced); API server, kubelets, volumes and pods are real.
 """
@@ -32,13 +32,13 @@ ALL = {"s3:ListBucket", "s3:PutObject", "s3:GetObject", "s3:DeleteObject"}
 
 @dataclass(frozen=True)
 class Account:
-    """An emulated account that pods reach, with a bucket."""
+    """Emulated AWS account that pods can access, with a bucket."""
 
     aws: Emulator
     url: str
 
     def role(self, name: str, *actions: str) -> dict[str, str]:
-        """The variables that give a pod a new role that may do this in the bucket, as IRSA sets them.
+        """Returns the variables of a new role with these permissions on the bucket, as set by IRSA.
 
         STS is emulated: any file of the pod serves as a token.
         """
@@ -141,7 +141,7 @@ def test_what_refuses_is_named_with_its_fix_emulated(
     assert "list passed" in lines["s3"][0]
     statement = {"Effect": "Allow", "Action": ["s3:PutObject"], "Resource": "arn:aws:s3:::runs/windlass/*"}
     assert json.dumps([statement]) in lines["s3"][1]
-    assert result.out.splitlines()[-1] == "3 failures, 1 warning"  # no default storage class
+    assert result.out.splitlines()[-1] == "3 failures, 1 warning"  # there is no default storage class
 
 
 CLUSTER = """
@@ -153,7 +153,7 @@ components: [jobset, karpenter]
 
 
 def own_cluster(bed: Bed, namespace: str, home: Path, account: Account) -> None:
-    """The folder of a cluster as `up` leaves it, for a test cluster as its API server."""
+    """Creates the folder of a cluster like `up`, with the test cluster as its API server."""
     folder = home / "clusters" / "vision"
     folder.mkdir(parents=True)
     env = account.role("vision-run", *ALL)
@@ -203,7 +203,7 @@ def test_a_cluster_of_ones_own_is_held_to_its_file_emulated(
 
 
 def test_an_image_that_is_not_there_is_told_and_its_pod_removed(bed: Bed, namespace: str, windlass: Call) -> None:
-    """That of the job in the working folder, beside that of the target, which is there."""
+    """The job in the working folder names the missing image; the target's image exists."""
     target(bed, namespace)
     Path("job.yaml").write_text('{"name": "job", "command": ["true"], "image": "localhost/no-such-image:1"}')
     result = windlass("doctor", "--on", "bed", "-o", "json")

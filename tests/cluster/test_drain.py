@@ -1,6 +1,6 @@
-"""Drain on a real cluster, with the real AWS Load Balancer Controller and an emulator as its cloud.
+"""Drain works on a real cluster, with the real AWS Load Balancer Controller and an emulated cloud.
 
-The claims are of the test cluster's own class, whose volumes are folders: a stand-in for a CSI driver, called emulated.
+The claims are of the test cluster's own class, whose volumes are folders, in place of a CSI driver.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ drain(Client(sys.argv[1], "default", sys.argv[2]), lambda step: print(step.what,
 
 @dataclass(frozen=True)
 class Scene:
-    """A cluster with the controller, and its account."""
+    """Cluster with the controller, and its emulated account."""
 
     bed: Bed
     aws: Emulator
@@ -53,18 +53,18 @@ class Scene:
         return Client(self.bed.context, "default", self.bed.kubeconfig)
 
     def balancers(self) -> list[str]:
-        """Names of the load balancers in the account."""
+        """Returns the names of the load balancers in the account."""
         found = self.aws.client("elbv2").describe_load_balancers()["LoadBalancers"]
         return [str(one["LoadBalancerName"]) for one in found]
 
     def leaks(self) -> list[str]:
-        """Names of the load balancers that the audit reports."""
+        """Returns the names of the load balancers that the audit reports."""
         with Aws(environ=self.aws.environ) as aws:
             report = audit(CLUSTER, aws, vpc_id=self.controller.vpc_id, is_ours=True)
         return [one.name for one in report.found if one.kind == "load balancer"]
 
     def serve(self, name: str, namespace: str) -> None:
-        """A Service, until it has a load balancer."""
+        """Creates a Service, and waits until it has a load balancer."""
         self.bed.apply(balancer.service(name), namespace=namespace)
         path = f"/api/v1/namespaces/{namespace}/services/{name}"
         until(lambda: self.bed.api.get(path)["status"].get("loadBalancer"), self.controller.log.read_text)
@@ -127,7 +127,7 @@ def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulat
 
     done = scene.drain(1, strike)
     for one in strikes:
-        one.join()  # else it could strike the controller that is started below
+        one.join()  # otherwise it could affect the controller that is started below
     left = [one for one in done.left if one.ref.kind == "Service"]
     assert left or scene.balancers() == [], "a Service that is gone has no load balancer"
     scene.controller.start()
@@ -188,7 +188,7 @@ def claim(name: str) -> dict[str, Any]:
 
 
 def volume_of(bed: Bed, namespace: str, name: str) -> str:
-    """The volume of a claim, once it has one."""
+    """Returns the volume of a claim, once it is bound."""
     path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
     return until(lambda: str(bed.api.get(path)["spec"].get("volumeName") or ""), "no volume was made")
 

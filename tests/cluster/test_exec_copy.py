@@ -1,4 +1,4 @@
-"""`exec` and `cp` reach into the pods of a run, and `cp` into its claim when they are gone."""
+"""`exec` and `cp` work in the pods of a run, and `cp` in its claim after the pods are deleted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def submit(windlass: Call, script: str, *words: str) -> str:
 
 
 def ends_with(said: Callable[[], Result], code: int = 0) -> Result:
-    """Repeat a command until it ends with this exit code; gives what it wrote then."""
+    """Repeats a command until it ends with this exit code; returns its output."""
     results: list[Result] = []
 
     def look() -> bool:
@@ -77,7 +77,7 @@ def helpers(cluster: Cluster, namespace: str) -> str:
 
 @pytest.fixture
 def live(windlass: Call, targets: None) -> Iterator[str]:
-    """A run of two pods, of which each has written its file."""
+    """Run of two pods, each of which has written its file."""
     run = submit(windlass, SCRIPT, "--nodes", "2", "--set", "kubernetes.via=job")
     for rank in "01":
         written = f"import os; os.stat(os.environ['WINDLASS_OUTPUT_DIR'] + '/{rank}.txt')"
@@ -97,7 +97,7 @@ def test_commands_and_files_reach_a_live_run(
     assert (missing.code, "no-such-program is not there" in missing.err) == (127, True)
     assert windlass("exec", live, "--rank", "2", "--", "true").code == 2
 
-    # in, to each of two pods, and out again
+    # copied into each of two pods, and back
     Path("large").write_bytes(os.urandom(LARGE_BYTES))
     Path("folder/deep").mkdir(parents=True)
     Path("folder/deep/a").write_text("a")
@@ -121,7 +121,7 @@ def test_commands_and_files_reach_a_live_run(
     for node in "01":
         assert windlass("cp", "go", f"{live}:output", "--node", node).code == 0
     assert ended(live, WAY_SECONDS).exit_code == 0
-    assert windlass("cp", f"{live}:output", "again").code == 0  # they were fetched
+    assert windlass("cp", f"{live}:output", "again").code == 0  # the outputs were fetched
     assert Path("again/folder/deep/a").read_text() == "a"
     assert Path("again/1.txt").read_text() == "1"
     lost = windlass("cp", f"{live}:checkpoints", "lost")

@@ -1,4 +1,4 @@
-"""What was imported is taken by a real API server, and what a plan writes down trains there without Windlass."""
+"""Imported jobs are accepted by a real API server, and exported plans train there without Windlass."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ WINDLASS = Path(sys.executable).with_name("windlass")
 DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
 NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver", "mount-write"}
-"""Blockers that say what this cluster, or this version, lacks, and nothing of how a manifest was read."""
+"""Blockers that depend on this cluster or version, and not on how a manifest was imported."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
-"""Operators come and go in a cluster that tests share, and their webhooks are away for a moment then."""
+"""Time limit in seconds: operators come and go in a shared cluster, and their webhooks are unreachable for a moment
+then."""
 
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 class User:
-    """A user at a shell in a folder with a target."""
+    """A user's shell in a folder with a target."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
@@ -53,7 +54,7 @@ class User:
         return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
 
     def phase(self) -> str:
-        """That of the only run of the target; empty where there is none."""
+        """Returns the phase of the target's only run; empty if there is none."""
         runs = json.loads(self.windlass("ps", "--on", "bed", "-o", "json").stdout)
         return str(runs[0]["phase"]) if runs else ""
 
@@ -65,7 +66,7 @@ def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
 
 @pytest.fixture(scope="module")
 def priorities(cluster: Cluster) -> Iterator[None]:
-    """The priority classes that manifests name."""
+    """Priority classes that the manifests name."""
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
     made = [{**kind, "metadata": {"name": name}} for name in sorted(PRIORITIES)]
     cluster.apply(*made, namespace="default")
@@ -74,7 +75,7 @@ def priorities(cluster: Cluster) -> Iterator[None]:
 
 
 def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
-    """The objects that a job names and does not make."""
+    """Returns the objects that a job names and does not create."""
     secrets = [*job.secrets, *job.kubernetes.image_pull_secrets]
     found = [claim(volume.claim) for volume in job.volumes]
     found += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in secrets]

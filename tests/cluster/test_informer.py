@@ -1,4 +1,4 @@
-"""One watch of each kind tells of all runs of a namespace, through dropped connections and forgotten versions."""
+"""One watch per kind reports all runs of a namespace, in spite of dropped connections and expired resource versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def owner_config_map(run_id: str, namespace: str) -> dict[str, Any]:
 
 
 def suspended(run_id: str, owner: dict[str, Any]) -> dict[str, Any]:
-    """A Job of two pods that no controller creates."""
+    """Returns a suspended Job of two pods, which no controller creates."""
     labels = {**owner["metadata"]["labels"], layout.ATTEMPT_LABEL: "1"}
     pod = {"restartPolicy": "Never", "containers": [{"name": "node", "image": "none"}]}
     made = {
@@ -49,7 +49,7 @@ def suspended(run_id: str, owner: dict[str, Any]) -> dict[str, Any]:
 
 
 def seen_once(watched: Watched, is_so: Callable[[list[RunState]], bool]) -> list[RunState]:
-    """The runs that are seen as soon as they are so."""
+    """Returns the observed runs as soon as they satisfy `is_so`."""
     until(lambda: is_so(watched.runs()), lambda: str(watched.runs()), WAIT_SECONDS)
     return watched.runs()
 
@@ -69,7 +69,7 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
     many = {f"digits-{number:05}" for number in range(20)}
     for run_id in many:
         client.create(owner_config_map(run_id, client.namespace))
-    before = set(threading.enumerate())  # those of other tests may end meanwhile
+    before = set(threading.enumerate())  # threads of other tests may end meanwhile
     with closing(Watched(client)) as watched:
         assert ids(watched.runs()) == many
         assert len(set(threading.enumerate()) - before) == 4, "one watch of each kind and the questions beside them"
@@ -99,7 +99,7 @@ def test_a_version_that_the_server_has_forgotten_is_listed_anew(client: Client) 
 
 
 class Forgetful(Watched):
-    """One that begins with a version of long ago, as after hours without a connection."""
+    """Informer that starts with an expired resource version, like after hours without a connection."""
 
     def _watch(self, table: Any) -> None:
         if not hasattr(self, "_forgot"):

@@ -1,4 +1,4 @@
-"""With Karpenter, nodes that do not exist yet are there when a job needs them, train like any other, and go again."""
+"""Karpenter provisions nodes when a job needs them; they train like other nodes and are deleted after it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ POOL = "gpus"
 
 
 def nodes(bed: Bed) -> list[dict[str, Any]]:
-    """Those that Karpenter has made."""
+    """Returns the nodes that Karpenter has provisioned."""
     found: list[dict[str, Any]] = bed.api.get(f"/api/v1/nodes?labelSelector=karpenter.sh/nodepool={POOL}")["items"]
     return found
 
 
 def events(bed: Bed) -> list[str]:
-    """What has been said of nodes and claims."""
+    """Returns the events of nodes and NodeClaims."""
     return [str(each.get("message")) for each in bed.api.get("/api/v1/namespaces/default/events")["items"]]
 
 
@@ -31,7 +31,7 @@ def test_nodes_come_for_a_job_that_trains_on_them_and_go_after_it(scaled: Bed, l
     with operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge"):
         scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
         made = wait_for(lambda: nodes(scaled), "a node", 240)
-        # The cheapest that has the GPUs; a spot machine is cheaper than one on demand.
+        # The cheapest instance type with the GPUs is chosen; spot is cheaper than on-demand.
         labels = made[0]["metadata"]["labels"]
         assert labels["node.kubernetes.io/instance-type"] == "g5.12xlarge"
         assert labels["karpenter.sh/capacity-type"] == "spot"
@@ -61,7 +61,7 @@ def test_a_node_can_be_one_that_never_gets_ready(scaled: Bed, lone_namespace: st
 
 
 def _registered(bed: Bed) -> dict[str, Any] | None:
-    """A claim whose node is in the cluster."""
+    """Returns a NodeClaim whose node has registered."""
     claims = bed.api.get("/apis/karpenter.sh/v1/nodeclaims")["items"]
     return next((each for each in claims if _condition(each, "Registered") == "True"), None)
 

@@ -1,4 +1,4 @@
-"""The machine that starts a run is gone before anything happens to it: it goes on, and all others see the same."""
+"""A run continues after the machine that started it is gone, and all other machines report the same about it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ pytestmark = pytest.mark.timeout(1800)
 
 @dataclass(frozen=True)
 class Story:
-    """A fault, and what comes of it."""
+    """A fault with its expected consequences."""
 
     fault: str
     phase: str
     ends: str
-    """Why each attempt ended, as a pattern: in words, with `ok` for one that succeeded."""
+    """Pattern of the reasons why each attempt ended; `ok` for a successful one."""
     num_ranks: int = 2
     job: dict[str, Any] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ LATE = (
     Story("hang", "succeeded", "(hang )+ok", 1, {**AGAIN, "hang": "30s"}),
     Story("timeout", "failed", "(timeout)?", 1, {**AGAIN, "timeout": "20s"}),
 )
-"""What `test_a_hang_and_the_time_limit_are_found_without_a_machine` has too."""
+"""Faults that `test_a_hang_and_the_time_limit_are_found_without_a_machine` covers too."""
 NODE = Story("node", "succeeded", "node-loss ok", 1, {**AGAIN, "kubernetes": {"lost_after": 5}})
 PREEMPTION = Story(
     "preemption", "succeeded", "preemption ok", 2, {**AGAIN, "queue": "narrow", "resources": {"cpus": 0.4}}
@@ -82,7 +82,7 @@ SHRINKS = Story(
 
 
 def by(via: str) -> tuple[Story, ...]:
-    """A rank, a pod, and the script fail in runs whose pods an operator creates."""
+    """Returns faults of a rank, a pod and the script, in runs whose pods an operator creates."""
     its: dict[str, Any] = {"kubernetes": {"via": via}, **({"launcher": "mpi"} if via == "mpijob" else {})}
     return (
         Story("rank", "succeeded", "failure ok", job={**AGAIN, **its}),
@@ -92,20 +92,20 @@ def by(via: str) -> tuple[Story, ...]:
 
 
 LOGGED: dict[str, tuple[int, ...]] = {"timeout": (), "end": ()}
-"""Ranks whose output must be there, where not all. A slow machine reaches the timeout before a rank begins; once a pod
-has failed and no attempt follows, the cluster deletes the pods that it has not seen end."""
+"""Ranks whose output must exist, if not all. A slow machine may reach the timeout before a rank starts; once a pod has
+failed and no attempt follows, the cluster deletes pods before their end is observed."""
 
 
 @pytest.fixture
 def inside(cluster: Cluster, namespace: str) -> str:
-    """A namespace whose runs are supervised inside."""
+    """Namespace with supervisors in the cluster."""
     set_up(cluster, namespace)
     return namespace
 
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Machines]:
-    """`machines(cluster, namespace, name)` → a machine of a user, whose home is empty."""
+    """Function `machines(cluster, namespace, name)` that returns a user's machine with an empty home."""
     made: list[Machine] = []
 
     def make(cluster: Cluster, namespace: str, name: str) -> Machine:
@@ -145,7 +145,7 @@ def submitted(machine: Machine, story: Story) -> str:
 
 
 def switch_off(machine: Machine) -> None:
-    """End all processes of a machine, and delete its home and its folder."""
+    """Ends all processes of a machine, and deletes its home and its folder."""
     machine.kill_all()
     for folder in (machine.home, machine.folder):
         shutil.rmtree(folder)
@@ -153,15 +153,15 @@ def switch_off(machine: Machine) -> None:
 
 
 def pods(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
-    """The pods that train."""
+    """Returns the training pods."""
     chosen = f"windlass.dev/run={run_id},windlass.dev/attempt"
     found = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-l", chosen, "-o", "json"))["items"]
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def training(cluster: Cluster, namespace: str, run_id: str, story: Story) -> list[dict[str, Any]]:
-    """The pods of a run that trains, as its record says, which no command has read."""
-    # There is none until the supervisor has begun, which may be after the pods.
+    """Returns the pods of a run that trains by its record in the cluster, without using a command."""
+    # The record does not exist until the supervisor has started, which may be after the pods.
     head = ("get", "configmap", layout.record_name(run_id), "-n", namespace, "-o", "json", "--ignore-not-found")
 
     def look() -> list[dict[str, Any]]:
@@ -177,13 +177,13 @@ def training(cluster: Cluster, namespace: str, run_id: str, story: Story) -> lis
 
 
 def end_of(cluster: Cluster, namespace: str, run_id: str) -> None:
-    """Wait until the supervisor has done all: no command has looked at the run meanwhile."""
+    """Waits until the supervisor is done, without a command that reads the run."""
     its = ("get", "job", f"{run_id}-supervisor", "-n", namespace, "-o", "jsonpath={.status.succeeded}")
     wait_for(lambda: cluster.kubectl(*its) == "1", f"the end of {run_id}", WAIT_SECONDS)
 
 
 def settled(cluster: Cluster, namespace: str, run_id: str) -> None:
-    """Wait until no pod of a run runs or is being deleted: every machine sees the same of them from then on."""
+    """Waits until no pod of a run runs or is being deleted, so that every machine observes the same."""
 
     def is_so() -> bool:
         return all(
@@ -195,7 +195,9 @@ def settled(cluster: Cluster, namespace: str, run_id: str) -> None:
 
 
 def view(machine: Machine, run_id: str) -> dict[str, Any]:
-    """All that a machine says of a run; the lines of each rank are in order, and those of several in any."""
+    """Returns everything that a machine reports about a run; lines of each rank are in order, those of several ranks
+    are not.
+    """
     views = {}
     for words in (
         ("status", run_id, "--on", "bed", "-o", "json"),
@@ -210,7 +212,9 @@ def view(machine: Machine, run_id: str) -> dict[str, Any]:
 
 
 def is_in_the_same_pods(found: dict[str, Any]) -> bool:
-    """Whether the second attempt ran in the pods of the first, by the record: on a slow machine they answer late."""
+    """Returns whether the second attempt ran in the pods of the first, by the record: on a slow machine they may answer
+    too late.
+    """
     decided = [json.loads(line) for line in found["events"].splitlines() if '"kind": "pods"' in line]
     return bool(decided) and "pods" not in decided[-1] and (decided[-1]["attempt"], decided[-1]["made_for"]) == (2, 1)
 
@@ -222,7 +226,7 @@ def require_true(story: Story, found: dict[str, Any]) -> None:
     assert re.fullmatch(story.ends, " ".join(ends)), found["events"]
     for rank in LOGGED.get(story.fault, range(story.num_ranks)):
         first = 1 if story.fault == "rank" and is_in_the_same_pods(found) else len(ends)
-        for attempt in range(first, len(ends) + 1):  # its pods are there to the end
+        for attempt in range(first, len(ends) + 1):  # the pods of these attempts exist until the end
             assert f"[{rank}] attempt {attempt} of rank {rank}" in found["logs"], found["logs"]
     if story.fault == "end":
         assert "no such file: weights.bin" in found["why"]
@@ -235,7 +239,7 @@ def play(
     machines: Machines,
     faults: dict[str, Callable[[list[dict[str, Any]]], object]],
 ) -> None:
-    """Each story, by a machine that is gone before the fault; two others must see the same."""
+    """Runs each fault with a machine that is gone before the fault; two other machines must report the same."""
     first = machines(cluster, namespace, "first")
     runs = [(story, submitted(first, story)) for story in stories]
     switch_off(first)
@@ -244,7 +248,7 @@ def play(
             fault(training(cluster, namespace, run_id, story))
     for story, run_id in runs:
         end_of(cluster, namespace, run_id)
-        if story.fault != "node":  # nothing reports the end of the pods of a lost one
+        if story.fault != "node":  # nothing reports the end of pods on a lost node
             settled(cluster, namespace, run_id)
     second, third = (machines(cluster, namespace, name) for name in ("second", "third"))
     for story, run_id in runs:
@@ -263,7 +267,7 @@ def test_a_hang_and_a_timeout(cluster: Cluster, inside: str, machines: Machines)
 
 
 def deletes(cluster: Cluster, namespace: str) -> Callable[[list[dict[str, Any]]], object]:
-    """Deletes the first of the pods that it is given, at once."""
+    """Returns a function that deletes the first of the given pods at once."""
 
     def delete(found: list[dict[str, Any]]) -> None:
         name = found[0]["metadata"]["name"]
@@ -277,7 +281,7 @@ def deletes(cluster: Cluster, namespace: str) -> Callable[[list[dict[str, Any]]]
 def test_a_rank_a_pod_and_the_end_by_an_operator(
     cluster: Cluster, namespace: str, operator: Callable[[str], None], machines: Machines, via: str
 ) -> None:
-    operator(OPERATORS[via])  # before the set-up, which grants the rights on what it serves
+    operator(OPERATORS[via])  # before the setup, which grants permissions for the served kinds
     set_up(cluster, namespace)
     play(by(via), cluster, namespace, machines, {"pod": deletes(cluster, namespace)})
 
@@ -285,7 +289,7 @@ def test_a_rank_a_pod_and_the_end_by_an_operator(
 @pytest.mark.nightly
 def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str, machines: Machines) -> None:
     def fill(found: list[dict[str, Any]]) -> None:
-        """Leave room for the supervisor and one node until the run has gone on with that."""
+        """Leaves capacity for the supervisor and one node until the run has continued with that."""
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
@@ -319,9 +323,9 @@ def test_a_node(lone_bed: Bed, lone_namespace: str, machines: Machines) -> None:
 
 @pytest.mark.operators
 def test_a_preemption(cluster: Cluster, narrow: str, inside: str, machines: Machines) -> None:
-    """Of which Kueue takes no notice in the supervisor itself, whose Job names no queue.
+    """Kueue does not preempt the supervisor itself, whose Job names no queue.
 
-    Kueue is there before the set-up, which grants the rights on what it serves.
+    Kueue is installed before the setup, which grants permissions for the served kinds.
     """
 
     def preempt(found: list[dict[str, Any]]) -> None:

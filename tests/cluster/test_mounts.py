@@ -1,7 +1,7 @@
-"""Volumes of mounted data sets before a real API server, and the pods that mount a claim of theirs.
+"""A real API server accepts the volumes of mounted data sets, and pods mount a claim with the planned name.
 
-No CSI driver of AWS runs here: the claim that the pods mount is one of the test cluster's own storage class, under the
-name that the plan gives it.
+No CSI driver of AWS runs here: the pods mount a claim of the test cluster's own storage class, under the name from the
+plan.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ except OSError as error:
 
 @pytest.fixture
 def alone(bed: Bed) -> Iterator[None]:
-    """Drivers are of the whole cluster, and a test of this file may run beside another one."""
+    """Drivers are cluster-wide, and other tests of this file may run in parallel."""
     with only_user(bed, "drivers"):
         yield
 
 
 @pytest.fixture
 def drivers(bed: Bed, alone: None) -> Iterator[None]:
-    """The objects by which drivers register, without the drivers."""
+    """CSIDriver objects, without the drivers."""
     names = ("s3.csi.aws.com", "efs.csi.aws.com")
     kind = {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver"}
     bed.apply(

@@ -1,4 +1,6 @@
-"""Each operator of the bed runs what it is for, under pod security `restricted`, and leaves no trace when stopped."""
+"""Each operator of the test cluster runs its workload under pod security `restricted`, and leaves no trace when
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.operators, pytest.mark.timeout(600)]
 
 
 def said(cluster: Cluster, namespace: str, selector: str) -> list[str]:
-    """What the pods said of their sum."""
+    """Returns what the pods printed about their sum."""
     lines = cluster.kubectl("logs", "-n", namespace, "-l", selector, "--tail=-1").splitlines()
     return sorted(line.split("sum ")[1] for line in lines if "sum " in line)
 
@@ -68,7 +70,7 @@ def test_jobs_of_a_queue_with_room_for_one_run_one_after_the_other(
 
 
 def _ran(cluster: Cluster, namespace: str, job: str) -> tuple[datetime, datetime]:
-    """When the one container of a Job ran, in whole seconds."""
+    """Returns when the container of a Job started and ended, in whole seconds."""
     [pod] = read(cluster, "pods", "-n", namespace, "-l", f"job-name={job}")["items"]
     ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
     return datetime.fromisoformat(ended["startedAt"]), datetime.fromisoformat(ended["finishedAt"])
@@ -107,14 +109,14 @@ def test_a_stopped_operator_leaves_the_bed_as_it_was(lone_bed: Bed, lone_namespa
 
 
 def _installed(bed: Bed) -> list[str]:
-    """Names of all definitions and webhooks."""
+    """Returns the names of all definitions and webhooks."""
     resources = "crd,mutatingwebhookconfigurations,validatingwebhookconfigurations"
     names = bed.kubectl("get", resources, "-o", "jsonpath={range .items[*]}{.metadata.name}{' '}{end}").split()
     return sorted(names)
 
 
 def _leave_something(bed: Bed, namespace: str, name: str) -> None:
-    """Objects of the operator's, some of which only it would let go."""
+    """Creates objects of the operator's kinds, some with finalizers that only the operator would remove."""
 
     trainjob = (operated.training_runtime(bed), operated.trainjob("left"))
     left: dict[str, tuple[objects.Object, ...]] = {

@@ -43,7 +43,7 @@ while sys.argv[1] == "stops":
 
 @pytest.fixture
 def inside(cluster: Cluster, namespace: str) -> str:
-    """A namespace whose runs are supervised inside."""
+    """Namespace with supervisors in the cluster."""
     set_up(cluster, namespace)
     return namespace
 
@@ -64,7 +64,7 @@ def job(machine: Machine, how: str, seconds: float = 0.0, **fields: Any) -> None
 
 
 def run(machine: Machine, *words: str) -> tuple[str, int, str]:
-    """The id of a run that is followed to its end, with the exit code of the command and what it has written."""
+    """Follows a run to its end; returns its id, the exit code and the output of the command."""
     done = machine.windlass("run", "--on", "bed", *words)
     [run_id] = [path.name for path in (machine.home / "runs").iterdir()]
     return run_id, done.returncode, done.stdout + done.stderr
@@ -85,7 +85,7 @@ BOTH = {
 
 
 def require_home(machine: Machine, run_id: str, said: str) -> None:
-    """All is here, of the file that both have written the one of the first node."""
+    """Requires that all outputs are local; of the file that both nodes wrote, the first node's."""
     folder = machine.home / "runs" / run_id / "output"
     assert files(folder) == BOTH, said
     assert {"[0] saved by 0", "[1] saved by 1"} <= set(said.splitlines()), "`run` shows what the ranks write"
@@ -100,7 +100,7 @@ def require_home(machine: Machine, run_id: str, said: str) -> None:
 
 
 def require_outputs_are_fetched(machine: Machine) -> str:
-    """Follow a run to its end; returns its id."""
+    """Follows a run to its end; returns its id."""
     job(machine, "succeeds", 3.0)
     run_id, code, said = run(machine)
     assert code == 0, said
@@ -123,7 +123,7 @@ def test_the_outputs_of_a_run_that_is_followed_are_here_at_its_end(
 ) -> None:
     machine = machines(cluster, inside, "first")
     run_id = require_outputs_are_fetched(machine)
-    end_of(cluster, inside, run_id)  # its supervisor does not hold what is fetched
+    end_of(cluster, inside, run_id)  # the supervisor ends, since the outputs are fetched
     settled(cluster, inside, run_id)
     assert {pod["status"]["phase"] for pod in pods(cluster, inside, run_id)} == {"Succeeded"}
     delete_pods(cluster, inside, run_id)
@@ -154,7 +154,7 @@ def test_they_are_held_for_a_machine_that_comes_later_and_for_one_alone(
     assert shown.returncode == 0, shown.stderr
     came = files(second.home / "runs" / run_id / "output")
     assert came.get("part/0.bin") == BOTH["part/0.bin"], second.windlass("events", run_id).stdout
-    end_of(cluster, inside, run_id)  # once they are fetched
+    end_of(cluster, inside, run_id)  # after the outputs are fetched
     second, third = third, second
     assert second.windlass("status", run_id, "--on", "bed").returncode == 0
     refused = second.windlass("cp", f"{run_id}:output", "got")
@@ -212,7 +212,7 @@ def test_those_of_a_run_that_is_stopped_come_too_and_large_ones_do_not(
     stopped = done.stdout.strip()
     seen = ("exec", stopped, "--", "cat", f"{layout.OUTPUT}/same.txt")
     wait_for(lambda: machine.windlass(*seen).stdout == "same", "the outputs", WAIT_SECONDS)
-    # A stop before there is a supervisor deletes the pods with what they have.
+    # A stop before the supervisor runs would delete the pods with their outputs.
     wait_for(lambda: machine.status(stopped)["ranks"][0]["pid"], "its supervisor", WAIT_SECONDS)
     assert machine.windlass("stop", stopped).returncode == 0
     status = machine.ended(stopped)

@@ -1,8 +1,7 @@
-"""A cluster of one's own from its file to nothing: `windlass cluster up`, a run in it, `windlass cluster down`.
+"""A cluster is created from its file and destroyed: `windlass cluster up`, a run in it, `windlass cluster down`.
 
-AWS is emulated, and so are its nodes: the API server that EKS is said to have is that of a test cluster, in which helm
-installs a chart whose DaemonSet does nothing. Terraform, its provider, helm, the API server and the pods of the run are
-real.
+AWS and its nodes are emulated: the API server of the emulated EKS is that of a test cluster, in which helm installs a
+chart whose DaemonSet does nothing. Terraform, its provider, helm, the API server and the pods of the run are real.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ while not os.path.exists("/tmp/go"):
 
 
 class Shell:
-    """Commands of one user, with an account of AWS and a way into the cluster."""
+    """Commands of one user, with an AWS account and access to the cluster."""
 
     def __init__(self, bed: Bed, aws: Emulator, folder: Path) -> None:
         self.bed, self.aws, self.folder = bed, aws, folder / "work"
@@ -85,7 +84,7 @@ class Shell:
         )
 
     def windlass(self, *words: str, code: int = 0) -> str:
-        """What a command prints; raises AssertionError where it ends otherwise."""
+        """Returns the output of a command; raises AssertionError for another exit code."""
         done = subprocess.run(
             [str(WINDLASS), *words],
             cwd=self.folder,
@@ -103,7 +102,7 @@ class Shell:
 
 
 def _charts(folder: Path, bed: Bed) -> Path:
-    """A folder with the emulated chart of the device plugin."""
+    """Returns a folder with the emulated chart of the device plugin."""
     chart = folder / PLUGIN
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text(json.dumps({"apiVersion": "v2", "name": PLUGIN, "version": "0.18.2"}))
@@ -122,7 +121,7 @@ def shell(lone_bed: Bed, tmp_path: Path) -> Iterator[Shell]:
 
 
 def training(shell: Shell, run: str) -> dict[str, Any]:
-    """The status of a run that trains; else nothing."""
+    """Returns the status of a run that trains; else an empty one."""
     found: dict[str, Any] = shell.json("status", run)
     return found if found["phase"] == "training" else {}
 

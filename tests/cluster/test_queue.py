@@ -1,4 +1,4 @@
-"""Runs in a queue of a real Kueue: they wait, are admitted, are put out for others and wait again."""
+"""Runs in a queue of a real Kueue wait, are admitted, are preempted, and wait again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Operator = Callable[[str], None]
 
 @pytest.fixture
 def narrow(cluster: Cluster, namespace: str, operator: Operator) -> Iterator[str]:
-    """A queue with room for one processor, in which higher priority comes first; and the name of that priority."""
+    """Queue with capacity for one processor, ordered by priority; and the name of the high priority."""
     operator("kueue")
     flavor, cluster_queue, queue = operated.queue("narrow", namespace, "1")
     cluster_queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
@@ -56,7 +56,7 @@ def narrow(cluster: Cluster, namespace: str, operator: Operator) -> Iterator[str
 
 
 def has(operator: Operator, via: str) -> None:
-    """Have what this way needs run."""
+    """Installs the operator of a workload kind."""
     if via in OPERATORS:
         operator(OPERATORS[via])
 
@@ -68,7 +68,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def hold(cluster: Cluster, namespace: str, name: str, priority: str | None = None) -> None:
-    """Submit another Job to the queue that takes most of the quota, once admitted."""
+    """Submits another Job to the queue that uses most of the quota, once admitted."""
     job = operated.queued_job(cluster, name, "narrow", objects.SLEEP, "800m")
     if priority is not None:
         job["spec"]["template"]["spec"]["priorityClassName"] = priority
@@ -91,7 +91,7 @@ def waits_in_queue(run: Run) -> bool:
 
 
 def until_evident(run: Run, code: str, *lines: str) -> None:
-    """Wait until this is the verdict, with such evidence: Kueue counts what it has admitted a moment later."""
+    """Waits for this verdict with this evidence: Kueue counts admitted workloads with a delay."""
 
     def verdict() -> Verdict:
         return diagnose(observe(run.harness.store, run.status)).verdict
@@ -104,7 +104,7 @@ def until_evident(run: Run, code: str, *lines: str) -> None:
 
 
 def told(run: Run) -> list[tuple[str, str]]:
-    """What the queue did, by the record."""
+    """Returns what the queue did, by the record."""
     return [(event.data["state"], event.data.get("reason", "")) for event in run.events if event.kind == "queue"]
 
 
@@ -181,7 +181,7 @@ def test_pods_run_where_the_flavor_of_their_quota_is(
 def test_a_trainjob_runs_where_the_flavor_of_its_quota_is_by_the_trainer_that_kueue_knows(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
-    """Trainer 2.2 has other words for it, which Kueue 0.15 and 0.16 do not know: the plan says so."""
+    """Trainer 2.2 uses other fields, which Kueue 0.15 and 0.16 do not support; the plan notes that."""
     with operating(lone_bed, OLD_TRAINER.name), operating(lone_bed, "kueue"):
         lone_bed.apply(*operated.queue("narrow", lone_namespace, "1"), namespace=lone_namespace)
         run_where_the_flavor_is(lone_bed, lone_namespace, tmp_path, "trainjob")

@@ -1,4 +1,4 @@
-"""Restarts on a real cluster: in the same pods where they are well, in new ones where they are not."""
+"""Restarts on a real cluster use the same pods if they are healthy, and new ones otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def names(cluster: Cluster, namespace: str, run: Run) -> set[str]:
-    """Every pod of the run that is there."""
+    """Returns the names of the run's existing pods."""
     words = ("-l", f"windlass.dev/run={run.id}", "-o", "jsonpath={.items[*].metadata.name}")
     return set(cluster.kubectl("get", "pods", "-n", namespace, *words).split())
 
@@ -91,7 +91,7 @@ def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp
         lost = pods(cluster, namespace, run, 1)[0]["metadata"]["name"]
         cluster.kubectl("delete", "pod", lost, "-n", namespace, "--grace-period=0", "--force")
         assert run.wait().phase is Phase.SUCCEEDED, run.text()
-        # The pods of attempt 1 are deleted, and end when their node has time for it.
+        # The pods of attempt 1 are deleted, and end with a delay on a busy node.
         until(lambda: not names(cluster, namespace, run) & before, "pods of attempt 1 are left", WAIT_SECONDS)
         assert [one.reason for one in run.status.attempts][:1] == ["failure"]
 
@@ -150,7 +150,7 @@ def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace:
 
 
 def ends(cluster: Cluster, namespace: str, run: Run) -> list[float | None]:
-    """When the pods of attempt 1 have ended, in unix seconds; None for one that has not."""
+    """Returns when the pods of attempt 1 ended, in Unix seconds; None for one that has not."""
     found = [
         one["state"].get("terminated", {}).get("finishedAt")
         for pod in pods(cluster, namespace, run, 1)

@@ -1,4 +1,4 @@
-"""Supervisors use each right of their Role and no other, by the audit log; runs that have ended expire whole."""
+"""Supervisors use exactly the permissions of their Role, by the audit log; ended runs expire completely."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNUSED = {
     ),
     Right("batch", "jobs", "update"): "the end of its own Job beside a sidecar that runs on (running/shutdown.py)",
 }
-"""Rights that this story does not need, and what does."""
+"""Permissions that this run does not need, with the feature that needs them."""
 CLAIM = "PersistentVolumeClaim"
 KINDS = "configmaps,services,secrets,persistentvolumeclaims,jobs,jobsets,pods,leases,networkpolicies"
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def requests_of(bed: Bed, namespace: str) -> Iterator[tuple[Right, int, str]]:
-    """What supervisors of a namespace have asked, the status of the answer, and the URI."""
+    """Yields the requests of supervisors in a namespace, the status of the response, and the URI."""
     user = f"system:serviceaccount:{namespace}:{layout.SUPERVISOR_ACCOUNT}"
     *lines, _unfinished = bed.layout.audit.read_text().split("\n")
     for line in lines:
@@ -62,13 +62,13 @@ def requests_of(bed: Bed, namespace: str) -> Iterator[tuple[Right, int, str]]:
 
 
 def objects_of(bed: Bed, namespace: str, run: Run) -> list[dict[str, Any]]:
-    """The objects of a run of all kinds that are created for it."""
+    """Returns the objects of a run, of all kinds that are created for it."""
     found = bed.kubectl("get", KINDS, "-n", namespace, "-l", f"windlass.dev/run={run.id}", "-o", "json")
     return list(json.loads(found)["items"])
 
 
 def require_labels(found: Iterable[dict[str, Any]]) -> None:
-    """Require that all objects have all labels; pods of an operator have those of their templates."""
+    """Requires that all objects have all labels; pods of an operator have those of their templates."""
     for one in found:
         require(one["metadata"]["labels"], OF_RUN)
         for template in templates(one["spec"]) if "spec" in one else ():
@@ -80,7 +80,7 @@ def until_gone(bed: Bed, namespace: str, run: Run) -> None:
 
 
 def lose_the_pod(bed: Bed, namespace: str, run: Run) -> None:
-    """Lose the pod in which a run trains: that of an earlier attempt, where the latest was ordered in it."""
+    """Deletes the pod in which a run trains: a pod of an earlier attempt if the latest reuses it."""
     alive = [
         pod
         for number in (1, 2)
@@ -101,7 +101,7 @@ def started(harness: Harness, folder: Path, lasts: str, **fields: Any) -> Run:
 
 @contextlib.contextmanager
 def webhook(bed: Bed, namespace: str) -> Iterator[Hook]:
-    """A webhook that pods reach, and the Secret with its address."""
+    """Webhook that pods can reach, and the Secret with its address."""
     with hooked() as hook:
         port = int(hook.address.split(":")[2].partition("/")[0])
         with relay(bed.layout.outside, port) as outside:
@@ -126,10 +126,11 @@ def test_a_supervisor_is_refused_nothing_and_uses_each_of_its_rights(bed: Bed, n
             require_labels(objects_of(bed, namespace, run))
         assert {one["metadata"]["labels"].get("team") for one in objects_of(bed, namespace, first)} == {"vision"}
         wait_for(lambda: hook.got, "the webhook to be told")
-        # Sent again where the hook, a thread of this process, has not answered within seconds.
+        # The request is repeated if the hook, a thread of this process, has not answered within seconds.
         assert {(one["run"]["id"], one["run"]["phase"]) for one in hook.got} == {(first.id, "succeeded")}
         stopped = started(harness, tmp_path / "code", "", resources={"cpus": 1000})
-        stopped.until(lambda run: run.status.waits_for)  # no node has as many: its supervisor deletes the pod
+        # no node has as many processors: the supervisor deletes the pod
+        stopped.until(lambda run: run.status.waits_for)
         harness.engine.stop(stopped.id)
         assert stopped.wait().phase is Phase.STOPPED
         for run in (first, second, stopped):
@@ -145,7 +146,9 @@ def test_a_supervisor_is_refused_nothing_and_uses_each_of_its_rights(bed: Bed, n
 
 
 def _is_of_another_kind(right: Right) -> bool:
-    """Whether it is one on the owner objects of an operator that this story does not use: the code is JobSet's."""
+    """Returns whether a permission is for owner objects of an operator that this run does not use: the code is
+    JobSet's.
+    """
     return bool(re.search(r"kubeflow|kueue", right.group))
 
 
@@ -172,13 +175,13 @@ def test_a_run_that_has_ended_expires_whole_and_a_resume_keeps_it(bed: Bed, name
 
 
 def owner_of(bed: Bed, namespace: str, run: Run) -> str:
-    """The uid of the object that owns the run's owner ConfigMap; empty where none does."""
+    """Returns the uid of the owner of the run's owner ConfigMap; empty if it has none."""
     path = "jsonpath={.metadata.ownerReferences[*].uid}"
     return bed.kubectl("get", "configmap", run.id, "-n", namespace, "-o", path)
 
 
 def planned(bed: Bed, namespace: str, folder: Path, **resources: Any) -> list[tuple[str, str]]:
-    """What blocks the plan of a job with these resources."""
+    """Returns the blockers in the plan of a job with these resources."""
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(SCRIPT)
     job = Job(name="case", run="script.py", nodes=2, resources={"memory": "200MiB", **resources})
@@ -188,7 +191,7 @@ def planned(bed: Bed, namespace: str, folder: Path, **resources: Any) -> list[tu
 
 
 def test_pods_that_a_namespace_refuses_are_found_by_a_plan(bed: Bed, namespace: str, tmp_path: Path) -> None:
-    """A dry run of the Job that creates them shows none of it."""
+    """A dry run of the Job that creates the pods does not show the refusal."""
     set_up(bed, namespace)
     assert planned(bed, namespace, tmp_path / "code", cpus=1) == []
     limits = {

@@ -1,4 +1,4 @@
-"""TrainJobs on a training runtime of the cluster: what it says of pods stays, and what a run needs is put over it."""
+"""TrainJobs keep the pod settings of an existing training runtime, and override what a run needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Operator = Callable[[str], None]
 
 
 def pod_of(cluster: Cluster) -> objects.Object:
-    """Of a platform's own: a variable, a folder, and no word of restarts, which JobSet takes for `OnFailure`."""
+    """Returns a pod of a custom runtime: a variable, a folder, and no restart policy, for which JobSet uses
+    `OnFailure`.
+    """
     spec = objects.pod_spec(
         cluster,
         "",
@@ -43,7 +45,9 @@ def pod_of(cluster: Cluster) -> objects.Object:
 
 
 def runtime(cluster: Cluster, kind: str, name: str) -> objects.Object:
-    """As those that Trainer brings: with the variables of torchrun, for one node until a TrainJob says more."""
+    """Returns a runtime like those of Trainer: with the variables of torchrun, and one node unless a TrainJob sets
+    more.
+    """
     job = {"metadata": {"labels": {STEP: "trainer"}}, "spec": {"template": {"spec": pod_of(cluster)}}}
     template = {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}}
     return {
@@ -56,7 +60,7 @@ def runtime(cluster: Cluster, kind: str, name: str) -> objects.Object:
 
 @contextlib.contextmanager
 def standing(cluster: Cluster, namespace: str, kind: str) -> Iterator[str]:
-    """The name of such a runtime, which is gone afterwards."""
+    """Creates such a runtime for the duration of a test; yields its name."""
     name = namespace if kind == "ClusterTrainingRuntime" else "of-the-team"
     cluster.apply(runtime(cluster, kind, name), namespace=namespace)
     try:
@@ -71,7 +75,7 @@ def trainjob_of(cluster: Cluster, namespace: str, run: Run) -> objects.Object:
 
 
 def changed_by(cluster: Cluster, namespace: str, run: Run) -> list[str]:
-    """The fields by which a TrainJob changes what its runtime says, as the API server has kept it."""
+    """Returns the fields of a TrainJob that override its runtime, as stored by the API server."""
     return sorted({"runtimePatches", "podTemplateOverrides"} & set(trainjob_of(cluster, namespace, run)["spec"]))
 
 
@@ -108,7 +112,7 @@ def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
 def test_restarts_are_the_runs_own_though_the_runtime_restarts_containers_too(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
-    """In the same pods where a rank fails, in new ones where one is lost; in no container that was started again."""
+    """The same pods are used after a rank has failed, new ones after a pod is lost, and never a restarted container."""
     operator(OPERATORS["trainjob"])
     with (
         standing(cluster, namespace, "ClusterTrainingRuntime") as name,
@@ -142,7 +146,8 @@ def test_a_container_that_the_runtime_has_started_again_is_not_trained_in(
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.FAILED, 1)
         assert "broken 1" in str(status.cause)
-        run.until(lambda run: not names(cluster, namespace, run))  # what would be begun again is removed with its end
+        # objects that would be created again are removed at the end
+        run.until(lambda run: not names(cluster, namespace, run))
         assert run.text().count("attempt 1 of rank 1") == 1
 
 

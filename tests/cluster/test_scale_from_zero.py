@@ -1,4 +1,4 @@
-"""Runs for which Karpenter makes machines: the plan names them, the record follows them from nothing to nothing."""
+"""Karpenter provisions nodes for runs: the plan names them, and the record follows them until they are deleted."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from windlass.spec.targets import KubernetesTarget
 
 POOL = "gpus"
 FOUR_GPUS = {"resources": {"gpus": 4}, "procs_per_node": 1}
-"""More than a machine of the bed has."""
+"""More GPUs than a node of the test cluster has."""
 WAYS = ("job", "jobset", "trainjob", "pytorchjob", "mpijob")
 BOOTS = "15s"
-"""How long a machine takes until it is in the cluster: long enough to be seen to come where much else runs."""
+"""Time until a node joins the cluster: long enough to be observed on a busy machine."""
 WAITS = ("wait_for", "go")
-"""A pod may run on a machine before Karpenter is content with it, and must not end before."""
+"""A pod may run on a node before Karpenter has initialized it, and must not end before."""
 WAIT_SECONDS = 300.0
 STEPS = ["asked", "launched", "registered", "initialized"]
 pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 
 def steps(run: Run) -> dict[str, list[dict[str, Any]]]:
-    """What the record knows of each machine."""
+    """Returns the recorded states of each node."""
     found: dict[str, list[dict[str, Any]]] = {}
     for event in run.events:
         if event.kind == "machine":
@@ -47,12 +47,12 @@ def steps(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 
 def went(run: Run) -> bool:
-    """Whether the last machine that was made for a run is gone, as its record says."""
+    """Returns whether the last node that was provisioned for a run is deleted, by its record."""
     return any(event.kind == "machine" and event.data.get("left") == 0 for event in run.events)
 
 
 def end_once_initialized(bed: Bed, namespace: str, run: Run) -> None:
-    """End the ranks of a run once its record knows that a machine is complete, and its rank works on it."""
+    """Ends the ranks of a run once its record has the node as initialized, and the rank runs on it."""
     run.until(lambda run: any("initialized" in [one["state"] for one in machine] for machine in steps(run).values()))
     run.until_ready()
     let_go(bed, namespace, run)
@@ -136,7 +136,7 @@ def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_see
     scaled: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     limited = dataclasses.replace(scaled, context="bed-limited")
-    role = rbac.role(lone_namespace, rbac.useful(()))  # what `windlass check --role` prints
+    role = rbac.role(lone_namespace, rbac.useful(()))  # the role that `windlass check --role` prints
     scaled.apply(role, rbac.binding(lone_namespace, LIMITED), namespace=lone_namespace)
     until_granted(scaled, lone_namespace, LIMITED, set(rbac.useful(())))
     with operated.pooled(scaled, POOL, "g5.12xlarge", delay=BOOTS):
@@ -145,7 +145,7 @@ def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_see
             assert [step.kind for step in made.steps if step.kind == "machines"] == []
             assert [note for note in made.notes if note.blocks] == []
             run = harness.start("leave", "0")
-            run.until(lambda run: steps(run), WAIT_SECONDS)  # by events of its own namespace alone
+            run.until(lambda run: steps(run), WAIT_SECONDS)  # read from events of the run's namespace only
             assert {one["state"] for machine in steps(run).values() for one in machine} == {"asked"}
             assert run.wait().phase is Phase.SUCCEEDED
         target = KubernetesTarget(name="bed", context=limited.context, namespace=lone_namespace)

@@ -1,4 +1,6 @@
-"""`windlass target setup` gives supervisors in a cluster exactly their rights, may be repeated, and can be undone."""
+"""`windlass target setup` grants supervisors in a cluster exactly their permissions, is idempotent, and can be
+undone.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ On = Callable[..., Result]
 
 @pytest.fixture
 def on(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> On:
-    """`on(cluster, namespace, "target", "setup", "lab", context=…)` → what the command said."""
+    """Function `on(cluster, namespace, "target", "setup", "lab", context=…)` that returns the command's result."""
 
     def call(cluster: Cluster, namespace: str, *words: str, context: str = "") -> Result:
         monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig)
@@ -110,7 +112,7 @@ def test_what_is_printed_for_a_platform_team_is_the_same_set_up(
 
 
 def supervisor(cluster: Cluster, namespace: str, on: On) -> Any:
-    """What `check` reports of supervisors."""
+    """Returns what `check` reports about supervisors."""
     [check] = [
         one
         for one in on(cluster, namespace, "check", "--on", "lab", "-o", "json").json["checks"]
@@ -135,7 +137,7 @@ def test_a_set_up_from_before_an_operator_was_installed_is_found_and_mended(
         found = on(cluster, namespace, "plan", "--on", "lab", "-o", "json").json["notes"]
         return [one["message"] for one in found if one["code"] == "supervisor-rights"]
 
-    cluster.apply(*rbac.supervisor_objects(namespace, ()), namespace=namespace)  # as of a cluster without any
+    cluster.apply(*rbac.supervisor_objects(namespace, ()), namespace=namespace)  # like in a cluster without operators
     lacks = f"service account {NAME} lacks rights on jobsets.jobset.x-k8s.io"
     check = supervisor(cluster, namespace, on)
     assert (check["level"], check["found"].startswith(lacks)) == ("warn", True)

@@ -1,4 +1,4 @@
-"""Spares on a real cluster: one has the place of a lost pod at once, and none is left when its run has ended."""
+"""Spares on a real cluster replace a lost pod at once, and none remains when the run has ended."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def in_pod(run: Run, node: int, *command: str) -> int:
 
 
 def waits(cluster: Cluster, namespace: str, spare: str) -> bool:
-    """Whether a spare waits for an attempt; nothing can be asked of its pod before it has started."""
+    """Returns whether a spare waits for an attempt; its pod cannot be asked before it has started."""
     try:
         return "waiting" in cluster.kubectl("exec", "-n", namespace, spare, "--", "ls", "/windlass/work")
     except subprocess.CalledProcessError:
@@ -55,7 +55,7 @@ def until_none_lives(run: Run) -> None:
     def is_so() -> bool:
         try:
             return not run.harness.engine.still_running(run.id)
-        except EngineError:  # a busy cluster has not answered in the time that a user would wait
+        except EngineError:  # a busy cluster may not answer within the time limit of a command
             return False
 
     wait_for(is_so, "no pod to run", WAIT_SECONDS)
@@ -72,7 +72,8 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
         cluster.kubectl("delete", "pod", "-n", namespace, lost, "--grace-period=0", "--force", "--wait=false")
         run.until(lambda run: run.text(attempt=2).count("ready\n") == 2)
         run.until(lambda run: pods(cluster, namespace, run, 2))
-        [refill] = pod_names(cluster, namespace, run, 2)  # where it does not wait yet, the end of the run deletes it
+        # if the new spare does not wait yet, the end of the run deletes it
+        [refill] = pod_names(cluster, namespace, run, 2)
         wait_for(lambda: waits(cluster, namespace, refill), "the spare of attempt 2 to wait", WAIT_SECONDS)
         assert [in_pod(run, node, "touch", GO) for node in range(2)] == [0, 0], "exec reaches the spare as its node"
         status = run.wait()
@@ -92,7 +93,7 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
 
 
 def test_no_spare_is_left_by_a_run_that_ends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
-    """Also while the spare does not wait yet."""
+    """The run may end before the spare waits."""
     set_up(cluster, namespace)
     with opened(spared(cluster, namespace, tmp_path)) as harness:
         ends = {

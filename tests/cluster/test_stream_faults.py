@@ -1,4 +1,4 @@
-"""What comes of a run whose connections are cut, whose files are few, or whose script writes where the pod reports."""
+"""Runs survive cut connections, few file descriptors, and scripts that write to the stream of their pod."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def proxy(cluster: Cluster) -> Iterator[Proxy]:
 
 @pytest.fixture
 def behind_proxy(cluster: Cluster, proxy: Proxy, tmp_path: Path) -> Cluster:
-    """The same cluster, by way of the proxy."""
+    """The same cluster, accessed through the proxy."""
     return behind(cluster, proxy, tmp_path / "kubeconfig")
 
 
@@ -157,7 +157,7 @@ def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
         assert status.phase is (Phase.SUCCEEDED if code == 0 else Phase.FAILED), run.text()
         assert (len(status.attempts), status.dropped) == (1, ())
         lines = [line.text for line in run.lines() if line.text.startswith("line ")]
-        # What comes first after the script's half line goes on there: the first line, or what the pod itself reports.
+        # The text after the script's incomplete line continues it: the first line, or a report of the pod itself.
         assert lines in ([f"line {at}" for at in range(first, 60)] for first in (0, 1))
         warned = [str(event.data["message"]) for event in run.events if event.kind == "warning"]
         assert sum("were ignored" in message for message in warned) == 1, warned
@@ -207,13 +207,13 @@ def test_lines_that_were_rotated_away_while_no_supervisor_lived_are_counted(
 
         first = head()
         touch("/tmp/flood")
-        until(lambda: head() != first)  # the kubelet has rotated the log: it looks every 10 s
+        until(lambda: head() != first)  # the kubelet has rotated the log, which it checks every 10 s
         touch("/tmp/end")
         until(lambda: [one["status"]["phase"] for one in items(cluster, namespace, run.id)] == ["Succeeded"])
         status = run.wait()
         assert status.phase is Phase.SUCCEEDED
         lines = [line.text for line in run.lines()]
-        assert "done" in lines[-2:]  # the count of what is missing may come after it
+        assert "done" in lines[-2:]  # the count of missing lines may follow it
         there = sum(line.startswith("line ") for line in lines)
         assert there < NUM_LINES
         [said] = [line for line in lines if line.startswith("[windlass] ")]
@@ -230,7 +230,7 @@ while not os.path.exists("/tmp/go"):
 """
 
 
-@pytest.mark.nightly  # its pods take the processors from the tests beside it
+@pytest.mark.nightly  # the many pods take the processors from tests in parallel
 @pytest.mark.slow
 def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
     cluster: Cluster, namespace: str, windlass: Call, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -283,7 +283,7 @@ def test_seventy_pods_are_followed_by_a_supervisor_that_may_open_few_files(
 @pytest.mark.nightly
 @pytest.mark.parametrize("has_input", [False, True])
 def test_a_command_whose_node_dies_has_no_exit_code(lone_bed: Bed, lone_namespace: str, has_input: bool) -> None:
-    """The API server reports success of it, where the input can be ended."""
+    """The API server reports success if the input can be closed."""
     sleeps = objects.pod(
         lone_bed, "p", "import time; time.sleep(600)", nodeSelector={"kubernetes.io/hostname": "node2"}
     )
@@ -292,7 +292,7 @@ def test_a_command_whose_node_dies_has_no_exit_code(lone_bed: Bed, lone_namespac
     pod = json.loads(lone_bed.kubectl("get", "pod", "p", "-n", lone_namespace, "-o", "json"))
 
     class Kills(io.BytesIO):
-        """Output of a command: its node dies with the first of it."""
+        """Output of a command whose node is killed at the first write."""
 
         def write(self, data: Any) -> int:
             lone_bed.kill_node("node2")

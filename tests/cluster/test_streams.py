@@ -1,4 +1,4 @@
-"""Pods read samples of a store by `windlass.train.stream`, through kills, each once per epoch."""
+"""Pods read each sample of a store once per epoch with `windlass.train.stream`, in spite of killed ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.runs.phase import Phase
 SCRIPT = Path(__file__).parents[1] / "storage" / "scripts" / "seen.py"
 NUM_SAMPLES = 118
 KILLS = ("4:0:2",)
-"""Step, rank and world size. `tests/storage/test_s3_streams.py` has more of them."""
+"""Kills as step, rank and world size; `tests/storage/test_s3_streams.py` has more."""
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -1,4 +1,4 @@
-"""A submission on a real cluster: refused before anything is made, or killed at any moment, and nothing is lost."""
+"""A submission on a real cluster is refused before it creates objects, or can be killed at any moment without loss."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.helpers.until import until
 WINDLASS = Path(sys.executable).with_name("windlass")
 JOBSETS = "jobsets.jobset.x-k8s.io"
 
-# The command, killed at one of the moments at which something becomes lasting: its record is opened, a file written,
-# or a request sent. What comes before the record is opened are questions and dry runs.
+# The command is killed at one of the moments of a lasting change: its record is opened, a file is written, or a request
+# is sent. Before the record is opened, there are only questions and dry runs.
 KILLED = """
 import os, signal, sys
 
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class User:
-    """A user with a job and a target, at a shell."""
+    """A user's shell with a job and a target."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster, self.namespace, self.folder = cluster, namespace, folder
@@ -60,7 +60,7 @@ class User:
         (folder / "code" / "script.py").write_text("print('hello', flush=True)\n")
 
     def write(self, target: Mapping[str, Any] | None = None, job: Mapping[str, Any] | None = None) -> None:
-        """The target and the job, each as it should be but for what is given."""
+        """Writes a valid target and job, with the given changes."""
         there = {
             "kind": "kubernetes",
             "context": self.cluster.context,
@@ -77,7 +77,7 @@ class User:
         return self.folder / "home"
 
     def start_and_kill(self, moment: int) -> int:
-        """The exit code of a submission that is killed at its moment of this number, as far as it has so many."""
+        """Kills a submission at its moment of this number, if it has as many; returns its exit code."""
         words = [sys.executable, "-c", KILLED, "run", "job.yaml", "--on", "bed", "--detach"]
         return subprocess.run(words, cwd=self.folder, env={**self.env, "MOMENT": str(moment)}).returncode
 
@@ -85,14 +85,14 @@ class User:
         return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
 
     def runs(self) -> list[dict[str, Any]]:
-        """What `ps` says, which is the next command after whatever happened."""
+        """Returns the output of `ps`, the next command after a submission."""
         answer = self.windlass("ps", "-a", "-o", "json")
         assert answer.returncode == 0, answer.stderr
         found: list[dict[str, Any]] = json.loads(answer.stdout)
         return found
 
     def made(self) -> set[str]:
-        """The runs of which there is anything in the namespace."""
+        """Returns the runs with any object in the namespace."""
         words = ("get", "configmaps,services,jobs,pods,pvc", "-n", self.namespace, "-l", "windlass.dev/run")
         items = json.loads(self.cluster.kubectl(*words, "-o", "json"))["items"]
         return {item["metadata"]["labels"]["windlass.dev/run"] for item in items}
@@ -172,14 +172,14 @@ def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_ma
     try:
         user = User(lone_bed, lone_namespace, tmp_path / "user")
         user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})
-        give_up = time.monotonic() + 600  # the server takes a moment to take a schema in
+        give_up = time.monotonic() + 600  # the server applies a schema with a delay
         while user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0:
             assert time.monotonic() < give_up, "the server has not taken the schema in"
         refused(user, 2, "publishNotReadyAddresses", "via: job")
     finally:
         words = ("patch", "crd", JOBSETS, "--type=merge", "--patch-file=/dev/stdin")
         lone_bed.kubectl(*words, stdin=f'{{"spec": {whole}}}')
-    user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})  # the next test is not to meet the old schema
+    user.write(job={"kubernetes": {"via": "jobset"}, "nodes": 2})  # the next test must not get the old schema
     until(lambda: user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0, "the schema is not back", 600)
 
 
@@ -203,4 +203,4 @@ def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_c
     for run in user.runs():
         assert run["phase"] == "succeeded", user.windlass("why", run["id"]).stdout
         assert user.windlass("rm", run["id"]).returncode == 0
-    until(lambda: user.made() == set(), lambda: f"not removed: {user.made()}")  # what is owned goes a moment later
+    until(lambda: user.made() == set(), lambda: f"not removed: {user.made()}")  # owned objects are deleted with a delay

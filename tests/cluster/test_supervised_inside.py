@@ -1,4 +1,4 @@
-"""Runs whose supervisor is a pod of their cluster: no machine of a user is needed, and each of them sees the same."""
+"""Runs with a supervisor in their cluster need no user's machine, and all machines report the same about them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from windlass.runs.store import Store
 __all__ = ["home", "windlass"]
 
 NUM_KILLS = 2
-"""The cluster waits twice as long before each further one."""
+"""Number of kills; the cluster doubles its pause before each further restart."""
 HANG_SECONDS = 30
 STEADY = f"""import time
 for step in range({HANG_SECONDS} * 3 // 2):
@@ -64,7 +64,7 @@ while os.environ["WINDLASS_ATTEMPT"] == "1":
 while "waits" in sys.argv and not Path(os.environ["WINDLASS_OUTPUT_DIR"], "go").exists():
     time.sleep(0.1)
 """
-"""The first attempt ends when it has lost a pod, and not before."""
+"""Script whose first attempt ends only when it has lost a pod."""
 WAIT_SECONDS = 600.0
 
 pytestmark = pytest.mark.timeout(900)
@@ -72,13 +72,13 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture
 def inside(cluster: Cluster, namespace: str) -> str:
-    """A namespace whose runs are supervised inside."""
+    """Namespace with supervisors in the cluster."""
     set_up(cluster, namespace)
     return namespace
 
 
 class Machine:
-    """Another machine: a home of its own, and the same target."""
+    """Another machine with a separate home and the same target."""
 
     def __init__(self, cluster: Cluster, namespace: str, home: Path) -> None:
         self.store = Store(home)
@@ -86,7 +86,7 @@ class Machine:
         self._context = Context({"KUBECONFIG": cluster.kubeconfig}, home)
 
     def find(self, run_id: str) -> KubernetesEngine:
-        """The engine that has the record of the run here."""
+        """Returns the engine that has the run's record on this machine."""
         found, there = ClusterRuns(self.store, self._target, self._context).find(run_id)
         assert there == run_id
         assert isinstance(found, KubernetesEngine), "the record was not found in the cluster"
@@ -101,7 +101,7 @@ def elsewhere(cluster: Cluster, inside: str, tmp_path: Path) -> Iterator[Machine
 
 
 def supervisors(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, Any]]:
-    """The pods of the run's supervisor that run, and are to go on."""
+    """Returns the running pods of the run's supervisor that are not being deleted."""
     return [pod for pod in _running(cluster, namespace, run_id) if not pod["metadata"].get("deletionTimestamp")]
 
 
@@ -112,7 +112,7 @@ def _running(cluster: Cluster, namespace: str, run_id: str) -> list[dict[str, An
 
 
 def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
-    """End the pod of a supervisor without a word, and wait for the next one."""
+    """Kills the pod of a supervisor, and waits for the next one."""
     [old] = wait_for(lambda: supervisors(cluster, namespace, run_id), "a supervisor", WAIT_SECONDS)
     name = old["metadata"]["name"]
     cluster.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force")
@@ -124,10 +124,10 @@ def kill_supervisor(cluster: Cluster, namespace: str, run_id: str) -> None:
 
 
 def kill_container(cluster: Cluster, namespace: str, run_id: str) -> None:
-    """End the processes of a supervisor, whose container is started again in its pod."""
+    """Kills the processes of a supervisor, whose container is restarted in its pod."""
     mine = f"WINDLASS_RUN={run_id}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # another process that ends meanwhile
+        with contextlib.suppress(OSError):  # a process may end meanwhile
             if mine in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
 
@@ -139,7 +139,7 @@ def kill_container(cluster: Cluster, namespace: str, run_id: str) -> None:
 
 
 def suspend(cluster: Cluster, namespace: str, run_id: str, *, is_suspended: bool) -> None:
-    """Have the cluster run no supervisor of the run, or one again."""
+    """Suspends or resumes the Job of the run's supervisor."""
     patch = json.dumps({"spec": {"suspend": is_suspended}})
     cluster.kubectl("patch", "job", f"{run_id}-supervisor", "-n", namespace, "-p", patch)
     if is_suspended:
@@ -147,7 +147,7 @@ def suspend(cluster: Cluster, namespace: str, run_id: str, *, is_suspended: bool
 
 
 def events(status: Status, store: Store) -> list[Event]:
-    """The record of a run, which lacks nothing and has nothing twice."""
+    """Returns the events of a run, which must be complete and without duplicates."""
     found = store.events(status.id)
     assert [event.seq for event in found] == list(range(1, status.last_seq + 1))
     return found
@@ -183,7 +183,7 @@ def test_killed_supervisors_lose_nothing(cluster: Cluster, inside: str, elsewher
 def test_ranks_that_fail_while_the_cluster_runs_no_supervisor_are_started_again_later(
     cluster: Cluster, inside: str, tmp_path: Path
 ) -> None:
-    """In the pods that wait for it; a supervisor that is killed then finds the attempt in the pods of the first."""
+    """They restart in the waiting pods; a supervisor that is killed then finds the attempt in the pods of the first."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "twice.py").write_text(TWICE)
     with opened(
@@ -205,14 +205,14 @@ def test_ranks_that_fail_while_the_cluster_runs_no_supervisor_are_started_again_
 
 
 def _waits(cluster: Cluster, namespace: str, run: Run) -> bool:
-    """Whether the pods of attempt 1 wait for the next one."""
+    """Returns whether the pods of attempt 1 wait for the next one."""
     return all("[a] over" in log_of(cluster, namespace, pod) for pod in pods(cluster, namespace, run, 1))
 
 
 def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
     cluster: Cluster, inside: str, tmp_path: Path
 ) -> None:
-    """A submission that is killed after the record and before the Job of the supervisor leaves that."""
+    """A submission may be killed after it created the record and before the supervisor's Job."""
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         cluster.kubectl("delete", "job", "-n", inside, f"{run.id}-supervisor", "--wait")
@@ -221,7 +221,7 @@ def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
 
 
 def test_pods_that_a_sidecar_keeps_running_end_with_their_run(cluster: Cluster, inside: str, tmp_path: Path) -> None:
-    """A webhook may inject one that does not end by itself; here it is in the plan."""
+    """A webhook may inject a sidecar that does not end by itself; here it is in the plan."""
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
         made = json.loads(harness.plan("lines", "3", "1").to_text())
         objects = [one["request"] for one in made["steps"] if one["kind"] in ("attempt", "supervisor")]
@@ -306,7 +306,7 @@ def test_a_hang_and_the_time_limit_are_found_without_a_machine(
         status = elsewhere.find(steady.id).wait(steady.id, WAIT_SECONDS)
         assert (status.phase, len(status.attempts)) == (Phase.SUCCEEDED, 1), "what ranks print is a sign of life"
         status = elsewhere.find(late.id).wait(late.id, WAIT_SECONDS)
-        # On a slow machine the time is over before the supervisor has begun the attempt.
+        # On a slow machine the time limit is reached before the supervisor has started the attempt.
         assert (status.phase, events(status, elsewhere.store)[-1].data["reason"]) == (Phase.FAILED, "timeout")
 
 
@@ -331,7 +331,7 @@ def test_a_replacement_that_a_quota_refuses_is_queued_with_one_reason(
         cluster.apply(quota, namespace=inside)
         lose_pod(cluster, inside, run, 1)
         run.until(lambda run: "exceeded quota: full" in (run.status.waits_for or ""))
-        run.until(lambda run: sum(rank.pid is not None for rank in run.status.ranks) == 2)  # those of the other pods
+        run.until(lambda run: sum(rank.pid is not None for rank in run.status.ranks) == 2)  # ranks of the other pods
         assert run.status.phase is Phase.QUEUED
         found = diagnose(harness.engine.observe(run.id)).verdict
         assert (found.code, len([line for line in found.evidence if "exceeded quota" in line])) == ("quota-exceeded", 1)
@@ -366,7 +366,7 @@ def _three_nodes(cluster: Cluster, namespace: str, folder: Path) -> Harness:
 
 
 def lose_pod(cluster: Cluster, namespace: str, run: Run, index: int) -> dict[str, Any]:
-    """Delete a pod of the first attempt at once, and give it."""
+    """Deletes a pod of the first attempt at once; returns the pod."""
     lost: dict[str, Any] = pods(cluster, namespace, run, 1)[index]
     name = lost["metadata"]["name"]
     cluster.kubectl("delete", "pod", "-n", namespace, name, "--grace-period=0", "--force", "--wait=false")
@@ -374,7 +374,7 @@ def lose_pod(cluster: Cluster, namespace: str, run: Run, index: int) -> dict[str
 
 
 def assert_replaced(cluster: Cluster, namespace: str, run: Run, lost: dict[str, Any]) -> None:
-    """Two pods have run both attempts, and one was made for the second."""
+    """Asserts that two pods ran both attempts, and one was created for the second."""
     kept, [new] = pods(cluster, namespace, run, 1), pods(cluster, namespace, run, 2)
     assert [lost["metadata"]["uid"] != one["metadata"]["uid"] for one in (*kept, new)] == [True] * 3
     said = [log_of(cluster, namespace, one) for one in (*kept, new)]

@@ -1,4 +1,6 @@
-"""Supervisors of runs on a real cluster that are killed, ended, logged out or doubled: the record stays true."""
+"""The record stays correct when supervisors of runs on a real cluster are killed, terminated, logged out or
+duplicated.
+"""
 
 from __future__ import annotations
 
@@ -35,24 +37,24 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def has_condition(run: Run, kind: str) -> bool:
-    """Whether the run has a condition of this type."""
+    """Returns whether the run has a condition of this type."""
     condition = run.status.supervision.condition
     return condition is not None and condition.type == kind
 
 
 def supervisor(run: Run) -> int:
-    """The process that supervises a run, once there is one."""
+    """Returns the process id of a run's supervisor, once it runs."""
     return int(wait_for(lambda: supervisor_pid(run.dir), "a supervisor", WAIT_SECONDS))
 
 
 def end(pid: int, number: signal.Signals) -> None:
-    """Signal a process, and wait until it is gone."""
+    """Signals a process, and waits until it has exited."""
     os.kill(pid, number)
     wait_for(lambda: (seen := process.stat(pid)) is None or seen.state == "Z", "the process to end", WAIT_SECONDS)
 
 
 def raw(run: Run) -> Any:
-    """The record as it is: no command looks, so that no supervisor is started."""
+    """Reads the record without a command, so that no supervisor is started."""
     return run.harness.store.status(run.id)
 
 
@@ -65,7 +67,7 @@ def phases(cluster: Cluster, namespace: str, run: Run) -> list[str]:
 
 
 def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
-    """One attempt that was never disturbed, by its record and by its pods."""
+    """Asserts one undisturbed attempt, by the record and by the pods."""
     status = run.wait()
     assert (status.phase, len(status.attempts), status.exit_code) == (Phase.SUCCEEDED, 1, 0), run.text()
     assert status.supervision.condition is None
@@ -183,12 +185,12 @@ def test_pods_end_at_their_deadline_while_no_supervisor_watches(
 def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    """The other machine is another name of this one, with a copy of the home."""
+    """The other machine is this one under another name, with a copy of the home."""
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         pid = supervisor(run)
         other = tmp_path / "other"
-        os.kill(pid, signal.SIGSTOP)  # a file that it replaces meanwhile would not be found
+        os.kill(pid, signal.SIGSTOP)  # so that no file is replaced while it is copied
         shutil.copytree(tmp_path / "home", other)
         os.kill(pid, signal.SIGCONT)
         (other / "runs" / run.id / "supervisor.pid").unlink()
@@ -214,7 +216,7 @@ def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
         assert writer is not None
         writer.append(entry_of("end", {"phase": "lost"}))
         writer.close()
-        # Not by the first answer: a busy cluster may not give it in the time that a user would wait.
+        # The first answer may lack the condition: a busy cluster may exceed the time limit of a command.
         run.until(lambda run: has_condition(run, "PodsStillRunning"), WAIT_SECONDS)
         env = {**os.environ, "WINDLASS_HOME": str(harness.home)}
         done = subprocess.run([WINDLASS, "stop", run.id], env=env, capture_output=True, text=True)

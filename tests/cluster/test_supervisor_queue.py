@@ -1,4 +1,4 @@
-"""A Kueue that manages Jobs without a queue holds back the Job of a supervisor, which a queue of its target admits."""
+"""A Kueue that manages Jobs without a queue suspends a supervisor's Job, which the target's supervisor queue admits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.operators, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def strict(lone_bed: Bed) -> Iterator[Bed]:
-    """A bed whose Kueue manages all Jobs."""
+    """Test cluster whose Kueue manages all Jobs."""
     with operating(lone_bed, KUEUE.name):
         file = Path(KUEUE.file(lone_bed.layout))
         lone_bed.stop_program(KUEUE.name)
@@ -67,7 +67,7 @@ def test_kueue_admits_a_supervisor_by_the_queue_of_its_target(
     set_up(strict, lone_namespace)
     flavor, cluster_queue, queue = operated.queue("narrow", lone_namespace, "1")
     [group] = cluster_queue["spec"]["resourceGroups"]
-    group["coveredResources"].append("memory")  # the supervisor's pod requests some
+    group["coveredResources"].append("memory")  # the supervisor's pod requests memory
     group["flavors"][0]["resources"].append({"name": "memory", "nominalQuota": "1Gi"})
     strict.apply(flavor, cluster_queue, queue, namespace=lone_namespace)
     target()

@@ -1,4 +1,4 @@
-"""The examples of the reference systems on a cluster: the job file that a user would take, with a tiny set."""
+"""Examples of the reference systems run on a cluster, with the job file that a user would use and a tiny data set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_heads_are_staged_from_a_bucket_and_the_best_weights_end_in_one(
 
 
 def fields_of(path: Path) -> dict[str, Any]:
-    """Those of the job file that hold on a cluster without GPUs, whose storage class is `bed` and bucket the test's."""
+    """Returns the job file's fields for a cluster without GPUs, whose storage class is `bed` and bucket the test's."""
     job = parse_job(path.read_text(), str(path)).model_dump(mode="json", exclude_unset=True)
     of_class = {name: {**claim, "storage_class": "bed"} for name, claim in job.pop("kubernetes").items()}
     [data] = job["data"]

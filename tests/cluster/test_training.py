@@ -1,4 +1,4 @@
-"""Real training on a real cluster: the same weights by every way and through every loss, and no line lost or twice."""
+"""Training on a real cluster has the same weights with every workload kind and fault, and each log line once."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ RESUMABLE = EXAMPLES / "08-resumable-digits"
 SHAPE: dict[str, Any] = {"nodes": 2, "procs_per_node": 2}
 LOCAL = Way("local", LocalEngine, plan_local, frozenset(Can), {"start": "cold"})
 LOST_SECONDS = 5
-"""How long pods stay on a silent machine; the cluster takes 10 s to call it so."""
+"""Seconds for which pods stay on an unreachable node; the cluster needs 10 s to detect one."""
 EPOCHS = "5"
 NUM_SAMPLES = 101
-"""Of the elastic job's data."""
+"""Number of samples of the elastic job."""
 NUM_RUNS = 20
 OUTAGE_SECONDS = 6
-"""Time for the program that keeps a run to ask in vain, in all ways."""
+"""Seconds in which the supervisor's requests of all kinds fail at least once."""
 NUM_LINES = 2000
 COUNTS = f"""
 import os, time
@@ -53,14 +53,14 @@ for number in range({NUM_LINES}):
     while number == {NUM_LINES} // 2 and not os.path.exists(os.environ["WINDLASS_OUTPUT_DIR"] + "/go"):
         time.sleep(0.1)
 """
-"""Half of the lines fall into the outage, however long that is, and half of them come after it."""
+"""Program that prints half of its lines during the outage, however long that is, and half after it."""
 WAIT_SECONDS = 600.0
 
 pytestmark = pytest.mark.timeout(900)
 
 
 def results(cluster: Cluster, **more: Any) -> dict[str, Any]:
-    """What a job says of a claim for its results."""
+    """Returns job fields with a claim for results."""
     claim = {"size": "1GiB"} | ({"storage_class": "bed"} if isinstance(cluster, Bed) else {})
     return {"kubernetes": {"results": claim, **more}}
 
@@ -77,7 +77,7 @@ def succeeded(run: Run) -> Run:
 
 
 def told(run: Run, kind: str) -> list[dict[str, Any]]:
-    """What the events of a kind carry."""
+    """Returns the data of the events of a kind."""
     return [dict(event.data) for event in run.events if event.kind == kind]
 
 
@@ -105,7 +105,7 @@ def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accu
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the weights of a resumable run that nothing happens to; a bed is on this machine, and so is it."""
+    """Digest of the weights of an undisturbed local run; a test cluster is on this machine, so they must be equal."""
     folder = tmp_path_factory.mktemp("undisturbed")
 
     def trained() -> str:
@@ -117,7 +117,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def unhurried(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the resumable digits, with `slow.py`: the first two attempts do not end before they are struck."""
+    """Folder of the resumable digits with `slow.py`, whose first two attempts do not end before a fault is injected."""
     folder = tmp_path_factory.mktemp("unhurried") / "code"
     shutil.copytree(RESUMABLE, folder)
     (folder / "slow.py").write_text(SLOW)
@@ -136,7 +136,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, bucket: str = "", **kept: Any) -> Run:
-    """The digits with a rank on each of two nodes, which save often and may lose anything."""
+    """Starts the digits with one rank on each of two nodes, saving often."""
     fields = {
         "restarts": {"max": 10, "on": ["failure", "preemption", "node-loss"]},
         "checkpoint": {"every": "20 steps", **({"folder": f"s3://{bucket}/saved"} if bucket else {})},
@@ -146,7 +146,7 @@ def resumable(harness: Harness, *words: str, base: Path = RESUMABLE, bucket: str
 
 
 def until_saved(run: Run, attempt: int) -> None:
-    """Wait until attempt `attempt` has left a checkpoint."""
+    """Waits until attempt `attempt` has saved a checkpoint."""
 
     def saved(run: Run) -> bool:
         assert not run.status.phase.is_terminal, run.status
@@ -160,7 +160,7 @@ def until_saved(run: Run, attempt: int) -> None:
 
 
 def went_on(run: Run, reasons: str) -> None:
-    """The later attempts began for reasons as in this pattern, and restored what an earlier one had saved."""
+    """Asserts that later attempts started for these reasons, and restored a checkpoint of an earlier one."""
     found = " ".join(one["reason"] for one in told(run, "attempt"))
     assert re.fullmatch(f"first {reasons}", found), told(run, "attempt-end")
     restored = [one.restored_step for one in run.status.attempts]
@@ -180,7 +180,8 @@ def test_killed_pods_resume_from_the_claim_with_the_same_weights(
         until_saved(run, 2)
         kill_processes(bed, pods(bed, namespace, run, 2)[0])
         succeeded(run)
-        went_on(run, "(preemption|node-loss) node-loss")  # its API object is gone before its notice, or after it
+        # the API object may be deleted before or after its preemption notice
+        went_on(run, "(preemption|node-loss) node-loss")
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
 
@@ -201,7 +202,8 @@ def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
         until_saved(run, 2)
         kill_processes(bed, pods(bed, namespace, run, 2)[0])
         succeeded(run)
-        went_on(run, "(preemption|node-loss) node-loss")  # its API object is gone before its notice, or after it
+        # the API object may be deleted before or after its preemption notice
+        went_on(run, "(preemption|node-loss) node-loss")
         bed.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=true", "--timeout=600s")
         seen = checkpoints.look(harness.engine, run.id)
         assert seen.folder == f"s3://runs/saved/{run.id}"
@@ -210,13 +212,13 @@ def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
 
 
 def kill_processes(bed: Bed, pod: dict[str, Any]) -> None:
-    """kill -9 of all that runs in a pod."""
+    """Kills all processes of a pod with SIGKILL."""
     found = [
         folder
         for folder in host.cgroup_folders(bed.node(pod["spec"]["nodeName"]).cgroup)
         if pod["metadata"]["uid"] in str(folder)
     ]
-    # Stopped first: the process that watches the ranks must not report their end before its own.
+    # All are stopped first: the worker must not report the end of its ranks before its own.
     for number, folder in itertools.product((signal.SIGSTOP, signal.SIGKILL), found):
         with contextlib.suppress(OSError):
             for line in (folder / "cgroup.procs").read_text().split():
@@ -258,7 +260,7 @@ def test_an_elastic_job_shrinks_when_its_node_goes_and_grows_when_it_is_back(
 
 
 def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Run:
-    """Each node takes all GPUs of a machine: there is room for two only while both machines are there."""
+    """Each node takes all GPUs of a cluster node: there is capacity for two only while both cluster nodes exist."""
     fields = {"nodes": {"min": 1, "max": 2}, "checkpoint": {"every": "20 steps"}, "resources": {"gpus": 2}}
     kept = results(bed, lost_after=LOST_SECONDS, via=via)
     with opened(harness_on(bed, namespace, folder / "home")) as harness:
@@ -287,13 +289,13 @@ def it_shrinks_and_grows(bed: Bed, namespace: str, folder: Path, via: str) -> Ru
 
 
 def probe_phases(cluster: Cluster, namespace: str, run: Run) -> list[str]:
-    """The phases of the pods that ask for room."""
+    """Returns the phases of the pods that probe capacity."""
     chosen = ("-n", namespace, "-l", f"windlass.dev/helper={run.id}-capacity")
     return cluster.kubectl("get", "pods", *chosen, "-o", "jsonpath={.items[*].status.phase}").split()
 
 
 def assert_exact(output: Path, run: Run) -> None:
-    """In every epoch each sample counts once."""
+    """Asserts that each sample counts once in every epoch."""
     notes = notes_in(output.glob("**/seen-*.jsonl"))
     assert {note["attempt"] for note in notes} == {one.number for one in run.status.attempts}
     epochs = counted(notes)

@@ -1,4 +1,4 @@
-"""Data sets are staged in a claim once for all runs, and outputs go from one to a store, whatever is lost meanwhile."""
+"""Data sets are staged in a claim once for all runs, and outputs are uploaded from one, in spite of faults."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ out.mkdir(parents=True, exist_ok=True)
 (out / "model.txt").write_text(whole.hexdigest())
 """
 STORY = ("data", "attempt", "ending", "outputs", "end")
-"""Kinds of events: the set is there before the first attempt, and the outputs before the end."""
+"""Order of event kinds: the data set is staged before the first attempt, and outputs are uploaded before the end."""
 DATA = {"data": [{"name": "digits", "source": f"s3://{BUCKET}/digits"}]}
 KUBERNETES = {"data": {"size": "1GiB", "storage_class": "bed"}, "via": "job"}
 RESULTS = {"size": "1GiB", "storage_class": "bed"}
@@ -58,7 +58,7 @@ RESULTS = {"size": "1GiB", "storage_class": "bed"}
 
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, Any]:
-    """A run of one rank, which reads all of the set."""
+    """Job of one rank, which reads the whole data set."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "reads.py").write_text(READS)
     return {"base": tmp_path / "code", "launcher": "plain", **DATA}
@@ -78,7 +78,7 @@ def fill(store: PodStore) -> None:
 
 
 def fetched(store: PodStore) -> int:
-    """Bytes of objects that the pods have got so far."""
+    """Returns the bytes of objects that the pods have received so far."""
     return sum(one.down for one in store.proxy.data if one.method == "GET")
 
 
@@ -130,7 +130,7 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         for run in runs:
             answer = store.server.client().get_object(Bucket=BUCKET, Key=f"out/{run.id}/model.txt")
             assert answer["Body"].read().decode() == SUM
-        # A claim is held until the cluster has seen that no pod uses it.
+        # A claim is protected until the cluster has observed that no pod uses it.
         until(lambda: claims_of(bed, namespace) == ["windlass-data"], lambda: claims_of(bed, namespace))
 
 

@@ -1,4 +1,6 @@
-"""What `status`, `ps` and `checkpoints` show of a run is true now: without its supervisor, after its pods are gone."""
+"""`status`, `ps` and `checkpoints` report the current state of a run without its supervisor and after its pods are
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ for step in (10, 20):
 
 
 def manifest(step: int) -> bytes:
-    """Of a checkpoint of one rank."""
+    """Returns the manifest of a checkpoint of one rank."""
     facts = {"rank-0.safetensors": {"bytes": 1000, "crc32": "0"}, "rank-0.json": {"bytes": 2, "crc32": "0"}}
     return files.seal(
         {
@@ -60,7 +62,7 @@ def manifest(step: int) -> bytes:
 
 
 def answered(ask: Callable[[], Any]) -> Any:
-    """The first answer about a run by which the cluster had answered: a busy one may take longer than a user waits."""
+    """Returns the first response with an answer from the cluster: a busy one may exceed the time limit of a command."""
     found: list[Any] = []
 
     def is_of_the_cluster() -> bool:
@@ -93,7 +95,7 @@ def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_it
     assert answered(lambda: windlass("ps", "-o", "json").json[0])["phase"] == "succeeded"
 
     assert ended(run, WAY_SECONDS).exit_code == 0
-    # Not before: the job's own ttl could remove it before any command has looked.
+    # Set only now: the job's own TTL could remove it before any command has read the run.
     cluster.kubectl("patch", "job", f"{run}-1", "-n", namespace, "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
     cluster.kubectl("wait", "-n", namespace, f"job/{run}-1", "--for=delete", TIMEOUT)
     [seen] = elsewhere("ps", "-o", "json").json

@@ -1,4 +1,4 @@
-"""Pods that train and end while no supervisor lives: the ledger has their own times, read once the run is taken up."""
+"""Pods that train and end without a supervisor have their own times in the ledger, once the run is adopted."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         fields: dict[str, Any] = {
             "kubernetes": {"outputs_max": 0}
-        }  # else the pod would wait for a supervisor to collect its outputs
+        }  # otherwise the pod would wait for a supervisor to collect its outputs
         run = harness.start("script.py", base=tmp_path / "job", **fields)
         run.until(lambda run: run.events[-1].kind == "progress")
         supervisor = supervisor_pid(run.dir)
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
         recorded_at = run.events[-1].time
-        # Later progress may be in no event, as these come once a second.
+        # Later progress may be in no event, since events are written once a second.
         observed_at = max(recorded_at, harness.store.status(run.id).progress.at or 0.0)
         let_go(cluster, namespace, run)
         words = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=600s", "-l", f"windlass.dev/run={run.id}")
