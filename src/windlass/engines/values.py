@@ -76,7 +76,7 @@ class WrittenRequest:
     body: Mapping[str, Any]
     upload: Upload
     notes: tuple[Note, ...]
-    """Functions of Windlass that a job created from this request alone does not have."""
+    """Notes on features of Windlass that are missing if another program sends the request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ class Connection:
     def _call(self, operation: str, carry_out: Callable[[], Any]) -> Any:
         with self.world.lock:
             if self.is_killed:
-                raise Unavailable("this process is dead")
+                raise Unavailable("this process was killed")
             self.world.calls[operation] += 1
             fault = self.world.fault(self, operation, self.world.calls[operation])
             if fault == "denied":

@@ -227,7 +227,7 @@ def test_billed_time_covers_all_hosts_and_attempts(harness: Harness, plane: Cont
 
 def test_exec_in_container_is_refused(harness: Harness, plane: ControlPlane) -> None:
     run = harness.start("sleep", "600").until_ready()
-    with pytest.raises(UsageError, match="no command into a container"), open(os.devnull, "wb") as out:
+    with pytest.raises(UsageError, match="cannot run commands in a running container"), open(os.devnull, "wb") as out:
         harness.engine.exec(run.id, 0, None, ["ls"], None, out, out)
     harness.engine.stop(run.id)
     assert run.wait().phase is Phase.STOPPED

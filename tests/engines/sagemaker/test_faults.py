@@ -266,7 +266,7 @@ def test_spot_interruption_restarts_job(harness: Harness, plane: ControlPlane) -
     plane.twin.interrupt(layout.job_name(run.id, 1))
     assert run.wait().phase is Phase.SUCCEEDED, run.text()
     assert [one.number for one in run.status.attempts] == [1]
-    assert any("Interrupted" in one or "taken back" in one for one in warnings(run)), warnings(run)
+    assert any("Interrupted" in one or "reclaimed" in one for one in warnings(run)), warnings(run)
     assert run.text().splitlines().count("done") == 1
 
 

@@ -122,7 +122,7 @@ def test_stop_with_target_queries_aws_despite_record(world: World, tmp_path: Pat
     plane.waits_with = waits
     said = windlass(harness, tmp_path, "stop", run.id, "--on", "aws")
     assert (said.returncode, plane.waiting[job_of(run, 7)]["TrainingJobStatus"]) == (0, "Stopped"), said.stderr
-    assert f"training jobs that went on were stopped: {job_of(run, 7)}" in said.stdout + said.stderr
+    assert f"training jobs that still ran were stopped: {job_of(run, 7)}" in said.stdout + said.stderr
     control.fault = lies(Search=FORBIDDEN)
     assert windlass(harness, tmp_path, "stop", run.id, "--on", "aws").returncode == 1
 

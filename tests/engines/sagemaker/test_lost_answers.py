@@ -216,7 +216,7 @@ def test_list_of_runs_shows_job_with_unknown_end_and_stops_it_again(
     monkeypatch.setattr(SageMakerLocalEngine, "connect", lambda *_: lab)
     [status] = statuses(lab.store, last=20)
     assert condition_notes([summary_of(status, time.time(), is_here=True)]) == [
-        f"{run_id}: training jobs of this run may go on: not authorized to perform"
+        f"{run_id}: training jobs of this run may still be running: not authorized to perform"
     ]
     assert lab.num_started == 2, "the submission, and the clean-up"
 
@@ -330,7 +330,7 @@ def test_foreign_job_of_same_name_is_not_touched(lab: Lab, world: World, tmp_pat
     }
     ended = lab.to_the_end(run_id)
     assert (ended.phase, world.going(), world.calls["stop"]) == (Phase.FAILED, ["digits-1-1"], 0)
-    assert "is not of this run" in str(ended.cause)
+    assert "belongs to another run" in str(ended.cause)
     lab.stop(run_id)
     lab.delete(run_id)
     assert (world.going(), world.calls["stop"]) == (["digits-1-1"], 0)

@@ -248,8 +248,8 @@ def test_note_on_hang_says_that_no_stacks_are_recorded() -> None:
     restarted, left = (
         {note.code: note.message for note in planned(hang="10min", restarts=times).notes} for times in (3, 0)
     )
-    assert "600 s is ended and started again" in restarted["hang-stacks"]
-    assert "600 s goes on" in left["hang-stacks"]
+    assert "600 s is stopped and restarted" in restarted["hang-stacks"]
+    assert "600 s continues" in left["hang-stacks"]
     assert "hang-stacks" not in {note.code for made in (planned(), planned(hang=None)) for note in made.notes}
 
 

@@ -181,7 +181,7 @@ def test_another_machine_lists_reads_and_stops_a_run(world: tuple[Harness, Contr
         assert sorted(lines) == [(0, "ready"), (1, "ready")]
         with pytest.raises(NoSuchRun, match="no run on aws has the id 'none'"):
             other.find("none")
-        with pytest.raises(UsageError, match="no command into a container"):
+        with pytest.raises(UsageError, match="cannot run commands in a running container"):
             other.exec(run_id, 0, None, ["ls"], None, None, None)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="is on the machine that started it"):
             other.write_note(run_id, "x")

@@ -193,7 +193,7 @@ def _gpus(_: Context) -> Result:
 
     gpus = find_gpus()
     if not gpus and shutil.which("nvidia-smi"):
-        return "warn", "nvidia-smi is there, but answers with no GPU", "see what it says: nvidia-smi"
+        return "warn", "nvidia-smi is installed but reports no GPU", "run it to see the error: nvidia-smi"
     kinds = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
     return "ok", ", ".join(kinds) or "none: ranks compute on the cores", ""
 
@@ -204,7 +204,7 @@ def _interpreter(context: Context) -> Result:
 
     python = find_python(None, context.cwd, context.environ)
     if not os.access(python, os.X_OK):
-        fix = "activate an environment that is there, or set python: in the job"
+        fix = "activate an existing environment, or set python: in the job"
         return "fail", f"no interpreter at {python}", fix
     code = (
         "import sys\n"

@@ -42,7 +42,7 @@ PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
 
 WITHOUT_EXTRA: Final = ("file", "s3", *HTTP)
 """Address schemes that work without the extra `data`."""
-KNOWN_STORES: Final = "known are s3://, gs://, az:// and file://, and paths of folders"
+KNOWN_STORES: Final = "supported are s3://, gs://, az://, file:// and folder paths"
 FROM_ROOT: Final = "write file:///PATH"
 NOTICE_SECONDS = 5.0
 """Seconds between two polls of the instance metadata, as AWS recommends; notices come two minutes in advance."""
@@ -433,7 +433,7 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
             "gpus-shared",
             f"{VISIBLE} is set: all {num_nodes} nodes see the GPUs that it names, so LOCAL_RANK "
             "0 of each is on the same one",
-            "leave it out: each node then sees GPUs of its own",
+            "leave it out: each node then sees only its own GPUs",
         )
     elif num_nodes > 1 and 0 < len(facts.gpus) < ranks:
         had = "1 GPU" if len(facts.gpus) == 1 else f"{len(facts.gpus)} GPUs"
@@ -441,7 +441,7 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
             "gpus-shared",
             f"{ranks} ranks and {had}: all {num_nodes} nodes see the same ones, so LOCAL_RANK 0 "
             "of each is on the same one",
-            "use gloo, for NCCL takes no two ranks on a GPU",
+            "use gloo: NCCL does not support two ranks on one GPU",
         )
     if job.local.port in facts.busy_ports and not job.local.netns:
         yield blocker("port-busy", f"port {job.local.port} is in use", "leave local.port out: a free one is reserved")
@@ -451,11 +451,11 @@ def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs
     yield from lone_ranks(job, ranks, facts.script_imports, env, no_gpus=no_gpus)
     yield from time_limit(job, facts.saves_at_end)
     if job.nodes.is_elastic and job.launcher == "mpi":
-        asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were asked for"
+        asked_range = f"{job.nodes.min}–{job.nodes.max} nodes were requested"
         yield Note(
             "elastic-fixed",
             f"{asked_range}: mpirun starts {num_nodes} and ends with the first that is lost",
-            "launcher: torchrun goes on with fewer",
+            "launcher: torchrun continues with fewer",
         )
     if job.restarts.max == 0 and job.restarts.on != type(job.restarts)().on:
         causes = ", ".join(job.restarts.on)

@@ -62,7 +62,7 @@ KILLED: Final = "exit code: 137"
 """Suffix of the failure reason of a job whose container was killed."""
 MAX_MESSAGE: Final = 1000
 """Maximum characters of a worker's error message in a warning."""
-DELETED_WORDS: Final = "the training job was deleted, and how it ended is not known"
+DELETED_WORDS: Final = "the training job was deleted before its end was recorded"
 TIME_IS_OVER: Final = "MaxRuntimeExceeded"
 STAGES: Final = {
     "Pending": "queued",
@@ -170,7 +170,7 @@ class HostNode(Node):
             self.ended, self.failures = True, list(self._reported_failures)
         elif status == COMPLETED:
             self.ended, self.failures = True, []
-            message = f"host {self.place + 1} has succeeded, as its job has, though its log does not report the end"
+            message = f"host {self.place + 1} counts as succeeded like its job, although its log has no end"
             yield NodeWarning(time.time(), message)
         elif status == STOPPED and self._attempt.was_stopped_by_user:
             words = self.last_words()
@@ -309,8 +309,8 @@ class JobAttempt(Attempt):
             self._is_isolation_reported = True
             yield NodeWarning(
                 time.time(),
-                f"hosts have no namespaces here ({hosts.get('why')}): /opt/ml is the folder that "
-                "SAGEMAKER_BASE_DIR names, hosts are called by their addresses, and process 1 is not theirs",
+                f"hosts have no namespaces here ({hosts.get('why')}): SAGEMAKER_BASE_DIR names "
+                "the folder used in place of /opt/ml, host names are addresses, and PID 1 is not the container's",
             )
         for one in self._transitions[self._num_reported :]:
             self._num_reported += 1
@@ -318,7 +318,7 @@ class JobAttempt(Attempt):
                 yield StageReached(seconds_of(one["StartTime"]), stage)
             elif one["Status"] == INTERRUPTED:
                 words = f" ({one['StatusMessage']})" if one.get("StatusMessage") else ""
-                message = f"SageMaker has taken the spot instances back{words}, and starts the job again"
+                message = f"SageMaker reclaimed the spot instances{words} and restarts the job"
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
 
         if (left_out := self.description.get("WindlassLeftOut")) and not self._are_skipped_reported:
@@ -355,7 +355,7 @@ class JobAttempt(Attempt):
                 self._poll()
                 self.trouble = None
             except (Unavailable, Refused) as error:
-                self.trouble = unavailable(error, "the job may go on")
+                self.trouble = unavailable(error, "the job may still be running")
             except OSError as error:  # a full disk: the logs are read again from the cursor
                 words = f"the logs cannot be written: {error.strerror or error}"
                 self.trouble = TargetUnavailable("NotObserved", words)

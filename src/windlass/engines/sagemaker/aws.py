@@ -119,7 +119,7 @@ class Aws(Service):
                 self._require_account(name)
                 raise Absent(error.code, error.message) from error
             kind, hint = (NotLoggedIn, OTHER_HINT) if error.code in DENIED else (Unavailable, "")
-            raise kind(f"what has become of training job {name} is not known: {error.message}", hint) from error
+            raise kind(f"the status of training job {name} is unknown: {error.message}", hint) from error
         if found.get("TrainingJobName") != name or "TrainingJobStatus" not in found:
             raise Unavailable(*NOT_AWS)
         return found
@@ -228,7 +228,7 @@ def checked_call(call: Callable[[], T]) -> T:
         raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
 
 
-NOT_AWS: Final = ("something else than AWS has answered", "a proxy or a login page of the network may be in between")
+NOT_AWS: Final = ("the response is not from AWS", "a proxy or a login page of the network may be in between")
 """Message and hint for a response that lacks the required fields of its operation."""
 
 

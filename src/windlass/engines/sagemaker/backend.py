@@ -236,9 +236,11 @@ class SageMakerBackend(Backend):
         try:
             is_ours = self._is_ours(self.service.describe(self._name(folder)))
         except Absent as error:
-            raise Unavailable(f"training job {self._name(folder)} exists, and is not found: {error.message}") from error
+            raise Unavailable(f"training job {self._name(folder)} exists but is not found: {error.message}") from error
         if not is_ours:
-            raise EngineError(f"training job {self._name(folder)} exists already, and is not of this run", "run again")
+            raise EngineError(
+                f"training job {self._name(folder)} exists already and belongs to another run", "run again"
+            )
 
     @property
     def _shares_ports(self) -> bool:
@@ -360,7 +362,7 @@ class SageMakerBackend(Backend):
             self.end_jobs()
             left = replace(left, jobs="")
         except EngineError as error:
-            message = f"training jobs may go on: {error_line(error)}; {self.removal_hint}"
+            message = f"training jobs may still be running: {error_line(error)}; {self.removal_hint}"
             if message not in [one.message for one in entries(record.writer.events(), Warned)]:
                 record.note(Warned(message))
             left = replace(left, jobs=error_line(error), jobs_hint=self.removal_hint)
@@ -405,7 +407,7 @@ class SageMakerBackend(Backend):
                 refused = f": {error.message}"
             if (status := self._status(folder)) == IN_PROGRESS:
                 raise EngineError(
-                    f"training job {name} goes on, though it was asked to stop{refused}", self.removal_hint
+                    f"training job {name} still runs although a stop was requested{refused}", self.removal_hint
                 )
         return status not in ENDED
 

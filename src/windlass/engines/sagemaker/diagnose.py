@@ -33,7 +33,7 @@ MESSAGES: Final = (
             "see its start and end: aws sagemaker list-training-plans; it needs to be Active, and to have {instance}")),
     (r"CapacityError|InsufficientInstanceCapacity|Unable to provision requested ML compute capacity",
      Advice("no-capacity", "AWS has no capacity for {count} × {instance} in {region} now",
-            "windlass resume {run} asks again; restarts: {{max: 5, on: [node-loss]}} does so by itself; or take "
+            "windlass resume {run} tries again; restarts: {{max: 5, on: [node-loss]}} retries automatically; or take "
             "another instance type, region, or a training plan")),
     (r"(?i)(?:could not assume|unable to assume the) role '?(arn:[^\s'.]+)|perform: sts:AssumeRole on the role",
      Advice("role-not-assumed", "SageMaker may not act as role {role}",
@@ -51,7 +51,7 @@ MESSAGES: Final = (
             "grant ecr:BatchGetImage and ecr:GetDownloadUrlForLayer to the role, and in the repository's own policy "
             "where it is of another account")),
     (r"(?i)cannot pull algorithm container|image does not exist or its permissions are incorrect",
-     Advice("image-pull-failed", "SageMaker cannot pull image {image}: it is not there, or the role may not read it",
+     Advice("image-pull-failed", "SageMaker cannot pull image {image}: it does not exist, or the role may not read it",
             "windlass check --on {target} tells which")),
     (r"No S3 objects found under S3 URL \"?([^\s\"]+)",
      Advice("data-missing", "there is nothing at {1}, or the role may not list it",
@@ -74,8 +74,8 @@ MESSAGES: Final = (
      Advice("outputs-not-uploaded", "SageMaker could not store what the job has made: {1}",
             "see that {storage} is there, and that the role may write to it")),
     (r"InternalServerError:?\s*(.*)",
-     Advice("sagemaker-internal", "SageMaker had an error of its own: {1}",
-            "windlass resume {run} starts it again; restarts: {{max: 3, on: [node-loss]}} does so by itself")),
+     Advice("sagemaker-internal", "SageMaker reported an internal error: {1}",
+            "windlass resume {run} starts it again; restarts: {{max: 3, on: [node-loss]}} restarts it automatically")),
 )  # fmt: skip
 """Patterns of messages with their advice, in which `{1}`, `{2}`, … are groups of the pattern. The first match
 counts."""
@@ -150,7 +150,7 @@ def waiting(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     if message.startswith(NO_CAPACITY_YET):
         advice = Advice(
             "no-capacity-yet",
-            "AWS has no capacity for {count} × {instance} in {region} yet, and SageMaker asks again by itself",
+            "AWS has no capacity for {count} × {instance} in {region} yet, and SageMaker keeps asking",
             "windlass stop {run} ends the wait; take another instance type, region, or a training plan",
             100,
         )
@@ -158,7 +158,7 @@ def waiting(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     elif job.description.get("SecondaryStatus") == "Pending":
         advice = Advice(
             "waiting-for-capacity",
-            "the training job waits for the capacity that it was promised",
+            "the training job waits for the capacity of its training plan",
             "see the start of its training plan: aws sagemaker list-training-plans; windlass stop {run} ends the wait",
             100,
         )
@@ -217,10 +217,10 @@ def interrupted(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
         return
     yield Verdict(
         "spot-interrupted",
-        "AWS has taken the spot instances back",
+        "AWS reclaimed the spot instances",
         None,
         _transitions(job),
-        f"windlass resume {case.status.id} goes on from the newest checkpoint; sagemaker: {{max_wait: …}} lets "
+        f"windlass resume {case.status.id} continues from the newest checkpoint; sagemaker: {{max_wait: …}} lets "
         "SageMaker wait for capacity",
         106,
     )
@@ -232,10 +232,10 @@ def time_is_over(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
     if second == "MaxWaitTimeExceeded":
         yield Verdict(
             "spot-wait-over",
-            "no spot capacity for the whole run came within max_wait",
+            "no spot capacity for the whole run was available within max_wait",
             None,
             (f"MaxWaitTimeInSeconds: {limits.get('MaxWaitTimeInSeconds')}", *_transitions(job)),
-            f"windlass resume {case.status.id} goes on from the newest checkpoint; set sagemaker: {{max_wait: …}} "
+            f"windlass resume {case.status.id} continues from the newest checkpoint; set sagemaker: {{max_wait: …}} "
             "higher, or spot: false",
             107,
         )
@@ -246,7 +246,7 @@ def time_is_over(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
             f"the training job reached the {seconds} s that SageMaker gives it without timeout:",
             None,
             (f"MaxRuntimeInSeconds: {seconds}",),
-            f"set timeout:; windlass resume {case.status.id} goes on",
+            f"set timeout:; windlass resume {case.status.id} continues the run",
             107,
         )
 
@@ -260,7 +260,7 @@ def stopped(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
             "the training job was stopped from outside: in the console, by the API, or by a policy",
             None,
             _transitions(job),
-            f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} goes on",
+            f"see which user called StopTrainingJob in CloudTrail; windlass resume {case.status.id} continues the run",
             105,
         )
 
@@ -274,7 +274,7 @@ def deleted(job: ObservedJob, case: Observations) -> Iterator[Verdict]:
             "the training job was deleted, in the console or by the API, before its end was seen",
             None,
             _transitions(job),
-            f"see which user called DeleteTrainingJob in CloudTrail; windlass resume {case.status.id} goes on",
+            f"see which user called DeleteTrainingJob in CloudTrail; windlass resume {case.status.id} continues",
             105,
         )
 

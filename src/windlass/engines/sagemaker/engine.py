@@ -38,7 +38,7 @@ class SageMakerEngine(SupervisedEngine):
     """Runs on SageMaker."""
 
     kind: ClassVar[str] = "sagemaker"
-    stopped_words: ClassVar[str] = "training jobs that went on were stopped"
+    stopped_words: ClassVar[str] = "training jobs that still ran were stopped"
     is_remote: ClassVar[bool] = True
     _supervisor = supervisor_program("windlass.engines.sagemaker.backend:SageMakerBackend.of_supervisor", "-I")
 
@@ -232,7 +232,7 @@ class SageMakerEngine(SupervisedEngine):
     ) -> int:
         """Raises UsageError: SageMaker cannot run commands in a container."""
         raise UsageError(
-            "exec is not supported: SageMaker lets no command into a container that runs",
+            "exec is not supported: SageMaker cannot run commands in a running container",
             f"windlass logs -f {run_id} shows the output",
         )
 
@@ -280,7 +280,7 @@ class SageMakerEngine(SupervisedEngine):
                 assert hasattr(before, "end_jobs")
                 if live := before.end_jobs():
                     raise EngineError(
-                        f"training job {live[-1]} of {plan.run_id} has been asked to stop, and goes on",
+                        f"training job {live[-1]} of {plan.run_id} is still stopping",
                         f"resume it once it has stopped: windlass resume {plan.run_id}",
                     )
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:

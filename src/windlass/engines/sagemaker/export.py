@@ -154,11 +154,11 @@ def _lacking_notes(body: Request) -> Iterator[Note]:
         yield Note(
             "written-training-plan",
             "ACK's TrainingJob has no field for a training plan: it is left out",
-            "the job asks for capacity on demand; plan -o request has the plan",
+            "the job uses on-demand capacity; plan -o request includes the training plan",
         )
     if "ProfilerConfig" in body:
         yield Note(
             "written-profiler",
-            "ACK's TrainingJob cannot turn SageMaker's own profiler off: it is on",
+            "ACK's TrainingJob cannot disable SageMaker's profiler, so it is enabled",
             "it samples the instances and writes to the bucket",
         )

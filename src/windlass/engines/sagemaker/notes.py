@@ -39,7 +39,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
         words, fix = facts.role_problem
         yield blocker(
             "role-unknown",
-            f"the ARN of the target's role is not known: {words}",
+            f"the ARN of the target's role is unknown: {words}",
             f"{fix}; or give its ARN in target {target.name}",
         )
     if not shape.image:
@@ -64,7 +64,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     ):
         yield blocker(
             "gpus-unknown",
-            f"procs_per_node: auto: how many GPUs {shape.instance} has is not known here",
+            f"procs_per_node: auto: how many GPUs {shape.instance} has is unknown",
             "set procs_per_node: N, or resources: {gpus: N}",
         )
     if is_local:
@@ -79,7 +79,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
             "give the interpreter's path in the image, or leave it out",
         )
     if job.launcher == "mpi":
-        yield blocker("mpi", "launcher: mpi is not in this version on SageMaker", "use a target of kind kubernetes")
+        yield blocker("mpi", "launcher: mpi is not supported on SageMaker", "use a target of kind kubernetes")
     if shape.network_isolation:
         yield from _isolation_refusals(job, shape)
     if job.volumes:
@@ -93,7 +93,7 @@ def refusals(job: Job, target: Target, facts: Facts, shape: Shape) -> Iterator[N
     if job.nodes.is_elastic:
         yield Note(
             "elastic-fixed",
-            f"{job.nodes.min}–{job.nodes.max} nodes were asked for: a training job has "
+            f"{job.nodes.min}–{job.nodes.max} nodes were requested: a training job has "
             f"{job.nodes.max}, and ends with the first that is lost",
             "set restarts: for another",
         )
@@ -135,10 +135,10 @@ def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
         ("memory-little", "GiB of memory", (asked.memory or 0) / (1 << 30), found.memory_mib / 1024),
     ):
         if wanted > there:
-            message = f"{wanted:g} {words} are asked for, and {shape.instance} has {there:g}"
+            message = f"{wanted:g} {words} are requested, and {shape.instance} has {there:g}"
             yield blocker(code, message, fix)
     if asked.gpu_type is not None and found.gpus and not _words(asked.gpu_type) & _words(found.gpu_model):
-        message = f"a GPU of type {asked.gpu_type} is asked for, and {shape.instance} has {found.gpu_model}"
+        message = f"a GPU of type {asked.gpu_type} is requested, and {shape.instance} has {found.gpu_model}"
         yield blocker("gpu-type-other", message, fix)
 
 
@@ -225,7 +225,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     yield from image_notes(job)
     kind = job.resources.instance or (target.instance if isinstance(target, SageMakerTarget) else None) or ""
     if isinstance(target, SageMakerTarget) and (hint := instances.misspelt(kind)):
-        yield Note("instance-unknown", f"{kind} is no instance type that is known here", hint)
+        yield Note("instance-unknown", f"{kind} is an unknown instance type", hint)
     yield from _shared_gpus(job, kind)
     if job.grace > STOP_SECONDS:
         yield Note(
@@ -242,7 +242,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
     if job.restarts.max and isinstance(target, SageMakerTarget):
         yield Note(
             "restarts-here",
-            "restarts are made by the supervisor on this machine, and wait while it is off",
+            "restarts are made by the supervisor on this machine, and wait while the machine is off",
             "leave it on",
         )
     for data in job.data:
@@ -258,7 +258,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
             f"{who} needs secretsmanager:GetSecretValue on each",
         )
     if job.resources.shm is not None:
-        yield Note("shm-unused", "shm: SageMaker takes no size of /dev/shm", "it is kept for other targets")
+        yield Note("shm-unused", "shm: SageMaker cannot set the size of /dev/shm", "it is kept for other targets")
     if job.image is not None and not isinstance(target, SageMakerTarget):
         yield Note(
             "image-unused",
@@ -271,7 +271,7 @@ def warnings(job: Job, target: Target) -> Iterator[Note]:
             "warm-pool",
             f"warm_pool: {kept} kept for the next job, and paid for, up to "
             f"{job.sagemaker.warm_pool:g} s after this one",
-            "leave it out where none follows",
+            "leave it out if no job follows",
         )
     if job.hang is not None and "hang" in job.model_fields_set:
         yield _no_stacks(job, job.hang)
@@ -291,16 +291,16 @@ def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
         yield Note(
             "gpus-shared",
             f"{procs} ranks on each node, and {instance} has {gpus} GPU{'s' if gpus > 1 else ''}",
-            "set procs_per_node: auto, or use gloo: NCCL takes no two ranks on a GPU",
+            "set procs_per_node: auto, or use gloo: NCCL does not support two ranks on one GPU",
         )
 
 
 def _no_stacks(job: Job, seconds: float) -> Note:
     """Returns the note for a job with `hang`: SageMaker cannot send the signal that makes workers record stacks."""
     if job.restarts.max and "hang" in job.restarts.on:
-        what, fix = "is ended and started again", "faulthandler.dump_traceback_later prints them from the script"
+        what, fix = "is stopped and restarted", "faulthandler.dump_traceback_later prints them from the script"
     else:
-        what, fix = "goes on", "set restarts: to start it again, or timeout:"
+        what, fix = "continues", "set restarts: to start it again, or timeout:"
     return Note(
         "hang-stacks",
         f"hang: a job whose ranks write nothing for {seconds:g} s {what}; SageMaker has no way "

@@ -32,8 +32,8 @@ class UnfinishedWork:
     def condition(self, run_id: str, since: float | None) -> ConditionChanged | None:
         """Returns the unfinished work as a condition of the run; None if none is known."""
         if self.jobs:
-            message = f"training jobs of this run may go on: {self.jobs}"
-            fix = f"windlass stop {run_id} asks again; {self.jobs_hint}"
+            message = f"training jobs of this run may still be running: {self.jobs}"
+            fix = f"windlass stop {run_id} requests the stop again; {self.jobs_hint}"
             return ConditionChanged("JobUnknown", message, since, fix=fix)
         if self.model:
             message = f"the model is in {self.model}: {self.why_model}"

@@ -125,7 +125,7 @@ def test_models_of_all_hosts_are_merged_without_files_from_outside(twin: Twin, h
             *(f"model/out-{name}: it is a link that leads out" for name in (one, two)),
             *(f"model/pipe-{name}: it is neither file, folder nor link" for name in (one, two)),
             "model/same: another host has a file of that name",
-            *(f"output/data of {name}: it is no folder any more" for name in ("algo-1", "algo-2")),
+            *(f"output/data of {name}: it is no longer a folder" for name in ("algo-1", "algo-2")),
         ]
     )
     assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}

@@ -40,7 +40,11 @@ def checks(target: SageMakerTarget, account: Account) -> Iterator[Check]:
         try:
             yield Check(name, *look())
         except Refused as error:
-            fix = "create the role first" if error.code == NO_ROLE else "have this login allowed to ask, or try a run"
+            fix = (
+                "create the role first"
+                if error.code == NO_ROLE
+                else "grant this login the permission to check it, or try a run"
+            )
             yield Check(name, "warn", f"not known: {error.message}", fix)
         except EngineError as error:
             yield Check(name, "warn", f"not known: {error.message}", error.hint)
@@ -54,7 +58,7 @@ def _role(target: SageMakerTarget, account: Account) -> Result:
             raise
         return "fail", f"there is no role {target.role}", f"correct role: in target {target.name}, or create it"
     if _trusts(trusted):
-        return "ok", f"{arn} may be taken on by SageMaker", ""
+        return "ok", f"{arn} can be assumed by SageMaker", ""
     return (
         "fail",
         f"{arn} does not trust SageMaker",
@@ -84,7 +88,7 @@ def _rights_of_login(target: SageMakerTarget, account: Account, number: str, log
     if ":assumed-role/" in login:
         principal, _ = account.role(login.split("/")[1])
     elif login.endswith(":root"):
-        return "warn", "the login is the account's root user, which may do all", "use a role or a user instead"
+        return "warn", "the login is the account's root user, which has all permissions", "use a role or a user instead"
     role, _ = account.role(target.role)
     wanted = policies.requests(policies.user_policy(target, number, role))
     return _rights(target, account.denied(principal, wanted, policies.context(target)))
@@ -92,7 +96,7 @@ def _rights_of_login(target: SageMakerTarget, account: Account, number: str, log
 
 def _rights(target: SageMakerTarget, denied: list[str]) -> Result:
     if not denied:
-        return "ok", "all that runs need", ""
+        return "ok", "all permissions for runs", ""
     more = f" and {len(denied) - SHOWN} more" if len(denied) > SHOWN else ""
     return (
         "fail",
@@ -117,7 +121,7 @@ def _bucket(target: SageMakerTarget, account: Account) -> Result:
 
 def _image(target: SageMakerTarget, account: Account) -> Result:
     if target.image is None:
-        return "warn", "the target names no image: each job has to", f"set image: in target {target.name}"
+        return "warn", "the target names no image, so each job must", f"set image: in target {target.name}"
     found = policies.IMAGE.fullmatch(target.image)
     if found is None:
         level: Level = "ok" if target.subnets else "fail"
@@ -141,7 +145,7 @@ def _image(target: SageMakerTarget, account: Account) -> Result:
 def _quotas(target: SageMakerTarget, account: Account) -> Iterator[tuple[str, Callable[[], Result]]]:
     """Yields checks of the instance type's quotas: on demand, spot and warm pools."""
     if target.instance is None:
-        yield "instance type", lambda: ("warn", "the target names none: each job has to", "set instance:")
+        yield "instance type", lambda: ("warn", "the target names none, so each job must", "set instance:")
         return
     found: dict[str, float] = {}
 

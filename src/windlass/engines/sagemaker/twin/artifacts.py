@@ -66,7 +66,7 @@ class Artifacts:
             if is_plain(host / ML, name):
                 found.append(host / ML / name)
             else:
-                self.left_out.append(f"{name} of {host.name}: it is no folder any more")
+                self.left_out.append(f"{name} of {host.name}: it is no longer a folder")
         return found
 
     def _pack(self, name: str, path: Path) -> None:

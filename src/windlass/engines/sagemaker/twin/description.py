@@ -17,7 +17,7 @@ MESSAGES: Final = {
     RESTARTING: "Restarting the training job after an interruption",
     DOWNLOADING: "Downloading input data",
     TRAINING: "Training in progress",
-    INTERRUPTED: "The spot capacity was taken back",
+    INTERRUPTED: "The spot capacity was reclaimed",
     STOPPING: "Stopping the training job",
     UPLOADING: "Uploading generated training model",
     COMPLETED: "Training job completed",

@@ -125,7 +125,7 @@ class Host:
         spec = self._spec
         if spec.network:
             enter(NetworkSpec(spec.network, spec.name, spec.hosts), spec.folder)
-            call("unshare", ctypes.c_int(CLONE_NEWPID), what="have a process table of its own")
+            call("unshare", ctypes.c_int(CLONE_NEWPID), what="create a PID namespace")
         else:
             unshare()
             socket.sethostname(spec.name)
@@ -244,7 +244,7 @@ def unshare() -> None:
     """
     user, group = os.geteuid(), os.getegid()
     kinds = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWPID | (CLONE_NEWUSER if user else 0)
-    call("unshare", ctypes.c_int(kinds), what="have namespaces of its own")
+    call("unshare", ctypes.c_int(kinds), what="create namespaces")
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1")

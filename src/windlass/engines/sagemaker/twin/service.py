@@ -212,7 +212,7 @@ class Twin(Service):
             recorder = StateRecorder(job)
             state = job.state()  # the job may have ended meanwhile
             if state.get("TrainingJobStatus") not in ENDED:
-                left = "" if end_leftovers(job) else "; some processes of its hosts could not be ended"
+                left = "" if end_leftovers(job) else "; some processes of its hosts could not be killed"
                 if not state:
                     recorder.begin({})
                 recorder.fail(f"InternalServerError: the process that managed the job was killed{left}")
@@ -267,7 +267,7 @@ class Twin(Service):
             return
         raise Refused(
             VALIDATION,
-            "EnableNetworkIsolation: networks of their own for hosts need root and iproute2 here",
+            "EnableNetworkIsolation: separate networks for hosts need root and iproute2 on this machine",
             "use sudo, or leave it out",
         )
 

@@ -127,7 +127,7 @@ class CheckpointUploads:
     async def push(self) -> list[str]:
         """Uploads changed files; returns the skipped files, each with the reason. Raises StorageError."""
         if not is_plain(self._host / ML, self._path):
-            return [f"{self._path} of {self._host.name}: it is no folder any more"]
+            return [f"{self._path} of {self._host.name}: it is no longer a folder"]
         files = await listed(self._folder)
         changed = {name: one for name, one in files.items() if self._sent.get(name) != one.version}
         if not changed:
