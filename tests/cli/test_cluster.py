@@ -20,7 +20,7 @@ from windlass.actions.targets import find_target
 from windlass.cli.cluster_progress import Progress
 from windlass.cli.clustertext import audit_lines, plan_lines, removed_lines, status_lines
 from windlass.clusters.audit.prices import priced
-from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
+from windlass.clusters.audit.report import AuditReport, FoundObject, PriceKey, Unknown
 from windlass.clusters.components.resources import Ref
 from windlass.clusters.down import ClusterRemoved
 from windlass.clusters.eks.outputs import Outputs
@@ -30,7 +30,13 @@ from windlass.clusters.plan import ClusterPlan
 from windlass.clusters.security_groups import AddedRule
 from windlass.clusters.status import ClusterStatus, ClusterSummary
 from windlass.clusters.terraform import Action, Change
-from windlass.clusters.terraform.events import Diagnostic, Note, ResourceDone, ResourceProgress, ResourceStarted
+from windlass.clusters.terraform.events import (
+    Diagnostic,
+    ResourceDone,
+    ResourceProgress,
+    ResourceStarted,
+    TerraformNote,
+)
 from windlass.clusters.working_folder import connect
 from windlass.pricing.cluster import Estimate, PoolCost, Row
 from windlass.pricing.table import embedded
@@ -245,13 +251,15 @@ def test_plan_lists_few_resources_and_counts_many() -> None:
     assert "pool p6 with all its nodes: unknown" in lines
 
 
-def report(*found: Found, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
+def report(*found: FoundObject, unknown: tuple[Unknown, ...] = ()) -> AuditReport:
     return AuditReport("vision", "us-east-1", found, unknown, 1767225600.0, 45)
 
 
-def nat(**more: Any) -> Found:
+def nat(**more: Any) -> FoundObject:
     keys = (PriceKey("nat", "hour", "", 1.0),)
-    return Found("ec2", "NAT gateway", "nat-1", "vision-a", "us-east-1", "tag", True, keys, remedy="aws …", **more)
+    return FoundObject(
+        "ec2", "NAT gateway", "nat-1", "vision-a", "us-east-1", "tag", True, keys, remedy="aws …", **more
+    )
 
 
 def test_audit_is_priced_and_reports_unknown_services() -> None:
@@ -303,7 +311,7 @@ def test_possible_leftovers_that_bill_fail_the_audit() -> None:
 
 
 def test_item_without_a_price_makes_the_row_unknown() -> None:
-    one = Found(
+    one = FoundObject(
         "fsx",
         "file system",
         "fs-1",
@@ -349,7 +357,7 @@ def test_status_lists_what_was_not_compared() -> None:
 def test_added_rules_and_unchecked_resources_are_not_reported_as_unchanged() -> None:
     added = shown(added=(AddedRule("vision-node", "tcp 22 from 0.0.0.0/0", "aws ec2 revoke"),))
     assert "added in AWS by others:\n  vision-node: tcp 22 from 0.0.0.0/0\nremove:\n  aws ec2 revoke" in added
-    silent = shown(not_looked=("rules of security groups: denied",))
+    silent = shown(unchecked=("rules of security groups: denied",))
     assert "not looked: rules of security groups: denied" in silent
     assert "was changed in AWS by others" not in added + silent
 
@@ -384,6 +392,6 @@ def test_brief_progress_shows_only_warnings(capsys: pytest.CaptureFixture[str]) 
     show(Diagnostic("warning", "deprecated", file="a.tf", line=3))
     show(Diagnostic("error", "is in the exception"))
     show(Diagnostic("warning", "Applied changes may be incomplete", "The plan was created with -target"))
-    show(Note("\x1b[32mstopping\x1b[0m\n now"))
+    show(TerraformNote("\x1b[32mstopping\x1b[0m\n now"))
     show(SimpleNamespace())
     assert capsys.readouterr().err.splitlines() == ["  warning deprecated (a.tf:3)", "  stopping now"]

@@ -102,7 +102,7 @@ def test_runs_of_others_are_found_from_a_home_without_outputs(
     found = find_usage(named, contents(state(aws_eks_cluster=eks(url)), named.cluster), context)
     assert found.active == ("training/digits-0 of run digits-ab12",)
     assert [str(one.ref) for one in found.holdings] == ["Service web in default"]
-    assert found.not_looked == ""
+    assert found.unchecked == ""
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_cluster_that_cannot_be_queried_does_not_count_as_empty(
     named: ManagedCluster, context: Context, made: dict[str, Any], why: str
 ) -> None:
     found = find_usage(named, contents(state(aws_eks_cluster=made), named.cluster), context)
-    assert why in found.not_looked
+    assert why in found.unchecked
 
 
 def test_state_without_a_cluster_needs_no_query(named: ManagedCluster, context: Context) -> None:
-    assert find_usage(named, Contents(efs_ids=("fs-1",)), context).not_looked == ""
+    assert find_usage(named, Contents(efs_ids=("fs-1",)), context).unchecked == ""
 
 
 def test_training_jobs_of_others_with_the_role_of_the_cluster_are_active() -> None:

@@ -388,7 +388,7 @@ def status(cluster: str | None, drift: bool, form: str) -> int:
     with shown(form) as on_event:
         found = inspect(named, context, on_event, with_drift=drift)
     print_data(found, form, lambda paint: status_lines(found, paint))
-    is_known = found.summary.state not in ("incomplete", "unknown") and not found.not_looked
+    is_known = found.summary.state not in ("incomplete", "unknown") and not found.unchecked
     is_complete = is_known and not found.drift and not found.added
     is_well = is_complete and not found.unreachable and all(one.is_healthy for one in found.components)
     return 0 if is_well else 1

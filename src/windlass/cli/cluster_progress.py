@@ -124,7 +124,7 @@ class Progress:
     def _CommandStarted(self, event: Any) -> None:  # noqa: N802
         self._command = event.command
 
-    def _Note(self, event: Any) -> None:  # noqa: N802
+    def _TerraformNote(self, event: Any) -> None:  # noqa: N802
         text = " ".join(click.unstyle(event.text).split())
         if text:  # messages of `init` on providers are not shown
             self._line(f"  {visible(text)}", is_important=self._command != "init")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.cli.formatting import Paint, count, duration, titled, visible
 
 if TYPE_CHECKING:
-    from windlass.clusters.audit import AuditReport, Found
+    from windlass.clusters.audit import AuditReport, FoundObject
     from windlass.clusters.components.manager import ComponentStatus
     from windlass.clusters.down import ClusterRemoved
     from windlass.clusters.plan import ClusterPlan
@@ -137,8 +137,8 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     if found.added:
         lines += ["added in AWS by others:", *(f"  {visible(one.group)}: {one.text}" for one in found.added), "remove:"]
         lines += [f"  {visible(one.remedy)}" for one in found.added]
-    lines += [f"{paint('not looked', 'yellow')}: {visible(one)}" for one in found.not_looked]
-    if found.drift or found.added or found.not_looked:
+    lines += [f"{paint('not looked', 'yellow')}: {visible(one)}" for one in found.unchecked]
+    if found.drift or found.added or found.unchecked:
         lines.append(NOT_COMPARED)
     elif found.summary.state == "incomplete":
         lines.append(INCOMPLETE)
@@ -157,8 +157,8 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
 def usage_lines(seen: ClusterUsage, paint: Paint) -> list[str]:
     """Returns the runs and stored files of a cluster, shown before its removal is confirmed."""
     lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
-    if seen.not_looked:
-        lines.append(paint(f"not looked at: {visible(seen.not_looked)}", "yellow"))
+    if seen.unchecked:
+        lines.append(paint(f"not looked at: {visible(seen.unchecked)}", "yellow"))
     held = [f"  {visible(str(one))}" for one in seen.holdings]
     return [*lines, *(["to be removed by controllers:", *held] if held else [])]
 
@@ -207,13 +207,13 @@ def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
     return lines
 
 
-def _turn(one: Found) -> int:
+def _turn(one: FoundObject) -> int:
     """Returns the order of removal: AWS refuses to delete objects that others use."""
     kind = f"{one.service} {one.kind}"
     return -1 if kind in _USERS else _USED.index(kind) if kind in _USED else 0
 
 
-def _objects(group: Sequence[Found], paint: Paint) -> list[str]:
+def _objects(group: Sequence[FoundObject], paint: Paint) -> list[str]:
     """Returns a table that fits a terminal, and below it the commands, unwrapped so that they can be copied."""
     rows = [
         [

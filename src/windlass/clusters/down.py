@@ -27,7 +27,7 @@ from windlass.clusters.removal_checks import (
 from windlass.clusters.storage.fsx import export
 from windlass.clusters.storage.kept_bucket import keep_or_empty
 from windlass.clusters.storage.volumes import of_cluster, remember, remembered
-from windlass.clusters.working_folder import bucket_or_remembered, look_at_bucket, write_folder
+from windlass.clusters.working_folder import bucket_or_recorded, look_up_bucket, write_folder
 from windlass.errors import EngineError
 from windlass.runs.context import Context
 
@@ -73,8 +73,8 @@ def down(
         if not force:
             require_idle(named, recorded_runs(named, context))  # checked early, before the slow Terraform calls
         # a bucket that will be deleted needs its current owner
-        look_now = look_at_bucket if delete_bucket else bucket_or_remembered
-        bucket = look_now(named, context)
+        find_bucket = look_up_bucket if delete_bucket else bucket_or_recorded
+        bucket = find_bucket(named, context)
         write_folder(named, context, bucket=bucket, delete_bucket=delete_bucket)
         terraform = named.terraform(context, on_event, stop)
         on_event(StageStarted("preparing Terraform"))
@@ -85,7 +85,7 @@ def down(
         found = find_usage(named, contents(state, named.cluster), context)
         if not force:
             with named.aws(context) as aws:
-                require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.not_looked)
+                require_idle(named, (*found.active, *training_jobs(found.contents, aws)), found.unchecked)
                 require_known(named, {one.address for one in state}, aws)
                 require_exported(found.contents, aws)
         plan = terraform.plan(destroy=True)
@@ -133,9 +133,9 @@ def drain_cluster(named: ManagedCluster, found: ClusterUsage, on_event: OnEvent,
     """
     from windlass.clusters.drain import drain
 
-    if found.contents.api is None or found.not_looked:
-        if found.not_looked:
-            on_event(StageStarted(f"not draining: {found.not_looked}"))
+    if found.contents.api is None or found.unchecked:
+        if found.unchecked:
+            on_event(StageStarted(f"not draining: {found.unchecked}"))
         return Drained()
     on_event(StageStarted("draining: load balancers, volumes, nodes of Karpenter"))
     with api_client(named, found.contents.api) as client:

@@ -31,7 +31,7 @@ class ClusterUsage:
     """Active runs, one sentence each."""
     holdings: tuple[Holding, ...] = ()
     """Kubernetes objects that own AWS resources."""
-    not_looked: str = ""
+    unchecked: str = ""
     """Why the API server could not be queried; empty if it was, or if no cluster exists."""
 
 
@@ -41,7 +41,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
     if not found.has_cluster:
         return ClusterUsage(found, recorded)
     if found.api is None:
-        return ClusterUsage(found, recorded, not_looked="the state of Terraform has no address of its API server")
+        return ClusterUsage(found, recorded, unchecked="the state of Terraform has no address of its API server")
     from windlass.clusters import drain
 
     # The kubeconfig may have been written on another machine only.
@@ -50,7 +50,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
         with api_client(named, found.api) as client:
             return ClusterUsage(found, tuple(dict.fromkeys([*recorded, *drain.active(client)])), drain.holdings(client))
     except WindlassError as error:
-        return ClusterUsage(found, recorded, not_looked=f"its API server does not answer: {error.message}")
+        return ClusterUsage(found, recorded, unchecked=f"its API server does not answer: {error.message}")
 
 
 def recorded_runs(named: ManagedCluster, context: Context) -> tuple[str, ...]:
@@ -82,16 +82,16 @@ def training_jobs(found: Contents, aws: Aws) -> tuple[str, ...]:
     return tuple(active)
 
 
-def require_idle(named: ManagedCluster, active: tuple[str, ...], not_looked: str = "") -> None:
+def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str = "") -> None:
     """Raises UsageError if runs are active, or if the cluster could not be queried."""
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
             f"{len(active)} runs use {named.cluster.name}: {listed}", "windlass stop RUN; or --force, which ends them"
         )
-    if not_looked:
+    if unchecked:
         raise UsageError(
-            f"{named.cluster.name} was not looked at ({not_looked}): whether runs use it, and which load balancers and "
+            f"{named.cluster.name} was not looked at ({unchecked}): whether runs use it, and which load balancers and "
             "volumes its controllers have made, is not known",
             "run this where the API server is reached; or --force: the audit afterwards lists what is left",
         )

@@ -15,7 +15,7 @@ from windlass.clusters.security_groups import AddedRule, added_rules
 from windlass.clusters.storage.volumes import of_cluster, remember
 from windlass.clusters.terraform.changes import Change
 from windlass.clusters.terraform.folder import ClusterFolder, FolderError
-from windlass.clusters.working_folder import bucket_or_remembered, local_resources, take_outputs, write_folder
+from windlass.clusters.working_folder import bucket_or_recorded, local_resources, take_outputs, write_folder
 from windlass.errors import WindlassError
 from windlass.pricing.kubernetes import support_note
 from windlass.runs.context import Context
@@ -53,7 +53,7 @@ class ClusterStatus:
     """Name of the target for `--on`; empty before the first `cluster up` has finished."""
     added: tuple[AddedRule, ...] = ()
     """Security group rules that were added outside Terraform."""
-    not_looked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     """Comparisons for which AWS did not answer."""
     notes: tuple[str, ...] = ()
     """Notes, such as the end of support of the Kubernetes version."""
@@ -114,12 +114,12 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
     drift: tuple[Change, ...] = ()
     in_bucket: int | None = None
     added: tuple[AddedRule, ...] = ()
-    not_looked: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     note = support_note(named.cluster.kubernetes, datetime.now(UTC).date())
     if with_drift and (named.folder.exists or named.cluster.state is not None):
         with named.folder.locked("cluster status"):
             if not named.folder.exists:  # another machine may have created the cluster
-                write_folder(named, context, bucket=bucket_or_remembered(named, context))
+                write_folder(named, context, bucket=bucket_or_recorded(named, context))
             terraform = named.terraform(context, on_event)
             terraform.init()
             require_account(named, terraform, context)
@@ -128,11 +128,11 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
             state = terraform.state()
             if named.cluster.state is not None:
                 in_bucket = sum(one.mode == "managed" for one in state)
-            added, not_looked = _added(named, context, state)
+            added, unchecked = _added(named, context, state)
     found = summary(named, in_bucket)
     outputs = named.outputs()
     if outputs is None:
-        return ClusterStatus(found, drift, (), "", "", added, not_looked)
+        return ClusterStatus(found, drift, (), "", "", added, unchecked)
     try:
         with component_manager(named, outputs, context) as manager:
             components, unreachable = manager.status(wanted_components(named)), ""
@@ -141,7 +141,7 @@ def status(named: ManagedCluster, context: Context, on_event: OnEvent, *, with_d
     except WindlassError as error:
         components, unreachable = (), error.message
     notes = (note,) if note else ()
-    return ClusterStatus(found, drift, components, unreachable, named.cluster.name, added, not_looked, notes)
+    return ClusterStatus(found, drift, components, unreachable, named.cluster.name, added, unchecked, notes)
 
 
 def _added(

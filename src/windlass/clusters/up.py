@@ -21,7 +21,7 @@ from windlass.clusters.storage.fsx import EXPORTED
 from windlass.clusters.storage.kept_bucket import adoption
 from windlass.clusters.storage.volumes import of_cluster, remember
 from windlass.clusters.tags import OWNER
-from windlass.clusters.working_folder import connect, look_at_bucket, take_outputs, write_folder
+from windlass.clusters.working_folder import connect, look_up_bucket, take_outputs, write_folder
 from windlass.errors import MissingExtra, UsageError
 from windlass.runs.context import Context
 
@@ -85,7 +85,7 @@ def plan_up(
     """
     from windlass.clusters.storage.bucket import require_usable
 
-    bucket = look_at_bucket(named, context)
+    bucket = look_up_bucket(named, context)
     require_usable(bucket, named.cluster)
     write_folder(named, context, bucket=bucket)
     on_event(StageStarted("preparing Terraform"))

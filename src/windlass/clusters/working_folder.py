@@ -40,7 +40,7 @@ def backend_of(cluster: Cluster, context: Context) -> Backend:
     return S3Backend(state.bucket, key, state.region or cluster.region, endpoint=endpoints(context).get("s3", ""))
 
 
-def look_at_bucket(named: ManagedCluster, context: Context) -> Bucket:
+def look_up_bucket(named: ManagedCluster, context: Context) -> Bucket:
     """Looks up the bucket of a cluster, and whether the cluster owns it. Raises AwsError, FolderError."""
     from windlass.clusters.recovery import needs_recovery
     from windlass.clusters.storage import bucket
@@ -50,14 +50,14 @@ def look_at_bucket(named: ManagedCluster, context: Context) -> Bucket:
         return bucket.look(aws, named.cluster, named.folder.variables(), is_unfinished=is_unfinished)
 
 
-def bucket_or_remembered(named: ManagedCluster, context: Context) -> Bucket | None:
+def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None:
     """Looks up the bucket before a removal; None if AWS does not answer but the last command recorded it. Raises
     AwsError.
     """
     from windlass.clusters.aws import AwsError
 
     try:
-        return look_at_bucket(named, context)
+        return look_up_bucket(named, context)
     except AwsError:
         if "bucket_managed" in named.folder.variables():
             return None

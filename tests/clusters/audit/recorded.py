@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finders import FINDERS
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Scope
 from windlass.clusters.aws import AwsError
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Recorded(Ask):
+class Recorded(FinderCalls):
     """Responses by `CLIENT.operation`: a list for a listing, a dictionary for a single call, an exception to raise."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
@@ -36,12 +36,12 @@ class Recorded(Ask):
     def tags(self, service: str, operation: str, key: str, **parameters: Any) -> dict[str, str]:
         return dict(self._answer(service, operation) or {})
 
-    def each(self, items: Iterable[T], look: Callable[[T], Iterable[R]]) -> Iterator[R]:
+    def each(self, items: Iterable[T], inspect: Callable[[T], Iterable[R]]) -> Iterator[R]:
         for item in items:
-            yield from look(item)
+            yield from inspect(item)
 
 
-def found(kind: str, scope: Scope, answers: Mapping[str, Any], service: str = "") -> list[Found]:
+def found(kind: str, scope: Scope, answers: Mapping[str, Any], service: str = "") -> list[FoundObject]:
     """Returns the objects that the finder of a kind finds in recorded responses."""
     [finder] = [one for one in FINDERS if one.kind == kind and service in ("", one.service)]
     return list(finder.find(Recorded(answers), scope))

@@ -11,7 +11,7 @@ import pytest
 from tests.clusters.audit.recorded import Recorded
 
 import windlass.clusters.audit.finders
-from windlass.clusters.audit.calls import Ask, Asker
+from windlass.clusters.audit.calls import AuditCalls, FinderCalls
 from windlass.clusters.audit.finders import FINDERS
 from windlass.clusters.aws import Aws
 from windlass.clusters.policies.audit import audit_actions, audit_statements
@@ -46,12 +46,12 @@ def test_each_declared_call_is_an_operation_that_boto3_knows() -> None:
 
     session = botocore.session.get_session()
     for finder in FINDERS:
-        for call in finder.asks:
+        for call in finder.operations:
             client, operation = call.split(":")
             assert operation in session.get_service_model(client).operation_names, call
 
 
-LISTED = re.compile(r"""ask\.(?:items|tags)\(\s*"([\w-]+)", "(\w+)", ("\w+"|key)""")
+LISTED = re.compile(r"""calls\.(?:items|tags)\(\s*"([\w-]+)", "(\w+)", ("\w+"|key)""")
 TOKENS = {"NextToken", "nextToken", "Marker", "NextMarker", "IsTruncated", "ContinuationToken"}
 
 
@@ -80,13 +80,13 @@ def test_each_kind_is_in_the_table_once() -> None:
 
 def test_undeclared_call_of_a_finder_is_refused() -> None:
     with Aws("us-east-1", environ={"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}) as aws:
-        ask = Ask(Asker(aws, None), "ec2", "volume", ("ec2:DescribeVolumes",))  # type: ignore[arg-type]
+        calls = FinderCalls(AuditCalls(aws, None), "ec2", "volume", ("ec2:DescribeVolumes",))  # type: ignore[arg-type]
         with pytest.raises(WindlassError, match="does not declare ec2:DeleteVolume"):
-            ask.get("ec2", "delete_volume", VolumeId="vol-1")
+            calls.get("ec2", "delete_volume", VolumeId="vol-1")
 
 
 def test_recorded_stub_has_all_call_methods() -> None:
-    calls = {name for name, value in vars(Ask).items() if callable(value) and not name.startswith("_")}
+    calls = {name for name, value in vars(FinderCalls).items() if callable(value) and not name.startswith("_")}
     assert {"items", "get", "tags", "each"} <= calls
     assert {"items", "get", "tags", "each"} <= set(vars(Recorded))
 

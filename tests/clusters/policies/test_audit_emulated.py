@@ -111,7 +111,7 @@ def rounds() -> list[set[str]]:
     """Returns all actions in groups that do not depend on each other: listings first, then calls per object."""
     place: dict[str, int] = {}
     for finder in FINDERS:
-        for index, call in enumerate(finder.asks):
+        for index, call in enumerate(finder.operations):
             action = iam_action(*call.split(":"))
             place[action] = max(index, place.get(action, 0))
     place |= {action: 1 + max(place.values()) for action in set(audit_actions()) - set(place)}

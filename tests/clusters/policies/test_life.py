@@ -14,7 +14,7 @@ from tests.clusters.policies.unseen import UNSEEN
 from tests.fakeaws.emulator import emulated_aws
 from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 
-from windlass.clusters.policies import Place, Purpose, Statement, statements
+from windlass.clusters.policies import ArnScope, Purpose, Statement, statements
 from windlass.clusters.policies.runs import of_pods
 
 
@@ -63,14 +63,14 @@ def test_policies_suffice_for_the_life_cycle_of_a_cluster_emulated(
             assert not wrong, f"{phase}: {wrong}"
             assert actions - known == set(), f"{phase}: record again: python -m tests.clusters.policies.life FOLDER"
             if phase == "up":
-                assert_role_of_pods(aws.client("iam"), aws.client("kms"), Place.of(made, ACCOUNT))
+                assert_role_of_pods(aws.client("iam"), aws.client("kms"), ArnScope.of(made, ACCOUNT))
 
 
-def assert_role_of_pods(iam: Any, kms: Any, place: Place) -> None:
+def assert_role_of_pods(iam: Any, kms: Any, scope: ArnScope) -> None:
     """Checks that Terraform created the role that `windlass cluster policy --for runs` prints."""
     [key] = [one["TargetKeyId"] for one in kms.list_aliases()["Aliases"] if one["AliasName"] == "alias/windlass/vision"]
     found = iam.get_role_policy(RoleName="vision-run", PolicyName="bucket")["PolicyDocument"]["Statement"]
-    assert normal(found) == normal(_json(of_pods(place, place.arn("kms", f"key/{key}"))))
+    assert normal(found) == normal(_json(of_pods(scope, scope.arn("kms", f"key/{key}"))))
 
 
 def _json(found: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,16 @@ from tests.clusters.policies.clusters import ACCOUNT, EVERYTHING, SMALL, cluster
 from tests.fakeaws.emulator.reference import TABLE
 
 import windlass.clusters
-from windlass.clusters.policies import LONGEST, TITLES, Place, Purpose, Statement, as_statements, policies, statements
+from windlass.clusters.policies import (
+    LONGEST,
+    TITLES,
+    ArnScope,
+    Purpose,
+    Statement,
+    as_statements,
+    policies,
+    statements,
+)
 from windlass.clusters.policies.audit import audit_statements
 from windlass.clusters.policies.control import managed_policies, passed, roles_of
 from windlass.clusters.policies.documents import documents
@@ -227,6 +236,6 @@ def test_reference_has_only_actions_used_in_policies() -> None:
 
 
 def test_arns_use_the_partition_of_the_region() -> None:
-    place = Place.of(cluster(SMALL.replace("us-east-1", "cn-north-1")), ACCOUNT)
-    assert place.bucket_arn == "arn:aws-cn:s3:::windlass-vision-123456789012"
-    assert place.role("node") == "arn:aws-cn:iam::123456789012:role/vision-node"
+    scope = ArnScope.of(cluster(SMALL.replace("us-east-1", "cn-north-1")), ACCOUNT)
+    assert scope.bucket_arn == "arn:aws-cn:s3:::windlass-vision-123456789012"
+    assert scope.role("node") == "arn:aws-cn:iam::123456789012:role/vision-node"

@@ -130,7 +130,7 @@ def assert_drift_is_found_and_put_back(user: User, aws: Emulator) -> None:
     """
     ec2, iam = aws.client("ec2"), aws.client("iam")
     clean = user.json("status", "vision")
-    assert (clean["drift"], clean["added"], clean["not_looked"]) == ([], [], [])
+    assert (clean["drift"], clean["added"], clean["unchecked"]) == ([], [], [])
     of_eks = aws.client("eks").describe_cluster(name="vision")["cluster"]["resourcesVpcConfig"][
         "clusterSecurityGroupId"
     ]

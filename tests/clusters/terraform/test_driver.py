@@ -19,7 +19,6 @@ from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.terraform import (
     Event,
     Interrupted,
-    Note,
     Plan,
     ResourceProgress,
     Result,
@@ -27,6 +26,7 @@ from windlass.clusters.terraform import (
     StopRequests,
     Terraform,
     TerraformError,
+    TerraformNote,
     find_program,
     process,
 )
@@ -66,7 +66,7 @@ class Scene:
 
     def notes(self) -> list[str]:
         """Returns the notes that the driver has reported."""
-        return [one.text for one in self.events if isinstance(one, Note)]
+        return [one.text for one in self.events if isinstance(one, TerraformNote)]
 
     def finish(self) -> None:
         """Lets the stand-in finish."""

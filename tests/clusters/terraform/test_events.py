@@ -11,10 +11,10 @@ from windlass.clusters.terraform.events import (
     Counted,
     Diagnostic,
     Event,
-    Note,
     ResourceDone,
     ResourceProgress,
     ResourceStarted,
+    TerraformNote,
     parse_line,
 )
 
@@ -46,13 +46,13 @@ def test_diagnostic_has_address_and_position() -> None:
 
 
 def test_text_that_is_not_json_is_a_note() -> None:
-    assert parse_line("panic: runtime error") == Note("panic: runtime error")
-    assert parse_line("[1]") == Note("[1]")
+    assert parse_line("panic: runtime error") == TerraformNote("panic: runtime error")
+    assert parse_line("[1]") == TerraformNote("[1]")
     assert parse_line("  ") is None
 
 
 def test_a_known_type_without_its_fields_is_a_note() -> None:
-    assert parse_line('{"type": "apply_start", "@message": "half"}') == Note("half")
+    assert parse_line('{"type": "apply_start", "@message": "half"}') == TerraformNote("half")
 
 
 def test_unknown_message_type_is_ignored() -> None:

@@ -17,11 +17,11 @@ from windlass.clusters.terraform import (
     Action,
     Event,
     Interrupted,
-    Note,
     StalePlan,
     StopRequests,
     Terraform,
     TerraformFailed,
+    TerraformNote,
 )
 from windlass.clusters.terraform.errors import StateLocked
 from windlass.clusters.terraform.events import ResourceStarted
@@ -163,7 +163,7 @@ def test_emulated_interrupted_creation_is_complete_after_recovery(scene: Scene) 
     plan = terraform.plan(targets=[queue])
     with pytest.raises(Interrupted):
         terraform.apply(plan)
-    assert any(isinstance(one, Note) and "stopping: terraform finishes" in one.text for one in scene.events)
+    assert any(isinstance(one, TerraformNote) and "stopping: terraform finishes" in one.text for one in scene.events)
     assert needs_recovery(scene.folder)
     scene.stop = StopRequests()
     terraform = scene.terraform()

@@ -1,6 +1,6 @@
 """Lists the AWS resources of a cluster service by service, and reports every listing that failed."""
 
-from windlass.clusters.audit.report import AuditReport, Found, PriceKey, Unknown
+from windlass.clusters.audit.report import AuditReport, FoundObject, PriceKey, Unknown
 from windlass.clusters.audit.run import audit
 
-__all__ = ["AuditReport", "Found", "PriceKey", "Unknown", "audit"]
+__all__ = ["AuditReport", "FoundObject", "PriceKey", "Unknown", "audit"]

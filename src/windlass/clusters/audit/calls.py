@@ -31,7 +31,7 @@ PAGE_SIZES: Final = {
 """Page sizes. EC2 rejects an unbounded listing in a large account; SQS and S3 truncate it silently."""
 
 
-class Asker:
+class AuditCalls:
     """Shared listings and threads for all AWS calls of one audit. Thread-safe."""
 
     def __init__(self, aws: Aws, details: Executor) -> None:
@@ -57,11 +57,11 @@ class Listing:
         self.error: AwsError | None = None
 
 
-class Ask:
+class FinderCalls:
     """AWS calls of one finder."""
 
-    def __init__(self, asker: Asker, service: str, kind: str, declared: Iterable[str]) -> None:
-        self._asker, self._service, self._kind = asker, service, kind
+    def __init__(self, audit_calls: AuditCalls, service: str, kind: str, declared: Iterable[str]) -> None:
+        self._audit, self._service, self._kind = audit_calls, service, kind
         self._declared = frozenset(declared)
         self._failed: dict[tuple[str, str], AwsError] = {}
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class Ask:
         If a page fails, raises AwsError after the items of the earlier pages.
         """
         self._method(service, operation)
-        listing = self._asker.listing((service, operation, key, repr(sorted(parameters.items()))))
+        listing = self._audit.listing((service, operation, key, repr(sorted(parameters.items()))))
         with listing.lock:
             if not listing.is_read:
                 self._read(listing, service, operation, key, parameters)
@@ -95,8 +95,8 @@ class Ask:
             found |= flat(page.get(key))
         return found
 
-    def each(self, items: Iterable[T], look: Callable[[T], Iterable[R]]) -> Iterator[R]:
-        """Calls `look` on every item in parallel, and yields the results in the order of the items.
+    def each(self, items: Iterable[T], inspect: Callable[[T], Iterable[R]]) -> Iterator[R]:
+        """Calls `inspect` on every item in parallel, and yields the results in the order of the items.
 
         Items that were deleted in the meantime are skipped; items whose lookup fails are recorded as unknown. An error
         of `items` itself is raised after the earlier items have been processed.
@@ -104,7 +104,7 @@ class Ask:
         started, failed = [], None
         try:
             for item in items:
-                started.append(self._asker.details.submit(lambda one: list(look(one)), item))
+                started.append(self._audit.details.submit(lambda one: list(inspect(one)), item))
         except AwsError as error:
             failed = error
         for future in started:
@@ -113,11 +113,11 @@ class Ask:
             except NotThere:
                 continue
             except AwsError as error:
-                self.not_known(error)
+                self.record_failure(error)
         if failed is not None:
             raise failed
 
-    def not_known(self, error: AwsError) -> None:
+    def record_failure(self, error: AwsError) -> None:
         """Records a failed query."""
         with self._lock:
             self._failed.setdefault((error.action, error.code), error)
@@ -129,7 +129,7 @@ class Ask:
 
     def is_absent(self, error: AwsError, service: str = "") -> bool:
         """Whether a call failed because the region does not offer the service (default: the finder's service)."""
-        return isinstance(error, NoEndpoint) and not self._asker.aws.offers(service or self._service)
+        return isinstance(error, NoEndpoint) and not self._audit.aws.offers(service or self._service)
 
     def _read(self, listing: Listing, service: str, operation: str, key: str, parameters: dict[str, Any]) -> None:
         client, action = self._client(service, operation)
@@ -141,7 +141,7 @@ class Ask:
         listing.is_read = True
 
     def _client(self, service: str, operation: str) -> tuple[Any, str]:
-        client = self._asker.aws.client(service)
+        client = self._audit.aws.client(service)
         name = client.meta.method_to_api_mapping[operation]
         if f"{service}:{name}" not in self._declared:  # the audit's IAM policy is built from the declared operations
             raise WindlassError(f"internal error: the finder of {self._kind} does not declare {service}:{name}")

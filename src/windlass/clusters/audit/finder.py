@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.calls import FinderCalls
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope, kept
 
 GIB: Final = 1024**3
@@ -25,9 +25,9 @@ class Finder:
     """Name of the boto3 client."""
     kind: str
     """Display name in the singular, such as `volume`."""
-    asks: tuple[str, ...]
+    operations: tuple[str, ...]
     """Operations that `find` may call, as `CLIENT:Operation`; the audit's IAM policy is built from them."""
-    find: Callable[[Ask, Scope], Iterable[Found]]
+    find: Callable[[FinderCalls, Scope], Iterable[FoundObject]]
 
 
 def row(
@@ -43,13 +43,13 @@ def row(
     detail: str = "",
     region: str = "",
     is_kept: bool = False,
-) -> Found:
+) -> FoundObject:
     """Builds the report row of an object; `what` is its service and kind. The object bills if it has prices.
 
     Control characters in external text are replaced.
     """
     tags, keys = tags or {}, tuple(prices)
-    return Found(
+    return FoundObject(
         service=what[0],
         kind=what[1],
         id=clean(id),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from windlass.clusters.audit.report import AuditReport, Found, PriceKey
+from windlass.clusters.audit.report import AuditReport, FoundObject, PriceKey
 from windlass.pricing.price import monthly
 from windlass.pricing.table import EC2, Table
 
@@ -43,12 +43,12 @@ def priced(report: AuditReport, table: Table) -> AuditReport:
     return replace(report, found=tuple(_priced(one, report.region, table) for one in report.found))
 
 
-def _priced(found: Found, region: str, table: Table) -> Found:
+def _priced(found: FoundObject, region: str, table: Table) -> FoundObject:
     usd = bill(found, region, table) if found.bills else None
     return found if usd is None else replace(found, usd_per_month=round(usd, 2))
 
 
-def bill(found: Found, region: str, table: Table) -> float | None:
+def bill(found: FoundObject, region: str, table: Table) -> float | None:
     """Returns the list price in US dollars per month of 730 hours; None if a part has no price or an unknown
     quantity.
     """

@@ -24,7 +24,7 @@ class PriceKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundObject:
     """An existing object that belongs to the cluster."""
 
     service: str
@@ -75,7 +75,7 @@ class AuditReport:
 
     cluster: str
     region: str
-    found: tuple[Found, ...]
+    found: tuple[FoundObject, ...]
     """Certain and uncertain objects, including those kept on purpose."""
     unknown: tuple[Unknown, ...]
     at: float
@@ -89,17 +89,17 @@ class AuditReport:
         return round(sum(one.usd_per_month or 0.0 for one in (*self.leaks, *self.kept)), 2)
 
     @property
-    def leaks(self) -> tuple[Found, ...]:
+    def leaks(self) -> tuple[FoundObject, ...]:
         """Objects that certainly belong to the cluster and are not kept on purpose, billing or not."""
         return tuple(one for one in self.found if one.is_certain and not one.kept_on_purpose)
 
     @property
-    def kept(self) -> tuple[Found, ...]:
+    def kept(self) -> tuple[FoundObject, ...]:
         """Objects that are kept on purpose; they may bill."""
         return tuple(one for one in self.found if one.is_certain and one.kept_on_purpose)
 
     @property
-    def possible(self) -> tuple[Found, ...]:
+    def possible(self) -> tuple[FoundObject, ...]:
         """Objects that may belong to the cluster; check them by hand."""
         return tuple(one for one in self.found if not one.is_certain)
 

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from windlass.clusters.audit.calls import Ask, Asker
+from windlass.clusters.audit.calls import AuditCalls, FinderCalls
 from windlass.clusters.audit.finder import Finder
 from windlass.clusters.audit.finders import FINDERS
-from windlass.clusters.audit.locate import ASKS, locate
-from windlass.clusters.audit.report import AuditReport, Found, Unknown
+from windlass.clusters.audit.locate import OPERATIONS, locate
+from windlass.clusters.audit.report import AuditReport, FoundObject, Unknown
 from windlass.clusters.audit.scope import Scope
 from windlass.clusters.aws import Aws, AwsError, partition
 
@@ -56,17 +56,17 @@ def audit(
         volume_ids=frozenset(volume_ids),
         subnet_ids=frozenset(subnet_ids),
     )
-    found: list[Found] = []
+    found: list[FoundObject] = []
     with (
         ThreadPoolExecutor(DETAIL_THREADS, "audit-details") as details,
         ThreadPoolExecutor(FINDER_THREADS, "audit") as threads,
     ):
         try:
-            asker = Asker(aws, details)
-            first = Ask(asker, "eks", "cluster and its VPC", ASKS)
+            audit_calls = AuditCalls(aws, details)
+            first = FinderCalls(audit_calls, "eks", "cluster and its VPC", OPERATIONS)
             scope = locate(first, scope, vpc_id)
             unknown = first.unknown
-            for rows, failed in threads.map(lambda finder: run_finder(finder, asker, scope), FINDERS):
+            for rows, failed in threads.map(lambda finder: run_finder(finder, audit_calls, scope), FINDERS):
                 found += rows
                 unknown += failed
         except BaseException:  # on an interrupt, calls that have not started are cancelled
@@ -83,21 +83,23 @@ def audit(
     )
 
 
-def run_finder(finder: Finder, asker: Asker, scope: Scope) -> tuple[list[Found], list[Unknown]]:
+def run_finder(finder: Finder, audit_calls: AuditCalls, scope: Scope) -> tuple[list[FoundObject], list[Unknown]]:
     """Runs one finder; returns the objects that it found, also those before an error, and its failed queries."""
-    ask = Ask(asker, finder.service, finder.kind, finder.asks)
-    found: list[Found] = []
+    calls = FinderCalls(audit_calls, finder.service, finder.kind, finder.operations)
+    found: list[FoundObject] = []
     try:
-        for one in finder.find(ask, scope):
+        for one in finder.find(calls, scope):
             found.append(one)
     except AwsError as error:
-        if not ask.is_absent(error):
-            ask.not_known(error)
+        if not calls.is_absent(error):
+            calls.record_failure(error)
     # an object in a malformed response may be a leak
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        ask.not_known(AwsError(f"an answer of {finder.service} is not understood: {error!r}", action=finder.asks[0]))
-    return found, ask.unknown
+        calls.record_failure(
+            AwsError(f"an answer of {finder.service} is not understood: {error!r}", action=finder.operations[0])
+        )
+    return found, calls.unknown
 
 
-def _order(one: Found) -> tuple[bool, bool, bool, str, str, str, str]:
+def _order(one: FoundObject) -> tuple[bool, bool, bool, str, str, str, str]:
     return one.kept_on_purpose, not one.is_certain, not one.bills, one.service, one.kind, one.name, one.id

@@ -11,7 +11,7 @@ from windlass.clusters.components.component import Component, Generated
 from windlass.clusters.components.helm import RUN_SECONDS, Helm
 from windlass.clusters.components.record import Record, Records, Worker
 from windlass.clusters.components.resources import NotServed, Resources
-from windlass.clusters.components.source import Source
+from windlass.clusters.components.source import ChartSource
 from windlass.clusters.components.values import ClusterValues
 from windlass.errors import EngineError
 from windlass.runs.clock import Clock
@@ -32,7 +32,7 @@ class Context:
     records: Records
     helm: Helm
     values: ClusterValues
-    source: Source
+    source: ChartSource
     table: tuple[Component, ...]
     clock: Clock
 

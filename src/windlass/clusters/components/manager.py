@@ -12,7 +12,7 @@ from windlass.clusters.components.context import Context
 from windlass.clusters.components.helm import Helm
 from windlass.clusters.components.record import Record, Records
 from windlass.clusters.components.resources import Resources
-from windlass.clusters.components.source import Source
+from windlass.clusters.components.source import ChartSource
 from windlass.clusters.components.steps import Progress, Steps
 from windlass.clusters.components.table import COMPONENTS, ordered
 from windlass.clusters.components.texts import DEFINITION
@@ -57,7 +57,7 @@ class Manager:
         client: Client,
         kubeconfig: str,
         values: ClusterValues,
-        source: Source,
+        source: ChartSource,
         *,
         helm: str = "helm",
         table: Sequence[Component] = COMPONENTS,

@@ -20,7 +20,7 @@ FETCH_SECONDS: Final = 60.0
 PULL_SECONDS: Final = 180.0
 
 
-class Source(Protocol):
+class ChartSource(Protocol):
     """Source of charts and manifests: the only part of an installation that may use the network."""
 
     def chart(self, chart: Chart) -> Path:
@@ -69,7 +69,7 @@ class NetworkSource:
         self._helm = helm
 
     def chart(self, chart: Chart) -> Path:
-        """See `Source`: by `helm pull`."""
+        """See `ChartSource`: by `helm pull`."""
         kept = self._cache / "charts" / f"{_safe(chart.name)}-{_safe(chart.version)}.tgz"
         if kept.exists():
             return kept
@@ -84,7 +84,7 @@ class NetworkSource:
         return kept
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """See `Source`: by https only."""
+        """See `ChartSource`: by https only."""
         url, hint = manifests.url, "is there a way to the internet? else copy it into a folder, and use --from FOLDER"
         if not url.startswith("https://"):
             raise EngineError(f"manifests of {name}: {url} is not https")

@@ -9,14 +9,14 @@ from typing import Any, Final
 from windlass.clusters.policies import control, doctor, events, network, runs, storage
 from windlass.clusters.policies.audit import audit_statements
 from windlass.clusters.policies.documents import LONGEST, Document, documents
-from windlass.clusters.policies.statement import Place, Statement
+from windlass.clusters.policies.statement import ArnScope, Statement
 from windlass.spec.cluster import Cluster
 
 __all__ = [
     "LONGEST",
     "TITLES",
+    "ArnScope",
     "Document",
-    "Place",
     "Purpose",
     "Statement",
     "as_statements",
@@ -50,13 +50,13 @@ TITLES: Final = {
 """Who needs each policy."""
 
 
-def made(cluster: Cluster, place: Place) -> tuple[Statement, ...]:
+def made(cluster: Cluster, scope: ArnScope) -> tuple[Statement, ...]:
     """Returns the statements that Terraform needs to create a cluster and to remove it."""
     parts: tuple[Iterable[Statement], ...] = (
-        network.statements(cluster, place),
-        control.statements(cluster, place),
-        storage.statements(cluster, place),
-        events.statements(cluster, place),
+        network.statements(cluster, scope),
+        control.statements(cluster, scope),
+        storage.statements(cluster, scope),
+        events.statements(cluster, scope),
         [Statement("FindKeptBuckets", ("s3:ListAllMyBuckets",), why="after a crash, buckets are looked for by name")],
     )
     return tuple(one for part in parts for one in part)
@@ -64,14 +64,14 @@ def made(cluster: Cluster, place: Place) -> tuple[Statement, ...]:
 
 def statements(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Statement, ...]:
     """Returns the statements of one purpose for a cluster in an account (12 digits)."""
-    place = Place.of(cluster, account)
+    scope = ArnScope.of(cluster, account)
     if purpose is Purpose.UP:
-        return made(cluster, place)
+        return made(cluster, scope)
     if purpose is Purpose.AUDIT:
         return tuple(Statement(one["Sid"], tuple(one["Action"])) for one in audit_statements())
     if purpose is Purpose.DOCTOR:
-        return tuple(doctor.statements(place))
-    return tuple(runs.of_person(place) if purpose is Purpose.RUNS else runs.of_pods(place))
+        return tuple(doctor.statements(scope))
+    return tuple(runs.of_person(scope) if purpose is Purpose.RUNS else runs.of_pods(scope))
 
 
 def policies(cluster: Cluster, account: str, purpose: Purpose) -> tuple[Document, ...]:

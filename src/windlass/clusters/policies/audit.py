@@ -6,13 +6,13 @@ from collections import defaultdict
 from typing import Any
 
 from windlass.clusters.audit.finders import FINDERS
-from windlass.clusters.audit.locate import ASKS
+from windlass.clusters.audit.locate import OPERATIONS
 from windlass.clusters.aws import iam_action
 
 
 def audit_actions() -> tuple[str, ...]:
     """Returns all IAM actions that an audit uses, sorted; all are read-only."""
-    asked = {call for finder in FINDERS for call in finder.asks} | set(ASKS)
+    asked = {call for finder in FINDERS for call in finder.operations} | set(OPERATIONS)
     return tuple(sorted({iam_action(*call.split(":")) for call in asked}))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from windlass.clusters.policies.statement import Place, Statement, actions, both
+from windlass.clusters.policies.statement import ArnScope, Statement, actions, both
 from windlass.spec.cluster import Cluster
 
 ADDONS_IN: Final = ("nodegroup", "addon", "access-entry", "podidentityassociation")
@@ -14,22 +14,22 @@ LINKED: Final = ("eks", "eks-nodegroup", "autoscaling")
 account."""
 
 
-def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the statements for EKS, IAM, KMS and CloudWatch Logs."""
-    yield from _eks(place)
-    yield from _roles(cluster, place)
-    yield from _key(cluster, place)
-    yield from _logs(cluster, place)
+    yield from _eks(scope)
+    yield from _roles(cluster, scope)
+    yield from _key(cluster, scope)
+    yield from _logs(cluster, scope)
 
 
-def _eks(place: Place) -> Iterator[Statement]:
+def _eks(scope: ArnScope) -> Iterator[Statement]:
     yield Statement(
         "MakeCluster",
         ("eks:CreateCluster",),
-        conditions=both(place.new, place.here),
+        conditions=both(scope.new, scope.here),
         why="AWS checks eks:CreateCluster on no resource: the tag bounds it",
     )
-    yield Statement("ReadAddOnVersions", ("eks:DescribeAddonVersions",), conditions=place.here)
+    yield Statement("ReadAddOnVersions", ("eks:DescribeAddonVersions",), conditions=scope.here)
     yield Statement(
         "OwnCluster",
         actions(
@@ -37,7 +37,7 @@ def _eks(place: Place) -> Iterator[Statement]:
             "DeleteCluster", "DescribeCluster", "DescribeUpdate", "ListPodIdentityAssociations", "TagResource",
             "UntagResource", "UpdateClusterConfig", "UpdateClusterVersion",
         ),
-        (place.arn("eks", f"cluster/{place.name}"),),
+        (scope.arn("eks", f"cluster/{scope.name}"),),
     )  # fmt: skip
     yield Statement(
         "PartsOfOwnCluster",
@@ -48,7 +48,7 @@ def _eks(place: Place) -> Iterator[Statement]:
             "ListAssociatedAccessPolicies", "TagResource", "UntagResource", "UpdateAccessEntry", "UpdateAddon",
             "UpdateNodegroupConfig", "UpdateNodegroupVersion",
         ),
-        place.arns("eks", *(f"{kind}/{place.name}/*" for kind in ADDONS_IN)),
+        scope.arns("eks", *(f"{kind}/{scope.name}/*" for kind in ADDONS_IN)),
     )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def managed_policies(cluster: Cluster) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    roles = tuple(place.role(name) for name in roles_of(cluster))
+def _roles(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
+    roles = tuple(scope.role(name) for name in roles_of(cluster))
     yield Statement(
         "OwnRoles",
         actions(
@@ -81,7 +81,7 @@ def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
         why="what the policies of these roles may allow is bounded by a permissions boundary or a service control "
         "policy of the account, and not here",
     )  # fmt: skip
-    aws = tuple(f"arn:{place.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
+    aws = tuple(f"arn:{scope.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
     yield Statement(
         "AttachManagedPolicies",
         actions("iam", "AttachRolePolicy", "DetachRolePolicy"),
@@ -101,9 +101,9 @@ def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
                 "TagInstanceProfile",
                 "UntagInstanceProfile",
             ),
-            (place.iam(f"instance-profile/{place.name}-karpenter-node"),),
+            (scope.iam(f"instance-profile/{scope.name}-karpenter-node"),),
         )
-    yield from _passed(cluster, place)
+    yield from _passed(cluster, scope)
     linked = [
         *LINKED,
         *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
@@ -114,7 +114,7 @@ def _roles(cluster: Cluster, place: Place) -> Iterator[Statement]:
     yield Statement(
         "RolesOfServices",
         ("iam:CreateServiceLinkedRole",),
-        tuple(place.iam(f"role/aws-service-role/{name}/*") for name in services),
+        tuple(scope.iam(f"role/aws-service-role/{name}/*") for name in services),
         {"StringEquals": {"iam:AWSServiceName": services}},
         why="a service makes the role it works with at its first use in an account, by the caller's rights",
     )
@@ -145,10 +145,10 @@ def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     return found | dict.fromkeys(pods, ("eks.amazonaws.com", "pods.eks.amazonaws.com"))
 
 
-def _passed(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def _passed(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     by_services: dict[tuple[str, ...], list[str]] = {}
     for name, services in passed(cluster).items():
-        by_services.setdefault(services, []).append(place.role(name))
+        by_services.setdefault(services, []).append(scope.role(name))
     for services, roles in by_services.items():
         words = "And".join(service.split(".")[0].title().replace("-", "") for service in services)
         yield Statement(
@@ -159,14 +159,14 @@ def _passed(cluster: Cluster, place: Place) -> Iterator[Statement]:
         )
 
 
-def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    keys = place.arns("kms", "key/*")
-    yield Statement("MakeKey", ("kms:CreateKey",), conditions=both(place.new, place.here))
+def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
+    keys = scope.arns("kms", "key/*")
+    yield Statement("MakeKey", ("kms:CreateKey",), conditions=both(scope.new, scope.here))
     yield Statement(
         "TagNewKey",
         ("kms:TagResource",),
         keys,
-        both(place.new, {"Null": {"kms:ResourceAliases": "true"}}),
+        both(scope.new, {"Null": {"kms:ResourceAliases": "true"}}),
         why="AWS asks for it where a key is made with tags. A person with this right could tag, and so change, another "
         "key of the region that has no alias",
     )
@@ -176,7 +176,7 @@ def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
         keys,
         why="a key is described at once after it is made, and AWS knows its tags in policies after minutes",
     )
-    yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=place.here)
+    yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=scope.here)
     yield Statement(
         "OwnKey",
         actions(
@@ -192,12 +192,12 @@ def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
             "UntagResource",
         ),
         keys,
-        place.own,
+        scope.own,
     )
     yield Statement(
         "OwnAlias",
         actions("kms", "CreateAlias", "DeleteAlias"),
-        place.arns("kms", f"alias/windlass/{place.name}", f"alias/windlass/{place.name}/bucket"),
+        scope.arns("kms", f"alias/windlass/{scope.name}", f"alias/windlass/{scope.name}/bucket"),
     )
     services = [
         "eks",
@@ -210,10 +210,10 @@ def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
         actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant"),
         keys,
         both(
-            place.own,
+            scope.own,
             {
                 "StringEquals": {
-                    "kms:ViaService": [f"{name}.{place.region}.amazonaws.com" for name in services],
+                    "kms:ViaService": [f"{name}.{scope.region}.amazonaws.com" for name in services],
                 }
             },
         ),
@@ -221,11 +221,11 @@ def _key(cluster: Cluster, place: Place) -> Iterator[Statement]:
     )
 
 
-def _logs(cluster: Cluster, place: Place) -> Iterator[Statement]:
-    groups = [f"/aws/eks/{place.name}/cluster", f"/windlass/{place.name}/flow"]
+def _logs(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
+    groups = [f"/aws/eks/{scope.name}/cluster", f"/windlass/{scope.name}/flow"]
     if cluster.storage.fsx is not None:
-        groups.append(f"/aws/fsx/{place.name}")
-    yield Statement("ListLogs", ("logs:DescribeLogGroups",), conditions=place.here)
+        groups.append(f"/aws/fsx/{scope.name}")
+    yield Statement("ListLogs", ("logs:DescribeLogGroups",), conditions=scope.here)
     yield Statement(
         "OwnLogs",
         actions(
@@ -238,5 +238,5 @@ def _logs(cluster: Cluster, place: Place) -> Iterator[Statement]:
             "TagResource",
             "UntagResource",
         ),
-        place.arns("logs", *(f"log-group:{group}{end}" for group in groups for end in ("", ":*"))),
+        scope.arns("logs", *(f"log-group:{group}{end}" for group in groups for end in ("", ":*"))),
     )

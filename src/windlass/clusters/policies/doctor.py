@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.clusters.policies.statement import Place, Statement, actions
+from windlass.clusters.policies.statement import ArnScope, Statement, actions
 
 
-def statements(place: Place) -> Iterator[Statement]:
+def statements(scope: ArnScope) -> Iterator[Statement]:
     """Yields statements for zones and offerings, quotas and usage, policy simulation, and the pod identity
     association.
     """
@@ -21,14 +21,14 @@ def statements(place: Place) -> Iterator[Statement]:
             "DescribeInstances",
             "DescribeVpcs",
         ),
-        conditions=place.here,
+        conditions=scope.here,
         why="descriptions of EC2 cannot be bounded to resources",
     )
-    quotas = place.arns("servicequotas", "ec2/*", "vpc/*")
+    quotas = scope.arns("servicequotas", "ec2/*", "vpc/*")
     yield Statement(
         "ReadDefaultQuotas",
         ("servicequotas:GetAWSDefaultServiceQuota",),
-        conditions=place.here,
+        conditions=scope.here,
         why="the defaults are those of all accounts",
     )
     yield Statement(
@@ -45,23 +45,23 @@ def statements(place: Place) -> Iterator[Statement]:
     yield Statement(
         "SimulateOwnRights",
         actions("iam", "GetRole", "SimulatePrincipalPolicy"),
-        (place.iam("role/*"), place.iam("user/*")),
+        (scope.iam("role/*"), scope.iam("user/*")),
         why="the name of the person or role who runs doctor is not known beforehand",
     )
     yield Statement(
         "ReadAssociations",
         actions("eks", "DescribeAddon", "DescribePodIdentityAssociation", "ListPodIdentityAssociations"),
-        place.arns("eks", f"addon/{place.name}/*", f"cluster/{place.name}", f"podidentityassociation/{place.name}/*"),
+        scope.arns("eks", f"addon/{scope.name}/*", f"cluster/{scope.name}", f"podidentityassociation/{scope.name}/*"),
     )
     yield Statement(
         "AssociateRunRole",
         ("eks:CreatePodIdentityAssociation",),
-        place.arns("eks", f"cluster/{place.name}"),
+        scope.arns("eks", f"cluster/{scope.name}"),
         why="for a cluster that Windlass did not make, after a question; leave it out otherwise",
     )
     yield Statement(
         "PassRunRole",
         ("iam:PassRole",),
-        (place.role("run"),),
+        (scope.role("run"),),
         {"StringEquals": {"iam:PassedToService": ["eks.amazonaws.com", "pods.eks.amazonaws.com"]}},
     )

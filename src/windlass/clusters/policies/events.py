@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.clusters.policies.statement import Place, Statement, actions
+from windlass.clusters.policies.statement import ArnScope, Statement, actions
 from windlass.spec.cluster import Cluster
 
 
-def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields statements for SQS and EventBridge if the cluster has Karpenter, and for Budgets if it has a budget."""
     if "karpenter" in cluster.components:
         yield Statement(
@@ -24,17 +24,17 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
                 "TagQueue",
                 "UntagQueue",
             ),
-            place.arns("sqs", f"{place.name}-karpenter"),
+            scope.arns("sqs", f"{scope.name}-karpenter"),
         )
         yield Statement(
             "OwnEventRules",
             actions("events", "DeleteRule", "DescribeRule", "ListTagsForResource", "ListTargetsByRule", "PutRule",
                     "PutTargets", "RemoveTargets", "TagResource", "UntagResource"),
-            place.arns("events", f"rule/{place.name}-karpenter-*"),
+            scope.arns("events", f"rule/{scope.name}-karpenter-*"),
         )  # fmt: skip
     if cluster.budget is not None:
         yield Statement(
             "OwnBudget",
             actions("budgets", "ListTagsForResource", "ModifyBudget", "TagResource", "UntagResource", "ViewBudget"),
-            (f"arn:{place.partition}:budgets::{place.account}:budget/{place.name}",),
+            (f"arn:{scope.partition}:budgets::{scope.account}:budget/{scope.name}",),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from windlass.clusters.policies.statement import Place, Statement, actions, both
+from windlass.clusters.policies.statement import ArnScope, Statement, actions, both
 from windlass.clusters.tags import OWNER
 from windlass.spec.cluster import Cluster
 
@@ -37,22 +37,22 @@ DESCRIBED: Final = (
 )  # fmt: skip
 
 
-def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the EC2 statements that `up` and `down` need."""
     made = MADE | (PLACEMENT if cluster.node_groups else {})
     kinds = sorted(set(made.values()))
     yield Statement(
         "ReadNetwork",
         actions("ec2", *(f"Describe{name}" for name in DESCRIBED)),
-        conditions=place.here,
+        conditions=scope.here,
         why="descriptions of EC2 cannot be bounded to resources",
     )
-    yield Statement("MakeNetwork", actions("ec2", *made), _ec2(place, kinds), place.new)
+    yield Statement("MakeNetwork", actions("ec2", *made), _ec2(scope, kinds), scope.new)
     yield Statement(
         "TagWhatIsMade",
         ("ec2:CreateTags",),
-        _ec2(place, kinds),
-        both(place.new, {"StringEquals": {"ec2:CreateAction": sorted(made)}}),
+        _ec2(scope, kinds),
+        both(scope.new, {"StringEquals": {"ec2:CreateAction": sorted(made)}}),
         why="AWS asks for it where tags are given on creation; the tag cannot be put on what exists already",
     )
     yield Statement(
@@ -62,7 +62,7 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
             "AuthorizeSecurityGroupIngress", "CreateFlowLogs", "CreateNatGateway", "CreateRoute", "CreateRouteTable",
             "CreateSecurityGroup", "CreateSubnet", "CreateVpcEndpoint",
         ),
-        _ec2(place, ["elastic-ip", "internet-gateway", "route-table", "security-group", "subnet", "vpc"]), place.own,
+        _ec2(scope, ["elastic-ip", "internet-gateway", "route-table", "security-group", "subnet", "vpc"]), scope.own,
         why="a thing is made in another one, on which AWS asks for the same action",
     )  # fmt: skip
     yield Statement(
@@ -72,39 +72,39 @@ def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
             "ModifyLaunchTemplate", "ModifyVpcAttribute", "ModifyVpcEndpoint",
             "ReplaceRoute", "RevokeSecurityGroupEgress", "RevokeSecurityGroupIngress",
         ),
-        _ec2(place, ["launch-template", "route-table", "security-group", "security-group-rule", "subnet", "vpc",
-                     "vpc-endpoint"]), place.own,
+        _ec2(scope, ["launch-template", "route-table", "security-group", "security-group-rule", "subnet", "vpc",
+                     "vpc-endpoint"]), scope.own,
     )  # fmt: skip
     yield Statement(
         "RetagOwnNetwork",
         ("ec2:CreateTags",),
-        _ec2(place, kinds),
+        _ec2(scope, kinds),
         # Other tags may be set freely, but the cluster tag must keep its value.
-        both(place.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": place.name}}),
+        both(scope.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": scope.name}}),
     )
     yield Statement(
         "UntagOwnNetwork",
         ("ec2:DeleteTags",),
-        _ec2(place, kinds),
-        both(place.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
+        _ec2(scope, kinds),
+        both(scope.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
     )
     yield Statement(
         "TagDefaultGroup",
         ("ec2:CreateTags",),
-        _ec2(place, ["security-group"]),
-        place.new,
+        _ec2(scope, ["security-group"]),
+        scope.new,
         why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
         "first. A person with this right could tag, and so change, another security group of the region",
     )
-    yield from _deleting(cluster, place)
-    yield from _launching(cluster, place)
+    yield from _deleting(cluster, scope)
+    yield from _launching(cluster, scope)
 
 
-def _ec2(place: Place, kinds: Iterable[str]) -> tuple[str, ...]:
-    return place.arns("ec2", *(f"{kind}/*" for kind in kinds))
+def _ec2(scope: ArnScope, kinds: Iterable[str]) -> tuple[str, ...]:
+    return scope.arns("ec2", *(f"{kind}/*" for kind in kinds))
 
 
-def _deleting(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def _deleting(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     names = ["DeleteFlowLogs", "DeleteInternetGateway", "DeleteLaunchTemplate", "DeleteNatGateway", "DeleteRoute",
              "DeleteRouteTable", "DeleteSecurityGroup", "DeleteSubnet", "DeleteVpc", "DeleteVpcEndpoints",
              "DetachInternetGateway", "DisassociateAddress", "ReleaseAddress"]  # fmt: skip
@@ -112,37 +112,37 @@ def _deleting(cluster: Cluster, place: Place) -> Iterator[Statement]:
              "subnet", "vpc", "vpc-endpoint", "vpc-flow-log"]  # fmt: skip
     if cluster.node_groups:
         names, kinds = [*names, "DeletePlacementGroup"], sorted([*kinds, "placement-group"])
-    yield Statement("DeleteOwnNetwork", actions("ec2", *names), _ec2(place, kinds), place.own)
+    yield Statement("DeleteOwnNetwork", actions("ec2", *names), _ec2(scope, kinds), scope.own)
 
 
-def _launching(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def _launching(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the permission to launch instances from a node group's template: EKS checks it when it creates the
     group.
     """
     why = "EKS refuses a node group with a launch template to a person who could not start instances from it"
     yield Statement(
-        "LaunchFromOwnTemplates", ("ec2:RunInstances",), _ec2(place, ["launch-template"]), place.own, why=why
+        "LaunchFromOwnTemplates", ("ec2:RunInstances",), _ec2(scope, ["launch-template"]), scope.own, why=why
     )
     yield Statement(
         "LaunchTagged",
         ("ec2:RunInstances",),
-        _ec2(place, ["instance", "network-interface", "volume"]),
-        place.new,
+        _ec2(scope, ["instance", "network-interface", "volume"]),
+        scope.new,
         why=why,
     )
     yield Statement(
         "TagLaunched",
         ("ec2:CreateTags",),
-        _ec2(place, ["instance", "network-interface", "volume"]),
-        both(place.new, {"StringEquals": {"ec2:CreateAction": "RunInstances"}}),
+        _ec2(scope, ["instance", "network-interface", "volume"]),
+        both(scope.new, {"StringEquals": {"ec2:CreateAction": "RunInstances"}}),
         why=why,
     )
     with_pools = ["capacity-reservation", "placement-group"] if cluster.node_groups else []
-    public = tuple(f"arn:{place.partition}:ec2:{place.region}::{kind}/*" for kind in ("image", "snapshot"))
+    public = tuple(f"arn:{scope.partition}:ec2:{scope.region}::{kind}/*" for kind in ("image", "snapshot"))
     yield Statement(
         "LaunchIn",
         ("ec2:RunInstances",),
-        (*_ec2(place, [*with_pools, "security-group", "subnet"]), *public),
-        {"ArnLike": {"ec2:LaunchTemplate": place.arn("ec2", "launch-template/*")}},
+        (*_ec2(scope, [*with_pools, "security-group", "subnet"]), *public),
+        {"ArnLike": {"ec2:LaunchTemplate": scope.arn("ec2", "launch-template/*")}},
         why=f"{why}; the group that EKS makes for the cluster has no tag of ours",
     )

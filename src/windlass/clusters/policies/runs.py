@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.clusters.policies.statement import Place, Statement, actions
+from windlass.clusters.policies.statement import ArnScope, Statement, actions
 
 OBJECTS = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
 
 
-def of_pods(place: Place, key_arn: str = "") -> Iterator[Statement]:
+def of_pods(scope: ArnScope, key_arn: str = "") -> Iterator[Statement]:
     """Yields the statements of the pods' role; without `key_arn`, any key tagged with the cluster is allowed."""
-    yield from _bucket(place, key_arn)
+    yield from _bucket(scope, key_arn)
     yield Statement(
         "Images",
         actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"),
-        _repositories(place),
+        _repositories(scope),
     )
     yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
 
 
-def of_person(place: Place) -> Iterator[Statement]:
+def of_person(scope: ArnScope) -> Iterator[Statement]:
     """Yields the statements for users who start runs. Their permissions inside the cluster come from an access entry
     (`access.users` of the cluster file).
     """
-    yield Statement("FindCluster", ("eks:DescribeCluster",), place.arns("eks", f"cluster/{place.name}"))
-    yield from _bucket(place, "")
+    yield Statement("FindCluster", ("eks:DescribeCluster",), scope.arns("eks", f"cluster/{scope.name}"))
+    yield from _bucket(scope, "")
     yield Statement(
         "PushImages",
         actions(
@@ -42,25 +42,25 @@ def of_person(place: Place) -> Iterator[Statement]:
             "PutImage",
             "UploadLayerPart",
         ),
-        _repositories(place),
+        _repositories(scope),
     )
     yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
 
 
-def _repositories(place: Place) -> tuple[str, ...]:
-    return place.arns("ecr", *(f"repository/{name}" for name in place.repositories))
+def _repositories(scope: ArnScope) -> tuple[str, ...]:
+    return scope.arns("ecr", *(f"repository/{name}" for name in scope.repositories))
 
 
-def _bucket(place: Place, key_arn: str) -> Iterator[Statement]:
-    through = {"StringEquals": {"kms:ViaService": f"s3.{place.region}.amazonaws.com"}}
-    tagged = {"StringEquals": {**through["StringEquals"], **place.own["StringEquals"]}}
+def _bucket(scope: ArnScope, key_arn: str) -> Iterator[Statement]:
+    through = {"StringEquals": {"kms:ViaService": f"s3.{scope.region}.amazonaws.com"}}
+    tagged = {"StringEquals": {**through["StringEquals"], **scope.own["StringEquals"]}}
     yield Statement(
-        "Bucket", actions("s3", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads"), (place.bucket_arn,)
+        "Bucket", actions("s3", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads"), (scope.bucket_arn,)
     )
-    yield Statement("Objects", actions("s3", *OBJECTS), (f"{place.bucket_arn}/*",))
+    yield Statement("Objects", actions("s3", *OBJECTS), (f"{scope.bucket_arn}/*",))
     yield Statement(
         "Key",
         actions("kms", "Decrypt", "GenerateDataKey"),
-        (key_arn,) if key_arn else place.arns("kms", "key/*"),
+        (key_arn,) if key_arn else scope.arns("kms", "key/*"),
         through if key_arn else tagged,
     )

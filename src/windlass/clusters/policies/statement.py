@@ -14,7 +14,7 @@ Conditions = Mapping[str, Mapping[str, str | list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArnScope:
     """Account, region and resource names of a cluster, from which ARNs are built."""
 
     name: str
@@ -28,7 +28,7 @@ class Place:
     """Names of the image repositories."""
 
     @classmethod
-    def of(cls, cluster: Cluster, account: str) -> Place:
+    def of(cls, cluster: Cluster, account: str) -> ArnScope:
         """Builds the scope of a cluster in an account."""
         bucket = cluster.storage.bucket or f"windlass-{cluster.name}-{account}"
         return cls(cluster.name, cluster.region, account, bucket, cluster.repositories or (cluster.name,))

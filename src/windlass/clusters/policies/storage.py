@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.clusters.policies.statement import Conditions, Place, Statement, actions, both
+from windlass.clusters.policies.statement import ArnScope, Conditions, Statement, actions, both
 from windlass.spec.cluster import Cluster, State
 
 THROUGH_A_SERVICE: Conditions = {"Bool": {"aws:ViaAWSService": "true"}}
 
 
-def statements(cluster: Cluster, place: Place) -> Iterator[Statement]:
+def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the statements for the storage that a cluster file requests."""
-    yield from _bucket(place)
-    yield from _repositories(place)
+    yield from _bucket(scope)
+    yield from _repositories(scope)
     if cluster.storage.efs is not None:
-        yield from _efs(place)
+        yield from _efs(scope)
     if cluster.storage.fsx is not None:
-        yield from _fsx(place)
+        yield from _fsx(scope)
     if cluster.storage.s3_files:
-        yield from _s3_files(place)
+        yield from _s3_files(scope)
     if cluster.storage.efs is not None or cluster.storage.s3_files:
-        yield from _mount_targets(place)
+        yield from _mount_targets(scope)
     if cluster.state is not None:
-        yield from _state(cluster.state, place)
+        yield from _state(cluster.state, scope)
 
 
-def _bucket(place: Place) -> Iterator[Statement]:
+def _bucket(scope: ArnScope) -> Iterator[Statement]:
     read = ("GetAccelerateConfiguration", "GetBucketAcl", "GetBucketCORS", "GetBucketLogging",
             "GetBucketObjectLockConfiguration", "GetBucketPolicy", "GetBucketPublicAccessBlock",
             "GetBucketRequestPayment", "GetBucketTagging", "GetBucketVersioning", "GetBucketWebsite",
@@ -43,16 +43,16 @@ def _bucket(place: Place) -> Iterator[Statement]:
         "PutEncryptionConfiguration",
         "PutLifecycleConfiguration",
     )
-    yield Statement("OwnBucket", actions("s3", *read, *write), (place.bucket_arn,))
+    yield Statement("OwnBucket", actions("s3", *read, *write), (scope.bucket_arn,))
     yield Statement(
         "EmptyBucket",
         actions("s3", "DeleteObject", "DeleteObjectVersion"),
-        (f"{place.bucket_arn}/*",),
+        (f"{scope.bucket_arn}/*",),
         why="for windlass cluster down --delete-bucket; leave it out where results must not be deleted",
     )
 
 
-def _repositories(place: Place) -> Iterator[Statement]:
+def _repositories(scope: ArnScope) -> Iterator[Statement]:
     yield Statement(
         "OwnRepositories",
         actions(
@@ -67,20 +67,20 @@ def _repositories(place: Place) -> Iterator[Statement]:
             "TagResource",
             "UntagResource",
         ),
-        place.arns("ecr", *(f"repository/{name}" for name in place.repositories)),
+        scope.arns("ecr", *(f"repository/{name}" for name in scope.repositories)),
     )
 
 
-def _efs(place: Place) -> Iterator[Statement]:
+def _efs(scope: ArnScope) -> Iterator[Statement]:
     service = "elasticfilesystem"
-    yield Statement("MakeEfs", actions(service, "CreateFileSystem"), conditions=both(place.new, place.here))
-    things = place.arns(service, "access-point/*", "file-system/*")
+    yield Statement("MakeEfs", actions(service, "CreateFileSystem"), conditions=both(scope.new, scope.here))
+    things = scope.arns(service, "access-point/*", "file-system/*")
     created = {"StringEquals": {f"{service}:CreateAction": ["CreateAccessPoint", "CreateFileSystem"]}}
-    yield Statement("TagNewEfs", actions(service, "TagResource"), things, both(place.new, created))
+    yield Statement("TagNewEfs", actions(service, "TagResource"), things, both(scope.new, created))
     yield Statement(
         "ListEfs",
         actions(service, "DescribeAccessPoints", "DescribeFileSystems", "DescribeMountTargets"),
-        conditions=place.here,
+        conditions=scope.here,
         why="they are looked for by their name before there is an id, so that all are listed",
     )
     yield Statement(
@@ -91,38 +91,38 @@ def _efs(place: Place) -> Iterator[Statement]:
             "DescribeLifecycleConfiguration", "DescribeMountTargetSecurityGroups",
             "PutFileSystemPolicy", "PutLifecycleConfiguration", "TagResource", "UntagResource", "UpdateFileSystem",
         ),
-        things, place.own,
+        things, scope.own,
     )  # fmt: skip
 
 
-def _mount_targets(place: Place) -> Iterator[Statement]:
+def _mount_targets(scope: ArnScope) -> Iterator[Statement]:
     kinds = ("network-interface", "security-group", "subnet")
     yield Statement(
         "InterfacesOfMountTargets",
         actions("ec2", "CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"),
-        place.arns("ec2", *(f"{kind}/*" for kind in kinds)),
+        scope.arns("ec2", *(f"{kind}/*" for kind in kinds)),
         THROUGH_A_SERVICE,
         why="a mount target is a network interface, which the file system makes by the caller's rights",
     )
 
 
-def _fsx(place: Place) -> Iterator[Statement]:
-    things = place.arns("fsx", "association/*/*", "file-system/*", "task/*")
-    new, links = place.arns("fsx", "file-system/*"), place.arns("fsx", "association/*/*")
-    yield Statement("MakeFsx", ("fsx:CreateFileSystem",), new, place.new)
-    yield Statement("LinkFsx", ("fsx:CreateDataRepositoryAssociation",), links, place.new)
+def _fsx(scope: ArnScope) -> Iterator[Statement]:
+    things = scope.arns("fsx", "association/*/*", "file-system/*", "task/*")
+    new, links = scope.arns("fsx", "file-system/*"), scope.arns("fsx", "association/*/*")
+    yield Statement("MakeFsx", ("fsx:CreateFileSystem",), new, scope.new)
+    yield Statement("LinkFsx", ("fsx:CreateDataRepositoryAssociation",), links, scope.new)
     yield Statement(
         "TagNewFsx",
         ("fsx:TagResource",),
         (*links, *new),
-        place.new,
+        scope.new,
         why="AWS asks for it where tags are given on creation. A person with this right could tag, and so change, "
         "another file system of the region",
     )
     yield Statement(
         "ListFsx",
         actions("fsx", "DescribeDataRepositoryAssociations", "DescribeDataRepositoryTasks", "DescribeFileSystems"),
-        conditions=place.here,
+        conditions=scope.here,
         why="descriptions of FSx cannot be bounded to resources",
     )
     yield Statement(
@@ -140,23 +140,23 @@ def _fsx(place: Place) -> Iterator[Statement]:
             "UpdateFileSystem",
         ),
         things,
-        place.own,
+        scope.own,
     )
     yield Statement(
         "ExportFsx",
         actions("fsx", "CreateDataRepositoryTask"),
-        place.arns("fsx", "task/*"),
+        scope.arns("fsx", "task/*"),
         why="down exports what the bucket lacks; a task is new and has no tag",
     )
     yield Statement(
         "GroupsForFsx",
         ("ec2:GetSecurityGroupsForVpc",),
-        place.arns("ec2", "vpc/*"),
-        place.own,
+        scope.arns("ec2", "vpc/*"),
+        scope.own,
         why="FSx checks the groups that it is given, by the caller's rights",
     )
     name = "s3.data-source.lustre.fsx.amazonaws.com"
-    role = (place.iam(f"role/aws-service-role/{name}/AWSServiceRoleForFSxS3Access_*"),)
+    role = (scope.iam(f"role/aws-service-role/{name}/AWSServiceRoleForFSxS3Access_*"),)
     why = "FSx makes a role of its own for each link to a bucket, by the caller's rights"
     yield Statement(
         "RoleOfFsxForTheBucket",
@@ -168,7 +168,7 @@ def _fsx(place: Place) -> Iterator[Statement]:
     yield Statement("RightsOfFsxOnTheBucket", actions("iam", "AttachRolePolicy", "PutRolePolicy"), role, why=why)
 
 
-def _s3_files(place: Place) -> Iterator[Statement]:
+def _s3_files(scope: ArnScope) -> Iterator[Statement]:
     why = "S3 Files is made through the Cloud Control API, which calls it with the caller's rights"
     yield Statement(
         "CloudControl",
@@ -181,7 +181,7 @@ def _s3_files(place: Place) -> Iterator[Statement]:
             "GetResourceRequestStatus",
             "UpdateResource",
         ),
-        conditions=place.here,
+        conditions=scope.here,
         why="Cloud Control names no resource; what it does is bounded by the next statement",
     )
     yield Statement(
@@ -191,13 +191,13 @@ def _s3_files(place: Place) -> Iterator[Statement]:
             "GetFileSystem", "GetMountTarget", "ListFileSystems", "ListMountTargets", "ListTagsForResource",
             "TagResource", "UntagResource", "UpdateMountTarget",
         ),
-        place.arns("s3files", "file-system/*"), why=why,
+        scope.arns("s3files", "file-system/*"), why=why,
     )  # fmt: skip
 
 
-def _state(state: State, place: Place) -> Iterator[Statement]:
-    bucket = f"arn:{place.partition}:s3:::{state.bucket}"
-    key = f"{state.prefix.strip('/')}/{place.name}.tfstate"
+def _state(state: State, scope: ArnScope) -> Iterator[Statement]:
+    bucket = f"arn:{scope.partition}:s3:::{state.bucket}"
+    key = f"{state.prefix.strip('/')}/{scope.name}.tfstate"
     yield Statement("FindState", ("s3:ListBucket",), (bucket,))
     yield Statement(
         "OwnState",

@@ -36,7 +36,7 @@ ON_TEXTS: Final = re.compile(r"(ForAnyValue:|ForAllValues:)?(String(Equals|Like)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulationRequest:
     """One simulation request: actions on each resource, in the context in which a statement allows them."""
 
     actions: tuple[str, ...]
@@ -116,7 +116,7 @@ def simulate(aws: Aws, principal: str, statements: Sequence[Statement]) -> Itera
             yield from found
 
 
-def requests(statements: Sequence[Statement]) -> list[Asked]:
+def requests(statements: Sequence[Statement]) -> list[SimulationRequest]:
     """Splits statements into simulation requests of at most `BATCH` actions. Pure."""
     found: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for one in statements:
@@ -124,7 +124,7 @@ def requests(statements: Sequence[Statement]) -> list[Asked]:
         asked = found.setdefault(key, [])
         asked += [action for action in actions_of(one) if action not in asked]
     return [
-        Asked(tuple(actions[start : start + BATCH]), resources, condition)
+        SimulationRequest(tuple(actions[start : start + BATCH]), resources, condition)
         for (resources, condition), actions in found.items()
         for start in range(0, len(actions), BATCH)
     ]
@@ -144,7 +144,7 @@ def context_of(condition: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def _refused(aws: Aws, principal: str, asked: Asked) -> list[Refusal]:
+def _refused(aws: Aws, principal: str, asked: SimulationRequest) -> list[Refusal]:
     named = {one if one == "*" else one.replace("*", SAMPLE): one for one in asked.resources}
     entries = [
         {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": KINDS.get(value, "string")}

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from windlass.clusters.recovery.report import Duplicate, Foreign, Imported
-from windlass.clusters.recovery.search import Found, NotKnownYet, Search, Status, Values
+from windlass.clusters.recovery.search import FoundResource, NotKnownYet, Search, Status, Values
 from windlass.clusters.recovery.table import FINDERS, WITHOUT_OBJECT
 from windlass.clusters.terraform.changes import Action, Change
-from windlass.clusters.terraform.driver import KEEPING, RECOVERY, Plan, Terraform, import_block
+from windlass.clusters.terraform.driver import RECOVERY, RECOVERY_OVERRIDE, Plan, Terraform, import_block
 from windlass.clusters.terraform.errors import Interrupted, TerraformFailed
-from windlass.clusters.terraform.events import Note
+from windlass.clusters.terraform.events import TerraformNote
 from windlass.runs.clock import Clock
 
 POLL_SECONDS: Final = 5.0
@@ -73,7 +73,7 @@ class Discovery:
         (folder / RECOVERY).write_text("\n".join(blocks), encoding="utf-8")
         names = sorted({_block(address) for address in self.ids} - self.unkept)
         kept = [f"resource {name} {{\n  lifecycle {{\n    ignore_changes = all\n  }}\n}}\n" for name in names]
-        (folder / KEEPING).write_text("\n".join(kept), encoding="utf-8")
+        (folder / RECOVERY_OVERRIDE).write_text("\n".join(kept), encoding="utf-8")
 
     def _creates(self) -> Sequence[Change]:
         """Returns the resources that a plan with the import blocks would still create."""
@@ -122,7 +122,7 @@ class Discovery:
             self.failed.append(change.address)
         return kept.id
 
-    def settled(self, address: str, type: str, values: Values) -> Sequence[Found]:
+    def settled(self, address: str, type: str, values: Values) -> Sequence[FoundResource]:
         """Returns the existing resources for an address, after waiting until AWS has finished creating or deleting
         them.
         """
@@ -143,7 +143,9 @@ class Discovery:
             if self.terraform.stop.count:
                 raise Interrupted("stopped while recovering; nothing was changed", "run the command again")
             if waited % 60 == 0:
-                self.terraform.on_event(Note(f"waiting for {address} ({busy[0].id}), which is {busy[0].status.value}"))
+                self.terraform.on_event(
+                    TerraformNote(f"waiting for {address} ({busy[0].id}), which is {busy[0].status.value}")
+                )
             self.clock.wait(POLL_SECONDS)
             waited += POLL_SECONDS
 
@@ -156,7 +158,7 @@ def _block(address: str) -> str:
 
 def remove_blocks(terraform: Terraform) -> None:
     """Removes the files of `write_blocks`: if an id in them disappeared later, every plan would fail."""
-    for name in (RECOVERY, KEEPING):
+    for name in (RECOVERY, RECOVERY_OVERRIDE):
         (terraform.folder.path / name).unlink(missing_ok=True)
 
 

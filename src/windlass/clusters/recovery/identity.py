@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.clusters.recovery.search import Finder, Found, Lister, Search, Status, Values, name_of, need, tag_of
+from windlass.clusters.recovery.search import (
+    Finder,
+    FoundResource,
+    Lister,
+    Search,
+    Status,
+    Values,
+    name_of,
+    need,
+    tag_of,
+)
 
 
-def _role(search: Search, values: Values) -> Sequence[Found]:
+def _role(search: Search, values: Values) -> Sequence[FoundResource]:
     found = _role_named(search, need(values, "name"))
-    return [Found(found["RoleName"], is_ours=search.owns(found.get("Tags")))] if found else []
+    return [FoundResource(found["RoleName"], is_ours=search.owns(found.get("Tags")))] if found else []
 
 
 def _role_named(search: Search, name: str) -> dict[str, Any]:
@@ -18,46 +28,46 @@ def _role_named(search: Search, name: str) -> dict[str, Any]:
     return found
 
 
-def _role_policy(search: Search, values: Values) -> Sequence[Found]:
+def _role_policy(search: Search, values: Values) -> Sequence[FoundResource]:
     role, name = need(values, "role"), need(values, "name")
     owner = _role_named(search, role)
     if not owner or not search.call("iam", "get_role_policy", RoleName=role, PolicyName=name):
         return []
-    return [Found(f"{role}:{name}", is_ours=search.owns(owner.get("Tags")))]
+    return [FoundResource(f"{role}:{name}", is_ours=search.owns(owner.get("Tags")))]
 
 
-def _role_policy_attachment(search: Search, values: Values) -> Sequence[Found]:
+def _role_policy_attachment(search: Search, values: Values) -> Sequence[FoundResource]:
     role, arn = need(values, "role"), need(values, "policy_arn")
     owner = _role_named(search, role)
     attached = search.pages("iam", "list_attached_role_policies", "AttachedPolicies", RoleName=role) if owner else []
     is_ours = search.owns(owner.get("Tags"))
-    return [Found(f"{role}/{arn}", is_ours=is_ours) for one in attached if one["PolicyArn"] == arn]
+    return [FoundResource(f"{role}/{arn}", is_ours=is_ours) for one in attached if one["PolicyArn"] == arn]
 
 
-def _policy(search: Search, values: Values) -> Sequence[Found]:
+def _policy(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     for one in search.pages("iam", "list_policies", "Policies", Scope="Local"):
         if one["PolicyName"] == name:
             tags = search.call("iam", "list_policy_tags", PolicyArn=one["Arn"]).get("Tags")
-            return [Found(one["Arn"], is_ours=search.owns(tags))]
+            return [FoundResource(one["Arn"], is_ours=search.owns(tags))]
     return []
 
 
-def _instance_profile(search: Search, values: Values) -> Sequence[Found]:
+def _instance_profile(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     found = search.call("iam", "get_instance_profile", InstanceProfileName=name).get("InstanceProfile")
-    return [Found(name, is_ours=search.owns(found.get("Tags")))] if found else []
+    return [FoundResource(name, is_ours=search.owns(found.get("Tags")))] if found else []
 
 
-def _openid_connect_provider(search: Search, values: Values) -> Sequence[Found]:
+def _openid_connect_provider(search: Search, values: Values) -> Sequence[FoundResource]:
     host = need(values, "url").removeprefix("https://")
     providers = search.call("iam", "list_open_id_connect_providers").get("OpenIDConnectProviderList") or ()
     arns = [one["Arn"] for one in providers if one["Arn"].endswith(f"oidc-provider/{host}")]
     about = {arn: search.call("iam", "get_open_id_connect_provider", OpenIDConnectProviderArn=arn) for arn in arns}
-    return [Found(arn, is_ours=search.owns(one.get("Tags"))) for arn, one in about.items()]
+    return [FoundResource(arn, is_ours=search.owns(one.get("Tags"))) for arn, one in about.items()]
 
 
-def _keys(search: Search) -> Sequence[Found]:
+def _keys(search: Search) -> Sequence[FoundResource]:
     """Returns customer keys with the cluster's tag. The list of keys has no tags, so each key is queried."""
     found = []
     for key in search.pages("kms", "list_keys", "Keys"):
@@ -66,11 +76,11 @@ def _keys(search: Search) -> Sequence[Found]:
             about = search.call("kms", "describe_key", KeyId=key["KeyId"]).get("KeyMetadata") or {}
             status = Status.GOING if about.get("KeyState") == "PendingDeletion" else Status.READY
             created = str(about.get("CreationDate") or "")
-            found.append(Found(key["KeyId"], status, tag_of(tags, "Name"), created))
+            found.append(FoundResource(key["KeyId"], status, tag_of(tags, "Name"), created))
     return found
 
 
-def _key(search: Search, values: Values) -> Sequence[Found]:
+def _key(search: Search, values: Values) -> Sequence[FoundResource]:
     """Returns the key for planned values. Keys pending deletion are skipped: they do not bill and are not the planned
     key.
     """
@@ -78,12 +88,12 @@ def _key(search: Search, values: Values) -> Sequence[Found]:
     return [one for one in _keys(search) if one.name == name and one.status is not Status.GOING]
 
 
-def _alias(search: Search, values: Values) -> Sequence[Found]:
+def _alias(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     for one in search.pages("kms", "list_aliases", "Aliases"):
         if one["AliasName"] == name:
             tags = search.call("kms", "list_resource_tags", KeyId=one["TargetKeyId"]).get("Tags")
-            return [Found(name, is_ours=search.owns(tags))]
+            return [FoundResource(name, is_ours=search.owns(tags))]
     return []
 
 

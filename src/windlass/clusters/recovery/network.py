@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from windlass.clusters.recovery.search import (
     Finder,
-    Found,
+    FoundResource,
     Lister,
     NotKnownYet,
     Search,
@@ -36,17 +36,17 @@ class Tagged:
     never: tuple[tuple[str, Any], ...] = ()
     """Attribute values of items that Terraform does not create."""
 
-    def find(self, search: Search, values: Values) -> list[Found]:
+    def find(self, search: Search, values: Values) -> list[FoundResource]:
         """Returns the resources with the planned name."""
         name = planned_name(values)
         found = self._described(search, {"Name": "tag:Name", "Values": [name]})
         return [one for one in found if one.name == name]  # the request filter may return inexact matches
 
-    def every(self, search: Search) -> list[Found]:
+    def every(self, search: Search) -> list[FoundResource]:
         """Returns all resources of the cluster."""
         return self._described(search)
 
-    def _described(self, search: Search, *more: Mapping[str, Any]) -> list[Found]:
+    def _described(self, search: Search, *more: Mapping[str, Any]) -> list[FoundResource]:
         filters = [{"Name": f"tag:{OWNER}", "Values": [search.cluster]}, *more]
         items = search.pages("ec2", self.operation, self.key, **{self.filters_key: filters})
         return [self._found(one) for one in items if search.owns(one.get("Tags")) and self._is_meant(one)]
@@ -55,10 +55,10 @@ class Tagged:
         is_one = all(item.get(key) == value for key, value in self.only)
         return is_one and not any(item.get(key) == value for key, value in self.never)
 
-    def _found(self, item: Mapping[str, Any]) -> Found:
+    def _found(self, item: Mapping[str, Any]) -> FoundResource:
         word = str(item.get(self.state_key) or "") if self.state_key else ""
         created = str(item.get("CreateTime") or item.get("CreationTime") or item.get("CreationTimestamp") or "")
-        return Found(
+        return FoundResource(
             str(item[self.id_key]), status_of(word), tag_of(item.get("Tags"), "Name"), created, has_status=bool(word)
         )
 
@@ -91,29 +91,29 @@ TAGGED: Final[Mapping[str, Tagged]] = {
 }
 
 
-def _launch_template(search: Search, values: Values) -> Sequence[Found]:
+def _launch_template(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     filters = [{"Name": "launch-template-name", "Values": [name]}]
     found = search.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=filters)
     return [
-        Found(one["LaunchTemplateId"], name=name, is_ours=search.owns(one.get("Tags")))
+        FoundResource(one["LaunchTemplateId"], name=name, is_ours=search.owns(one.get("Tags")))
         for one in found
         if one["LaunchTemplateName"] == name
     ]
 
 
-def _placement_group(search: Search, values: Values) -> Sequence[Found]:
+def _placement_group(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     filters = [{"Name": "group-name", "Values": [name]}]
     found = search.pages("ec2", "describe_placement_groups", "PlacementGroups", Filters=filters)
     return [
-        Found(name, status_of(str(one.get("State", ""))), name, is_ours=search.owns(one.get("Tags")))
+        FoundResource(name, status_of(str(one.get("State", ""))), name, is_ours=search.owns(one.get("Tags")))
         for one in found
         if one["GroupName"] == name
     ]
 
 
-def _route(search: Search, values: Values) -> Sequence[Found]:
+def _route(search: Search, values: Values) -> Sequence[FoundResource]:
     table = need(values, "route_table_id")
     keys = {
         "destination_cidr_block": "DestinationCidrBlock",
@@ -123,16 +123,16 @@ def _route(search: Search, values: Values) -> Sequence[Found]:
     for attribute, key in keys.items():
         if to := values.get(attribute):
             routes = [one for found in _tables(search, table) for one in found.get("Routes") or ()]
-            return [Found(f"{table}_{to}") for one in routes if one.get(key) == to]
+            return [FoundResource(f"{table}_{to}") for one in routes if one.get(key) == to]
     raise NotKnownYet("destination")
 
 
-def _route_table_association(search: Search, values: Values) -> Sequence[Found]:
+def _route_table_association(search: Search, values: Values) -> Sequence[FoundResource]:
     table = need(values, "route_table_id")
     attribute, key = ("gateway_id", "GatewayId") if values.get("gateway_id") else ("subnet_id", "SubnetId")
     joined = need(values, attribute)
     associations = [one for found in _tables(search, table) for one in found.get("Associations") or ()]
-    return [Found(f"{joined}/{table}") for one in associations if one.get(key) == joined]
+    return [FoundResource(f"{joined}/{table}") for one in associations if one.get(key) == joined]
 
 
 def _tables(search: Search, table: str) -> list[Any]:

@@ -10,13 +10,13 @@ from windlass.clusters.aws import Aws
 from windlass.clusters.recovery import lock as locks
 from windlass.clusters.recovery.discovery import Discovery, remove_blocks
 from windlass.clusters.recovery.report import Duplicate, Imported, Orphan, RecoveryReport
-from windlass.clusters.recovery.search import Found, Search, Status, name_of
+from windlass.clusters.recovery.search import FoundResource, Search, Status, name_of
 from windlass.clusters.recovery.table import COMPLETE_BY_NAME, FINDERS, LISTERS
 from windlass.clusters.terraform import process
 from windlass.clusters.terraform.changes import Action
-from windlass.clusters.terraform.driver import ERRORED_STATE, KEEPING, RECOVERY, UNFINISHED, Plan, Terraform
+from windlass.clusters.terraform.driver import ERRORED_STATE, RECOVERY, RECOVERY_OVERRIDE, UNFINISHED, Plan, Terraform
 from windlass.clusters.terraform.errors import LockInfo, StateLocked, TerraformError, TerraformFailed
-from windlass.clusters.terraform.events import Note
+from windlass.clusters.terraform.events import TerraformNote
 from windlass.clusters.terraform.folder import STATE, ClusterFolder, FolderError
 from windlass.clusters.terraform.state import StateResource
 from windlass.runs.clock import Clock
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def needs_recovery(folder: ClusterFolder) -> bool:
     """Whether a command on this cluster was killed, judging by files it left in the folder; does not query AWS."""
-    marks = (UNFINISHED, ERRORED_STATE, RECOVERY, KEEPING, process.RECORD, process.KILLED)
+    marks = (UNFINISHED, ERRORED_STATE, RECOVERY, RECOVERY_OVERRIDE, process.RECORD, process.KILLED)
     return any((folder.path / name).exists() for name in marks)
 
 
@@ -66,7 +66,7 @@ class _Recovery:
         try:
             self._terraform.follow()
         except TerraformError as error:  # the earlier command ended regularly; persistent errors will occur again
-            self._terraform.on_event(Note(f"the earlier command failed: {error.message}"))
+            self._terraform.on_event(TerraformNote(f"the earlier command failed: {error.message}"))
 
     def _set_damaged_state_aside(self) -> None:
         """Renames a local state that was truncated by a kill. Terraform cannot read it; the recovery rebuilds it from
@@ -77,7 +77,9 @@ class _Recovery:
             folder.local_state()
         except FolderError:
             kept = (folder.path / STATE).rename(folder.path / f"{STATE}.damaged")
-            self._terraform.on_event(Note(f"the state is damaged: kept as {kept}, and made again from what exists"))
+            self._terraform.on_event(
+                TerraformNote(f"the state is damaged: kept as {kept}, and made again from what exists")
+            )
 
     @contextmanager
     def _blocks(self) -> Iterator[None]:
@@ -96,7 +98,7 @@ class _Recovery:
             if self._lock is not None:
                 raise
             self._lock = locks.release(self._terraform, error, is_forced=self._break_lock)
-            self._terraform.on_event(Note(f"released the lock of a command that is gone ({self._lock.doing})"))
+            self._terraform.on_event(TerraformNote(f"released the lock of a command that is gone ({self._lock.doing})"))
             return work()
 
     def _plan(self) -> Plan:
@@ -111,7 +113,7 @@ class _Recovery:
     def _quiet(self) -> Iterator[None]:
         """Hides events of internal plans, which the user could mistake for the real plan or for a failure."""
         loud = self._terraform.on_event
-        self._terraform.on_event = lambda event: loud(event) if isinstance(event, Note) else None
+        self._terraform.on_event = lambda event: loud(event) if isinstance(event, TerraformNote) else None
         try:
             yield
         finally:
@@ -133,7 +135,9 @@ class _Recovery:
 
     def _import(self, imported: tuple[Imported, ...]) -> None:
         """Applies the import blocks. Raises TerraformFailed if the plan would destroy any resource."""
-        self._terraform.on_event(Note(f"importing {len(imported)} resources that exist and are not in the state"))
+        self._terraform.on_event(
+            TerraformNote(f"importing {len(imported)} resources that exist and are not in the state")
+        )
         with self._quiet():
             plan = self._terraform.plan(targets=[one.address for one in imported])
         for one in plan.summary.changes:
@@ -177,6 +181,6 @@ class _Recovery:
                     orphans.append(Orphan(type, found.id, found.name))
         return tuple(duplicates), tuple(orphans)
 
-    def _strays(self, type: str, known: set[str]) -> list[Found]:
+    def _strays(self, type: str, known: set[str]) -> list[FoundResource]:
         ended = (Status.GOING, Status.GONE)
         return [one for one in LISTERS[type](self._search) if one.id not in known and one.status not in ended]

@@ -29,7 +29,7 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundResource:
     """A resource that exists in AWS."""
 
     id: str
@@ -49,10 +49,10 @@ class NotKnownYet(Exception):
     """An identifying attribute of the resource depends on another resource that is missing or not imported yet."""
 
 
-Finder = Callable[["Search", Values], Sequence[Found]]
+Finder = Callable[["Search", Values], Sequence[FoundResource]]
 """Function that returns the existing resources for planned values; more than one are duplicates. Raises NotKnownYet,
 AwsError."""
-Lister = Callable[["Search"], Sequence[Found]]
+Lister = Callable[["Search"], Sequence[FoundResource]]
 """Function that returns all resources of a type with the cluster's tag. Raises AwsError."""
 
 _ABSENT: Final = re.compile(r"NotFound|NoSuch|NonExist|NotExist")

@@ -5,135 +5,139 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.clusters.recovery.search import Finder, Found, Search, Values, need, status_of
+from windlass.clusters.recovery.search import Finder, FoundResource, Search, Values, need, status_of
 
 
-def _eks(found: Any, id: str, search: Search) -> Sequence[Found]:
+def _eks(found: Any, id: str, search: Search) -> Sequence[FoundResource]:
     if not found:
         return []
     word = str(found.get("status") or "")
-    return [Found(id, status_of(word), is_ours=search.owns(found.get("tags")), has_status=bool(word))]
+    return [FoundResource(id, status_of(word), is_ours=search.owns(found.get("tags")), has_status=bool(word))]
 
 
-def _eks_cluster(search: Search, values: Values) -> Sequence[Found]:
+def _eks_cluster(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     return _eks(search.call("eks", "describe_cluster", name=name).get("cluster"), name, search)
 
 
-def _eks_node_group(search: Search, values: Values) -> Sequence[Found]:
+def _eks_node_group(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, name = need(values, "cluster_name"), need(values, "node_group_name")
     found = search.call("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=name).get("nodegroup")
     return _eks(found, f"{cluster}:{name}", search)
 
 
-def _eks_addon(search: Search, values: Values) -> Sequence[Found]:
+def _eks_addon(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, name = need(values, "cluster_name"), need(values, "addon_name")
     found = search.call("eks", "describe_addon", clusterName=cluster, addonName=name).get("addon")
     return _eks(found, f"{cluster}:{name}", search)
 
 
-def _eks_access_entry(search: Search, values: Values) -> Sequence[Found]:
+def _eks_access_entry(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, principal = need(values, "cluster_name"), need(values, "principal_arn")
     found = search.call("eks", "describe_access_entry", clusterName=cluster, principalArn=principal).get("accessEntry")
     return _eks(found, f"{cluster}:{principal}", search)
 
 
-def _eks_access_policy(search: Search, values: Values) -> Sequence[Found]:
+def _eks_access_policy(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, principal, policy = (need(values, name) for name in ("cluster_name", "principal_arn", "policy_arn"))
     arguments = {"clusterName": cluster, "principalArn": principal}
     found = search.pages("eks", "list_associated_access_policies", "associatedAccessPolicies", **arguments)
-    return [Found(f"{cluster}#{principal}#{policy}") for one in found if one["policyArn"] == policy]
+    return [FoundResource(f"{cluster}#{principal}#{policy}") for one in found if one["policyArn"] == policy]
 
 
-def _eks_pod_identity(search: Search, values: Values) -> Sequence[Found]:
+def _eks_pod_identity(search: Search, values: Values) -> Sequence[FoundResource]:
     cluster, namespace, account = (need(values, name) for name in ("cluster_name", "namespace", "service_account"))
     arguments = {"clusterName": cluster, "namespace": namespace, "serviceAccount": account}
     found = search.pages("eks", "list_pod_identity_associations", "associations", **arguments)
     return [
-        Found(f"{cluster},{one['associationId']}")
+        FoundResource(f"{cluster},{one['associationId']}")
         for one in found
         if one["namespace"] == namespace and one["serviceAccount"] == account
     ]
 
 
-def _ecr_repository(search: Search, values: Values) -> Sequence[Found]:
+def _ecr_repository(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     found = search.call("ecr", "describe_repositories", repositoryNames=[name]).get("repositories") or ()
     tags = [search.call("ecr", "list_tags_for_resource", resourceArn=one["repositoryArn"]).get("tags") for one in found]
-    return [Found(name, is_ours=search.owns(own)) for own in tags]
+    return [FoundResource(name, is_ours=search.owns(own)) for own in tags]
 
 
-def _ecr_lifecycle(search: Search, values: Values) -> Sequence[Found]:
+def _ecr_lifecycle(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "repository")
     found = search.call("ecr", "get_lifecycle_policy", repositoryName=name)
-    return [Found(name)] if found.get("lifecyclePolicyText") else []
+    return [FoundResource(name)] if found.get("lifecyclePolicyText") else []
 
 
-def _queue(search: Search, values: Values) -> Sequence[Found]:
+def _queue(search: Search, values: Values) -> Sequence[FoundResource]:
     url = search.call("sqs", "get_queue_url", QueueName=need(values, "name")).get("QueueUrl")
     if not url:
         return []
-    return [Found(url, is_ours=search.owns(search.call("sqs", "list_queue_tags", QueueUrl=url).get("Tags")))]
+    return [FoundResource(url, is_ours=search.owns(search.call("sqs", "list_queue_tags", QueueUrl=url).get("Tags")))]
 
 
-def _queue_policy(search: Search, values: Values) -> Sequence[Found]:
+def _queue_policy(search: Search, values: Values) -> Sequence[FoundResource]:
     url = need(values, "queue_url")
     found = search.call("sqs", "get_queue_attributes", QueueUrl=url, AttributeNames=["Policy"])
-    return [Found(url)] if (found.get("Attributes") or {}).get("Policy") else []
+    return [FoundResource(url)] if (found.get("Attributes") or {}).get("Policy") else []
 
 
-def _event_rule(search: Search, values: Values) -> Sequence[Found]:
+def _event_rule(search: Search, values: Values) -> Sequence[FoundResource]:
     name, bus = need(values, "name"), str(values.get("event_bus_name") or "default")
     found = search.call("events", "describe_rule", Name=name, EventBusName=bus)
     if not found:
         return []
     tags = search.call("events", "list_tags_for_resource", ResourceARN=found["Arn"]).get("Tags")
-    return [Found(f"{bus}/{name}", is_ours=search.owns(tags))]
+    return [FoundResource(f"{bus}/{name}", is_ours=search.owns(tags))]
 
 
-def _event_target(search: Search, values: Values) -> Sequence[Found]:
+def _event_target(search: Search, values: Values) -> Sequence[FoundResource]:
     rule, target = need(values, "rule"), need(values, "target_id")
     bus = str(values.get("event_bus_name") or "default")
     found = search.pages("events", "list_targets_by_rule", "Targets", Rule=rule, EventBusName=bus)
-    return [Found(f"{bus}/{rule}/{target}") for one in found if one["Id"] == target]
+    return [FoundResource(f"{bus}/{rule}/{target}") for one in found if one["Id"] == target]
 
 
-def _log_group(search: Search, values: Values) -> Sequence[Found]:
+def _log_group(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     groups = search.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=name)
     return [
-        Found(name, is_ours=search.owns(search.call("logs", "list_tags_log_group", logGroupName=name).get("tags")))
+        FoundResource(
+            name, is_ours=search.owns(search.call("logs", "list_tags_log_group", logGroupName=name).get("tags"))
+        )
         for one in groups
         if one["logGroupName"] == name
     ]
 
 
-def _alarm(search: Search, values: Values) -> Sequence[Found]:
+def _alarm(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "alarm_name")
     found = search.call("cloudwatch", "describe_alarms", AlarmNames=[name]).get("MetricAlarms") or ()
-    return [Found(name) for one in found if one["AlarmName"] == name]
+    return [FoundResource(name) for one in found if one["AlarmName"] == name]
 
 
-def _topic(search: Search, values: Values) -> Sequence[Found]:
+def _topic(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     found = [one["TopicArn"] for one in search.pages("sns", "list_topics", "Topics")]
     return [
-        Found(arn, is_ours=search.owns(search.call("sns", "list_tags_for_resource", ResourceArn=arn).get("Tags")))
+        FoundResource(
+            arn, is_ours=search.owns(search.call("sns", "list_tags_for_resource", ResourceArn=arn).get("Tags"))
+        )
         for arn in found
         if arn.rpartition(":")[2] == name
     ]
 
 
-def _budget(search: Search, values: Values) -> Sequence[Found]:
+def _budget(search: Search, values: Values) -> Sequence[FoundResource]:
     name, account = need(values, "name"), str(values.get("account_id") or search.aws.identity.account_id)
     found = search.call("budgets", "describe_budget", AccountId=account, BudgetName=name)
-    return [Found(f"{account}:{name}")] if found.get("Budget") else []
+    return [FoundResource(f"{account}:{name}")] if found.get("Budget") else []
 
 
-def _parameter(search: Search, values: Values) -> Sequence[Found]:
+def _parameter(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "name")
     found = search.call("ssm", "get_parameters", Names=[name]).get("Parameters")
-    return [Found(name)] if found else []
+    return [FoundResource(name)] if found else []
 
 
 FINDERS: Final[Mapping[str, Finder]] = {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from windlass.clusters.recovery.search import (
     Finder,
-    Found,
+    FoundResource,
     Lister,
     Search,
     Values,
@@ -19,12 +19,12 @@ from windlass.clusters.recovery.search import (
 )
 
 
-def _bucket(search: Search, values: Values) -> Sequence[Found]:
+def _bucket(search: Search, values: Values) -> Sequence[FoundResource]:
     name = need(values, "bucket")
     if not any(one["Name"] == name for one in search.call("s3", "list_buckets").get("Buckets") or ()):
         return []
     tags = search.call("s3", "get_bucket_tagging", Bucket=name).get("TagSet")
-    return [Found(name, is_ours=search.owns(tags) or (not tags and _is_empty(search, name)))]
+    return [FoundResource(name, is_ours=search.owns(tags) or (not tags and _is_empty(search, name)))]
 
 
 def _is_empty(search: Search, bucket: str) -> bool:
@@ -35,11 +35,11 @@ def _is_empty(search: Search, bucket: str) -> bool:
     return not found.get("Versions") and not found.get("DeleteMarkers")
 
 
-def _part_of_bucket(operation: str, key: str, search: Search, values: Values) -> Sequence[Found]:
+def _part_of_bucket(operation: str, key: str, search: Search, values: Values) -> Sequence[FoundResource]:
     bucket = need(values, "bucket")
     if not (owner := _bucket(search, values)) or not search.call("s3", operation, Bucket=bucket).get(key):
         return []
-    return [Found(bucket, is_ours=owner[0].is_ours)]
+    return [FoundResource(bucket, is_ours=owner[0].is_ours)]
 
 
 BUCKET_PARTS: Final = {
@@ -60,61 +60,67 @@ def _efs_all(search: Search) -> list[Any]:
     return [one for one in search.pages("efs", "describe_file_systems", "FileSystems") if search.owns(one.get("Tags"))]
 
 
-def _efs(one: Mapping[str, Any]) -> Found:
+def _efs(one: Mapping[str, Any]) -> FoundResource:
     word, name = str(one.get("LifeCycleState") or ""), tag_of(one.get("Tags"), "Name")
-    return Found(one["FileSystemId"], status_of(word), name, str(one.get("CreationTime") or ""), has_status=True)
+    return FoundResource(
+        one["FileSystemId"], status_of(word), name, str(one.get("CreationTime") or ""), has_status=True
+    )
 
 
-def _file_system(search: Search, values: Values) -> Sequence[Found]:
+def _file_system(search: Search, values: Values) -> Sequence[FoundResource]:
     name = planned_name(values)
     return [found for found in map(_efs, _efs_all(search)) if found.name == name]
 
 
-def _file_system_policy(search: Search, values: Values) -> Sequence[Found]:
+def _file_system_policy(search: Search, values: Values) -> Sequence[FoundResource]:
     id = need(values, "file_system_id")
-    return [Found(id)] if search.call("efs", "describe_file_system_policy", FileSystemId=id).get("Policy") else []
+    return (
+        [FoundResource(id)] if search.call("efs", "describe_file_system_policy", FileSystemId=id).get("Policy") else []
+    )
 
 
-def _mount_target(search: Search, values: Values) -> Sequence[Found]:
+def _mount_target(search: Search, values: Values) -> Sequence[FoundResource]:
     id, subnet = need(values, "file_system_id"), need(values, "subnet_id")
     found = search.pages("efs", "describe_mount_targets", "MountTargets", FileSystemId=id)
     return [
-        Found(one["MountTargetId"], status_of(str(one.get("LifeCycleState") or "")), has_status=True)
+        FoundResource(one["MountTargetId"], status_of(str(one.get("LifeCycleState") or "")), has_status=True)
         for one in found
         if one["SubnetId"] == subnet
     ]
 
 
-def _access_points(search: Search) -> Sequence[Found]:
+def _access_points(search: Search) -> Sequence[FoundResource]:
     found = search.pages("efs", "describe_access_points", "AccessPoints")
     return [
-        Found(one["AccessPointId"], status_of(str(one.get("LifeCycleState") or "")), tag_of(one.get("Tags"), "Name"))
+        FoundResource(
+            one["AccessPointId"], status_of(str(one.get("LifeCycleState") or "")), tag_of(one.get("Tags"), "Name")
+        )
         for one in found
         if search.owns(one.get("Tags"))
     ]
 
 
-def _access_point(search: Search, values: Values) -> Sequence[Found]:
+def _access_point(search: Search, values: Values) -> Sequence[FoundResource]:
     name = planned_name(values)
     return [one for one in _access_points(search) if one.name == name]
 
 
-def _fsx_all(search: Search) -> Sequence[Found]:
+def _fsx_all(search: Search) -> Sequence[FoundResource]:
     found = search.pages("fsx", "describe_file_systems", "FileSystems")
     return [_fsx(one, "FileSystemId") for one in found if search.owns(one.get("Tags"))]
 
 
-def _fsx(one: Mapping[str, Any], id_key: str) -> Found:
+def _fsx(one: Mapping[str, Any], id_key: str) -> FoundResource:
     word, name = str(one.get("Lifecycle") or ""), tag_of(one.get("Tags"), "Name")
-    return Found(one[id_key], status_of(word), name, str(one.get("CreationTime") or ""), has_status=bool(word))
+    return FoundResource(one[id_key], status_of(word), name, str(one.get("CreationTime") or ""), has_status=bool(word))
 
 
-def _lustre(search: Search, values: Values) -> Sequence[Found]:
+def _lustre(search: Search, values: Values) -> Sequence[FoundResource]:
     name = planned_name(values)
     return [one for one in _fsx_all(search) if one.name == name]
 
 
-def _data_repository_association(search: Search, values: Values) -> Sequence[Found]:
+def _data_repository_association(search: Search, values: Values) -> Sequence[FoundResource]:
     id, path = need(values, "file_system_id"), need(values, "file_system_path")
     filters = [{"Name": "file-system-id", "Values": [id]}]
     found = search.pages("fsx", "describe_data_repository_associations", "Associations", Filters=filters)

@@ -17,12 +17,12 @@ from windlass.clusters.terraform.events import (
     Counted,
     Diagnostic,
     Event,
-    Note,
     OnEvent,
     ResourceDone,
     ResourceFailed,
     ResourceProgress,
     ResourceStarted,
+    TerraformNote,
     parse_line,
     text_diagnostics,
 )
@@ -33,7 +33,7 @@ LAST_LETTERS: Final = 400
 
 
 @dataclass(slots=True)
-class Seen:
+class CommandState:
     """State of one command, accumulated from its events."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Seen:
                 self.diagnostics.append(event)
             case Counted():
                 self.counted = event
-            case Note():
+            case TerraformNote():
                 self.last_line = event.text[:LAST_LETTERS]
 
     @property
@@ -72,7 +72,7 @@ class Finished:
     command: str
     exit_code: int | None
     """Exit code; negative for the signal that killed the process, None if an earlier Windlass process started it."""
-    seen: Seen
+    seen: CommandState
     log: Path
     stops: int
     """Number of stop requests received during the command."""
@@ -125,7 +125,11 @@ def follow(
     Afterwards its record is deleted, or moved to those of killed processes.
     """
     if process.is_held(folder):
-        on_event(Note(f"terraform {record.command} (pid {record.pid}) of an earlier command still runs; following it"))
+        on_event(
+            TerraformNote(
+                f"terraform {record.command} (pid {record.pid}) of an earlier command still runs; following it"
+            )
+        )
     on_event(CommandStarted(record.command, record.log))
     watch = _Watch(record, on_event, stop, is_json=True)
     watch.stops_before = watch.answered = 0  # an earlier stop request applies to this command too
@@ -162,7 +166,7 @@ class _Watch:
     """Forwards events and handles stop requests until the process has exited."""
 
     def __init__(self, record: process.RunningCommand, on_event: OnEvent, stop: StopRequests, is_json: bool) -> None:
-        self.seen = Seen()
+        self.seen = CommandState()
         self.stops_before = stop.count
         self.stop = stop
         self._record, self._on_event, self._is_json = record, on_event, is_json
@@ -201,9 +205,11 @@ class _Watch:
         self.answered = self.stop.count
         if is_first:
             process.terminate(self._record)
-            self._on_event(Note(f"stopping: terraform finishes the operations under way{self._what()}, then ends"))
+            self._on_event(
+                TerraformNote(f"stopping: terraform finishes the operations under way{self._what()}, then ends")
+            )
         else:
-            self._on_event(Note(self._price()))
+            self._on_event(TerraformNote(self._price()))
 
     def _what(self) -> str:
         if not self.seen.under_way:

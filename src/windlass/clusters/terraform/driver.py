@@ -26,10 +26,10 @@ from windlass.runs.machine import this_machine
 
 RECOVERY: Final = "windlass-recovery.tf"
 """Import blocks of a recovery in progress; not part of the configuration."""
-KEEPING: Final = "windlass_recovery_override.tf"
+RECOVERY_OVERRIDE: Final = "windlass_recovery_override.tf"
 """Override that keeps Terraform from changing imported resources during a recovery. Terraform merges files named
 `_override` into the blocks that they repeat."""
-ADOPTING: Final = "windlass-adopting.tf"
+ADOPTION_IMPORTS: Final = "windlass-adopting.tf"
 """Import blocks of resources kept by an earlier cluster, present while a plan is created; not part of the
 configuration."""
 UNFINISHED: Final = "unfinished.json"
@@ -103,7 +103,7 @@ class Terraform:
         """Returns a digest of everything whose change requires another `terraform init`."""
         found = hashlib.sha256(self.program.text.encode())
         for path in sorted(self.folder.path.glob("*.tf")) + sorted(self.folder.path.glob("*.tf.json")):
-            if path.name not in (RECOVERY, KEEPING, ADOPTING):
+            if path.name not in (RECOVERY, RECOVERY_OVERRIDE, ADOPTION_IMPORTS):
                 found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
         return found.hexdigest()
 
@@ -125,7 +125,7 @@ class Terraform:
         flags = ["-destroy"] * destroy + ["-refresh=false"] * (not refresh)
         targeted = [f"-target={address}" for address in targets]
         unlocked = [] if is_locked else ["-lock=false"]
-        adopting = self.folder.path / ADOPTING
+        adopting = self.folder.path / ADOPTION_IMPORTS
         adopting.unlink(missing_ok=True)  # left by a killed plan
         if adopt:
             adopting.write_text("\n".join(import_block(*one) for one in sorted(adopt.items())), encoding="utf-8")

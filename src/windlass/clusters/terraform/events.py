@@ -96,14 +96,21 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TerraformNote:
     """A message from Terraform or Windlass, such as waiting for a lock, or stopping."""
 
     text: str
 
 
 Event = (
-    CommandStarted | ResourceStarted | ResourceProgress | ResourceDone | ResourceFailed | Diagnostic | Counted | Note
+    CommandStarted
+    | ResourceStarted
+    | ResourceProgress
+    | ResourceDone
+    | ResourceFailed
+    | Diagnostic
+    | Counted
+    | TerraformNote
 )
 OnEvent = Callable[[Event], None]
 
@@ -126,14 +133,14 @@ def parse_line(line: str) -> Event | None:
     try:
         message = json.loads(text)
     except ValueError:
-        return Note(text)
+        return TerraformNote(text)
     if not isinstance(message, dict):
-        return Note(text)
+        return TerraformNote(text)
     parse = _PARSERS.get(str(message.get("type", "")))
     try:
         return parse(message) if parse else None
     except (KeyError, TypeError, ValueError, AttributeError):
-        return Note(str(message.get("@message", text)))
+        return TerraformNote(str(message.get("@message", text)))
 
 
 def _started(message: Mapping[str, Any]) -> Event:
@@ -180,7 +187,7 @@ def _counted(message: Mapping[str, Any]) -> Event:
 
 
 def _log(message: Mapping[str, Any]) -> Event:
-    return Note(str(message["@message"]))
+    return TerraformNote(str(message["@message"]))
 
 
 _PARSERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Event]]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, hourly, row
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Scope
 from windlass.clusters.aws import AwsError, NotThere
 from windlass.clusters.tags import flat
@@ -16,10 +16,10 @@ BATCH: Final = 20
 """Maximum number of load balancers or target groups in one call for tags."""
 
 
-def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
+def _batches(calls: FinderCalls, operation: str, key: str) -> Iterator[list[dict[str, Any]]]:
     batch: list[dict[str, Any]] = []
     try:
-        for one in ask.items("elbv2", operation, key):
+        for one in calls.items("elbv2", operation, key):
             batch.append(one)
             if len(batch) == BATCH:
                 yield batch
@@ -32,22 +32,22 @@ def _batches(ask: Ask, operation: str, key: str) -> Iterator[list[dict[str, Any]
         yield batch
 
 
-def _tags(ask: Ask, arns: list[str]) -> dict[str, dict[str, str]]:
+def _tags(calls: FinderCalls, arns: list[str]) -> dict[str, dict[str, str]]:
     """Returns tags by ARN. A single deleted object fails the call for the whole batch; then each ARN is queried
     separately.
     """
     try:
-        answer = ask.get("elbv2", "describe_tags", ResourceArns=arns)
+        answer = calls.get("elbv2", "describe_tags", ResourceArns=arns)
     except NotThere:
         if len(arns) == 1:
             return {}
-        return {arn: tags for one in arns for arn, tags in _tags(ask, [one]).items()}
+        return {arn: tags for one in arns for arn, tags in _tags(calls, [one]).items()}
     return {one["ResourceArn"]: flat(one["Tags"]) for one in answer["TagDescriptions"]}
 
 
-def _balancers(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(batch: list[dict[str, Any]]) -> Iterator[Found]:
-        tags = _tags(ask, [one["LoadBalancerArn"] for one in batch])
+def _balancers(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(batch: list[dict[str, Any]]) -> Iterator[FoundObject]:
+        tags = _tags(calls, [one["LoadBalancerArn"] for one in batch])
         for one in batch:
             arn = one["LoadBalancerArn"]
             own, name = tags.get(arn, {}), one["LoadBalancerName"]
@@ -64,12 +64,12 @@ def _balancers(ask: Ask, scope: Scope) -> Iterator[Found]:
                     remedy=command(scope, "elbv2 delete-load-balancer --load-balancer-arn", arn),
                 )
 
-    return ask.each(_batches(ask, "describe_load_balancers", "LoadBalancers"), look)
+    return calls.each(_batches(calls, "describe_load_balancers", "LoadBalancers"), inspect)
 
 
-def _targets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(batch: list[dict[str, Any]]) -> Iterator[Found]:
-        tags = _tags(ask, [one["TargetGroupArn"] for one in batch])
+def _targets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(batch: list[dict[str, Any]]) -> Iterator[FoundObject]:
+        tags = _tags(calls, [one["TargetGroupArn"] for one in batch])
         for one in batch:
             arn = one["TargetGroupArn"]
             own, name = tags.get(arn, {}), one["TargetGroupName"]
@@ -86,13 +86,13 @@ def _targets(ask: Ask, scope: Scope) -> Iterator[Found]:
                     remedy=command(scope, "elbv2 delete-target-group --target-group-arn", arn),
                 )
 
-    return ask.each(_batches(ask, "describe_target_groups", "TargetGroups"), look)
+    return calls.each(_batches(calls, "describe_target_groups", "TargetGroups"), inspect)
 
 
-def _classic(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _classic(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["LoadBalancerName"]
-        answer = ask.get("elb", "describe_tags", LoadBalancerNames=[name])
+        answer = calls.get("elb", "describe_tags", LoadBalancerNames=[name])
         tags = flat(answer["TagDescriptions"][0]["Tags"]) if answer["TagDescriptions"] else {}
         if owner := scope.owner(tags, vpc_id=one.get("VPCId", ""), name=name):
             yield row(
@@ -106,7 +106,7 @@ def _classic(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "elb delete-load-balancer --load-balancer-name", name),
             )
 
-    return ask.each(ask.items("elb", "describe_load_balancers", "LoadBalancerDescriptions"), look)
+    return calls.each(calls.items("elb", "describe_load_balancers", "LoadBalancerDescriptions"), inspect)
 
 
 BALANCER: Final = ("elbv2", "load balancer")

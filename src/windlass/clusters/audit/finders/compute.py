@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, hourly, row, stored
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope, better
 from windlass.clusters.tags import flat
 
@@ -20,16 +20,16 @@ FREE_IOPS, FREE_MIBPS = 3000, 125
 """IOPS and MiB/s of a gp3 volume that its price per GiB includes."""
 
 
-def reservations(ask: Ask) -> Iterator[dict[str, Any]]:
+def reservations(calls: FinderCalls) -> Iterator[dict[str, Any]]:
     """Yields all instances of the region that are not terminated."""
-    for reservation in ask.items("ec2", "describe_instances", "Reservations"):
+    for reservation in calls.items("ec2", "describe_instances", "Reservations"):
         for one in reservation["Instances"]:
             if one["State"]["Name"] not in ENDED:
                 yield one
 
 
-def _instances(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in reservations(ask):
+def _instances(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in reservations(calls):
         tags = flat(one.get("Tags"))
         owner = instance_owner(scope, one)
         if owner is None:
@@ -75,8 +75,8 @@ def _lifecycle(one: dict[str, Any]) -> str:
     return {"": "", "capacity-block": ", capacity block, paid in advance"}.get(kind, f", {kind}")
 
 
-def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups"):
+def _groups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups"):
         tags, name = flat(one.get("Tags")), one["AutoScalingGroupName"]
         subnets = str(one.get("VPCZoneIdentifier") or "").split(",")
         if owner := better(scope.owner(tags, name=name), scope.user(tags, subnets=subnets)):
@@ -93,8 +93,8 @@ def _groups(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _volumes(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_volumes", "Volumes"):
+def _volumes(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_volumes", "Volumes"):
         tags, id = flat(one.get("Tags")), one["VolumeId"]
         owner = volume_owner(scope, one)
         if owner is None or one["State"] in ("deleting", "deleted"):
@@ -136,8 +136,8 @@ def _volume_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
         yield PriceKey("ebs", "MiBps-month", kind, mibps)
 
 
-def _snapshots(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_snapshots", "Snapshots", OwnerIds=["self"]):
+def _snapshots(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_snapshots", "Snapshots", OwnerIds=["self"]):
         tags, id = flat(one.get("Tags")), one["SnapshotId"]
         if owner := better(scope.owner(tags, name=tags.get("Name", "")), _origin(scope, one, tags)):
             yield row(
@@ -166,8 +166,8 @@ def _origin(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | 
     return None
 
 
-def _images(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_images", "Images", Owners=["self"]):
+def _images(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_images", "Images", Owners=["self"]):
         tags, id = flat(one.get("Tags")), one["ImageId"]
         source = one.get("SourceInstanceId", "")
         origin = Owner(f"made of {source}, an instance of the cluster") if source in scope.instance_ids else None
@@ -185,8 +185,8 @@ def _images(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_launch_templates", "LaunchTemplates"):
+def _templates(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_launch_templates", "LaunchTemplates"):
         tags, name = flat(one.get("Tags")), one["LaunchTemplateName"]
         if owner := scope.owner(tags, name=name):
             yield row(
@@ -200,8 +200,8 @@ def _templates(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _placements(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_placement_groups", "PlacementGroups"):
+def _placements(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_placement_groups", "PlacementGroups"):
         tags, name = flat(one.get("Tags")), one["GroupName"]
         owner = scope.owner(tags, name=name)
         if owner and one.get("State") not in ("deleting", "deleted"):
@@ -216,8 +216,8 @@ def _placements(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _capacity(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_capacity_reservations", "CapacityReservations"):
+def _capacity(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_capacity_reservations", "CapacityReservations"):
         tags, id = flat(one.get("Tags")), one["CapacityReservationId"]
         owner = scope.owner(tags, name=tags.get("Name", ""))
         if owner is None or one["State"] in ("cancelled", "expired", "failed", "payment-failed", "unsupported"):

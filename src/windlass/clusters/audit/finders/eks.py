@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, hourly, row
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.aws import AwsError, NotThere
 from windlass.clusters.tags import flat
 
 
-def describe(ask: Ask, name: str) -> dict[str, Any] | None:
+def describe(calls: FinderCalls, name: str) -> dict[str, Any] | None:
     """Returns the description of the cluster with this name; None if it does not exist. Raises AwsError."""
     try:
-        found: dict[str, Any] = ask.get("eks", "describe_cluster", name=name)["cluster"]
+        found: dict[str, Any] = calls.get("eks", "describe_cluster", name=name)["cluster"]
     except NotThere:
         return None
     return found
 
 
-def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
-    one = describe(ask, scope.name)
+def _clusters(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    one = describe(calls, scope.name)
     if one is None:
         return
     version = one.get("version", "?")
@@ -33,29 +33,29 @@ def _clusters(ask: Ask, scope: Scope) -> Iterator[Found]:
         Owner("its name"),
         scope.name,
         tags=flat(one.get("tags")),
-        prices=[hourly("eks", _support(ask, version, one))],
+        prices=[hourly("eks", _support(calls, version, one))],
         detail=f"{one.get('status', '')}, Kubernetes {version}",
         remedy="windlass cluster down, or: " + command(scope, "eks delete-cluster --name", scope.name),
     )
 
 
-def _support(ask: Ask, version: str, one: dict[str, Any]) -> str:
+def _support(calls: FinderCalls, version: str, one: dict[str, Any]) -> str:
     """Returns `standard` or `extended`, from the version's support status and the cluster's policy; empty if
     unknown.
     """
     if (one.get("upgradePolicy") or {}).get("supportType") == "STANDARD":
         return "standard"
     try:
-        found = ask.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
+        found = calls.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
     except AwsError:
         return ""  # the cluster is reported without a price
     status = str(found[0].get("versionStatus") or found[0].get("status", "")).lower() if found else ""
     return "extended" if "extended" in status else "standard" if "standard" in status else ""
 
 
-def _node_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(name: str) -> Iterator[Found]:
-        one = ask.get("eks", "describe_nodegroup", clusterName=scope.name, nodegroupName=name)["nodegroup"]
+def _node_groups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(name: str) -> Iterator[FoundObject]:
+        one = calls.get("eks", "describe_nodegroup", clusterName=scope.name, nodegroupName=name)["nodegroup"]
         wants = (one.get("scalingConfig") or {}).get("desiredSize", "?")
         yield row(
             NODE_GROUP,
@@ -68,10 +68,10 @@ def _node_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
         )
 
     try:
-        names = list(ask.items("eks", "list_nodegroups", "nodegroups", clusterName=scope.name))
+        names = list(calls.items("eks", "list_nodegroups", "nodegroups", clusterName=scope.name))
     except NotThere:
         return iter(())
-    return ask.each(names, look)
+    return calls.each(names, inspect)
 
 
 CLUSTER: Final = ("eks", "cluster")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import GLOBAL, Finder, command, row
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.tags import flat
 
@@ -16,10 +16,10 @@ AWS_PATHS: Final = ("/aws-service-role/", "/aws-reserved/")
 """Paths of roles that AWS creates for its services and for single sign-on."""
 
 
-def _roles(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _roles(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["RoleName"]
-        tags = ask.tags("iam", "list_role_tags", "Tags", RoleName=name)
+        tags = calls.tags("iam", "list_role_tags", "Tags", RoleName=name)
         if owner := scope.owner(tags, name=name):
             yield row(
                 ROLE,
@@ -32,14 +32,14 @@ def _roles(ask: Ask, scope: Scope) -> Iterator[Found]:
                 + command(scope, "iam delete-role --role-name", name, region=False),
             )
 
-    roles = ask.items("iam", "list_roles", "Roles")
-    return ask.each((one for one in roles if not one.get("Path", "/").startswith(AWS_PATHS)), look)
+    roles = calls.items("iam", "list_roles", "Roles")
+    return calls.each((one for one in roles if not one.get("Path", "/").startswith(AWS_PATHS)), inspect)
 
 
-def _policies(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _policies(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         arn, name = one["Arn"], one["PolicyName"]
-        tags = ask.tags("iam", "list_policy_tags", "Tags", PolicyArn=arn)
+        tags = calls.tags("iam", "list_policy_tags", "Tags", PolicyArn=arn)
         if owner := scope.owner(tags, name=name):
             yield row(
                 POLICY,
@@ -53,13 +53,13 @@ def _policies(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "iam delete-policy --policy-arn", arn, region=False),
             )
 
-    return ask.each(ask.items("iam", "list_policies", "Policies", Scope="Local"), look)
+    return calls.each(calls.items("iam", "list_policies", "Policies", Scope="Local"), inspect)
 
 
-def _profiles(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _profiles(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["InstanceProfileName"]
-        tags = ask.tags("iam", "list_instance_profile_tags", "Tags", InstanceProfileName=name)
+        tags = calls.tags("iam", "list_instance_profile_tags", "Tags", InstanceProfileName=name)
         owner = scope.owner(tags, name=name)
         if (owner is None or not owner.is_certain) and not scope.is_of_another(tags):
             owner = _karpenter_profile(scope, one) or owner
@@ -77,7 +77,7 @@ def _profiles(ask: Ask, scope: Scope) -> Iterator[Found]:
                 + command(scope, "iam delete-instance-profile --instance-profile-name", name, region=False),
             )
 
-    return ask.each(ask.items("iam", "list_instance_profiles", "InstanceProfiles"), look)
+    return calls.each(calls.items("iam", "list_instance_profiles", "InstanceProfiles"), inspect)
 
 
 def _karpenter_profile(scope: Scope, one: dict[str, Any]) -> Owner | None:
@@ -90,11 +90,11 @@ def _karpenter_profile(scope: Scope, one: dict[str, Any]) -> Owner | None:
     return None
 
 
-def _providers(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _providers(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         arn = one["Arn"]
         owner = Owner("the cluster's OIDC issuer") if scope.issuer and arn.endswith(f"/{scope.issuer}") else None
-        about = ask.get("iam", "get_open_id_connect_provider", OpenIDConnectProviderArn=arn)
+        about = calls.get("iam", "get_open_id_connect_provider", OpenIDConnectProviderArn=arn)
         tags = flat(about.get("Tags"))
         if owner := owner or scope.owner(tags, name=tags.get("Name", "")):
             words = "iam delete-open-id-connect-provider --open-id-connect-provider-arn"
@@ -108,7 +108,7 @@ def _providers(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, words, arn, region=False),
             )
 
-    return ask.each(ask.items("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList"), look)
+    return calls.each(calls.items("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList"), inspect)
 
 
 ROLE: Final = ("iam", "role")

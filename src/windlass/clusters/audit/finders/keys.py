@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, row
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope
 from windlass.clusters.aws import AwsError, NotThere
 from windlass.clusters.storage.bucket_key import PENDING, key_in
@@ -33,31 +33,31 @@ class _Key(NamedTuple):
     tags: dict[str, str]
 
 
-def _keys(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _keys(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     aliases: dict[str, str] = {}
-    for one in ask.items("kms", "list_aliases", "Aliases"):
+    for one in calls.items("kms", "list_aliases", "Aliases"):
         if one.get("TargetKeyId"):
             aliases.setdefault(one["TargetKeyId"], one["AliasName"].removeprefix("alias/"))
 
-    def look(one: dict[str, Any]) -> Iterator[_Key]:
+    def inspect(one: dict[str, Any]) -> Iterator[_Key]:
         id = one["KeyId"]
-        about = ask.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
+        about = calls.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
         if about.get("KeyManager") == "AWS":
             return  # a key in this state does not bill
-        tags = ask.tags("kms", "list_resource_tags", "Tags", KeyId=id)
+        tags = calls.tags("kms", "list_resource_tags", "Tags", KeyId=id)
         if owner := scope.owner(tags, name=aliases.get(id, "")):
             yield _Key(id, about, owner, tags)
 
-    keys = ask.items("kms", "list_keys", "Keys")
-    own = list(ask.each((one for one in keys if not aliases.get(one["KeyId"], "").startswith("aws/")), look))
+    keys = calls.items("kms", "list_keys", "Keys")
+    own = list(calls.each((one for one in keys if not aliases.get(one["KeyId"], "").startswith("aws/")), inspect))
     is_ending = any(one.about.get("KeyState") in ENDING for one in own)
-    uses = _uses(ask, scope, {name: id for id, name in aliases.items()}, all_of_it=is_ending) if own else {}
+    uses = _uses(calls, scope, {name: id for id, name in aliases.items()}, all_of_it=is_ending) if own else {}
     for one in own:
         if (found := _row(scope, one, aliases.get(one.id, ""), uses.get(one.id, []))) is not None:
             yield found
 
 
-def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
+def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> FoundObject | None:
     """Returns a row for a key that bills, or whose deletion would make data unreadable. A bucket's key is kept
     with it.
     """
@@ -90,7 +90,7 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> Found | None:
     )
 
 
-def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
+def _uses(calls: FinderCalls, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
     """Returns the objects that each key encrypts, by key id: buckets, and with `all_of_it` every other kind of
     `LISTED`.
     """
@@ -98,24 +98,24 @@ def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) 
 
     def bucket(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
         try:
-            encryption = ask.get("s3", "get_bucket_encryption", Bucket=one["Name"])
+            encryption = calls.get("s3", "get_bucket_encryption", Bucket=one["Name"])
         except NotThere:
             return
         for rule in (encryption.get("ServerSideEncryptionConfiguration") or {}).get("Rules", ()):
             yield key_in(rule), f"s3://{one['Name']}"
 
     def repositories() -> Iterator[tuple[str, str]]:
-        for one in ask.items("ecr", "describe_repositories", "repositories"):
+        for one in calls.items("ecr", "describe_repositories", "repositories"):
             yield (one.get("encryptionConfiguration") or {}).get("kmsKey", ""), f"repository {one['repositoryName']}"
 
     def listed(
         service: str, operation: str, key: str, parameters: dict[str, Any], id: str, named: str
     ) -> Iterator[tuple[str, str]]:
-        for one in ask.items(service, operation, key, **parameters):
+        for one in calls.items(service, operation, key, **parameters):
             yield str(one.get(named) or ""), str(one[id])
 
-    buckets = ask.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region)
-    sources: list[tuple[str, Iterable[tuple[str, str]]]] = [("s3", ask.each(buckets, bucket))]
+    buckets = calls.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region)
+    sources: list[tuple[str, Iterable[tuple[str, str]]]] = [("s3", calls.each(buckets, bucket))]
     if all_of_it:
         sources += [("ecr", repositories()), *((one[0], listed(*one)) for one in LISTED)]
     for service, pairs in sources:
@@ -124,8 +124,8 @@ def _uses(ask: Ask, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) 
                 id = key.rpartition("alias/")[2] if "alias/" in key else key.rpartition("/")[2]
                 found[by_alias.get(id, id)].append(what)
         except AwsError as error:
-            if not ask.is_absent(error, service):
-                ask.not_known(error)
+            if not calls.is_absent(error, service):
+                calls.record_failure(error)
     return found
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import GLOBAL, Finder, command, gib, row, stored
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope
 
 GROUPS: Final = ("/aws/eks/{}/", "/aws/containerinsights/{}/", "/aws/windlass/{}/", "/windlass/{}/")
 """Prefixes of the log groups that EKS, Container Insights and Windlass name after a cluster."""
 
 
-def _log_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _log_groups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["logGroupName"]
         owner = next((Owner(f"name {name}") for form in GROUPS if f"{name}/".startswith(form.format(scope.name))), None)
         arn = one.get("logGroupArn") or one["arn"].removesuffix(":*")
-        tags = ask.tags("logs", "list_tags_for_resource", "tags", resourceArn=arn)
+        tags = calls.tags("logs", "list_tags_for_resource", "tags", resourceArn=arn)
         if scope.is_of_another(tags):
             return
         if owner := owner or scope.owner(tags, name=name.lstrip("/")):
@@ -36,14 +36,14 @@ def _log_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "logs delete-log-group --log-group-name", name),
             )
 
-    return ask.each(ask.items("logs", "describe_log_groups", "logGroups"), look)
+    return calls.each(calls.items("logs", "describe_log_groups", "logGroups"), inspect)
 
 
-def _alarms(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(asked: tuple[str, dict[str, Any]]) -> Iterator[Found]:
+def _alarms(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(asked: tuple[str, dict[str, Any]]) -> Iterator[FoundObject]:
         kind, one = asked
         name, watches = one["AlarmName"], one.get("Dimensions") or ()
-        tags = ask.tags("cloudwatch", "list_tags_for_resource", "Tags", ResourceARN=one["AlarmArn"])
+        tags = calls.tags("cloudwatch", "list_tags_for_resource", "Tags", ResourceARN=one["AlarmArn"])
         owner = scope.owner(tags, name=name)
         if {"Name": "ClusterName", "Value": scope.name} in [dict(each) for each in watches] and not owner:
             owner = None if scope.is_of_another(tags) else Owner(f"watches ClusterName={scope.name}")
@@ -61,16 +61,16 @@ def _alarms(ask: Ask, scope: Scope) -> Iterator[Found]:
     def alarms() -> Iterator[tuple[str, dict[str, Any]]]:
         types = ["MetricAlarm", "CompositeAlarm"]
         for key, kind in (("MetricAlarms", "alarm"), ("CompositeAlarms", "composite")):
-            for one in ask.items("cloudwatch", "describe_alarms", key, AlarmTypes=types):
+            for one in calls.items("cloudwatch", "describe_alarms", key, AlarmTypes=types):
                 yield kind, one
 
-    return ask.each(alarms(), look)
+    return calls.each(alarms(), inspect)
 
 
-def _queues(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(url: str) -> Iterator[Found]:
+def _queues(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(url: str) -> Iterator[FoundObject]:
         name = url.rsplit("/", 1)[-1]
-        tags = ask.tags("sqs", "list_queue_tags", "Tags", QueueUrl=url)
+        tags = calls.tags("sqs", "list_queue_tags", "Tags", QueueUrl=url)
         if owner := scope.owner(tags, name=name):
             yield row(
                 QUEUE,
@@ -82,13 +82,13 @@ def _queues(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "sqs delete-queue --queue-url", url),
             )
 
-    return ask.each(ask.items("sqs", "list_queues", "QueueUrls"), look)
+    return calls.each(calls.items("sqs", "list_queues", "QueueUrls"), inspect)
 
 
-def _rules(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _rules(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["Name"]
-        tags = ask.tags("events", "list_tags_for_resource", "Tags", ResourceARN=one["Arn"])
+        tags = calls.tags("events", "list_tags_for_resource", "Tags", ResourceARN=one["Arn"])
         if owner := scope.owner(tags, name=name):
             yield row(
                 RULE,
@@ -100,14 +100,14 @@ def _rules(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy="remove its targets, then: " + command(scope, "events delete-rule --name", name),
             )
 
-    return ask.each(ask.items("events", "list_rules", "Rules"), look)
+    return calls.each(calls.items("events", "list_rules", "Rules"), inspect)
 
 
-def _budgets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _budgets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["BudgetName"]
         arn = f"arn:{scope.partition}:budgets::{scope.account_id}:budget/{name}"
-        tags = ask.tags("budgets", "list_tags_for_resource", "ResourceTags", ResourceARN=arn)
+        tags = calls.tags("budgets", "list_tags_for_resource", "ResourceTags", ResourceARN=arn)
         if owner := scope.owner(tags, name=name):
             words = "budgets delete-budget --account-id"
             yield row(
@@ -120,7 +120,7 @@ def _budgets(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, words, scope.account_id, "--budget-name", name, region=False),
             )
 
-    return ask.each(ask.items("budgets", "describe_budgets", "Budgets", AccountId=scope.account_id), look)
+    return calls.each(calls.items("budgets", "describe_budgets", "Budgets", AccountId=scope.account_id), inspect)
 
 
 LOGS: Final = ("logs", "log group")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, hourly, row
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Owner, Scope, better
 from windlass.clusters.tags import flat
 
@@ -18,8 +18,8 @@ ROUNDS: Final = {"deleted", "deleting", "failed", "rejected"}
 """States of endpoints and NAT gateways that are deleted or being deleted."""
 
 
-def _vpcs(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_vpcs", "Vpcs"):
+def _vpcs(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_vpcs", "Vpcs"):
         tags, id = flat(one.get("Tags")), one["VpcId"]
         if owner := scope.owner(tags, vpc_id=id, is_network=True):
             yield row(
@@ -46,8 +46,8 @@ def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
     return owner
 
 
-def _security_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_security_groups", "SecurityGroups"):
+def _security_groups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_security_groups", "SecurityGroups"):
         owner = security_group_owner(scope, one)
         if owner and one["GroupName"] != "default":  # the default group is deleted with its VPC
             yield row(
@@ -61,8 +61,8 @@ def _security_groups(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _interfaces(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_network_interfaces", "NetworkInterfaces"):
+def _interfaces(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_network_interfaces", "NetworkInterfaces"):
         tags, at = flat(one.get("TagSet") or one.get("Tags")), one.get("Attachment") or {}
         owner = _interface_owner(scope, one, tags)
         if owner is None or (at.get("InstanceId") and at.get("DeleteOnTermination")):
@@ -97,8 +97,8 @@ def _interface_owner(scope: Scope, one: dict[str, Any], tags: dict[str, str]) ->
     return Owner(f"in security group {min(groups)} of the cluster") if groups else owner
 
 
-def _nats(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_nat_gateways", "NatGateways"):
+def _nats(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_nat_gateways", "NatGateways"):
         tags, id = flat(one.get("Tags")), one["NatGatewayId"]
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
         if owner and one["State"] not in ROUNDS:
@@ -114,12 +114,12 @@ def _nats(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _addresses(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_addresses", "Addresses"):
+def _addresses(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_addresses", "Addresses"):
         tags, id = flat(one.get("Tags")), one.get("AllocationId", one["PublicIp"])
         owner = scope.owner(tags, name=tags.get("Name", ""))
         if (owner is None or not owner.is_certain) and one.get("NetworkInterfaceId"):
-            owner = _holder(ask, scope, one["NetworkInterfaceId"], tags) or owner
+            owner = _holder(calls, scope, one["NetworkInterfaceId"], tags) or owner
         if owner:
             user = one.get("InstanceId") or one.get("NetworkInterfaceId")
             yield row(
@@ -134,19 +134,19 @@ def _addresses(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _holder(ask: Ask, scope: Scope, interface: str, tags: dict[str, str]) -> Owner | None:
+def _holder(calls: FinderCalls, scope: Scope, interface: str, tags: dict[str, str]) -> Owner | None:
     """Returns why the network interface of an address belongs to the cluster; None if it does not."""
     if scope.is_of_another(tags):
         return None
-    for one in ask.items("ec2", "describe_network_interfaces", "NetworkInterfaces"):
+    for one in calls.items("ec2", "describe_network_interfaces", "NetworkInterfaces"):
         if one["NetworkInterfaceId"] == interface:
             owner = _interface_owner(scope, one, flat(one.get("TagSet") or one.get("Tags")))
             return Owner(f"on {interface} ({owner.reason})", owner.is_certain) if owner else None
     return None
 
 
-def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_vpc_endpoints", "VpcEndpoints"):
+def _endpoints(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_vpc_endpoints", "VpcEndpoints"):
         tags, id, kind = flat(one.get("Tags")), one["VpcEndpointId"], one.get("VpcEndpointType", "Gateway")
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
         if owner is None or one.get("State", "").lower() in ROUNDS:

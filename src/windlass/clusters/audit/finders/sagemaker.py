@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, hourly, row, stored
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope, better
 from windlass.clusters.aws import NotThere
 
 
-def _tags(ask: Ask, arn: str) -> dict[str, str]:
-    return ask.tags("sagemaker", "list_tags", "Tags", ResourceArn=arn)
+def _tags(calls: FinderCalls, arn: str) -> dict[str, str]:
+    return calls.tags("sagemaker", "list_tags", "Tags", ResourceArn=arn)
 
 
-def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        name, tags = one["EndpointName"], _tags(ask, one["EndpointArn"])
-        about, config = _configured(ask, name)
-        if owner := better(scope.owner(tags, name=name), *_users(ask, scope, tags, config)):
+def _endpoints(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
+        name, tags = one["EndpointName"], _tags(calls, one["EndpointArn"])
+        about, config = _configured(calls, name)
+        if owner := better(scope.owner(tags, name=name), *_users(calls, scope, tags, config)):
             prices = list(_endpoint_prices(about, config))
             types = ", ".join(f"{key.quantity:g} x {key.dimension}" for key in prices) or "serverless"
             yield row(
@@ -34,28 +34,28 @@ def _endpoints(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "sagemaker delete-endpoint --endpoint-name", name),
             )
 
-    return ask.each(ask.items("sagemaker", "list_endpoints", "Endpoints"), look)
+    return calls.each(calls.items("sagemaker", "list_endpoints", "Endpoints"), inspect)
 
 
-def _configured(ask: Ask, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _configured(calls: FinderCalls, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns an endpoint and its configuration. The configuration is empty if it was deleted; the endpoint keeps
     running.
     """
-    about = ask.get("sagemaker", "describe_endpoint", EndpointName=name)
+    about = calls.get("sagemaker", "describe_endpoint", EndpointName=name)
     try:
-        return about, ask.get(
+        return about, calls.get(
             "sagemaker", "describe_endpoint_config", EndpointConfigName=about.get("EndpointConfigName", name)
         )
     except NotThere:
         return about, {}
 
 
-def _users(ask: Ask, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
+def _users(calls: FinderCalls, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
     """Yields why an endpoint belongs to the cluster: by the roles and subnets of its models."""
     yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
     for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
         try:
-            model = ask.get("sagemaker", "describe_model", ModelName=name)
+            model = calls.get("sagemaker", "describe_model", ModelName=name)
         except NotThere:
             continue
         yield _user(scope, tags, model.get("ExecutionRoleArn", ""), model.get("VpcConfig"))
@@ -75,11 +75,11 @@ def _endpoint_prices(about: dict[str, Any], config: dict[str, Any]) -> Iterator[
             )
 
 
-def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _notebooks(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name, state = one["NotebookInstanceName"], one.get("NotebookInstanceStatus", "")
-        tags = _tags(ask, one["NotebookInstanceArn"])
-        about = ask.get("sagemaker", "describe_notebook_instance", NotebookInstanceName=name)
+        tags = _tags(calls, one["NotebookInstanceArn"])
+        about = calls.get("sagemaker", "describe_notebook_instance", NotebookInstanceName=name)
         used = scope.user(tags, role=about.get("RoleArn", ""), subnets=[about.get("SubnetId", "")])
         if owner := better(scope.owner(tags, name=name), used):
             runs = [hourly("sagemaker-notebook", one["InstanceType"])] if state in ("InService", "Pending") else []
@@ -94,30 +94,32 @@ def _notebooks(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "sagemaker delete-notebook-instance --notebook-instance-name", name),
             )
 
-    return ask.each(ask.items("sagemaker", "list_notebook_instances", "NotebookInstances"), look)
+    return calls.each(calls.items("sagemaker", "list_notebook_instances", "NotebookInstances"), inspect)
 
 
-def _training(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _training(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     words = "sagemaker stop-training-job --training-job-name"
-    return _jobs(ask, scope, TRAINING, words, StatusEquals="InProgress")
+    return _jobs(calls, scope, TRAINING, words, StatusEquals="InProgress")
 
 
-def _pools(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _pools(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     words = "sagemaker update-training-job --resource-config KeepAlivePeriodInSeconds=0 --training-job-name"
-    return _jobs(ask, scope, POOL, words, WarmPoolStatusEquals="Available")
+    return _jobs(calls, scope, POOL, words, WarmPoolStatusEquals="Available")
 
 
-def _jobs(ask: Ask, scope: Scope, what: tuple[str, str], words: str, **chosen: str) -> Iterator[Found]:
-    jobs = ask.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", **chosen)
-    return ask.each(jobs, lambda one: _job(ask, scope, what, one, words))
+def _jobs(calls: FinderCalls, scope: Scope, what: tuple[str, str], words: str, **chosen: str) -> Iterator[FoundObject]:
+    jobs = calls.items("sagemaker", "list_training_jobs", "TrainingJobSummaries", **chosen)
+    return calls.each(jobs, lambda one: _job(calls, scope, what, one, words))
 
 
-def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str) -> Iterator[Found]:
+def _job(
+    calls: FinderCalls, scope: Scope, what: tuple[str, str], one: dict[str, Any], words: str
+) -> Iterator[FoundObject]:
     """Yields the row of a job that belongs to the cluster by its tags, its subnets or its role."""
-    name, tags = one["TrainingJobName"], _tags(ask, one["TrainingJobArn"])
+    name, tags = one["TrainingJobName"], _tags(calls, one["TrainingJobArn"])
     if scope.is_of_another(tags):
         return
-    about = ask.get("sagemaker", "describe_training_job", TrainingJobName=name)
+    about = calls.get("sagemaker", "describe_training_job", TrainingJobName=name)
     owner = better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), about.get("VpcConfig")))
     if owner is None:
         return
@@ -134,10 +136,10 @@ def _job(ask: Ask, scope: Scope, what: tuple[str, str], one: dict[str, Any], wor
     )
 
 
-def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        name, tags = one["ProcessingJobName"], _tags(ask, one["ProcessingJobArn"])
-        about = ask.get("sagemaker", "describe_processing_job", ProcessingJobName=name)
+def _processing(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
+        name, tags = one["ProcessingJobName"], _tags(calls, one["ProcessingJobArn"])
+        about = calls.get("sagemaker", "describe_processing_job", ProcessingJobName=name)
         network = (about.get("NetworkConfig") or {}).get("VpcConfig")
         if owner := better(scope.owner(tags), _user(scope, tags, about.get("RoleArn", ""), network)):
             each = (about.get("ProcessingResources") or {}).get("ClusterConfig") or {}
@@ -153,8 +155,8 @@ def _processing(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "sagemaker stop-processing-job --processing-job-name", name),
             )
 
-    jobs = ask.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
-    return ask.each(jobs, look)
+    jobs = calls.items("sagemaker", "list_processing_jobs", "ProcessingJobSummaries", StatusEquals="InProgress")
+    return calls.each(jobs, inspect)
 
 
 def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
@@ -163,8 +165,8 @@ def _job_prices(resources: dict[str, Any]) -> Iterator[PriceKey]:
             yield hourly("sagemaker-training", group["InstanceType"], group.get("InstanceCount", 1))
 
 
-def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for id, name, owner, tags in _own_domains(ask, scope):
+def _domains(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for id, name, owner, tags in _own_domains(calls, scope):
         words = "sagemaker delete-domain --retention-policy HomeEfsFileSystem=Delete --domain-id"
         yield row(
             DOMAIN,
@@ -178,22 +180,22 @@ def _domains(ask: Ask, scope: Scope) -> Iterator[Found]:
         )
 
 
-def _own_domains(ask: Ask, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
-    def look(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
-        id, tags = one["DomainId"], _tags(ask, one["DomainArn"])
-        about = ask.get("sagemaker", "describe_domain", DomainId=id)
+def _own_domains(calls: FinderCalls, scope: Scope) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
+    def inspect(one: dict[str, Any]) -> Iterator[tuple[str, str, Owner, dict[str, str]]]:
+        id, tags = one["DomainId"], _tags(calls, one["DomainArn"])
+        about = calls.get("sagemaker", "describe_domain", DomainId=id)
         role = str((about.get("DefaultUserSettings") or {}).get("ExecutionRole", ""))
         used = scope.user(tags, role=role, subnets=about.get("SubnetIds") or ())
         owner = scope.owner(tags, vpc_id=about.get("VpcId", ""), name=one.get("DomainName", ""))
         if owner := better(owner, used):
             yield id, one.get("DomainName", id), owner, tags
 
-    return ask.each(ask.items("sagemaker", "list_domains", "Domains"), look)
+    return calls.each(calls.items("sagemaker", "list_domains", "Domains"), inspect)
 
 
-def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for id, name, owner, _ in _own_domains(ask, scope):
-        for one in ask.items("sagemaker", "list_apps", "Apps", DomainIdEquals=id):
+def _apps(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for id, name, owner, _ in _own_domains(calls, scope):
+        for one in calls.items("sagemaker", "list_apps", "Apps", DomainIdEquals=id):
             kind = (one.get("ResourceSpec") or {}).get("InstanceType", "")
             if one.get("Status") not in ("InService", "Pending") or kind in ("", "system"):
                 continue
@@ -212,10 +214,10 @@ def _apps(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
-        name, tags = one["ClusterName"], _tags(ask, one["ClusterArn"])
-        about = ask.get("sagemaker", "describe_cluster", ClusterName=name)
+def _hyperpods(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
+        name, tags = one["ClusterName"], _tags(calls, one["ClusterArn"])
+        about = calls.get("sagemaker", "describe_cluster", ClusterName=name)
         owner = scope.owner(tags, name=name)
         on = str(((about.get("Orchestrator") or {}).get("Eks") or {}).get("ClusterArn", ""))
         if on.endswith(f":{scope.region}:{scope.account_id}:cluster/{scope.name}"):
@@ -235,7 +237,7 @@ def _hyperpods(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "sagemaker delete-cluster --cluster-name", name),
             )
 
-    return ask.each(ask.items("sagemaker", "list_clusters", "ClusterSummaries"), look)
+    return calls.each(calls.items("sagemaker", "list_clusters", "ClusterSummaries"), inspect)
 
 
 ENDPOINT: Final = ("sagemaker", "endpoint")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, row
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Scope
 from windlass.clusters.tags import flat
 
 
-def _secrets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("secretsmanager", "list_secrets", "SecretList"):
+def _secrets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("secretsmanager", "list_secrets", "SecretList"):
         name, tags = one["Name"], flat(one.get("Tags"))
         owner = scope.owner(tags, name=name.lstrip("/"))
         if owner and not one.get("DeletedDate"):
@@ -29,12 +29,12 @@ def _secrets(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _parameters(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     """Yields parameters; standard ones are free, advanced ones bill."""
 
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["Name"]
-        tags = ask.tags("ssm", "list_tags_for_resource", "TagList", ResourceType="Parameter", ResourceId=name)
+        tags = calls.tags("ssm", "list_tags_for_resource", "TagList", ResourceType="Parameter", ResourceId=name)
         if owner := scope.owner(tags, name=name.lstrip("/")):
             is_free = one.get("Tier", "Standard") == "Standard"
             yield row(
@@ -48,7 +48,7 @@ def _parameters(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "ssm delete-parameter --name", name),
             )
 
-    return ask.each(ask.items("ssm", "describe_parameters", "Parameters"), look)
+    return calls.each(calls.items("ssm", "describe_parameters", "Parameters"), inspect)
 
 
 SECRET: Final = ("secretsmanager", "secret")

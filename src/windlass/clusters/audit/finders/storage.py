@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, gib, row, stored
-from windlass.clusters.audit.report import Found, PriceKey
+from windlass.clusters.audit.report import FoundObject, PriceKey
 from windlass.clusters.audit.scope import Owner, Scope, better
 from windlass.clusters.aws import NotThere
 from windlass.clusters.tags import flat
 
 
-def _efs(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _efs(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         tags, id = flat(one.get("Tags")), one["FileSystemId"]
-        if owner := _efs_owner(ask, scope, one):
+        if owner := _efs_owner(calls, scope, one):
             yield row(
                 EFS,
                 scope,
@@ -29,15 +29,15 @@ def _efs(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "efs delete-file-system --file-system-id", id),
             )
 
-    return ask.each(ask.items("efs", "describe_file_systems", "FileSystems"), look)
+    return calls.each(calls.items("efs", "describe_file_systems", "FileSystems"), inspect)
 
 
-def _efs_owner(ask: Ask, scope: Scope, one: dict[str, Any]) -> Owner | None:
+def _efs_owner(calls: FinderCalls, scope: Scope, one: dict[str, Any]) -> Owner | None:
     tags = flat(one.get("Tags"))
     owner = scope.owner(tags, name=one.get("Name") or one.get("CreationToken") or "")
     if (owner and owner.is_certain) or scope.is_of_another(tags):
         return owner
-    for target in ask.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=one["FileSystemId"]):
+    for target in calls.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=one["FileSystemId"]):
         if target.get("VpcId") in scope.vpc_ids:
             return Owner(f"mount target in {target['VpcId']}, the cluster's VPC")
         vpc, subnet = target.get("VpcId", ""), target.get("SubnetId", "")
@@ -45,12 +45,12 @@ def _efs_owner(ask: Ask, scope: Scope, one: dict[str, Any]) -> Owner | None:
     return owner
 
 
-def _mounts(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(system: dict[str, Any]) -> Iterator[Found]:
-        if not (owner := _efs_owner(ask, scope, system)):
+def _mounts(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(system: dict[str, Any]) -> Iterator[FoundObject]:
+        if not (owner := _efs_owner(calls, scope, system)):
             return
         id = system["FileSystemId"]
-        for one in ask.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=id):
+        for one in calls.items("efs", "describe_mount_targets", "MountTargets", FileSystemId=id):
             yield row(
                 MOUNT,
                 scope,
@@ -60,7 +60,7 @@ def _mounts(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "efs delete-mount-target --mount-target-id", one["MountTargetId"]),
             )
 
-    return ask.each(ask.items("efs", "describe_file_systems", "FileSystems"), look)
+    return calls.each(calls.items("efs", "describe_file_systems", "FileSystems"), inspect)
 
 
 def _efs_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
@@ -79,8 +79,8 @@ def _efs_prices(one: dict[str, Any]) -> Iterator[PriceKey]:
         yield PriceKey("efs", "MiBps-month", "provisioned", float(one.get("ProvisionedThroughputInMibps") or 0))
 
 
-def _fsx(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("fsx", "describe_file_systems", "FileSystems"):
+def _fsx(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("fsx", "describe_file_systems", "FileSystems"):
         tags, id = flat(one.get("Tags")), one["FileSystemId"]
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
         owner = better(owner, scope.user(tags, subnets=one.get("SubnetIds") or ()))
@@ -108,8 +108,8 @@ def _fsx_class(one: dict[str, Any]) -> tuple[str, str]:
     return "fsx-lustre", f"{lustre.get('DeploymentType', '')}{each}{disk}"
 
 
-def _backups(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("fsx", "describe_backups", "Backups"):
+def _backups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("fsx", "describe_backups", "Backups"):
         tags, system = flat(one.get("Tags")), one.get("FileSystem") or {}
         theirs = flat(system.get("Tags"))
         owner = scope.owner(
@@ -130,12 +130,12 @@ def _backups(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _s3_files(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     """Yields S3 Files file systems; the part of the bucket in their cache bills."""
 
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         id, arn = one["fileSystemId"], one.get("bucket", "")
-        tags = ask.tags("s3files", "list_tags_for_resource", "tags", resourceId=id)
+        tags = calls.tags("s3files", "list_tags_for_resource", "tags", resourceId=id)
         if owner := scope.owner(tags, name=one.get("name") or tags.get("Name", "")):
             yield row(
                 S3_FILES,
@@ -149,15 +149,15 @@ def _s3_files(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "s3files delete-file-system --file-system-id", id),
             )
 
-    return ask.each(ask.items("s3files", "list_file_systems", "fileSystems"), look)
+    return calls.each(calls.items("s3files", "list_file_systems", "fileSystems"), inspect)
 
 
-def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+def _repositories(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["repositoryName"]
-        tags = ask.tags("ecr", "list_tags_for_resource", "tags", resourceArn=one["repositoryArn"])
+        tags = calls.tags("ecr", "list_tags_for_resource", "tags", resourceArn=one["repositoryArn"])
         if owner := scope.owner(tags, name=name):
-            images = list(ask.items("ecr", "describe_images", "imageDetails", repositoryName=name))
+            images = list(calls.items("ecr", "describe_images", "imageDetails", repositoryName=name))
             size = gib(sum(image.get("imageSizeInBytes", 0) for image in images))
             yield row(
                 REPOSITORY,
@@ -170,17 +170,17 @@ def _repositories(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy=command(scope, "ecr delete-repository --force --repository-name", name),
             )
 
-    return ask.each(ask.items("ecr", "describe_repositories", "repositories"), look)
+    return calls.each(calls.items("ecr", "describe_repositories", "repositories"), inspect)
 
 
-def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
+def _buckets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     # a bucket with a name chosen by the user is recognized by its tag only
     own = f"windlass-{scope.name}-{scope.account_id}"
 
-    def look(one: dict[str, Any]) -> Iterator[Found]:
+    def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         name = one["Name"]
         try:
-            tags = ask.tags("s3", "get_bucket_tagging", "TagSet", Bucket=name)
+            tags = calls.tags("s3", "get_bucket_tagging", "TagSet", Bucket=name)
         except NotThere:  # the bucket has no tags
             tags = {}
         owner = scope.owner(tags, name=name)
@@ -199,7 +199,7 @@ def _buckets(ask: Ask, scope: Scope) -> Iterator[Found]:
                 remedy="delete all versions of its objects, then: " + command(scope, "s3 rb", f"s3://{name}"),
             )
 
-    return ask.each(ask.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region), look)
+    return calls.each(calls.items("s3", "list_buckets", "Buckets", BucketRegion=scope.region), inspect)
 
 
 EFS: Final = ("efs", "file system")

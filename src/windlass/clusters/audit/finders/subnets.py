@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from windlass.clusters.audit.calls import Ask
+from windlass.clusters.audit.calls import FinderCalls
 from windlass.clusters.audit.finder import Finder, command, row
-from windlass.clusters.audit.report import Found
+from windlass.clusters.audit.report import FoundObject
 from windlass.clusters.audit.scope import Scope
 from windlass.clusters.tags import flat
 
 
-def _subnets(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_subnets", "Subnets"):
+def _subnets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_subnets", "Subnets"):
         tags, id = flat(one.get("Tags")), one["SubnetId"]
         if owner := scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True):
             yield row(
@@ -27,8 +27,8 @@ def _subnets(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_route_tables", "RouteTables"):
+def _tables(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_route_tables", "RouteTables"):
         tags, id = flat(one.get("Tags")), one["RouteTableId"]
         owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), is_network=True)
         # the main route table is deleted with its VPC
@@ -43,8 +43,8 @@ def _tables(ask: Ask, scope: Scope) -> Iterator[Found]:
             )
 
 
-def _gateways(ask: Ask, scope: Scope) -> Iterator[Found]:
-    for one in ask.items("ec2", "describe_internet_gateways", "InternetGateways"):
+def _gateways(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
+    for one in calls.items("ec2", "describe_internet_gateways", "InternetGateways"):
         tags, id = flat(one.get("Tags")), one["InternetGatewayId"]
         vpc = next((each["VpcId"] for each in one.get("Attachments") or ()), "")
         if owner := scope.owner(tags, vpc_id=vpc, is_network=True):
