@@ -148,13 +148,13 @@ def run(tmp_path: Path) -> Iterator[FakeRun]:
     made.close()
 
 
-def no_look(_store: Store, _run_id: str) -> None:
+def no_update(_store: Store, _run_id: str) -> None:
     """Leaves the record of the other run unchanged."""
 
 
 def admission(run: FakeRun, **request: Any) -> tuple[Admission, Recorder, FakeClock]:
     steps = (QueueStep(**{"summary": "", "takes": 1, "of": 1, "priority": 0, "gpus": False, **request}),)
-    made = Admission(replace(run.plan, steps=steps), run.store.home, no_look)
+    made = Admission(replace(run.plan, steps=steps), run.store.home, no_update)
     return made, Recorder(run.writer, clock=run.clock), run.clock
 
 
@@ -162,7 +162,7 @@ def other_holder(run: FakeRun, run_id: str = "other-1") -> Admission:
     made = Admission(
         replace(run.plan, run_id=run_id, steps=(QueueStep("", 1, 1, 0, False),)),
         run.store.home,
-        no_look,
+        no_update,
     )
     assert made.turn(Recorder(run.writer, clock=run.clock), run.clock)
     return made
@@ -226,7 +226,7 @@ def test_a_queue_that_cannot_be_written_lets_no_run_start(run: FakeRun, tmp_path
 def after(run: FakeRun, *names: str) -> tuple[Admission, Recorder, FakeClock]:
     steps = tuple(AfterStep("", name) for name in names)
     return (
-        Admission(replace(run.plan, steps=steps), run.store.home, no_look),
+        Admission(replace(run.plan, steps=steps), run.store.home, no_update),
         Recorder(run.writer, clock=run.clock),
         run.clock,
     )

@@ -154,7 +154,7 @@ def test_logs_of_failed_or_stopped_hosts_are_not_awaited(service: LaggingService
 
 def test_files_missing_from_store_are_reported_once(service: LaggingService, attempt: JobAttempt) -> None:
     left_out = [f"model/pipe-{number}: it is neither file, folder nor link" for number in range(7)]
-    service.job = {**service.job, "TrainingJobStatus": "Completed", "WindlassLeftOut": left_out}
+    service.job = {**service.job, "TrainingJobStatus": "Completed", "WindlassSkipped": left_out}
     until(lambda: attempt.all_read, seconds=10)
     found = [one for _ in range(2) for one in attempt.nodes[0].updates() if "pipe" in getattr(one, "message", "")]
     assert [one.message for one in found if isinstance(one, NodeWarning)] == [

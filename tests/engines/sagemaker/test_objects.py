@@ -23,7 +23,7 @@ def test_several_runs_send_the_same_code_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "code"
     assert [path.name for path in folder.iterdir()] == ["code.tar.gz"]
     assert (folder / "code.tar.gz").read_bytes() == data
-    assert objects.is_there(address, "code.tar.gz", len(data), tmp_path)
+    assert objects.has_file(address, "code.tar.gz", len(data), tmp_path)
 
 
 def test_link_that_leads_out_is_skipped_and_rest_of_model_unpacked(tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ def test_link_that_leads_out_is_skipped_and_rest_of_model_unpacked(tmp_path: Pat
     (model / "latest").symlink_to("/opt/ml/model/step-100")
     with tarfile.open(store / layout.MODEL_ARCHIVE, "w:gz") as tar:
         tar.add(model, ".")
-    left_out = objects.fetch_model(f"file://{store}/", tmp_path / "output", tmp_path)
-    assert left_out == ["./latest: a link that leads out, to /opt/ml/model/step-100"]
+    skipped = objects.fetch_model(f"file://{store}/", tmp_path / "output", tmp_path)
+    assert skipped == ["./latest: a link that leads out, to /opt/ml/model/step-100"]
     assert [(path.name, path.read_text()) for path in (tmp_path / "output").iterdir()] == [("step-100", "weights")]
 
 

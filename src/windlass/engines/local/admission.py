@@ -20,8 +20,8 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import NotAdmitted
 from windlass.supervise.recorder import Recorder
 
-LOOK_SECONDS: Final = 1.0
-MAX_LOOK_SECONDS: Final = 10.0
+CHECK_SECONDS: Final = 1.0
+MAX_CHECK_SECONDS: Final = 10.0
 """Maximum seconds between two checks for a run that has many others ahead of it."""
 UpdateStatus = Callable[[Store, str], object]
 """Updates the status of another run; starts another supervisor if its supervisor was killed."""
@@ -35,14 +35,14 @@ def queue_folder(home: Path, target: str) -> Path:
 class Admission:
     """Decides for one run whether its next attempt may start."""
 
-    def __init__(self, plan: Plan, home: Path, look: UpdateStatus) -> None:
-        self._look = look
+    def __init__(self, plan: Plan, home: Path, update_status: UpdateStatus) -> None:
+        self._update_status = update_status
         self._target = plan.target
         self._run_id = plan.run_id
         self._after = [step.run for step in plan.every(AfterStep)]
         self._queue = plan.first(QueueStep)
         self.slots = SlotQueue(queue_folder(home, plan.target), plan.run_id)
-        self._look_at = 0.0
+        self._check_at = 0.0
         self.numbers: tuple[int, ...] = ()
         """Numbers of the slots that are reserved for the run."""
 
@@ -50,9 +50,9 @@ class Admission:
         """Returns whether the run may start, and records why not. Raises NotAdmitted if the run can never start."""
         if (self._queue is None and not self._after) or self.numbers:
             return True
-        if clock.monotonic() < self._look_at:
+        if clock.monotonic() < self._check_at:
             return False
-        self._look_at = clock.monotonic() + LOOK_SECONDS
+        self._check_at = clock.monotonic() + CHECK_SECONDS
         if record.status.attempts:
             self._after.clear()
         reason, why = FOR_RUN, self._why_not_yet(record.writer.store)
@@ -77,7 +77,7 @@ class Admission:
         except OSError as error:
             where = f": {error.filename}" if error.filename else ""
             return f"its queue cannot be read or written ({error.strerror or error}{where})"
-        self._look_at = clock.monotonic() + min(MAX_LOOK_SECONDS, LOOK_SECONDS * (1 + num_ahead))
+        self._check_at = clock.monotonic() + min(MAX_CHECK_SECONDS, CHECK_SECONDS * (1 + num_ahead))
         return why
 
     def _note_waiting(self, record: Recorder, reason: str, why: str) -> None:
@@ -95,7 +95,7 @@ class Admission:
         for run_id in self._after:
             try:
                 with contextlib.suppress(WindlassError):  # on failure, the recorded status is used
-                    self._look(store, run_id)
+                    self._update_status(store, run_id)
                 status = store.status(run_id, with_progress=False)
             except NoSuchRun:
                 raise NotAdmitted(f"{run_id}, after which it was to start, {REMOVED_BEFORE}") from None

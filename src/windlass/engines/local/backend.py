@@ -42,14 +42,14 @@ class LocalBackend(Backend):
     run.
     """
 
-    def __init__(self, plan: Plan, run_dir: Path, look: UpdateStatus = lambda _store, _run_id: None) -> None:
+    def __init__(self, plan: Plan, run_dir: Path, update_status: UpdateStatus = lambda _store, _run_id: None) -> None:
         self._plan = plan
         self._run_dir = run_dir
         home = run_dir.parent.parent
         self._staging = data_staging(plan.every(StageStep), home)
         self._upload, self._uploads = outputs_uploads(plan.first(UploadStep), home)
         self.uploads_outputs = self._upload.is_wanted
-        self.admission = Admission(plan, home, look)
+        self.admission = Admission(plan, home, update_status)
 
     def admit(self, record: Recorder, clock: Clock) -> bool:
         """See `Backend`."""
@@ -106,9 +106,9 @@ class LocalBackend(Backend):
             )
             parts = self._plan.nodes.defaults.get(IMPORTS)
             specs = [_importing(spec, parts, os.environ) for spec in compose(self.nodes(), members, facts)]
-            held = [*([master] if is_held else []), *of_ranks]
+            reserved = [*([master] if is_held else []), *of_ranks]
             pool = WarmPool(record.writer.store.home)
-            return start_attempt(folder, specs, held, clock.fileno(), pool, self.admission.slots.lock)
+            return start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
 
     def nodes(self) -> NodeTemplate:
         """Returns the node template; if slots are GPUs, with the GPUs of the run's slots."""
@@ -192,14 +192,14 @@ def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) ->
 def start_attempt(
     folder: Path,
     specs: Sequence[NodeSpec],
-    held: Sequence[socket.socket],
+    reserved: Sequence[socket.socket],
     wake: int,
     pool: WarmPool,
     slots: int | None = None,
 ) -> LocalAttempt:
     """Writes the specs and starts the workers; each writes a byte to `wake` for every report.
 
-    `held` are the sockets that reserve the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
+    `reserved` are sockets bound to the rendezvous ports; `slots` is the locked descriptor of the run's slots, which
     every worker inherits. Workers whose spec names modules to import in advance are forked from `pool` if that is safe.
     Raises OSError.
     """
@@ -210,7 +210,7 @@ def start_attempt(
     for node, spec in zip(nodes, specs, strict=True):
         spec.write()
         # The first node inherits the sockets, so that the ports stay reserved if the supervisor is killed.
-        kept = [one.fileno() for one in held] if node is nodes[0] else []
+        kept = [one.fileno() for one in reserved] if node is nodes[0] else []
         kept += [] if slots is None else [slots]
         if refused := _start_worker(node, spec, [wake, *kept], pool):
             refusals[f"cold start: {refused}"] = None

@@ -22,7 +22,7 @@ from windlass.worker.environ_watch import lasting
 PROGRAM: Final = Path(warm_server.__file__)
 KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
 """Exit codes of a killed process."""
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 """Seconds between two checks of whether to keep waiting."""
 
 
@@ -161,7 +161,7 @@ class WarmClient:
 
         Raises OSError, ValueError.
         """
-        connection.settimeout(LOOK_SECONDS)
+        connection.settimeout(POLL_SECONDS)
         began = time.monotonic()
         answer = b""
         try:

@@ -321,9 +321,9 @@ class JobAttempt(Attempt):
                 message = f"SageMaker reclaimed the spot instances{words} and restarts the job"
                 yield NodeWarning(seconds_of(one["StartTime"]), message)
 
-        if (left_out := self.description.get("WindlassLeftOut")) and not self._are_skipped_reported:
+        if (skipped := self.description.get("WindlassSkipped")) and not self._are_skipped_reported:
             self._are_skipped_reported = True
-            message = f"files that the hosts have written were not uploaded: {some_of(left_out)}"
+            message = f"files that the hosts have written were not uploaded: {some_of(skipped)}"
             yield NodeWarning(time.time(), message, code=OUTPUTS_INCOMPLETE)
 
     def last_sign_of_life(self) -> float:

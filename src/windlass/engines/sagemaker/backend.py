@@ -105,7 +105,7 @@ class SageMakerBackend(Backend):
     def send_code(self) -> None:
         """Uploads the code archive unless the store already contains it. Raises EngineError, UsageError."""
         code = self._plan.only(CodeStep)
-        if not objects.is_there(code.address, layout.ARCHIVE, code.bytes, self._home):
+        if not objects.has_file(code.address, layout.ARCHIVE, code.bytes, self._home):
             objects.put(code.address, {layout.ARCHIVE: planned_code(self._plan)}, self._home)
 
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
@@ -329,14 +329,14 @@ class SageMakerBackend(Backend):
             record.note(Warned(f"the model was not fetched: {why}; it is in {address}, and {again}", MODEL_AWAY))
         elif self.unfinished.touched_at():  # an earlier attempt could not fetch its model
             self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
-        self._note_left_out(record, self._model_fetch.left_out)
+        self._note_skipped(record, self._model_fetch.skipped)
         return True
 
     def _fetch_model(self, address: str) -> list[str]:
         """Fetches the model below an address and returns the files that were skipped. Raises EngineError, OSError."""
         return objects.fetch_model(f"{address}/", Path(self._model.path), self._home)
 
-    def _note_left_out(self, record: Recorder, names: Sequence[str]) -> None:
+    def _note_skipped(self, record: Recorder, names: Sequence[str]) -> None:
         if names:
             message = f"files of the model were not copied to this machine: {layout.some_of(names)}"
             record.note(Warned(message, OUTPUTS_INCOMPLETE))
@@ -375,7 +375,7 @@ class SageMakerBackend(Backend):
         """Fetches the model that an earlier command could not fetch. Raises EngineError, OSError."""
         left = self.unfinished.read()
         try:
-            self._note_left_out(record, self._fetch_model(left.model))
+            self._note_skipped(record, self._fetch_model(left.model))
         except (EngineError, OSError) as error:
             self.unfinished.write(replace(left, why_model=error_line(error)))
             raise
@@ -466,14 +466,14 @@ class _ModelFetch:
 
     def __init__(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
         """`fetch` returns the names of skipped files."""
-        self.left_out: list[str] = []
+        self.skipped: list[str] = []
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, args=(fetch, wake), name="model", daemon=True)
         self._thread.start()
 
     def _run(self, fetch: Callable[[], list[str]], wake: Callable[[], None]) -> None:
         try:
-            self.left_out = fetch()
+            self.skipped = fetch()
         except Exception as error:
             self.error = error
         wake()

@@ -23,7 +23,7 @@ HINT: Final = "the store is storage: of the target"
 LOGIN_HINT: Final = "log in again: aws sso login, or aws configure; see: aws sts get-caller-identity"
 
 
-def is_there(address: str, name: str, size: int, home: Path) -> bool:
+def has_file(address: str, name: str, size: int, home: Path) -> bool:
     """Whether the store has a file of this size. Raises EngineError."""
     with _opened(address, home, "read") as (store, prefix):
         return store.has(f"{prefix}{name}", size)
@@ -70,7 +70,7 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
     Members whose names or links lead out of the folder are skipped, and returned with the reason. Raises EngineError,
     OSError.
     """
-    left_out: list[str] = []
+    skipped: list[str] = []
     archive = into.parent / f".{into.name}.tar.gz"
     try:
         with _opened(address, home, "read") as (store, prefix):
@@ -79,15 +79,15 @@ def fetch_model(address: str, into: Path, home: Path) -> list[str]:
             except MissingBucket:
                 raise
             except Missing:
-                return left_out
+                return skipped
             into.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tarfile.open(archive) as tar:
-                left_out = extract_permitted(tar, into)
+                skipped = extract_permitted(tar, into)
     except tarfile.TarError as error:
         raise EngineError(f"the model in {address} cannot be read: {error}", HINT) from error
     finally:
         archive.unlink(missing_ok=True)
-    return left_out
+    return skipped
 
 
 def remove(address: str, home: Path) -> None:

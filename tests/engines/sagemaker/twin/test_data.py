@@ -120,7 +120,7 @@ def test_models_of_all_hosts_are_merged_without_files_from_outside(twin: Twin, h
         same = tar.extractfile("same")
         assert same is not None
         assert same.read().decode() == f"{one}\n"
-    assert sorted(found["WindlassLeftOut"]) == sorted(
+    assert sorted(found["WindlassSkipped"]) == sorted(
         [
             *(f"model/out-{name}: it is a link that leads out" for name in (one, two)),
             *(f"model/pipe-{name}: it is neither file, folder nor link" for name in (one, two)),
@@ -142,7 +142,7 @@ def test_a_file_of_one_host_and_a_folder_of_another_do_not_spoil_the_archive(twi
     with tarfile.open(home / "store/clash/output/model.tar.gz") as tar:
         assert {member.name: member.isreg() for member in tar} == {"even": False, "odd": True, "z": True}
     names = ("model/even", "model/odd", "model/odd/a")
-    assert found["WindlassLeftOut"] == [f"{name}: another host has a file of that name" for name in names]
+    assert found["WindlassSkipped"] == [f"{name}: another host has a file of that name" for name in names]
 
 
 def test_an_output_that_cannot_be_written_fails_the_job(home: Path) -> None:

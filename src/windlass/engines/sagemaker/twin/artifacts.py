@@ -43,7 +43,7 @@ class Artifacts:
         self._destination = parse(base)
         self.model_uri = f"{base}/{MODEL_ARCHIVE}"
         """Address of the uploaded model."""
-        self.left_out: list[str] = []
+        self.skipped: list[str] = []
         """Files that were not uploaded, each with the reason."""
 
     async def upload(self) -> None:
@@ -56,7 +56,7 @@ class Artifacts:
                 await asyncio.to_thread(self._pack, DATA, self._scratch / "output.tar.gz")
             packed = Folder(folder_address(self._scratch))
             done = await self._transfers.copy(packed, await listed(packed), self._destination)
-            self.left_out += [f"{one.name}: {one.why}" for one in done.refused]
+            self.skipped += [f"{one.name}: {one.why}" for one in done.refused]
             shutil.rmtree(self._scratch)
 
     def _folders(self, name: str) -> list[Path]:
@@ -66,7 +66,7 @@ class Artifacts:
             if is_plain(host / ML, name):
                 found.append(host / ML / name)
             else:
-                self.left_out.append(f"{name} of {host.name}: it is no longer a folder")
+                self.skipped.append(f"{name} of {host.name}: it is no longer a folder")
         return found
 
     def _pack(self, name: str, path: Path) -> None:
@@ -86,13 +86,13 @@ class Artifacts:
         tar.inodes = {}  # type: ignore[attr-defined]  # a file with two names is packed twice, and never as a link
         info = tar.gettarinfo(folder / name, name)
         if why := _problem(info, name):
-            self.left_out.append(f"{shown}: {why}")
+            self.skipped.append(f"{shown}: {why}")
             return
         above = name.rpartition("/")[0]
         if name in known and _is_same(known[name], info, folder / name):
             return
         if name in known or known.get(above, None if not above else folder) is not None:
-            self.left_out.append(f"{shown}: another host has a file of that name")
+            self.skipped.append(f"{shown}: another host has a file of that name")
             return
         known[name] = None if info.isdir() else folder / name
         info.uid = info.gid = 0

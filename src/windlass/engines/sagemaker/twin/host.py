@@ -42,7 +42,7 @@ KILL: Final = signal.SIGUSR1
 HANDLER_SECONDS: Final = 5.0
 """Seconds after a stop in which a program without a PID namespace may install its SIGTERM handler. After that, SIGTERM
 is sent anyway and ends it; in a PID namespace, the program would ignore the signal, as in any container."""
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 NOT_FOUND, NOT_RUNNABLE = 127, 126
 """Exit codes of a container whose entry point cannot be executed, as in shells."""
 OPT: Final = Path("/opt")
@@ -196,7 +196,7 @@ class Host:
         try:
             while True:
                 self._forward_pending()
-                ready = select.select(watched, [], [], LOOK_SECONDS if self._pending else None)[0]
+                ready = select.select(watched, [], [], POLL_SECONDS if self._pending else None)[0]
                 if self._signalled in ready:
                     os.read(self._signalled, READ_BYTES)
                 if output in ready:

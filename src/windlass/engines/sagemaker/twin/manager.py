@@ -45,7 +45,7 @@ from windlass.engines.sagemaker.twin.layout import checkpoint_path
 from windlass.engines.sagemaker.twin.transfer import CheckpointUploads, Transfers, fetch_channels, parse
 from windlass.errors import WindlassError
 
-LOOK_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 UPLOAD_SECONDS: Final = 1.0
 """Seconds between two scans for changed checkpoints."""
 FAILURE_GRACE_SECONDS: Final = 30.0
@@ -76,7 +76,7 @@ class Manager:
         state = job.path / "transfers"
         state.mkdir(exist_ok=True)
         self._transfers = Transfers(state)
-        self._left_out: list[str] = []
+        self._skipped: list[str] = []
         self._second = 0
         """Unix seconds in the names of the newest log streams."""
         self._failed: RunningHost | None = None
@@ -164,7 +164,7 @@ class Manager:
     async def _or_end(self, work: Awaitable[Result]) -> Result:
         """Returns the result of `work`, which is cancelled if the job must end. Raises Ended."""
         task = asyncio.ensure_future(work)
-        while not (await asyncio.wait([task], timeout=LOOK_SECONDS))[0]:
+        while not (await asyncio.wait([task], timeout=POLL_SECONDS))[0]:
             if ending := self._ending():
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -189,7 +189,7 @@ class Manager:
         self._recorder.end_training()
         try:
             for one in uploads:
-                self._left_out += await one.push()
+                self._skipped += await one.push()
         except WindlassError as error:
             raise type(error)(f"Checkpoint upload failed: {error.message}", error.hint) from error
         return ending
@@ -200,7 +200,7 @@ class Manager:
             if ending := self._host_failed(hosts) or self._interrupted() or self._ending():
                 await self._end(hosts, ending)
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return ending or self._host_failed(hosts)
 
     def _host_failed(self, hosts: Sequence[RunningHost]) -> str:
@@ -221,7 +221,7 @@ class Manager:
                 host.send(number)
             until = time.monotonic() + seconds
             while not all(host.has_ended for host in hosts) and time.monotonic() < until:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
         for host in hosts:
             host.popen.kill()
             host.popen.wait()
@@ -252,10 +252,10 @@ class Manager:
         except WindlassError as error:
             if not reason:
                 raise type(error)(f"Artifact upload failed: {error.message}", error.hint) from error
-            self._left_out.append(f"model: {error.message}")
+            self._skipped.append(f"model: {error.message}")
         fields: dict[str, Any] = {
             "ModelArtifacts": {"S3ModelArtifacts": artifacts.model_uri},
-            "WindlassLeftOut": [*self._left_out, *artifacts.left_out],
+            "WindlassSkipped": [*self._skipped, *artifacts.skipped],
         }
         if reason:
             self._recorder.fail(reason, **fields)

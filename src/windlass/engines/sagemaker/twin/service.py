@@ -107,7 +107,7 @@ class Twin(Service):
 
     def describe(self, name: str) -> Description:
         """Returns SageMaker's description of a job, with the additional fields `WindlassHosts` and
-        `WindlassLeftOut`.
+        `WindlassSkipped`.
         """
         job = self._job(name)
         with system_errors(str(job.path)):

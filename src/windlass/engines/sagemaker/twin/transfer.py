@@ -79,12 +79,12 @@ class Transfers:
         place, files = await self._matching(uri)
         if not files:
             raise StorageError(f"there is nothing at {uri}")
-        refuse_none(await self.copy(place, files, folder_address(folder)))
+        require_all_copied(await self.copy(place, files, folder_address(folder)))
 
     async def duplicate(self, folder: Path, to: Path) -> None:
         """Copies all files of a local folder to another one. Raises StorageError."""
         place = Folder(folder_address(folder))
-        refuse_none(await self.copy(place, await listed(place), folder_address(to)))
+        require_all_copied(await self.copy(place, await listed(place), folder_address(to)))
 
     async def _matching(self, uri: str) -> tuple[Place, dict[str, Entry]]:
         """Returns the place of a URI's files, and the files by their names in a channel.
@@ -121,7 +121,7 @@ class CheckpointUploads:
         if not self._destination.is_folder or Path(self._destination.path).exists():
             place = self._transfers.open(self._destination)
             if files := await listed(place):
-                refuse_none(await self._transfers.copy(place, files, self._folder.address))
+                require_all_copied(await self._transfers.copy(place, files, self._folder.address))
         self._sent = {name: one.version for name, one in (await listed(self._folder)).items()}
 
     async def push(self) -> list[str]:
@@ -165,7 +165,7 @@ async def listed(place: Place) -> dict[str, Entry]:
     return {one.name: one for one in await place.listed()}
 
 
-def refuse_none(done: Copied) -> None:
+def require_all_copied(done: Copied) -> None:
     """Raises StorageError if a file was skipped."""
     if done.refused:
         first = done.refused[0]
