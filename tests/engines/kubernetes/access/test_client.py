@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.engines.kubernetes.api import chunked, client_of, not_found, reply, serving
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access import exec_stream
 from windlass.engines.kubernetes.access.absence import ABSENT_SECONDS, Absence
@@ -101,15 +102,15 @@ def test_admission_refusal_is_not_reported_as_missing_right(tmp_path: Path, word
 
 
 def test_object_is_removed_after_two_absences_some_seconds_apart() -> None:
-    now = [100.0]
-    absence = Absence(lambda: now[0])
+    clock = FakeClock()
+    absence = Absence(clock.monotonic)
     assert not absence.is_confirmed(is_absent=True)
-    now[0] += ABSENT_SECONDS / 2
+    clock.now += ABSENT_SECONDS / 2
     assert not absence.is_confirmed(is_absent=True)
     assert not absence.is_confirmed(is_absent=False)
-    now[0] += ABSENT_SECONDS
+    clock.now += ABSENT_SECONDS
     assert not absence.is_confirmed(is_absent=True)
-    now[0] += ABSENT_SECONDS
+    clock.now += ABSENT_SECONDS
     assert absence.is_confirmed(is_absent=True)
 
 

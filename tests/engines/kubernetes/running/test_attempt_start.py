@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.objects.pod_assignment import PodAssignment
@@ -21,12 +22,8 @@ MADE = {"kind": "TrainJob", "metadata": {"name": "r-1"}}
 
 def created(monkeypatch: pytest.MonkeyPatch, words: str, times: int) -> int:
     """Returns how often a TrainJob is created if the first `times` requests are refused with these words."""
-    now, asked = [0.0], [0]
-    monkeypatch.setattr(
-        attempt_start,
-        "time",
-        types.SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)),
-    )
+    asked = [0]
+    monkeypatch.setattr(attempt_start, "time", FakeClock())
 
     def create(_manifest: object) -> None:
         asked[0] += 1

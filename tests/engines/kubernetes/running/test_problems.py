@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from tests.engines.kubernetes.running.test_provisioning import DONE, claim, event
+from tests.helpers.clock import FakeClock
 
 from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client
@@ -36,9 +37,9 @@ class Waiting:
     """Attempt of one pod that waits for a node, with a fake clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1_767_225_700.0
+        self.clock = FakeClock(1_767_225_700.0)
         monkeypatch.setattr(background, "start", lambda *_args: None)
-        monkeypatch.setattr(problems, "time", types.SimpleNamespace(time=lambda: self.now))
+        monkeypatch.setattr(problems, "time", self.clock)
         self.pods = types.SimpleNamespace(pod=lambda _place: POD, owner=types.SimpleNamespace(ends=[], taken_back=None))
         self.queue = types.SimpleNamespace(holds=False)
         client = cast("Client", types.SimpleNamespace(health=None))
@@ -53,7 +54,7 @@ class Waiting:
             "of claims": [event("InsufficientCapacityError", NO_CAPACITY, name, "NodeClaim", at=9)] if failed else [],
         }
         nomination = event("Nominated", f"Pod should schedule on: nodeclaim/{name}", NAME)
-        self.problems._provisioning.take([POD], [nomination], answers, self.now)
+        self.problems._provisioning.take([POD], [nomination], answers, self.clock.now)
 
     def told(self) -> list[str]:
         """Returns what the next read reports: stages, and messages of warnings."""
@@ -65,7 +66,7 @@ class Waiting:
                 for one in events
                 if isinstance(one, (StageReached, NodeWarning))
             ]
-            self.now += LOOK_SECONDS / 2
+            self.clock.now += LOOK_SECONDS / 2
         return found
 
 
@@ -113,7 +114,7 @@ def test_node_that_joins_and_runs_the_pod_between_two_reads_is_recorded(
     read = waiting.problems._provisioning
     there = claim("gpus-2", *DONE, ("Initialized", "True", "Initialized"), nodeName="n2")
     answers: dict[str, Any] = {"claims": []}
-    monkeypatch.setattr(read, "read", lambda pods, events: read.take(pods, events, answers, waiting.now))
+    monkeypatch.setattr(read, "read", lambda pods, events: read.take(pods, events, answers, waiting.clock.now))
     waiting.problems._read_provisioning()
     assert waiting.told()[0] == "queued"
     answers["claims"] = [there]
