@@ -386,11 +386,11 @@ def test_each_rank_logs_a_restore_and_one_is_news() -> None:
     history = History()
     history.take(entry_of("attempt", {"number": 2}), 1000.0)
     line = {"action": "restored", "source": "log", "line": "Resuming training from out"}
-    assert history.now.is_news_of_restore(None)
+    assert history.now.is_new_restore(None)
     history.take(entry_of("checkpoint", line), 1001.0)
-    assert not history.now.is_news_of_restore(None)
-    assert history.now.is_news_of_restore(40)
+    assert not history.now.is_new_restore(None)
+    assert history.now.is_new_restore(40)
     assert history.now.restored is None
     history.take(entry_of("attempt", {"number": 3}), 1002.0)
     history.take(entry_of("checkpoint", {"action": "restored", "name": "checkpoint-40", "step": 40}), 1003.0)
-    assert not history.now.is_news_of_restore(40)
+    assert not history.now.is_new_restore(40)

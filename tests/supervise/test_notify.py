@@ -20,7 +20,7 @@ from windlass.runs.events import Created, RootCause, RunEnded, RunResumed
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, fold
 from windlass.runs.store import Store
-from windlass.supervise.notify import PAUSES, Webhook, send, tell_end, tell_once, webhook_of
+from windlass.supervise.notify import PAUSES, Webhook, notify_end, notify_once, send, webhook_of
 
 SECRET = "/services/T0/B0/very-secret"
 
@@ -137,12 +137,12 @@ def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could
     with contextlib.closing(writer), hooked() as hook:
         webhook = Webhook("slack-url", hook.address)
         for _ in range(2):
-            tell_once(writer, webhook, FakeClock())
-        tell_once(writer, None, FakeClock())
+            notify_once(writer, webhook, FakeClock())
+        notify_once(writer, None, FakeClock())
         assert (len(hook.got), kinds(store)) == (1, ["created", "end", "notified"])
         writer.append(RunResumed())
         writer.append(RunEnded(Phase.FAILED, 1))
-        tell_once(writer, webhook, FakeClock())
+        notify_once(writer, webhook, FakeClock())
         assert len(hook.got) == 2
 
 
@@ -153,7 +153,7 @@ def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
     for seconds in itertools.accumulate((0.0, *PAUSES)):
         clock.at(seconds, lambda: held.append(store.is_held("digits-7")))
     with hooked(503, 503, 503) as hook:
-        tell_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
+        notify_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
     assert held == [False] * 3
     assert kinds(store) == ["created", "end", "notified"]
     assert not store.is_held("digits-7")
@@ -162,7 +162,7 @@ def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
 def test_a_run_that_is_removed_meanwhile_stays_removed(store: Store) -> None:
     clock = FakeClock()
     clock.at(0.0, lambda: store.delete("digits-7"))
-    tell_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), clock)
+    notify_end(store, "digits-7", Webhook("slack-url", "http://127.0.0.1:1/"), clock)
     assert not store.run_dir("digits-7").exists()
 
 
@@ -181,7 +181,7 @@ def test_a_run_that_is_resumed_meanwhile_has_its_next_writer(store: Store, is_he
 
         clock = FakeClock()
         clock.at(0.0, resume)
-        tell_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
+        notify_end(store, "digits-7", Webhook("slack-url", hook.address), clock)
         assert len(hook.got) == 1
         assert kinds(store) == ["created", "end", "resume"]
 

@@ -29,7 +29,7 @@ from windlass.runs.phase import Phase
 from windlass.runs.record import Status
 from windlass.runs.stop_request import StopRequest, read_stop_request, write_stop_request
 from windlass.runs.store import RunWriter, Store
-from windlass.supervise.process import supervisor_pid, tell_end
+from windlass.supervise.process import notify_end, supervisor_pid
 from windlass.worker import process
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ class SupervisedEngine(Engine):
         finally:
             writer.close()
             if ended is not None:
-                tell_end(self.store, ended)
+                notify_end(self.store, ended)
 
     def _follow_up(self, writer: RunWriter, supervisor: Supervisor) -> None:
         """Starts the next supervisor, unless earlier ones made no progress and the last was started a moment ago."""

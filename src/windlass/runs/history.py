@@ -77,7 +77,7 @@ class Going:
     restored_by: CheckpointChanged | None = None
     """Restore that the attempt continued from, by Windlass or logged by the script."""
 
-    def is_news_of_restore(self, step: int | None) -> bool:
+    def is_new_restore(self, step: int | None) -> bool:
         """Whether a restore logged by the script adds information: it is the first one, or has a step."""
         known = self.restored_by
         return known is None or (known.source == "log" and known.step is None and step is not None)
@@ -247,8 +247,8 @@ def way(cause: RootCause) -> str | None:
 
 def start(cause: RootCause, restored: CheckpointChanged | None) -> str | None:
     """Returns a key that equal failures at the start of the script share; see `Ended.start`."""
-    is_told = bool(cause.traceback) or LAST_LINE in cause.summary
-    if cause.signal or cause.blames_peer or cause.transient or cause.node_lost is not None or not is_told:
+    has_evidence = bool(cause.traceback) or LAST_LINE in cause.summary
+    if cause.signal or cause.blames_peer or cause.transient or cause.node_lost is not None or not has_evidence:
         return None
     places = _PLACE.findall(cause.traceback)
     given = restored and (restored.name, restored.line)

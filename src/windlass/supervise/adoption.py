@@ -13,18 +13,19 @@ from windlass.supervise.supervisor import Supervisor
 MAX_CRASHES: Final = 3
 """Number of supervisors that may crash in a row without progress before the run counts as lost."""
 CRASH_WINDOW_SECONDS: Final = 600.0
-"""How long a crash counts: its reason may have been repaired since."""
+"""Age from which a crash no longer counts, because its cause may have been fixed."""
 FREE_ADOPTIONS: Final = 3
 """Number of supervisors that may be started in a row without a pause and without progress."""
 MAX_PAUSE_SECONDS: Final = 60.0
 
 
 def settle(supervisor: Supervisor) -> bool:
-    """Settle the record of a run without a supervisor, if none of its processes is alive; returns whether it did. A run
-    whose next attempt is due, or whose outputs are not uploaded, is left to a new supervisor; so is an attempt whose
-    nodes outlive supervisors, since only a supervisor can find out how it ended. Raises StoreFull.
+    """Settles the record of a run without a supervisor if none of its processes is alive. Returns whether it did.
+
+    A new supervisor is needed, and the run left unchanged, if its next attempt is due, if its outputs are not uploaded,
+    or if its nodes outlive supervisors, because only a supervisor can find out how the attempt ended. Raises StoreFull.
     """
-    supervisor.patience_seconds = 0.0  # a command waits
+    supervisor.patience_seconds = 0.0  # a command is waiting
     lost = crash.cause_of_loss(supervisor.run_dir)
     if supervisor.ending is not None:
         if not _is_broken(supervisor):
@@ -49,19 +50,19 @@ def settle(supervisor: Supervisor) -> bool:
     elif _is_broken(supervisor):
         supervisor.end_run(Outcome(Phase.LOST, cause=lost))
     else:
-        return False  # before the first attempt, between two, or an attempt is recorded whose nodes were not started
+        return False  # the run is before or between attempts, or the nodes of the recorded attempt were not started
     return supervisor.ending is None
 
 
 def observed_until(writer: RunWriter) -> float:
-    """When a supervisor last recorded a node event, in unix seconds."""
+    """Returns when a supervisor last recorded a node event, in Unix seconds."""
     progress_at = writer.store.status(writer.status.id).progress.at or 0.0
     noted_at = max(event.time for event in writer.events() if event.kind != "adopted")
     return max(progress_at, noted_at)
 
 
 def pause_seconds(supervisor: Supervisor) -> float:
-    """How long to wait before the next supervisor is started: the ones before it made no progress."""
+    """Returns the seconds to wait before the next supervisor is started, because earlier ones made no progress."""
     history = supervisor.record.history
     in_vain = history.take_ups - FREE_ADOPTIONS
     pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(in_vain, 10)) if in_vain >= 0 else 0.0
@@ -69,7 +70,7 @@ def pause_seconds(supervisor: Supervisor) -> float:
 
 
 def _is_broken(supervisor: Supervisor) -> bool:
-    """Whether supervisors of this run crash again and again: another one would crash as well."""
+    """Whether supervisors of this run crash repeatedly, so that another one would crash as well."""
     crashes = list(supervisor.record.history.crashes)
     if (last := crash.read(supervisor.run_dir)) is not None:
         crashes.append(last.at)

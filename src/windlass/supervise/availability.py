@@ -1,5 +1,4 @@
-"""Availability of a run's target: whether this supervisor may act for the run, and when an unavailable target is tried
-again."""
+"""Availability of a run's target: whether this supervisor may act for the run, and when to retry after an outage."""
 
 from __future__ import annotations
 
@@ -14,15 +13,15 @@ from windlass.supervise.recorder import Recorder
 from windlass.supervise.transfers import TransferInterrupted
 
 TRANSFER_PAUSE_SECONDS: Final = 5.0
-"""Before files are moved again for the first time, since a store did not answer; doubled each time."""
+"""Pause before the first retry of a transfer whose store did not answer; doubled each time."""
 MAX_PAUSE_SECONDS: Final = 60.0
-"""Between two attempts to reach an unavailable target."""
+"""Maximum pause between two attempts to reach an unavailable target."""
 TROUBLE_SECONDS: Final = 10.0
-"""How long a target may not answer until that is recorded: most outages are shorter."""
+"""Duration from which an outage of the target is recorded; most are shorter."""
 
 
 class Availability:
-    """Whether the target of one run can be used now. Moments are Unix seconds."""
+    """Whether the target of one run can be used now. Times are Unix seconds."""
 
     def __init__(self, backend: Backend, record: Recorder, policy: Policy, clock: Clock) -> None:
         self.is_holder: bool | None = None
@@ -44,11 +43,11 @@ class Availability:
         """Since when the target does not answer, by the monotonic clock; None while it answers."""
 
     def acquire(self) -> bool:
-        """Acquire the run, unless that is done; gives False where another supervisor has it."""
+        """Acquires the run, unless it is already acquired. Returns False if another supervisor has it."""
         if not self.is_holder and self._clock.time() >= self._hold_at:
             try:
                 self.is_holder = True if self._backend.hold() else None
-            except HeldElsewhere:  # nothing is written: the other supervisor owns the record
+            except HeldElsewhere:  # nothing is written, because the other supervisor owns the record
                 return False
             except TargetUnavailable as error:
                 self._hold_at = self.retry_at(error)
@@ -58,20 +57,23 @@ class Availability:
         return not self._backend.is_lost_to_another
 
     def note_available(self) -> None:
-        """The target has answered."""
+        """Records that the target has answered."""
         self._num_delays = 0
         self._record.condition(None)
 
     def retry_at(self, error: TargetUnavailable) -> float:
-        """When to use an unavailable target again: with back-off, as long as the run may take."""
+        """Returns when to retry an unavailable target. Pauses double up to `MAX_PAUSE_SECONDS`; retries are not
+        limited.
+        """
         self._record.condition(error.kind, error.message, error.hint)
         pause = min(MAX_PAUSE_SECONDS, 2.0 ** min(self._num_delays, 10))
         self._num_delays += 1
         return self._clock.time() + pause
 
     def move_again_at(self, what: str, error: Exception) -> float | None:
-        """When files are moved again that could not be `what`; None for an error that does not pass, and once that was
-        done as often as the job allows restarts."""
+        """Returns when to retry a transfer whose files could not be `what`; None for a permanent error, or once it was
+        retried as often as the job allows restarts.
+        """
         policy = self._policy
         if not isinstance(error, TransferInterrupted):
             return None
@@ -84,7 +86,7 @@ class Availability:
         return self._clock.time() + pause
 
     def note_trouble(self) -> None:
-        """Record that the target does not answer, once that has lasted, and when it answers again."""
+        """Records an outage of the target once it has lasted for some time, and its end."""
         trouble = self._backend.trouble()
         if trouble is None:
             self._trouble_since = None

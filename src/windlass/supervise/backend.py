@@ -1,4 +1,4 @@
-"""Backend of a supervisor: how one target starts, stops and observes the nodes of a run."""
+"""Backend of a supervisor: the interface by which it starts, stops and observes the nodes of a run on one target."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from windlass.worker.protocol import (
 )
 
 QUOTED_CHARS: Final = 4000
-"""Of the output of a worker, from its end."""
+"""Maximum number of characters quoted from the end of a worker's output."""
 
 
 class TargetUnavailable(EngineError):
-    """The target is unavailable for now: the request was not refused, and may be repeated."""
+    """The target is temporarily unavailable. The request was not refused and may be repeated."""
 
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -44,15 +44,15 @@ class TargetUnavailable(EngineError):
 
 
 class HeldElsewhere(EngineError):
-    """Another supervisor holds the run: this one must not write, start or delete anything of it."""
+    """Another supervisor holds the run. This one must not write, start or delete anything of it."""
 
 
 class NotAdmitted(EngineError):
-    """The run will never be admitted: it ends as stopped, with this reason."""
+    """The run will never be admitted. It ends as stopped, with this reason."""
 
 
 class Intent(enum.Enum):
-    """A request of the supervisor to a node. The value is the signal by which a node worker receives it."""
+    """Request of the supervisor to a node. The value is the signal by which a node worker receives it."""
 
     STOP = signal.SIGTERM
     """End the ranks: SIGTERM, the job's grace period, SIGKILL."""
@@ -61,13 +61,13 @@ class Intent(enum.Enum):
     DUMP_STACKS = STACKS_SIGNAL
     """Report the stack of each rank."""
     KILL = signal.SIGKILL
-    """End the node with all its processes."""
+    """Kill the node with all its processes."""
 
 
 class Node(ABC):
-    """One node of an attempt: its state, from the events in its events file, and what the target can do with it.
+    """One node of an attempt: its state, read from its events file, and the operations of the target on it.
 
-    A supervisor that takes over reads the file from the beginning, so nothing is lost.
+    A supervisor that takes over reads the file from the beginning, so that no event is lost.
     """
 
     def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
@@ -102,20 +102,20 @@ class Node(ABC):
 
     @property
     def num_ignored(self) -> int:
-        """Lines of its events that were not its own."""
+        """Number of lines in the events file that are not events of this node."""
         return self._deduplicator.num_ignored
 
     @property
     def over(self) -> bool:
-        """Whether it will report nothing more."""
+        """Whether the node will report no more events."""
         return self.ended or self.lost
 
     def path(self, kind: str) -> Path:
-        """One of its files: `events`, `out` and what else its engine keeps."""
+        """Returns the path of one of the node's files: `events`, `out`, or others of its engine."""
         return self.folder / f"node-{self.number}.{kind}"
 
     def updates(self) -> Iterator[NodeEvent]:
-        """What it has reported since the last call."""
+        """Yields the events reported since the last call."""
         try:
             with open(self.path("events"), "rb") as file:
                 file.seek(self._offset)
@@ -145,15 +145,15 @@ class Node(ABC):
             yield event
 
     def _num_readable(self) -> int:
-        """How many bytes of its events may be read now; −1 for all."""
+        """Returns how many bytes of the events file may be read now; −1 for all."""
         return -1
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """Take how its ranks failed, of the event that it has ended; empty where none did."""
+        """Stores how ranks failed, from the event of the node's end; empty if none failed."""
         self.ended, self.failures = True, list(failures)
 
     def last_words(self) -> str:
-        """The output of the worker itself, which is empty unless it crashed."""
+        """Returns the output of the worker itself, which is empty unless it crashed."""
         return read_text(self.path("out")).strip()[-QUOTED_CHARS:]
 
     # -- what a target adds --------------------------------------------------------------------------------------------
@@ -161,47 +161,47 @@ class Node(ABC):
     @property
     @abstractmethod
     def exit_code(self) -> int:
-        """How it ended, where it ended without reporting."""
+        """Returns the exit code of a node that ended without reporting."""
 
     @abstractmethod
     def lives(self) -> bool:
-        """Whether it may report more than `updates` can read now."""
+        """Whether the node may still report events that `updates` cannot read yet."""
 
     @abstractmethod
     def send(self, intent: Intent) -> None:
-        """Send it an intent, if it is alive; does not wait for the effect."""
+        """Sends an intent to the node if it is alive, without waiting for the effect."""
 
     def sweep(self) -> None:
-        """End what has outlived its worker."""
+        """Kills processes that have outlived the worker."""
 
     def last_sign_of_life(self) -> float:
-        """When it ended, or else last wrote something, in unix seconds; 0 where that is not known."""
+        """Returns when the node ended, or else last wrote something, in Unix seconds; 0 if unknown."""
         return 0.0
 
     def why_lost(self) -> str:
-        """Why it was lost, in a line, where its exit code does not show that."""
+        """Returns why the node was lost, in one line, if its exit code does not show it."""
         return ""
 
 
 class Attempt:
-    """All nodes of one attempt."""
+    """All nodes of one attempt on a target."""
 
     nodes: tuple[Node, ...]
     ended_by_target: str | None = None
-    """`preemption` where a queue took the nodes back, `stop` where that is for good, `timeout` where the target
-    enforced the job's time limit."""
+    """`preemption` if a queue took the nodes back, `stop` if it did so permanently, `timeout` if the target enforced
+    the job's time limit; None if the target did not end the attempt."""
 
     evicted: frozenset[int] = frozenset()
-    """Numbers of the nodes that the target has taken away on purpose, such as to drain a machine: a preemption that
-    uses up none of the job's restarts."""
+    """Numbers of the nodes that the target evicted on purpose, for example to drain a machine: a preemption that uses
+    none of the job's restarts."""
     why_ended = ""
-    """Why the target has ended it, where the target says so."""
+    """Why the target ended the attempt, if it gives a reason."""
     has_failed_after_ranks = False
-    """Whether it has failed though all ranks have succeeded: the target has not what they have written."""
+    """Whether the attempt failed although all ranks succeeded, because the target did not save their outputs."""
     report_lag_seconds = 0.0
-    """How late a signal may reach a node, and its report of what the ranks do then the supervisor."""
+    """Maximum delay between a signal to a node and the supervisor's receipt of its report."""
     output_lag_seconds = 0.0
-    """How late it may be known that a rank has written something."""
+    """Maximum delay until the supervisor can see a rank's output."""
 
     def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
         self.folder = folder
@@ -213,7 +213,7 @@ class Attempt:
 
     @property
     def num_staged(self) -> int:
-        """How many of its nodes report which phase of their start they are in, where any do: one may for all."""
+        """Number of nodes that report their start phase, if any do; one node may report for all."""
         return len(self.nodes)
 
     @property
@@ -222,72 +222,75 @@ class Attempt:
         return all(node.over for node in self.nodes)
 
     def live_nodes(self) -> list[Node]:
-        """Nodes that have not ended."""
+        """Returns the nodes that have not ended."""
         return [node for node in self.nodes if not node.over]
 
     def training_nodes(self) -> list[Node]:
-        """Nodes that have not ended, and whose ranks have not either, as far as is known."""
+        """Returns the nodes that have not ended and whose ranks are not known to have ended."""
         return [node for node in self.live_nodes() if not node.is_collecting]
 
     def send(self, intent: Intent) -> None:
-        """Send an intent to every live node."""
+        """Sends an intent to every live node."""
         for node in self.live_nodes():
             node.send(intent)
 
     def kill(self, nodes: Sequence[Node] | None = None) -> None:
-        """End these nodes, every live one by default, with all that they have started."""
+        """Kills these nodes, by default every live one, with all processes that they have started."""
         for node in self.live_nodes() if nodes is None else nodes:
             node.send(Intent.KILL)
             node.sweep()
 
     def failures(self) -> list[RankFailure]:
-        """The failed ranks of all nodes."""
+        """Returns the failed ranks of all nodes."""
         return [failure for node in self.nodes for failure in node.failures]
 
     def last_sign_of_life(self) -> float:
-        """When any of its nodes last wrote something, in unix seconds; 0 where none has."""
+        """Returns when any node last wrote something, in Unix seconds; 0 if none has."""
         return 0.0
 
     def without_capacity(self) -> Mapping[int, float]:
-        """The nodes for which the target has no capacity now, each with since when, in unix seconds."""
+        """Returns the nodes for which the target has no capacity, each with the start of the shortage in Unix
+        seconds.
+        """
         return {}
 
     def close(self) -> None:
-        """It has ended: release its resources."""
+        """Releases the resources of the ended attempt."""
 
 
 class Backend(ABC):
-    """The target of one run. The defaults are those of a target that only one supervisor can use and that never fails.
+    """Operations on the target of one run. The defaults suit a target that only one supervisor can use and that never
+    fails.
 
-    Methods that raise EngineError raise TargetUnavailable where the same may be requested again.
+    Methods that raise EngineError raise its subclass TargetUnavailable if the same request may succeed later.
     """
 
     outlives_supervisor = False
-    """Whether nodes keep running when the machine of the supervisor shuts down."""
+    """Whether nodes keep running when the supervisor's machine shuts down."""
     removal_hint = ""
-    """How the user removes what `remove` could not."""
+    """How the user removes the objects that `remove` could not delete."""
 
     # -- around a supervisor: used by the commands of an engine -------------------------------------------------------
 
     def remove(self) -> None:
-        """Remove what the run has made outside of its folder. Raises EngineError."""
+        """Removes everything that the run has created outside of its folder. Raises EngineError."""
 
     def held_elsewhere(self) -> str:
-        """The other supervisor that holds the run, where one request shows it; empty for none."""
+        """Returns the name of the other supervisor that holds the run, found by one request; empty if there is none."""
         return ""
 
     def lives(self) -> bool:
-        """Whether any node of the run may still be running, where nodes outlive their supervisor."""
+        """Whether any node of the run may still be running, on targets whose nodes outlive their supervisor."""
         return False
 
     def close(self) -> None:
-        """Release connections."""
+        """Closes connections."""
 
     # -- the holder
     # -----------------------------------------------------------------------------------------------------
 
     def hold(self) -> bool:
-        """Acquire the run for this supervisor; False while another one may still hold it.
+        """Acquires the run for this supervisor. Returns False while another supervisor may still hold it.
 
         Raises TargetUnavailable, HeldElsewhere.
         """
@@ -302,43 +305,46 @@ class Backend(ABC):
 
     @abstractmethod
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
-        """Start the nodes of an attempt; each wakes `clock` when it reports something. Raises EngineError, OSError."""
+        """Starts the nodes of an attempt. Each wakes `clock` when it reports an event. Raises EngineError, OSError."""
 
     @abstractmethod
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
-        """The attempt that another supervisor has started. Raises EngineError."""
+        """Returns the attempt that another supervisor has started. Raises EngineError."""
 
     def admit(self, record: Recorder, clock: Clock) -> bool:
-        """Have the target admit the next attempt of the run; returns whether it has. Called again until it has.
+        """Requests admission of the run's next attempt. Returns whether it is admitted; called again until then.
 
-        Raises NotAdmitted where it never will.
+        Raises NotAdmitted if it never will be.
         """
         return True
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
-        """Bring the data of the run to where its ranks read it; returns whether it is there. Called again until it is.
+        """Stages the data of the run where its ranks read it. Returns whether that is complete; called again until
+        then.
 
-        Raises EngineError where it cannot be brought, OSError.
+        Raises EngineError if the data cannot be staged, and OSError.
         """
         return True
 
     def requested_at(self, number: int) -> float | None:
-        """When the nodes of an attempt that is about to begin were requested, in unix seconds; None: not yet."""
+        """Returns when the nodes of an attempt that is about to start were requested, in Unix seconds; None if they
+        were not.
+        """
         return None
 
     def is_started(self, folder: Path) -> bool | None:
-        """Whether the recorded attempt with this folder was started; else it may be started again.
+        """Whether the recorded attempt with this folder was started. If not, it may be started again.
 
-        None where that is not known, since the target does not answer: starting it again must not start it twice.
+        None if that is unknown because the target does not answer; starting the attempt twice must be avoided.
         """
         return True
 
     def unreachable(self) -> set[int]:
-        """Nodes that are known not to be reachable now."""
+        """Returns the nodes that are known to be unreachable now."""
         return set()
 
     def trouble(self) -> TargetUnavailable | None:
-        """Why the attempt cannot be observed now; None while it can."""
+        """Returns why the attempt cannot be observed now; None if it can."""
         return None
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -347,47 +353,51 @@ class Backend(ABC):
     """Whether the outputs of the run are uploaded before its end is recorded."""
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """Upload the outputs of the run; returns whether they are there. Called again until they are.
+        """Uploads the outputs of the run. Returns whether that is complete; called again until then.
 
-        Raises EngineError where they cannot be uploaded, OSError.
+        Raises EngineError if the outputs cannot be uploaded, and OSError.
         """
         return True
 
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
-        """Upload the outputs that are there, where the job wants that while it trains and a checkpoint was recorded.
+        """Uploads the existing outputs if the job requests that during training and a checkpoint was recorded.
 
-        Called now and then; never waits, and raises nothing of the target.
+        Called periodically; never waits, and raises no errors of the target.
         """
 
     def check_outputs(self, record: Recorder, clock: Clock) -> None:
-        """Find out, while the ranks train, whether the outputs can be uploaded. Called now and then; never waits.
+        """Checks during training whether the outputs can be uploaded. Called periodically; never waits.
 
-        Raises TransferRefused where they cannot be.
+        Raises TransferRefused if they cannot be.
         """
 
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
-        """The nodes of the last attempt that keep outputs until they are collected, before the end is recorded."""
+        """Returns the nodes of the last attempt that keep outputs until they are fetched, before the end is
+        recorded.
+        """
         return ()
 
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
-        """Collect the outputs of these nodes; returns whether that is over. Called again until it is.
+        """Fetches the outputs of these nodes. Returns whether that has finished; called again until then.
 
-        What cannot be collected is recorded as a warning.
+        Outputs that cannot be fetched are recorded as a warning.
         """
         return True
 
     def prepare_end(self, record: Recorder) -> None:
-        """The end is about to be recorded: remove what outlives attempts, as far as that is quick and cannot fail."""
+        """Removes objects that outlive attempts, just before the end is recorded, as far as that is quick and cannot
+        fail.
+        """
 
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """The end is recorded: remove the rest, and record what could not be removed.
+        """Removes the remaining objects after the end is recorded, and records those that could not be removed.
 
-        Tries again for a bounded time if `is_patient`, else once.
+        Retries for a bounded time if `is_patient`; otherwise tries once.
         """
 
     def watch_node_deletion(self, store: Store) -> None:
-        """The supervisor has released the run: record when the nodes provisioned for it are deleted."""
+        """Records when the nodes provisioned for the run are deleted, after the supervisor has released the run."""
 
 
 MakeBackend = Callable[[Plan, Path], Backend]
-"""Makes the backend of a run, from its plan and its folder."""
+"""Creates the backend of a run from its plan and its folder."""

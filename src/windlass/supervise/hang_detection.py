@@ -1,4 +1,4 @@
-"""Hang detection: when no rank of an attempt writes for long, dumps their stacks and decides whether it is hung."""
+"""Hang detection: dumps the stacks of ranks that have written nothing for long, and decides whether they hang."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Policy
 
 ANSWER_SECONDS: Final = 3.0
-"""How long the ranks may take to write their stacks; what is written meanwhile is no sign of life."""
+"""Time that ranks may take to write their stacks. Output during this time is not a sign of life."""
 LOOKS: Final = 20
-"""Number of checks of the logs within the time that counts as a hang."""
+"""Number of log checks within the silence that counts as a hang."""
 MIN_LOOK_SECONDS: Final = 0.2
 DUMP_BEFORE_END_SECONDS: Final = {"timeout": 1.0, "stop": 5.0}
-"""How long the ranks must have been silent for their stacks to be dumped before the attempt ends for this reason."""
+"""Minimum silence of the ranks for which stacks are dumped before the attempt ends for this reason."""
 _RECORDS: Final = 4096
-"""How many records of an index are read, from the end."""
+"""Maximum number of index records that are read, from the end."""
 
 
 class HangDetector:
-    """Detects whether one attempt is hung; its silence is measured once all of its nodes have begun."""
+    """Hang detector of one attempt. It measures silence once all nodes of the attempt have started."""
 
     def __init__(self, attempt: Attempt, record: Recorder, policy: Policy, clock: Clock) -> None:
         self._attempt = attempt
@@ -46,8 +46,9 @@ class HangDetector:
         """Why stacks were requested: `silence`, `timeout`, `stop` or `failure`."""
 
     def turn(self) -> bool:
-        """Dump stacks when the ranks are silent for too long; returns whether to end the attempt now as hung: once the
-        stacks are there, if the policy restarts hung jobs.
+        """Dumps stacks if the ranks are silent for too long.
+
+        Returns whether to end the attempt now as hung: the stacks are available, and the policy restarts hung jobs.
         """
         self._note_end()
         is_waiting = any(not node.begun for node in self._attempt.live_nodes())
@@ -64,7 +65,7 @@ class HangDetector:
         return False
 
     def dump(self, reason: str, besides: Node | None = None) -> None:
-        """Request the stacks of all ranks, or of those of all nodes besides one."""
+        """Requests the stacks of all ranks, or of the ranks of all nodes except `besides`."""
         self._dumped_for = reason
         self._silence.dumped()
         for node in self._attempt.live_nodes():
@@ -72,13 +73,13 @@ class HangDetector:
                 node.send(Intent.DUMP_STACKS)
 
     def dump_before_end(self, reason: str) -> None:
-        """Called before the attempt is ended: if its ranks have been silent, records their stacks."""
+        """Dumps the stacks of silent ranks before the attempt is ended for `reason`."""
         enough = DUMP_BEFORE_END_SECONDS.get(reason)
         if enough is not None and self._silence.seconds >= enough + self._attempt.output_lag_seconds:
             self.dump(reason)
 
     def take_stacks(self, node: Node, event: StacksTaken) -> None:
-        """Record the stacks of one node's ranks. Those of several nodes in one silence have the same `since`."""
+        """Records the stacks of one node's ranks. Stacks of several nodes in one silence have the same `since`."""
         since, at = self._silence.since, event.at
         data = {
             "node": node.number,
@@ -94,7 +95,7 @@ class HangDetector:
             self._stacks_from.discard(node.number)
 
     def cause(self, found: RootCause) -> RootCause:
-        """The cause of an attempt that was ended as hung: no rank failed first, all were killed."""
+        """Returns the root cause of an attempt that was ended as hung: no rank failed first, and all were killed."""
         seconds = max(self._silence.seconds, self._record.history.now.silent_seconds)
         summary = f"hung: no rank wrote anything for {seconds:.0f} s"
         return RootCause(summary, exit_code=found.exit_code)
@@ -107,7 +108,9 @@ class HangDetector:
 
 
 class Silence:
-    """How long the ranks of one attempt have written nothing. All nodes count: often only rank 0 prints."""
+    """Measures how long the ranks of one attempt have written nothing. All nodes count, because often only rank 0
+    prints.
+    """
 
     def __init__(self, folder: Path, ranks: Sequence[int], hang_seconds: float | None, clock: Clock) -> None:
         self._paths = {rank: folder / f"rank-{rank}.log" for rank in ranks}
@@ -125,35 +128,35 @@ class Silence:
         """Unix seconds of the last sign of life."""
 
     def begin(self) -> None:
-        """Measure from now on: what was silent before does not count."""
+        """Restarts the measurement; earlier silence does not count."""
         self.since = self._clock.time()
 
     @property
     def seconds(self) -> float:
-        """How long nothing has been written."""
+        """Seconds since the last output."""
         self._look()
         return self._clock.time() - self.since
 
     @property
     def is_long(self) -> bool:
-        """Whether it lasts, and is long enough to count as a hang."""
+        """Whether the silence continues and is long enough for a hang."""
         return self._hang_seconds is not None and self.seconds >= self._hang_seconds
 
     def is_hang(self) -> bool:
-        """Whether to dump stacks now: the silence has just become too long."""
+        """Whether to dump stacks now, because the silence has just become too long."""
         if not self._is_due() or not self.is_long or self._dumped_at is not None:
             return False
         self.dumped()
         return True
 
     def dumped(self) -> None:
-        """Stacks are written now."""
+        """Records that stacks are being dumped now."""
         self._dumped_at = self._clock.time()
         self._waits_until = self._dumped_at + ANSWER_SECONDS
         self._awaited = set(self._paths)
 
     def answered(self, ranks: Iterable[int]) -> None:
-        """The stacks of these ranks are there: what they write from now on is a sign of life."""
+        """Records that the stacks of these ranks have arrived; later output of theirs is a sign of life."""
         for rank in self._paths.keys() & set(ranks):
             self._bytes[rank] = _size(self._paths[rank])
             self._awaited.discard(rank)
@@ -161,14 +164,14 @@ class Silence:
             self._waits_until = 0.0
 
     def over(self) -> HangEnded | None:
-        """The silence that has just ended, if it was long enough for a hang; once."""
+        """Returns the end of a silence that was long enough for a hang, once; otherwise None."""
         if self._dumped_at is not None and self._clock.time() - self._looked_at >= MIN_LOOK_SECONDS:
             self._look()
         found, self._over = self._over, None
         return found
 
     def _is_due(self) -> bool:
-        """Whether a check is due: rarely enough that it costs nothing."""
+        """Whether a check is due. Checks are rare enough to cost nothing."""
         if self._hang_seconds is None:
             return False
         now = self._clock.time()
@@ -207,7 +210,7 @@ def _written_at(path: Path, otherwise: float) -> float:
 
 
 def _first_after(log: Path, length: int, otherwise: float) -> float:
-    """When a log first became longer than `length` bytes, in unix seconds."""
+    """Returns when a log first exceeded `length` bytes, in Unix seconds."""
     try:
         with open(log.with_suffix(".idx"), "rb") as file:
             end = file.seek(0, os.SEEK_END) // INDEX_RECORD.size

@@ -1,4 +1,4 @@
-"""Event ingestion: turns node events into events of the run's record, the same for every backend."""
+"""Event ingestion: converts node events to events of the run's record, in the same way for every backend."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from windlass.worker.protocol import (
 )
 
 PROGRESS_EVENT_SHARE: Final = 0.01
-"""Progress goes into the history at intervals of this share of the run's age: a long run has hundreds of them."""
+"""Interval between recorded progress events as a share of the run's age, so that a long run has hundreds of them."""
 RECORDED: Final = (CheckpointReported, FirstStep, LossNotFinite, NodeWarning)
 """Events that are recorded unchanged."""
 
 
 class EventIngestion:
-    """Records the events of the nodes of one attempt on which `AttemptMonitor` does not act."""
+    """Records those node events of one attempt on which `AttemptMonitor` does not act."""
 
     def __init__(self, record: Recorder, progress: RunProgress, num_staged: int = 0) -> None:
-        """`num_staged` of the nodes report the phase of their start, where nodes have to be provisioned."""
+        """`num_staged` is the number of nodes that report their start phase, on targets that provision nodes."""
         self._record = record
         self._progress = progress
         self._num_staged = num_staged
@@ -44,7 +44,7 @@ class EventIngestion:
         """Start phase of each node, by number, where nodes have to be provisioned."""
 
     def take(self, node: Node, event: NodeEvent) -> None:
-        """Record an event. Raises StoreError."""
+        """Records an event. Raises StoreError."""
         if isinstance(event, NodeStarted):
             self._record.once(events.NodeStarted(node.number, event.pid, event.start_ticks, event.start), at=event.at)
         elif isinstance(event, RankChanged):
@@ -57,13 +57,13 @@ class EventIngestion:
         elif isinstance(event, ProgressMade):
             self._progress.take(node.number, event.progress, at=event.at)
         elif isinstance(event, StageReached):
-            # The attempt is in the earliest phase of its nodes.
+            # The phase of an attempt is the earliest start phase of its nodes.
             self._stages[node.number] = Phase(event.stage)
             self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event.at)
             if self._has_output:
                 self._train(event.at)
         elif isinstance(event, RankSeen):
-            # Of interest to a second supervisor: the attempt was alive throughout the time without one.
+            # A later supervisor needs the event as proof that the attempt was alive while no supervisor ran.
             if self._record.history.take_ups:
                 self._record.note(events.NodeObserved(node.number), at=event.at)
         elif isinstance(event, Reported):
@@ -74,13 +74,15 @@ class EventIngestion:
             self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
 
     def _train(self, at: float) -> None:
-        """A rank has written something: the run trains, unless a node of the attempt still waits, and its peers too."""
+        """Enters the training phase after a rank's first output, unless a node of the attempt, and thus its peers,
+        still wait.
+        """
         are_all_there = len(self._stages) >= self._num_staged and set(self._stages.values()) <= {Phase.STARTING}
         if self._record.status.phase in BEGINNING and (are_all_there or not self._stages):
             self._record.enter(Phase.TRAINING, at=at)
 
     def save_progress(self) -> None:
-        """Write the newest progress, once for all events: an adoption reads many. Raises StoreError."""
+        """Writes the newest progress, once for all events, because an adoption reads many. Raises StoreError."""
         self._progress.save()
 
     def _rank(self, event: RankChanged) -> None:
@@ -94,16 +96,17 @@ class EventIngestion:
         """Whether to record an event that several ranks of the attempt may report."""
         now = self._record.history.now
         if isinstance(event, CheckpointReported):
-            # Each rank logs that it was restored, and so may a script that Windlass gave a checkpoint to resume from.
-            return event.source != "log" or now.is_news_of_restore(event.step)
+            # Every rank logs that it was restored, and so may a script that got its checkpoint from Windlass.
+            return event.source != "log" or now.is_new_restore(event.step)
         if isinstance(event, FirstStep):
             return now.first_step_of in (None, event.rank)
         return True
 
 
 class RunProgress:
-    """The progress of a run from that of its nodes: rates are summed, all else is that of the lowest node that reports
-    any."""
+    """Progress of a run, computed from that of its nodes: rates are summed, all other fields are taken from the lowest
+    node that reports any.
+    """
 
     def __init__(self, record: Recorder, num_nodes: int) -> None:
         self._record = record
@@ -116,18 +119,18 @@ class RunProgress:
         """The lowest node that has reported a step."""
 
     def begin(self) -> None:
-        """A new attempt: its nodes have reported nothing, and its first progress becomes an event."""
-        self._newest = {}  # not cleared: the record in the cluster may still be about to write it
+        """Starts a new attempt, whose nodes have reported nothing and whose first progress becomes an event."""
+        self._newest = {}  # a new object, because the record in the cluster may still be writing the old one
         self._next_event_at = 0.0
         self._rates.clear()
         self._steps_from = self._num_nodes
 
     def take(self, node: int, progress: Mapping[str, Any], *, at: float) -> None:
-        """What a node reported at `at`; in the history once it is due. Raises StoreError."""
+        """Adds progress that a node reported at `at`, and writes it to the history when due. Raises StoreError."""
         record = self._record
         reported = self._of_run(node, progress)
-        # Nodes are read one after the other: what the lowest reports must not look older than what another did, since a
-        # machine that copies the record keeps the newer of two.
+        # Nodes are read one after the other. The time must not decrease from one node to the next, because a machine
+        # that copies the record keeps the newer of two progress values.
         last = self._newest.get("at")
         self._newest = {**self._newest, **reported, "at": max(at, last) if isinstance(last, int | float) else at}
         step, lost = reported.get("step"), record.history.highest
@@ -143,13 +146,13 @@ class RunProgress:
             record.note(newest, at=at)
 
     def save(self) -> None:
-        """Write what was reported since the last call. Raises StoreError."""
+        """Writes progress reported since the last call. Raises StoreError."""
         if self._is_unsaved:
             self._is_unsaved = False
             self._record.writer.set_progress(self._newest)
 
     def _of_run(self, node: int, progress: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a node's progress that is the run's."""
+        """Returns the part of a node's progress that counts for the run."""
         reported = {name: value for name, value in progress.items() if name != "phase"}
         rate = reported.get("samples_per_second")
         if isinstance(rate, int | float):  # a script may report "inf"

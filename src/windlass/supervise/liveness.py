@@ -1,4 +1,4 @@
-"""Liveness of nodes: ends those that the others cannot reach, and lets nodes that are reachable again rejoin."""
+"""Liveness of nodes: kills nodes that the others cannot reach, and lets nodes rejoin that are reachable again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from windlass.supervise.membership import Membership, cut_off
 from windlass.supervise.recorder import Recorder
 
 REJOIN_SECONDS: Final = 0.5
-"""Between two checks whether lost nodes can be reached again."""
+"""Interval of checks whether lost nodes can be reached again."""
 
 
 class Liveness:
-    """Which nodes can be reached, over all attempts of a run; records which take part."""
+    """Reachability of nodes over all attempts of a run; records which nodes take part."""
 
     def __init__(
         self, record: Recorder, membership: Membership, unreachable: Callable[[], set[int]], clock: Clock
@@ -32,13 +32,13 @@ class Liveness:
         self._looked_at: float | None = None
 
     def begin(self) -> None:
-        """A new attempt: no node has reported anything yet."""
+        """Starts a new attempt, in which no node has reported anything yet."""
         self._silent.clear()
         self.cut.clear()
 
     def take_unreachable(self, attempt: Attempt, node: Node, silent: Sequence[int], *, is_ending: bool) -> None:
-        """A node does not receive the heartbeat of others: kills the lost side of that cut, unless all nodes are being
-        ended.
+        """Handles a node that receives no heartbeat of others: kills the smaller side of the partition, unless all
+        nodes are being ended.
         """
         self._silent[node.number] = tuple(silent)
         live = {one.number: one for one in attempt.training_nodes()}  # a node that copies results sends no heartbeat
@@ -49,9 +49,10 @@ class Liveness:
             live[number].sweep()
 
     def rejoin(self, *, between: bool) -> list[int]:
-        """Let lost nodes rejoin that were away for long enough and can be reached; returns these.
+        """Lets lost nodes rejoin that were away for long enough and are reachable. Returns these nodes.
 
-        `between` two attempts, those that cannot be reached are found too: after a cut they may be on either side.
+        `between` two attempts, unreachable nodes are detected too: after a network partition they may be on either
+        side.
         """
         ready = self._membership.may_come_back(self._clock.time())
         now = self._clock.monotonic()

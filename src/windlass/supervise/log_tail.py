@@ -1,11 +1,12 @@
-"""Log tail: writes the log of a pod into the files that a local node writes, no line lost and none twice.
+"""Log tail: writes the log of a pod into the files that a local node writes; no line is lost or duplicated.
 
-The log is read from the API with the time of each line. The position is kept beside the files (the cursor), with the
-lengths that they had then: after a crash they are cut back to those lengths and reading continues from that line.
+The log is read from the API with the time of each line. The position (cursor) is stored next to the files, with the
+lengths of the files at that position. After a crash the files are truncated to those lengths, and reading continues
+from that line.
 
-A pod counts its lines (`worker/pod.py`). Where a kubelet has rotated the log before it was read, the counts differ, and
-the number of missing lines is written to the log of each rank and as a warning. No file is open between two writes: a
-thousand ranks would need more open files than a process may have.
+A pod counts its lines (`worker/pod.py`). If a kubelet rotates the log before it was read, the counts differ, and the
+number of missing lines is written to the log of each rank and as a warning. Files are not kept open between two writes,
+because a thousand ranks would exceed the limit of open files.
 """
 
 from __future__ import annotations
@@ -35,35 +36,35 @@ MAX_TIMELESS: Final = 20
 ROTATED: Final = "the kubelet rotated the log of the pod before a supervisor read it"
 BATCH_LINES: Final = 512
 BATCH_SECONDS: Final = 0.05
-"""How long lines may gather before they are written, while more come."""
+"""Time for which lines are gathered before they are written, while more arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """How far the events of an attempt are known from another source than the log."""
+    """Position up to which the events of an attempt are known from a source other than the log."""
 
     at: float
-    """When the last of them was made, in Unix seconds: later ones are in the log from then on."""
+    """Time of the last known event in Unix seconds. Later events are in the log after this time."""
     token: str
-    """The mark of the pod's own events."""
+    """Token in the pod's own events."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFiles:
-    """The files of one node, in the folder of one attempt."""
+    """Files of one node, in the folder of one attempt."""
 
     folder: Path
     node: int
     names: Mapping[str, str]
-    """The name of each file, by the tag of the lines in it."""
+    """File names by the tag of their lines."""
     indexes: Mapping[str, str]
-    """The name of the index of each log, by tag."""
+    """File names of log indexes by tag."""
     length_only: frozenset[str]
-    """The tags whose files grow and take no space."""
+    """Tags of files that grow in length but take no space."""
 
     @classmethod
     def of(cls, folder: Path, node: int, ranks: Iterable[int], *, has_output: bool) -> NodeFiles:
-        """The files of a node with these ranks."""
+        """Returns the files of a node with these ranks."""
         tags = tuple(map(str, ranks))
         logs = {tag: f"rank-{tag}.log" for tag in tags}
         names = {NODE_TAG: f"node-{node}.events", POD: f"node-{node}.out", **logs}
@@ -71,42 +72,42 @@ class NodeFiles:
 
     @property
     def cursor(self) -> Path:
-        """Where the cursor is kept."""
+        """Path of the cursor."""
         return self.folder / f"node-{self.node}.cursor"
 
 
 @dataclass(slots=True)
 class Cursor:
-    """How far the log of a pod is read, and how long the files were then."""
+    """Position in the log of a pod, and the lengths of the files at that position."""
 
     attempt: int
-    """The attempt that the next line is of; 0 for none."""
+    """Attempt of the next line; 0 for none."""
     time: str | None = None
-    """The time of the last line that was taken, as the API writes it."""
+    """Time of the last line that was written, in the format of the API."""
     lines: int = 0
-    """Lines with exactly that time that were taken."""
+    """Number of lines with exactly that time that were written."""
     lengths: dict[str, int] = field(default_factory=dict)
-    """Of the files, by name."""
-    told: bool = False
-    """Whether all lines of this attempt have been read or are missing, while the pod continues with another."""
+    """Lengths of the files by name."""
+    finished: bool = False
+    """Whether all lines of this attempt have been read or are missing, while the pod continues with another attempt."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Lines of the pod's own that have come, or are known to be missing, by their tag."""
+    """Number of the pod's own lines that were read or are known to be missing, by tag."""
     token: str | None = None
-    """The mark of the pod's own events."""
+    """Token in the pod's own events."""
     counted: bool = True
-    """Whether these are the pod's own counts: not where the beginning of the log was not read."""
+    """Whether `counts` match the pod's counts; False if the beginning of the log was not read."""
     missing: dict[str, int] = field(default_factory=dict)
-    """Of the lines that are counted, those that are missing from the files, by tag."""
+    """Number of counted lines that are missing in the files, by tag."""
 
     def write(self, path: Path) -> None:
-        """Keep it at this path. Raises OSError."""
+        """Writes the cursor to a file. Raises OSError."""
         fresh = path.with_suffix(".fresh")
         fresh.write_text(json.dumps({one.name: getattr(self, one.name) for one in fields(self)}))
         fresh.replace(path)
 
 
 def read_cursor(path: Path) -> Cursor | None:
-    """The cursor that is kept at this path; None where there is none, or it is damaged."""
+    """Reads a cursor from a file; None if the file is missing or damaged."""
     try:
         return Cursor(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -114,7 +115,9 @@ def read_cursor(path: Path) -> Cursor | None:
 
 
 class LogTail:
-    """The files of one node of one attempt; written by the thread that reads the log, read by the attempt monitor."""
+    """Writer of the files of one node of one attempt. The thread that reads the log calls it; the attempt monitor reads
+    the files.
+    """
 
     def __init__(
         self,
@@ -129,13 +132,12 @@ class LogTail:
         known: Known | None = None,
         why_missing: str = ROTATED,
     ) -> None:
-        """Cut the files back to the lengths in the cursor. Raises OSError.
+        """Truncates the files to the lengths in the cursor. Raises OSError.
 
-        They are of attempt `number`; attempt `first` is the first that the pod has run, and for which it was made, or
-        `waited` as a spare. Without `has_output`, rank logs have a length and no content: they grow with
-        each line, which shows that the ranks are alive, and take no space.
-        With `known` the log is read from there on only. `why_missing` ends the line that is written where lines are
-        missing.
+        The files belong to attempt `number`. `first` is the first attempt of the pod, for which it was created or, if
+        `waited`, for which it waited as a spare. Without `has_output`, rank logs have a length but no content: they
+        grow with each line, which shows that the ranks are alive, and take no space. With `known`, the log is read only
+        from that position. `why_missing` ends the message that is written in place of missing lines.
         """
         self._files = NodeFiles.of(folder, node, ranks, has_output=has_output)
         self._number = number
@@ -150,11 +152,11 @@ class LogTail:
         self._load()
 
     def _load(self) -> None:
-        """Read the cursor, and cut the files back. Raises OSError."""
+        """Reads the cursor and truncates the files. Raises OSError."""
         files = self._files
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._cursor = cursor = self._first_cursor()
-        was_told, cursor.told = cursor.told, cursor.told or cursor.attempt > self._number
+        was_finished, cursor.finished = cursor.finished, cursor.finished or cursor.attempt > self._number
         cursor.counts = {**dict.fromkeys((*files.names, ATTEMPT), 0), **cursor.counts}
         every = (*files.names.values(), *files.indexes.values())
         cursor.lengths = {name: cursor.lengths.get(name, 0) for name in every}
@@ -167,31 +169,35 @@ class LogTail:
             os.truncate(files.folder / name, length)
         self._is_broken = False
         """Whether lines could not be written: they must be read again."""
-        if cursor.told and not was_told:
-            cursor.write(files.cursor)  # all lines of the attempt are missing: the next one begins from here
+        if cursor.finished and not was_finished:
+            # all lines of the attempt are missing, and the next attempt starts from this position
+            cursor.write(files.cursor)
 
     def _first_cursor(self) -> Cursor:
-        """The cursor that is kept; without one, where the attempt begins."""
+        """Returns the stored cursor; without one, the position where the attempt starts."""
         path = self._files.cursor
         if (kept := read_cursor(path)) is not None:
             return kept
-        if self._number > self._first:  # where the attempt before ended in this log, this one begins
+        if self._number > self._first:  # this attempt starts where the previous attempt ended in the log
             before = read_cursor(path.parent.with_name(f"attempt-{self._number - 1}") / path.name)
-            if before is not None and before.told:
-                return replace(before, told=False, lengths={}, token=None, missing={})
+            if before is not None and before.finished:
+                return replace(before, finished=False, lengths={}, token=None, missing={})
         if self._known is not None:
             stamp = datetime.fromtimestamp(self._known.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             return Cursor(self._number, stamp, token=self._known.token, counted=False)
         return Cursor(0 if self._waited else self._first)
 
     @property
-    def is_told(self) -> bool:
-        """Whether all lines of this attempt have been read or are missing, while the pod continues with another."""
-        return self._cursor.told
+    def is_finished(self) -> bool:
+        """Whether all lines of this attempt have been read or are missing, while the pod continues with another
+        attempt.
+        """
+        return self._cursor.finished
 
     def begin(self) -> str | None:
-        """The log is read again from the second that this returns: lines that were read are repeated. Raises
-        OSError."""
+        """Prepares for reading the log again from the returned time in whole seconds; known lines are skipped. Raises
+        OSError.
+        """
         with self._lock:
             if self._is_broken:
                 self._load()
@@ -200,19 +206,21 @@ class LogTail:
             return self._cursor.time
 
     def put(self, line: bytes) -> bool:
-        """One more line; returns whether anything new was written. Raises OSError: then the log must be read again."""
+        """Adds one line. Returns whether anything new was written. Raises OSError, after which the log must be read
+        again.
+        """
         with self._lock:
             self._gathered.append(line)
             is_due = len(self._gathered) >= BATCH_LINES or time.monotonic() - self._taken_at >= BATCH_SECONDS
             return self._take_gathered() if is_due else False
 
     def flush(self) -> bool:
-        """Write the lines that have come; returns whether any was new. Raises OSError, as `put`."""
+        """Writes the gathered lines. Returns whether any was new. Raises OSError, as `put`."""
         with self._lock:
             return self._take_gathered()
 
     def _take_gathered(self) -> bool:
-        """Write them; an error in the middle of it leaves the files to be cut back."""
+        """Writes the gathered lines. After an error the files must be truncated."""
         if self._is_broken:
             raise OSError("the log must be read anew, from its cursor")
         lines, self._gathered = self._gathered, []
@@ -223,14 +231,14 @@ class LogTail:
         return is_new
 
     def take(self, lines: Iterable[bytes]) -> bool:
-        """Write lines of the log, each with its time in front; returns whether there was a new one. Raises OSError.
+        """Writes lines of the log, each with its time as a prefix. Returns whether any was new. Raises OSError.
 
-        Lines after the end of the attempt are left to the `LogTail` of the next one.
+        Lines after the end of the attempt are left to the `LogTail` of the next attempt.
         """
         batch = _Batch(self._files, self._cursor.lengths)
         is_new = False
         for line in lines:
-            if self.is_told:
+            if self.is_finished:
                 break
             found = self._fresh(line)
             if found is not None:
@@ -243,11 +251,11 @@ class LogTail:
     # -- one line -----------------------------------------------------------------------------------------------------
 
     def _fresh(self, line: bytes) -> tuple[int, bytes] | None:
-        """When (ns), and the text, of a line that was not taken before."""
+        """Returns time in ns and text of a line that was not written before; otherwise None."""
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
         moment = nanoseconds(at)
-        if moment is None:  # a message of the kubelet in place of a log; reading cannot continue from it
+        if moment is None:  # a message of the kubelet in place of a log, from which reading cannot continue
             is_new = line not in self._timeless and len(self._timeless) < MAX_TIMELESS
             self._timeless.add(line)
             return (time.time_ns(), line) if is_new else None
@@ -266,9 +274,9 @@ class LogTail:
         return moment, text
 
     def _take(self, batch: _Batch, moment: int, text: bytes) -> bool:
-        """Add a line to its file; returns False for one that is not of this attempt."""
+        """Adds a line to its file. Returns False if the line does not belong to this attempt."""
         found = LINE.fullmatch(text)
-        if found is None:  # not of a process of Windlass: the image's own entry point, the runtime
+        if found is None:  # written by another process than Windlass, such as the image's entry point or the runtime
             if self._cursor.attempt == self._number:
                 batch.add(POD, text + b"\n", moment)
             return self._cursor.attempt == self._number
@@ -286,14 +294,14 @@ class LogTail:
         return True
 
     def _switch(self, word: bytes) -> bool:
-        """A line between two attempts; any process may have written it, so it counts only in its place, and an end only
-        with the token of the pod's events.
+        """Handles a line between two attempts. Any process may have written it, so it counts only in its place, and an
+        end only with the token of the pod's events.
         """
         cursor = self._cursor
         if cursor.attempt and cursor.token is not None and word == OVER + cursor.token.encode():
-            cursor.told = cursor.attempt == self._number
+            cursor.finished = cursor.attempt == self._number
             cursor.attempt = 0
-            return cursor.told
+            return cursor.finished
         if word.isdigit() and not cursor.attempt and len(word) < 9:
             cursor.attempt = int(word)
             cursor.token = None
@@ -302,12 +310,12 @@ class LogTail:
     # -- missing lines ----------------------------------------------------------------------------------------------
 
     def _note(self, batch: _Batch, moment: int, data: bytes) -> None:
-        """Use an event that contains the mark of the pod's events, or how many lines it has written."""
+        """Uses an event that contains the token of the pod's events, or the number of lines it has written."""
         found = node_events.parse(data)
         if found is None:
             return
         count = found.event if isinstance(found.event, LinesCounted) else None
-        # The lines between two attempts may be missing, with the event by which a mark is known.
+        # The lines between two attempts may be missing, including the event that introduces a token.
         if self._cursor.token not in (None, found.token, *(count.before if count is not None else ())):
             return
         if count is not None:
@@ -323,15 +331,15 @@ class LogTail:
             cursor.counted, missing = True, {}
         is_here = cursor.attempt == self._number
         if ATTEMPT in missing and 0 < attempt != cursor.attempt:  # the line between the attempts is missing too
-            cursor.told = cursor.told or is_here
+            cursor.finished = cursor.finished or is_here
             cursor.attempt = attempt
-        # Lines of several attempts are missing after the first of them.
+        # If lines of several attempts are missing, they follow the first of these attempts.
         if missing and (is_here or cursor.attempt == self._number):
             others = f" and from attempt {attempt}" if cursor.attempt != self._number else ""
             self._write_gap(batch, moment, {tag: num for tag, num in missing.items() if tag != ATTEMPT}, others)
 
     def _write_gap(self, batch: _Batch, moment: int, missing: Mapping[str, int], others: str) -> None:
-        """`others` are further places from which some of the lines are missing."""
+        """Writes a message about missing lines. `others` names further logs that lack some of the lines."""
         before = self._cursor.missing
         self._cursor.missing = {tag: before.get(tag, 0) + missing.get(tag, 0) for tag in {**before, **missing}}
         for tag, num in missing.items():
@@ -350,7 +358,7 @@ class LogTail:
 
 
 class _Batch:
-    """Collects lines for the files of one node, and appends them in one write each."""
+    """Collects lines for the files of one node, and appends them to each file in one write."""
 
     def __init__(self, files: NodeFiles, lengths: Mapping[str, int]) -> None:
         self._files = files
@@ -362,7 +370,7 @@ class _Batch:
         """By rank, when (ns) the log had which length."""
 
     def add(self, tag: str, data: bytes, moment: int) -> None:
-        """One more piece of the output of `tag`."""
+        """Adds a piece of the output of `tag`."""
         name = self._files.names[tag]
         self._data.setdefault(name, bytearray()).extend(data)
         if tag not in self._indexes:
@@ -373,7 +381,7 @@ class _Batch:
         stamps.append((moment, length))
 
     def add_line(self, tag: str, text: bytes, moment: int) -> None:
-        """A line of Windlass's own; the line before it is ended. Raises OSError."""
+        """Adds a line of Windlass's own, after ending the line before it. Raises OSError."""
         name = self._files.names[tag]
         last = bytes(self._data.get(name, b"")[-1:])
         if not last and self._lengths[name]:
@@ -383,7 +391,7 @@ class _Batch:
         self.add(tag, (b"" if last in (b"", b"\n") else b"\n") + text + b"\n", moment)
 
     def write(self) -> dict[str, int]:
-        """Append everything; returns the lengths of the files after it. Raises OSError."""
+        """Appends everything. Returns the new lengths of the files. Raises OSError."""
         for tag, stamps in self._stamps.items():
             self._data[self._indexes[tag]] = bytearray(b"".join(INDEX_RECORD.pack(*stamp) for stamp in stamps))
         for name, data in self._data.items():
@@ -396,28 +404,30 @@ class _Batch:
 
 
 def _append(path: Path, data: bytes | bytearray) -> None:
-    """Write all of it, or raise OSError: a partial write is cut off when the cursor is loaded again."""
+    """Appends all of `data` or raises OSError. A partial write is truncated when the cursor is loaded again."""
     with open(path, "r+b") as file:
         file.seek(0, os.SEEK_END)
         file.write(data)
 
 
 def missing_lines(folder: Path) -> dict[int, int]:
-    """By rank, how many lines are missing from the logs in the folder of an attempt."""
+    """Returns the number of lines missing in the logs of an attempt's folder, by rank."""
     cursors = filter(None, map(read_cursor, folder.glob("node-*.cursor")))
     found = [(rank_of(tag), num) for one in cursors for tag, num in one.missing.items()]
     return {rank: num for rank, num in found if rank is not None}
 
 
 def last_line_at(cursor: Path) -> float:
-    """When the last line was written that was taken, in Unix seconds; 0 where that is not known."""
+    """Returns the time of the last line that was written, in Unix seconds; 0 if unknown."""
     found = read_cursor(cursor)
     moment = nanoseconds(found.time) if found is not None and found.time is not None else None
     return moment / 1e9 if moment is not None else 0.0
 
 
 def nanoseconds(stamp: str) -> int | None:
-    """Unix time of `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`; None for what is no time."""
+    """Parses a time such as `2026-11-21T14:53:52.123456789Z`, or with an offset for `Z`, as Unix nanoseconds; None if
+    invalid.
+    """
     found = STAMP.fullmatch(stamp)
     if found is None:
         return None

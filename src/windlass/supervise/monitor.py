@@ -1,4 +1,4 @@
-"""Attempt monitor: ingests the node events of one attempt, decides when to end it, and judges how it has ended."""
+"""Attempt monitor: ingests the node events of one attempt, decides when to end it, and judges how it ended."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ ALONE_FIX: Final = (
     "launcher: plain"
 )
 NOT_STARTED: Final = 127
-"""Exit code of a run whose target has ended the attempt before it had started a rank, as where it cannot be started."""
+"""Exit code of a run whose target ended the attempt before any rank started, for example because it cannot be
+started."""
 CAPACITY_SECONDS: Final = 30.0
-"""How long an attempt of an elastic run waits for capacity for a node, after the first attempt."""
+"""How long an attempt of an elastic run, after the first one, waits for the capacity of a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What the attempts of one run share."""
+    """State that the attempts of one run share."""
 
     record: Recorder
     policy: Policy
-    """The plan's."""
+    """Policy of the plan."""
     membership: Membership
     liveness: Liveness
     progress: RunProgress
     clock: Clock
     has_process_group: bool = False
-    """Whether to warn where ranks never make a process group: their launcher expects them to."""
+    """Whether the job's launcher expects ranks to create a process group, so that a warning is due if they never do."""
 
 
 class AttemptMonitor:
@@ -86,12 +87,12 @@ class AttemptMonitor:
         self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
 
     def read_updates(self) -> None:
-        """Ingest all node events, and find the nodes that have ended without reporting."""
+        """Ingests all node events, and detects nodes that ended without reporting."""
         silent = []
         for node in self.attempt.nodes:
             if node.over:
                 continue
-            alive = node.lives()  # checked first: the events of a node that has ended are then complete
+            alive = node.lives()  # read before the events, so that the events of an ended node are complete
             for event in node.updates():
                 if not self._decide(node, event):
                     self._ingestion.take(node, event)
@@ -101,9 +102,10 @@ class AttemptMonitor:
                 else:
                     silent.append(node)
         self._ingestion.save_progress()
-        # After the events of all nodes: a supervisor that adopts does not know which nodes the previous one ended, and
-        # why.
-        silent.sort(key=lambda node: not node.worker_failed)  # the others were ended because of it
+        # Handled after the events of all nodes, because an adopting supervisor does not know which nodes the previous
+        # one ended, and why.
+        # nodes with a failed worker first, because the others were ended as a result
+        silent.sort(key=lambda node: not node.worker_failed)
         for node in silent:
             if self._is_not_started(node):
                 self._mark_not_started(node)
@@ -112,7 +114,7 @@ class AttemptMonitor:
         self._handle_notices()
 
     def warn_if_alone(self) -> None:
-        """Warn, once, where no rank of the attempt has ever reached another, though its launcher lets them meet."""
+        """Warns once if no rank of the attempt has ever reached another although its launcher lets them meet."""
         ranks = [rank for node in self.attempt.nodes for rank in node.ranks]
         alone = {rank for node in self.attempt.nodes for rank in node.alone}
         if self._may_be_alone and len(ranks) > 1 and alone.issuperset(ranks):
@@ -121,7 +123,7 @@ class AttemptMonitor:
             self._record.once(Warned(message, code=RANKS_ALONE, fix=ALONE_FIX.format(len(ranks))))
 
     def turn(self) -> None:
-        """Do what is due: detect hangs, let nodes rejoin, and go on with a shutdown that has begun."""
+        """Runs due actions: detects hangs, lets nodes rejoin, and continues a shutdown."""
         if self.shutdown.reason is None and self.hangs.turn():
             self.end("hang")
         self._shrink()
@@ -129,23 +131,26 @@ class AttemptMonitor:
         self.shutdown.turn()
 
     def end(self, reason: str) -> None:
-        """Begin its shutdown, unless that has begun; see `Shutdown.reason`."""
+        """Begins the shutdown of the attempt unless it has begun; see `Shutdown.reason`."""
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
         if self.shutdown.is_new_reason(reason) and self._record.history.now.shutdown != reason:
-            # Before the nodes are signalled: another supervisor could take that for a preemption.
+            # Recorded before the nodes are signalled, because another supervisor could take the signals for a
+            # preemption.
             self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)
 
     def _grow(self) -> None:
-        """End it to go on with nodes that are back; only once it has saved a checkpoint, so that nothing is lost."""
+        """Ends the attempt to continue with nodes that have returned, once a checkpoint is saved, so that no work is
+        lost.
+        """
         membership = self._run.membership
         is_to_grow = membership.is_elastic and membership.away and self.shutdown.reason is None
         if is_to_grow and self._record.history.now.saved and self._run.liveness.rejoin(between=False):
             self.end("resize")
 
     def _shrink(self) -> None:
-        """End it to go on without nodes for which there has been no capacity. The first attempt waits for all nodes."""
+        """Ends the attempt to continue without nodes that lack capacity. The first attempt waits for all nodes."""
         membership, now = self._run.membership, self._run.clock.time()
         is_first = len(self._record.status.attempts) == 1
         if is_first or not membership.is_elastic or self.shutdown.reason is not None:
@@ -154,14 +159,15 @@ class AttemptMonitor:
         is_late = any(now - since >= CAPACITY_SECONDS for since in waiting.values())
         if is_late and len(self.attempt.nodes) - len(waiting) >= membership.min_nodes:
             for node in self.attempt.live_nodes():
-                if node.number in waiting:  # all of them: each further attempt would wait for the next one
+                # all such nodes at once, because otherwise each further attempt would wait for the next one
+                if node.number in waiting:
                     node.lost = node.not_started = True
                     words = node.last_words() or f"no capacity for node {node.number}"
                     self._record.once(NodeLost(node.number, words.splitlines()[-1]))
             self.end("resize")
 
     def _end_for(self, node: Node) -> None:
-        """Begin its shutdown because this node has failed."""
+        """Begins the shutdown of the attempt because this node has failed."""
         if self.shutdown.reason is None:
             self._failed_node = node.number
         self.end("failure")
@@ -169,7 +175,7 @@ class AttemptMonitor:
     # -- node events that require a decision --------------------------------------------------------------------------
 
     def _decide(self, node: Node, event: NodeEvent) -> bool:
-        """Act on an event; gives False for one that is only recorded."""
+        """Acts on an event. Returns False for an event that is only recorded."""
         if isinstance(event, NodeEnded):
             self.ended_at = max(self.ended_at or 0.0, event.at)
             self._is_signalled |= event.ended_by == "stop"
@@ -198,8 +204,9 @@ class AttemptMonitor:
         self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending)
 
     def _handle_notices(self) -> None:
-        """Begin its shutdown at a preemption notice. SIGTERM to a node during a shutdown is our own, or was that of the
-        supervisor before this one: then its shutdown goes on."""
+        """Begins the shutdown at a preemption notice. A SIGTERM to a node during a shutdown was sent by this supervisor
+        or the previous one, whose shutdown is then continued.
+        """
         notices, self._notices = self._notices, []
         begun = self._record.history.now.shutdown
         if begun is not None and (self._is_signalled or any(notice.source == "sigterm" for notice in notices)):
@@ -209,22 +216,24 @@ class AttemptMonitor:
             if notice.source == "sigterm" and is_ending:
                 continue
             self._record.once(entry_of(notice.kind, notice.data()), at=notice.at)
-            # A rebalance recommendation is no reason to end a run that would not be started again.
+            # A rebalance recommendation does not end a run that would not be restarted.
             if notice.action != "rebalance" or may_restart("preemption", self._record.history, self._run.policy):
                 self.end("preemption")
 
     # -- nodes that die -----------------------------------------------------------------------------------------------
 
     def _is_not_started(self, node: Node) -> bool:
-        """Whether a node that ended without reporting anything was ended by us: the attempt ends for another reason."""
+        """Whether a node that ended without any report was killed by the supervisor while the attempt ended for another
+        reason.
+        """
         is_cut = node.number in self._run.liveness.cut
-        # The supervisor before this one has seen it start; its own events can be gone with its pod.
+        # The previous supervisor recorded the node's start; its events may have been deleted with the pod.
         has_started = any(state.pid is not None for state in self._record.status.ranks if state.rank in node.ranks)
         is_broken = is_cut or has_started or TRACEBACK in node.last_words()
         return self.shutdown.reason is not None and not is_broken
 
     def _mark_not_started(self, node: Node) -> None:
-        """A node was ended before its worker handled signals. It has neither failed nor been lost."""
+        """Records a node that was ended before its worker handled signals. It has neither failed nor been lost."""
         node.lost = node.not_started = True
         node.sweep()
         failed = self._failed_node
@@ -235,7 +244,9 @@ class AttemptMonitor:
             node.failures.append(RankFailure(rank, -signal.SIGTERM, at, "", ended_by_us=True, not_started=True))
 
     def _lose(self, node: Node) -> None:
-        """A node ended without reporting: its ranks were killed with it, and the attempt ends."""
+        """Records the loss of a node that ended without reporting: its ranks were killed with it, and the
+        attempt ends.
+        """
         node.lost = True
         node.sweep()
         is_cut = node.number in self._run.liveness.cut
@@ -247,7 +258,8 @@ class AttemptMonitor:
             exit_code = self._exit_code(rank)
             if exit_code != 0 or self.attempt.has_failed_after_ranks:
                 code = exit_code or node.exit_code
-                if rank in self._failed_at and exit_code is not None:  # how its node ended is not how it failed
+                # a rank that failed earlier keeps its own exit code
+                if rank in self._failed_at and exit_code is not None:
                     node.failures.append(RankFailure(rank, code, self._failed_at[rank], ""))
                     continue
                 is_ours = self.shutdown.reason is not None
@@ -256,22 +268,24 @@ class AttemptMonitor:
                     is_ours = self.shutdown.is_killing(node)
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
-            # A node that we stop reports its end: one that does not was lost, unless we killed it.
+            # A stopped node reports its end. One that does not was lost, unless the supervisor killed it.
             if is_cut or not self.shutdown.is_killing(node):
                 self._lost.append(node.number)
-                # What a node reported to a supervisor that was lost with it is known from the record alone.
+                # Reports of the node to an earlier supervisor that was lost with it are known only from the record.
                 since = node.last_sign_of_life() or (self._record.history.observed_until if self.adopted else 0.0)
                 known = {"since": since} if since else {}
                 self._record.once(NodeLost(node.number, words.splitlines()[-1], **known))
             self._end_for(node)
 
     def _why_cut(self, node: Node | None) -> str:
-        """Why this node was killed, if the others could not reach it; else empty."""
+        """Returns why this node was killed if the others could not reach it; otherwise empty."""
         is_cut = node is not None and node.number in self._run.liveness.cut
         return f"node {node.number} cannot be reached by the others" if node is not None and is_cut else ""
 
     def _exit_code(self, rank: int) -> int | None:
-        """How a rank of a lost node had ended by then, from a node event or the rank's own mark; else None."""
+        """Returns the exit code of a rank on a lost node, from a node event or the rank's exit marker; None if it had
+        not ended.
+        """
         known = next(state.exit_code for state in self._record.status.ranks if state.rank == rank)
         if known is None:
             known = read_mark(str(self.attempt.folder / f"rank-{rank}.done")).code
@@ -282,9 +296,9 @@ class AttemptMonitor:
     # -- its end ------------------------------------------------------------------------------------------------------
 
     def judge(self, cause_of_loss: RootCause) -> tuple[Outcome, float | None]:
-        """The outcome, once all nodes have ended; and the last sign of life, if the end was not observed.
+        """Returns the outcome once all nodes have ended, and the last sign of life if the end was not observed.
 
-        `cause_of_loss` is the cause where nodes and supervisor were killed together.
+        `cause_of_loss` is the root cause if nodes and supervisor were killed together.
         """
         run, attempt, nodes = self._run, self.attempt, self.attempt.nodes
         failures = attempt.failures()
@@ -292,13 +306,13 @@ class AttemptMonitor:
         cause = self._cause(failures, lost)
         ended_by = self._ended_by(failures)
         if lost and lost[0] in attempt.evicted and ended_by in (None, "failure"):
-            ended_by = "preemption"  # the notice of its pod did not arrive
+            ended_by = "preemption"  # the pod's preemption notice did not arrive
         is_planned = bool(attempt.evicted) and ended_by == "preemption"
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = cause_of_loss
         elif ended_by == "upload":
-            cause = None  # it is recorded
+            cause = None  # the cause is already recorded
         elif ended_by == "hang" and cause is not None:
             cause = self.hangs.cause(cause)
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
@@ -317,7 +331,9 @@ class AttemptMonitor:
         return found, died_at
 
     def _cause(self, failures: list[RankFailure], lost: list[int]) -> RootCause | None:
-        """The root cause, with what its node has read of its machine, or why that was lost; None for no failure."""
+        """Returns the root cause with the host facts of its node, or with why that node was lost; None without a
+        failure.
+        """
         why = self.attempt.why_ended
         if lost and failures and why and all(state.pid is None for state in self._record.status.ranks):
             return RootCause(why, exit_code=NOT_STARTED, node_lost=lost[0])
@@ -333,11 +349,11 @@ class AttemptMonitor:
             return RootCause.of(cause, summary=why)
         if node is None or node.number not in self._lost or first.rank in self._failed_at or not node.why_lost():
             return cause
-        # How it has ended is not known.
+        # The signal that ended the rank is unknown.
         return RootCause.of(cause, summary=f"node {node.number} was lost: {node.why_lost()}", signal=None)
 
     def _ended_by(self, failures: list[RankFailure]) -> str | None:
-        """The reason why the attempt ended, if it is not its ranks; see `restart_policy.outcome`."""
+        """Returns why the attempt ended, if its ranks were not the reason; see `restart_policy.outcome`."""
         status, policy, by_target = self._record.status, self._run.policy, self.attempt.ended_by_target
         ended_by = "stop" if status.supervision.stop_requested or by_target == "stop" else self.shutdown.reason
         if (
@@ -351,5 +367,5 @@ class AttemptMonitor:
         if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):
             ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
         if by_target == "preemption" and ended_by in (None, "failure", "hang"):
-            ended_by = "preemption"  # how its ranks ended because of it does not matter
+            ended_by = "preemption"  # the failures of its ranks are consequences of the preemption
         return ended_by

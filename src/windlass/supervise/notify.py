@@ -1,4 +1,4 @@
-"""Sends the end of a run to a webhook, whose address is a secret: it is in no record, log or message."""
+"""Sends the end of a run to a webhook, whose address is secret and appears in no record, log or message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.errors import NoSuchRun
 from windlass.plan.environment import secret_variable
 from windlass.plan.plan import Policy
@@ -22,28 +23,28 @@ from windlass.runs.store import RunWriter, Store
 
 TIMEOUT_SECONDS: Final = 5.0
 PAUSES: Final = (1.0, 3.0)
-"""Seconds before the second try and the third."""
+"""Seconds before the second and the third try."""
 CAUSE_CHARS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Where the end of a run is sent."""
+    """Webhook that is notified of the end of a run."""
 
     secret: str
     """Name of the secret."""
     address: str
-    """Its value; empty where it is not there."""
+    """Address, the value of the secret; empty if the secret is missing."""
 
 
 def webhook_of(policy: Policy, environ: Mapping[str, str]) -> Webhook | None:
-    """The webhook of a plan's policy; None where it names none."""
+    """Returns the webhook of a plan's policy; None if it names none."""
     secret = policy.notify
     return Webhook(secret, environ.get(secret_variable(secret), "")) if secret else None
 
 
 def message(status: Status) -> dict[str, Any]:
-    """What is sent: a sentence, as Slack (`text`) and Discord (`content`) read it, and the run for programs."""
+    """Returns the message: a sentence for Slack (`text`) and Discord (`content`), and the run as data for programs."""
     cause = status.cause
     why = f": {cause.summary[:CAUSE_CHARS]}" if cause is not None and status.phase is not Phase.SUCCEEDED else ""
     seconds = (status.times.ended_at or status.times.created_at) - status.times.created_at
@@ -64,23 +65,24 @@ def message(status: Status) -> dict[str, Any]:
     return {"text": text, "content": text, "run": run}
 
 
-def tell_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> None:
-    """Send the end of a run and record that. No lock is held meanwhile: the run may be resumed or removed.
+def notify_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> None:
+    """Sends the end of a run and records that. No lock is held while sending, so that the run may be resumed or
+    removed.
 
     Raises StoreError.
     """
-    told = send(webhook, store.status(run_id), clock)
+    notified = send(webhook, store.status(run_id), clock)
     with contextlib.suppress(NoSuchRun):
-        store.status(run_id)  # or the lock would make the folder of a removed run anew
+        store.status(run_id)  # raises for a removed run, whose folder the lock would create again
         if (writer := store.writer(run_id)) is not None:
             with contextlib.closing(writer):
                 if writer.status.phase.is_terminal:
-                    writer.note(told)
+                    writer.note(notified)
 
 
-def tell_once(writer: RunWriter, webhook: Webhook | None, clock: Clock) -> None:
-    """Send the end of a run to its webhook, if it has one, and record that, unless a supervisor before this one has:
-    it may have died between the two. Raises StoreError.
+def notify_once(writer: RunWriter, webhook: Webhook | None, clock: Clock) -> None:
+    """Sends the end of a run to its webhook, if any, and records that, unless a previous supervisor did. The message
+    may be sent twice if a supervisor dies between sending and recording. Raises StoreError.
     """
     last = [event.kind for event in writer.events() if event.kind in (RunEnded.kind, Notified.kind)][-1:]
     if webhook is not None and last != [Notified.kind]:
@@ -88,9 +90,9 @@ def tell_once(writer: RunWriter, webhook: Webhook | None, clock: Clock) -> None:
 
 
 def send(webhook: Webhook, status: Status, clock: Clock) -> Notified:
-    """Send the end of a run; gives what is recorded of it. Nothing here is an error of the run.
+    """Sends the end of a run. Returns the event to record. Failures do not affect the run.
 
-    If the other side is busy or cannot be reached, it is tried again, with pauses by `clock`.
+    If the server is busy or cannot be reached, retries with pauses by `clock`.
     """
     variable = secret_variable(webhook.secret)
     if not webhook.address:
@@ -108,7 +110,7 @@ def send(webhook: Webhook, status: Status, clock: Clock) -> Notified:
 
 
 def _post(address: str, body: bytes) -> tuple[str, bool]:
-    """One request: what went wrong, without the address, and whether another try would change nothing."""
+    """Sends one request. Returns the error without the address, empty for success, and whether retrying is useless."""
     headers = {"Content-Type": "application/json", "User-Agent": "windlass"}
     try:
         request = urllib.request.Request(address, data=body, headers=headers, method="POST")
@@ -123,7 +125,8 @@ def _post(address: str, body: bytes) -> tuple[str, bool]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Reports redirects and does not follow them: another host must not get the message."""
+    """Reports redirects instead of following them, because another host must not receive the message."""
 
+    @override
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """See `urllib`: none."""
+        """Returns None, so that the redirect becomes an HTTPError."""

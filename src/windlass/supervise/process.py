@@ -1,4 +1,4 @@
-"""Supervisor process of one run: its command line, its pid file, its signals, its crash marker."""
+"""Supervisor process of one run: its command line, pid file, signals and crash marker."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ PID_FILE_BYTES: Final = 96
 
 
 def main(argv: list[str], make_backend: MakeBackend) -> int:
-    """`HOME RUN_ID LOCK_FD`: supervise one run; the process inherits the lock, so that no other supervisor can start
-    meanwhile. An exception other than a WindlassError is a crash, and leaves a marker.
+    """Runs `HOME RUN_ID LOCK_FD`: supervises one run. Returns the exit code.
+
+    The process inherits the lock, so that no other supervisor can start meanwhile. An exception other than a
+    WindlassError is a crash, and leaves a marker.
     """
     home, run_id, lock = Path(argv[0]), argv[1], int(argv[2])
     os.set_inheritable(lock, False)
     try:
         _supervise(home, run_id, lock, make_backend)
-    except WindlassError as error:  # a disk, a login, a record: the next supervisor may succeed
+    except WindlassError as error:  # an error of a disk, a login or a record, which the next supervisor may not have
         with contextlib.suppress(OSError):  # the log may be on the full disk
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -44,7 +46,7 @@ def main(argv: list[str], make_backend: MakeBackend) -> int:
 
 
 def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) -> None:
-    # Not at the top: commands import this module for `supervisor_pid` alone.
+    # Imported here because commands import this module only for `supervisor_pid`.
     from windlass.supervise.supervisor import Supervisor
 
     with Store(home) as store:
@@ -54,32 +56,32 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
         plan = store.plan(run_id)
         supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir))
         handle_signals(supervisor)
-        _write_pid(run_dir)  # only now: a command that reads it may send a signal at once
-        if writer.status.phase.is_terminal:  # its clean-up was not finished
+        _write_pid(run_dir)  # written last, because a command that reads the pid may send a signal at once
+        if writer.status.phase.is_terminal:  # the run has ended, but its clean-up is incomplete
             supervisor.backend.clean_up(supervisor.record)
             return
         supervisor.run()
         if supervisor.detached:
-            return  # the run is still open
-        writer.close()  # commands that resume or remove the run need not wait for what follows
+            return  # the run has not ended
+        writer.close()  # commands that resume or remove the run need not wait for the following steps
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        tell_end(store, plan)
+        notify_end(store, plan)
         supervisor.backend.watch_node_deletion(store)
         store.empty_trash()  # no command waits for this process
 
 
-def tell_end(store: Store, plan: Plan) -> None:
-    """Tell the webhook of the job, if it has one, of the end of its run. Raises StoreError."""
+def notify_end(store: Store, plan: Plan) -> None:
+    """Notifies the webhook of the job, if any, of the end of its run. Raises StoreError."""
     if plan.policy.notify:
-        from windlass.supervise import notify  # its imports are as large as a supervisor
+        from windlass.supervise import notify  # imports of the size of a whole supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
-            notify.tell_end(store, plan.run_id, webhook, Clock())
+            notify.notify_end(store, plan.run_id, webhook, Clock())
 
 
 def supervisor_pid(run_dir: Path) -> int | None:
-    """The supervisor process of a run; None where it has ended, even if its pid was reused."""
+    """Returns the pid of a run's supervisor; None if it has ended, even if its pid was reused."""
     try:
         pid, start_ticks, boot = (run_dir / PID_FILE).read_text().split()
         return int(pid) if process.is_same(int(pid), int(start_ticks), boot) else None
@@ -90,16 +92,19 @@ def supervisor_pid(run_dir: Path) -> int | None:
 def _write_pid(run_dir: Path) -> None:
     me = process.stat(os.getpid())
     identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
-    with contextlib.suppress(OSError):  # on a full disk no command can wake it, and it polls every half second
+    # on a full disk no command can wake the supervisor, which then polls every half second
+    with contextlib.suppress(OSError):
         file = os.open(run_dir / PID_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:  # in place and of one length: what a supervisor before this one wrote has its space already
+        try:  # overwrites in place with equal length, which needs no new space on a full disk
             os.write(file, identity.ljust(PID_FILE_BYTES).encode())
         finally:
             os.close(file)
 
 
 def handle_signals(supervisor: Supervisor) -> None:
-    """SIGINT makes it read the stop request, and is one itself; SIGTERM means that the machine shuts down."""
+    """Installs signal handlers: SIGINT requests a stop and a read of the stop request; SIGTERM means that the machine
+    shuts down.
+    """
 
     def on_interrupt(_number: int, _frame: object) -> None:
         supervisor.stop_request = StopRequest()
@@ -110,4 +115,5 @@ def handle_signals(supervisor: Supervisor) -> None:
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGTERM, on_term)
     signal.set_wakeup_fd(supervisor.clock.fileno(), warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a program that blocks signals, to wait for them, passes that on
+    # a parent that blocks signals, in order to wait for them, passes its mask on
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

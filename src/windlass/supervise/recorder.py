@@ -1,4 +1,4 @@
-"""Recorder: writes a run's events into its record, and keeps the history that the next decision needs."""
+"""Recorder: writes a run's events into its record, and maintains the history for the next decision."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from windlass.runs.record import Status
 from windlass.runs.store import RunWriter
 
 Observer = Callable[[Entry, float], object]
-"""Called with what each event of the record carries, and its time in unix seconds."""
+"""Called with each recorded entry and its time in Unix seconds."""
 LIVE_PHASES: Final = {"training": Phase.TRAINING, "checkpointing": Phase.CHECKPOINTING}
 BEGINNING: Final = (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING)
-"""The phases of an attempt until a rank writes something, in this order."""
+"""Phases of an attempt before a rank writes any output, in order."""
 
 
 class Recorder:
-    """The record of a run, as its supervisor writes it."""
+    """The record of a run, as written by its supervisor."""
 
     def __init__(self, writer: RunWriter, *observers: Observer, clock: Clock | None = None) -> None:
         self.writer = writer
@@ -37,54 +37,54 @@ class Recorder:
 
     @property
     def status(self) -> Status:
-        """The run's status after its last event."""
+        """Status of the run after its last event."""
         return self.writer.status
 
     def now(self) -> float:
-        """Wall time, in unix seconds."""
+        """Returns the wall time in Unix seconds."""
         return self._clock.time()
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
-        """Write an event that was observed at `at` (unix seconds; now). Raises StoreError."""
+        """Writes an event observed at `at` (Unix seconds; default: now). Raises StoreError."""
         at = self.now() if at is None else at
         self.writer.note(entry, at=at)
         self._observe(entry, at)
 
     def once(self, entry: Entry, *, at: float | None = None) -> None:
-        """Write an event, unless the previous supervisor has written it."""
+        """Writes an event unless the previous supervisor has written it."""
         if _key(entry) not in self._recorded:
             self.note(entry, at=at)
 
     def condition(self, kind: str | None, message: str = "", fix: str = "") -> None:
-        """Record, once, what keeps the run from being supervised; None ends the condition."""
+        """Records, once, a condition that prevents supervision of the run; None ends the condition."""
         if kind != (self.status.supervision.condition.type if self.status.supervision.condition is not None else None):
             self.note(ConditionChanged(kind, message, fix=fix) if fix else ConditionChanged(kind, message))
 
     def begin_replay(self) -> None:
-        """From now on, reports of nodes may be in the record already: another supervisor has read their beginning."""
+        """Marks the following node events as possibly recorded already by another supervisor."""
         events = self.writer.events()
-        # Not up to the adoption itself: what nodes reported while there was no supervisor is not in the record.
-        # Nor up to a shutdown, whose time is the supervisor's.
+        # Recorded events count only up to the previous supervisor's last node event: node events since then are not in
+        # the record, and the adoption and a shutdown have the times of a supervisor.
         own = (SupervisorRestarted.kind, ShutdownBegun.kind)
         self._recorded_until = max(event.time for event in events if event.kind not in own)
         self._recorded = {_key(event.entry) for event in events}
 
     def end_replay(self) -> None:
-        """From now on, reports of nodes are new: they are of an attempt that this supervisor starts."""
+        """Marks the following node events as new, because they belong to an attempt that this supervisor starts."""
         self._recorded.clear()
 
     def is_recorded(self, at: float) -> bool:
-        """Whether the supervisor before this one has read what was reported then."""
+        """Whether the previous supervisor has read the events reported at this time."""
         return at <= self._recorded_until
 
     def enter(self, phase: Phase, *, at: float) -> None:
-        """Record the phase of the ranks, if the run's phase allows the transition."""
+        """Records the phase of the ranks if the run's phase allows the transition."""
         now = self.status.phase
         if now is not phase and now in (*BEGINNING, *LIVE_PHASES.values()):
             self.note(PhaseEntered(phase), at=at)
 
     def begin_in(self, phase: Phase, *, at: float) -> None:
-        """Record the start phase of an attempt, until a rank writes something."""
+        """Records the start phase of an attempt, unless a rank has already written output."""
         if self.status.phase in BEGINNING:
             self.enter(phase, at=at)
 
@@ -95,5 +95,5 @@ class Recorder:
 
 
 def _key(entry: Entry) -> str:
-    """Identifies an event by its text."""
+    """Returns the text of an event as its identity."""
     return f"{entry.kind} {json.dumps(entry.to_json(), sort_keys=True)}"

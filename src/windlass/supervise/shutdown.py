@@ -1,4 +1,4 @@
-"""Shutdown of an attempt: SIGTERM to its nodes, a grace period for their ranks, then SIGKILL to what is left."""
+"""Shutdown of an attempt: SIGTERM to its nodes, a grace period for their ranks, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 
 LAST_RESORT_SECONDS: Final = 5.0
-"""How long after the grace period a node that has not ended is killed with all its processes."""
+"""Time after the grace period at which a node that has not ended is killed with all its processes."""
 OVERRULING: Final = ("stop", "timeout", "upload")
-"""Reasons that replace one in progress: no attempt follows them."""
+"""Reasons that replace the reason of a shutdown in progress, because no attempt follows them."""
 
 
 class Shutdown:
-    """The shutdown of one attempt: its reason, if it has begun, and its progress."""
+    """Shutdown of one attempt: its reason, if it has begun, and its progress."""
 
     def __init__(self, attempt: Attempt, grace_seconds: float, clock: Clock) -> None:
         self._attempt = attempt
@@ -38,7 +38,7 @@ class Shutdown:
         """Nodes whose grace period was ended before its time."""
 
     def is_killing(self, node: Node) -> bool:
-        """Whether this node, if it ends now without reporting, was killed by us."""
+        """Whether this node, if it ends now without reporting, was killed by the supervisor."""
         if self._kill_at is None or self._is_spared(node):
             return False
         return self._clock.monotonic() >= max(self._kill_at, self._kept_until.get(node, 0.0))
@@ -48,11 +48,11 @@ class Shutdown:
         return is_in_time and node in self._spared
 
     def is_new_reason(self, reason: str) -> bool:
-        """Whether this begins it, or replaces the reason of one in progress."""
+        """Whether this reason begins the shutdown or replaces the current reason."""
         return self.reason is None or (reason in OVERRULING and reason != self.reason)
 
     def begin(self, reason: str) -> None:
-        """Stop every node, once; each gives its ranks the grace period, except hung ranks, which cannot use it."""
+        """Stops every node once. Each gives its ranks the grace period, except hung ranks, which cannot use it."""
         is_begun = self.reason is not None
         if self.is_new_reason(reason):
             self.reason = reason
@@ -62,14 +62,14 @@ class Shutdown:
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         self._spared_until = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
         if reason == "failure":
-            # A node reports which ranks save before these seconds are over, as it counts them.
+            # A node reports ranks that are saving before these seconds, by its own clock, are over.
             grace = min(grace, FAILURE_GRACE_SECONDS + self._attempt.report_lag_seconds)
             self._now_at = self._clock.monotonic() + grace
         self._kill_at = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
 
     def spare(self, node: Node, ranks: Sequence[int]) -> None:
-        """A node has reported which ranks work by themselves: after a failure it has the grace period as long as any
-        does.
+        """Handles a node's report of ranks that are still working on their own: after a failure, the node keeps the
+        grace period as long as any such rank runs.
         """
         if ranks:
             self._spared.add(node)
@@ -78,13 +78,13 @@ class Shutdown:
             self._kept_until[node] = self._clock.monotonic() + LAST_RESORT_SECONDS
 
     def hurry(self) -> None:
-        """The user requested no grace period; repeated every iteration, since a signal may be lost."""
+        """Skips the grace period at the user's request. Repeated every iteration, because a signal may be lost."""
         self._is_hurried = True
         self._attempt.send(Intent.STOP_NOW)
         self._kill_at = min(self._kill_at or float("inf"), self._clock.monotonic() + LAST_RESORT_SECONDS)
 
     def turn(self) -> None:
-        """Do what is due. A node that copies results has no rank to wait for: only `stop --now` cuts it short."""
+        """Runs due actions. A node that copies results has no rank to wait for; only `stop --now` interrupts it."""
         nodes = self._attempt.live_nodes() if self._is_hurried else self._attempt.training_nodes()
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
             for node in nodes:
@@ -95,6 +95,6 @@ class Shutdown:
             self._attempt.kill(killed)
 
     def due_in(self, seconds: float) -> float:
-        """The seconds until something is due, at most `seconds`."""
+        """Returns the seconds until the next action is due, at most `seconds`."""
         now = self._clock.monotonic()
         return seconds if self._now_at is None or now >= self._now_at else min(seconds, self._now_at - now)

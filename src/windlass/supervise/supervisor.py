@@ -1,13 +1,13 @@
 """Supervisor of one run: starts attempt after attempt, and writes the run's record until the run has ended.
 
-It may be killed at any moment. The nodes keep running, and the next supervisor (started by the next command that looks
-at the run) reads their events from the beginning; events that are recorded already change nothing. A full disk does not
-stop it: events wait in memory, and are read from the nodes again if it is killed.
+It may be killed at any moment. The nodes keep running, and the next supervisor, which is started by the next command on
+the run, reads their events from the beginning and ignores events that are already recorded. A full disk does not stop
+it: events wait in memory, and are read from the nodes again if it is killed.
 
-Beside it: `availability.py` decides when the target can be used; `monitor.py` watches one attempt and judges its end;
-`hang_detection.py`, `liveness.py` and `shutdown.py` are its policies; `backend.py` is what a target implements;
-`process.py` is the operating system's process. It uses time only through a `Clock`, and imports only the standard
-library.
+Related modules: `availability.py` decides when the target can be used; `monitor.py` monitors one attempt and judges its
+end; `hang_detection.py`, `liveness.py` and `shutdown.py` are its policies; `backend.py` is the interface of a target;
+`process.py` is the operating system process. Time is read only through a `Clock`, and only the standard library is
+imported.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ from windlass.supervise.transfers import TransferRefused
 
 POLL_SECONDS: Final = 0.5
 ADOPTED_POLL_SECONDS: Final = 0.05
-"""Nodes that another supervisor started cannot wake this one."""
+"""Polling interval for nodes started by another supervisor, which cannot wake this one."""
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
 STOP_PATIENCE_SECONDS: Final = 5.0
-"""The same while a command waits for the end; if it is not recorded, the next command reads it from the nodes."""
+"""Patience in seconds while a command waits for the end. An end that is not recorded by then is read from the nodes by
+the next command."""
 
 
 class Supervisor:
@@ -98,7 +99,7 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Supervise the run until it has ended."""
+        """Supervises the run until it has ended."""
         if self.writer.status.phase.is_terminal:
             return
         if self.ending is None:
@@ -116,17 +117,17 @@ class Supervisor:
 
     @property
     def is_begun(self) -> bool:
-        """Whether an attempt is in progress, by the record."""
+        """Whether an attempt is in progress, according to the record."""
         attempts = self.writer.status.attempts
         return bool(attempts) and attempts[-1].ended_at is None
 
     @property
     def is_on_target(self) -> bool | None:
-        """Whether an attempt is in progress, and nodes of it were started; None where they may have been."""
+        """Whether an attempt is in progress and its nodes were started; None if that is unknown."""
         return self.is_begun and self.backend.is_started(self._attempt_dir(len(self.writer.status.attempts)))
 
     def adopt(self) -> AttemptMonitor:
-        """Adopt the newest attempt."""
+        """Adopts the newest attempt."""
         self.record.begin_replay()
         number, members = self._newest()
         attempt = self.backend.adopt(self._attempt_dir(number), number, members, self.clock)
@@ -135,7 +136,7 @@ class Supervisor:
         return self.monitor
 
     def _newest(self) -> tuple[int, tuple[int, ...]]:
-        """Number and members of the newest recorded attempt."""
+        """Returns number and members of the newest recorded attempt."""
         last = self.writer.status.attempts[-1]
         return last.number, last.members
 
@@ -145,7 +146,7 @@ class Supervisor:
     # -- between two attempts -----------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        """Wait until the next attempt is due, and handle stop requests, SIGTERM and the time limit meanwhile."""
+        """Waits until the next attempt is due, and meanwhile handles stop requests, SIGTERM and the time limit."""
         assert self.next_at is not None
         now = self.clock.time()
         self.detached |= not self.availability.acquire()
@@ -159,12 +160,12 @@ class Supervisor:
         elif lives is False and is_late(self.writer.status, self.plan.policy, now):
             self.end_run(timed_out(self.plan.policy))
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
-            self._detach()  # the run is still open
+            self._detach()  # the run has not ended
         elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
-            if self.writer.status.phase is not Phase.STOPPING:  # at the time limit
+            if self.writer.status.phase is not Phase.STOPPING:  # the time limit is reached
                 self.record.note(PhaseEntered(Phase.STOPPING))
             self.next_at = None
-            self.adopt()  # it ends once the target reports that nothing of the attempt runs
+            self.adopt()  # the attempt ends once the target reports that nothing of it runs
         elif now < self.next_at:
             self._wait(min(POLL_SECONDS, self.next_at - now))
         elif not self.availability.is_holder:
@@ -175,7 +176,7 @@ class Supervisor:
         elif not (self._admit() and self._stage()):
             self._wait(POLL_SECONDS)
         elif self.is_begun:
-            self._start(*self._newest())  # recorded, but not on the target
+            self._start(*self._newest())  # the attempt is recorded but not on the target
         else:
             self.run_state.liveness.rejoin(between=True)
             if self.run_state.membership.is_enough:
@@ -184,7 +185,7 @@ class Supervisor:
                 self._wait(POLL_SECONDS)
 
     def _admit(self) -> bool:
-        """Whether the next attempt may start. Where it never may, that ends the run."""
+        """Whether the next attempt may start. Ends the run if it never will be admitted."""
         try:
             return self.backend.admit(self.record, self.clock)
         except NotAdmitted as error:
@@ -192,7 +193,7 @@ class Supervisor:
         return False
 
     def _stage(self) -> bool:
-        """Have the data of the run staged; returns whether it is. Where it cannot be, that ends the run."""
+        """Stages the data of the run. Returns whether it is complete. Ends the run if the data cannot be staged."""
         try:
             if self.backend.stage(self.record, self.clock):
                 return True
@@ -208,7 +209,7 @@ class Supervisor:
         return False
 
     def _detach(self) -> None:
-        """Detach: leave the run as it is, to the next supervisor."""
+        """Detaches from the run, which is left unchanged for the next supervisor."""
         if self.backend.outlives_supervisor:
             why = "no supervisor is attached: it was ended by SIGTERM, and the workers go on without it"
             self.record.condition("SupervisorDetached", why)
@@ -227,7 +228,7 @@ class Supervisor:
         self.record.note(AttemptStarted(number, len(members) * procs, ranks, tuple(members), reason), at=at)
         folder = self._attempt_dir(number)
         if folder.exists() and self.backend.is_started(folder):
-            # By a supervisor that was killed while a full disk kept it from recording that.
+            # Started by a supervisor that was killed while a full disk prevented it from recording that.
             self.next_at = None
             self.adopt()
         else:
@@ -257,8 +258,8 @@ class Supervisor:
     # -----------------------------------------------------------------------------------------------------
 
     def _turn(self, monitor: AttemptMonitor) -> None:
-        """Wait for an event, then handle all pending ones."""
-        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # these are watched by threads
+        """Waits for an event, then handles all pending ones."""
+        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # threads watch these nodes
         self._wait(monitor.shutdown.due_in(POLL_SECONDS if is_woken else ADOPTED_POLL_SECONDS))
         if self.backend.is_lost_to_another:
             self.detached = True
@@ -274,13 +275,13 @@ class Supervisor:
         self.availability.note_trouble()
 
     def _wait(self, seconds: float) -> None:
-        """Wait for a node event or a signal; write events that a full disk has delayed."""
+        """Waits for a node event or a signal. Writes events that a full disk has delayed."""
         self.clock.wait(seconds)
         with contextlib.suppress(StoreFull):
             self.writer.catch_up()
 
     def _end_if_requested(self, monitor: AttemptMonitor) -> None:
-        """End the attempt at a stop request, at the job's time limit, and where the machine shuts down."""
+        """Ends the attempt at a stop request, at the job's time limit, and when the machine shuts down."""
         if monitor.shutdown.reason != "stop" and self.is_to_stop():
             monitor.end("stop")
         request = read_stop_request(self.run_dir)
@@ -291,12 +292,12 @@ class Supervisor:
         if may_end and is_late(self.writer.status, self.plan.policy, now):  # copying results is not limited
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # as a cloud's metadata service writes it
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # the format of cloud metadata services
             self.record.note(PreemptionNotice("sigterm", "terminate", at))
             monitor.end("preemption")
 
     def _check_outputs(self, monitor: AttemptMonitor) -> None:
-        """End the attempt where the outputs of the run cannot be uploaded: it would train in vain."""
+        """Ends the attempt if the outputs of the run cannot be uploaded, because its results would be lost."""
         if monitor.attempt.over or monitor.shutdown.reason not in (None, "preemption"):
             return
         try:
@@ -306,7 +307,7 @@ class Supervisor:
             monitor.end("upload")
 
     def is_to_stop(self) -> bool:
-        """Whether a stop was requested; records it."""
+        """Whether a stop was requested; records the request."""
         request = read_stop_request(self.run_dir) or self.stop_request
         if request is not None and not self.writer.status.supervision.stop_requested:
             self.record.note(StopRequested(request.reason, request.now))
@@ -315,11 +316,11 @@ class Supervisor:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def judge(self, monitor: AttemptMonitor) -> tuple[Outcome, float | None]:
-        """The outcome of the attempt, all of whose nodes have ended; see `AttemptMonitor.judge`."""
+        """Returns the outcome of an attempt whose nodes have all ended; see `AttemptMonitor.judge`."""
         return monitor.judge(crash.cause_of_loss(self.run_dir))
 
     def end_attempt(self, monitor: AttemptMonitor) -> None:
-        """Record the end of the attempt, all of whose nodes have ended, and of the run if no restart follows."""
+        """Records the end of an attempt whose nodes have all ended, and the end of the run if no restart follows."""
         monitor.attempt.close()
         if monitor.shutdown.reason is None:
             monitor.warn_if_alone()
@@ -334,14 +335,16 @@ class Supervisor:
         self.next_at = self.clock.time() + found.wait_seconds
 
     def end_run(self, end: Outcome, died_at: float | None = None) -> None:
-        """Record the end, or how the run ends once its outputs are uploaded or collected, which takes a supervisor."""
+        """Records the end, or, if outputs must be uploaded or fetched first, how the run will end; a supervisor does
+        that.
+        """
         self.next_at = None
         self.backend.prepare_end(self.record)
         if end.cause is not None:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        # What the store has refused is not sent to it.
+        # Outputs that the store has refused are not uploaded.
         has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST and end.reason != "upload"
         nodes = self.backend.nodes_with_outputs(self.record) if has_results else ()
         if has_results and (self.backend.uploads_outputs or nodes):
@@ -351,8 +354,9 @@ class Supervisor:
             self._end(end.end(died_at))
 
     def _upload(self) -> None:
-        """Go on with the upload or the collection of the outputs; the run then ends as its last attempt did, or with
-        what failed."""
+        """Continues uploading or fetching the outputs. The run then ends as its last attempt did, or with the error of
+        the transfer.
+        """
         request = read_stop_request(self.run_dir)
         self.detached |= not self.availability.acquire()
         if self.terminated or self.detached:
@@ -366,11 +370,11 @@ class Supervisor:
 
     @property
     def _is_collecting(self) -> bool:
-        """Whether the outputs are collected from nodes, and not uploaded."""
+        """Whether the outputs are fetched from nodes rather than uploaded."""
         return self.ending is not None and bool(self.ending.nodes)
 
     def _upload_once(self) -> bool:
-        """Whether the upload or the collection is over, well or not."""
+        """Whether uploading or fetching has finished, successfully or not."""
         assert self.ending is not None
         try:
             if self._is_collecting:
@@ -380,7 +384,7 @@ class Supervisor:
             self.availability.note_available()
         except TargetUnavailable as error:
             retry_at = self.availability.retry_at(error)
-            self._upload_at = 0.0 if self._is_collecting else retry_at  # a collection waits by itself
+            self._upload_at = 0.0 if self._is_collecting else retry_at  # fetching has its own waits
             return False
         except (OSError, EngineError) as error:
             if (again_at := self.availability.move_again_at("uploaded", error)) is not None:
@@ -393,9 +397,9 @@ class Supervisor:
         return is_uploaded
 
     def end_uploading(self, problem: str = "", phase: Phase = Phase.FAILED) -> None:
-        """The run ends. With a `problem` its outputs are not uploaded: one that had succeeded then ends as `phase`.
+        """Ends the run. A `problem` is why outputs were not uploaded: a run that had succeeded then ends as `phase`.
 
-        What keeps outputs from being collected does not change how the run ends.
+        Outputs that cannot be fetched do not change how the run ends.
         """
         assert self.ending is not None
         if self._is_collecting:
@@ -415,13 +419,13 @@ class Supervisor:
         self._end(end)
 
     def _end(self, end: RunEnded) -> None:
-        """Record the end, then clean up: a target that does not answer must not cost the run its end."""
+        """Records the end before cleaning up, because an unresponsive target must not prevent the record of the end."""
         self.record.note(end)
         self._write_all()
         self.backend.clean_up(self.record, is_patient=self.patience_seconds > 0)
 
     def _write_all(self) -> None:
-        """Write the end; a full disk may delay it, but it must not be lost. Raises StoreFull."""
+        """Writes the end of the run; a full disk may delay it but must not lose it. Raises StoreFull."""
         patience = (
             STOP_PATIENCE_SECONDS if self.writer.status.supervision.stop_requested else FULL_DISK_PATIENCE_SECONDS
         )

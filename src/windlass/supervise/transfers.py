@@ -1,6 +1,6 @@
-"""What a supervisor does with the files of a run: has data sets staged before the first attempt, and outputs uploaded
-after the last one; has the store asked beforehand. A `Transfer`, which a target implements, moves the files; this
-records what it reports.
+"""File transfers of a run: staging of data sets, upload of outputs, and an early check of the outputs' store.
+
+A `Transfer`, implemented by a target, moves the files; this module records its reports.
 """
 
 from __future__ import annotations
@@ -20,62 +20,62 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 Line = Mapping[str, Any]
-"""One report of a program of `windlass.storage`, see `storage/child.py`."""
+"""One report of a program of `windlass.storage`; see `storage/child.py`."""
 MIB: Final = 1 << 20
 CHECK_SECONDS: Final = 900.0
-"""How old an attempt may be that still waits for the pod which asks the store of the outputs."""
+"""Age of an attempt from which it no longer waits for the pod that checks the store of the outputs."""
 NAMED: Final = 5
-"""Files that a warning names."""
+"""Number of files that a warning lists by name."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
-"""Fields of the progress that show the upload; the others are still those of the script."""
+"""Progress fields that show the upload; all other fields remain those of the script."""
 
 
 class TransferRefused(EngineError):
-    """The program has ended with an error that it would have again."""
+    """The transfer program failed permanently."""
 
 
 class TransferInterrupted(EngineError):
-    """The program has ended with an error that may pass: a store was busy, or did not answer."""
+    """The transfer program failed temporarily: a store was busy or did not answer."""
 
 
 class Notes(Protocol):
-    """What a transfer needs of a `Recorder`."""
+    """Part of the `Recorder` interface that transfers need."""
 
     @property
     def status(self) -> Status:
-        """The run's status after its last event."""
+        """Status of the run after its last event."""
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
-        """Write an event."""
+        """Writes an event."""
 
 
 class Transfer(ABC):
-    """A program that moves files beside the supervisor, which must not wait for it."""
+    """Program that moves files in parallel with the supervisor, which must not wait for it."""
 
     is_done = False
-    """Whether all files are there."""
+    """Whether all files have been moved."""
 
     @abstractmethod
     def reports(self, record: Notes, clock: Clock) -> Iterator[Line]:
-        """Start it, unless it is started, and give what it has reported since the last call.
+        """Starts the program unless it runs, and yields its reports since the last call.
 
-        Raises EngineError where it has failed, TargetUnavailable where the target does not answer, OSError.
+        Raises EngineError if it failed, TargetUnavailable if the target does not answer, and OSError.
         """
 
     @abstractmethod
     def end(self) -> None:
-        """End it, if it is active: what it has moved is kept."""
+        """Ends the program if it runs; files that it has moved are kept."""
 
 
 class _Progress:
-    """The progress of a transfer as that of a run."""
+    """Converts the progress of a transfer to that of a run."""
 
     def __init__(self) -> None:
         self._began: dict[str, tuple[float, int]] = {}
         """By name, when its first progress was reported, in Unix seconds, and how many bytes were moved by then."""
 
     def of(self, line: Line, name: str, now: float) -> dict[str, Any]:
-        """A line of it; `now` in Unix seconds."""
+        """Returns the run's progress for a report of the transfer; `now` is in Unix seconds."""
         done, total = line["done"], line["of"]
         since, moved = self._began.setdefault(name, (now, line["moved"]))
         rate = (line["moved"] - moved) / (now - since) if now > since else 0.0
@@ -89,16 +89,16 @@ class _Progress:
 
 
 class DataStaging:
-    """The staging of the data sets of one run; done once for all attempts that a supervisor starts."""
+    """Staging of the data sets of one run, done once for all attempts that a supervisor starts."""
 
     def __init__(self, transfer: Transfer | None, sources: Mapping[str, str]) -> None:
-        """`sources` are the addresses by the names of the sets; None is a run without any to be staged."""
+        """`sources` are addresses by data set name. `transfer` is None for a run without sets to stage."""
         self._transfer = transfer
         self._sources = sources
         self._progress = _Progress()
 
     def turn(self, record: Recorder, clock: Clock) -> bool:
-        """Go on with it; returns whether all sets are there. Raises as `Transfer.reports`."""
+        """Continues the staging. Returns whether all sets are staged. Raises as `Transfer.reports`."""
         if self._transfer is None:
             return True
         if record.status.phase is not Phase.STAGING:
@@ -118,7 +118,7 @@ class DataStaging:
         return True
 
     def end(self) -> None:
-        """End it, if it is active: what it has fetched is kept."""
+        """Ends the staging if it is active; fetched files are kept."""
         if self._transfer is not None:
             self._transfer.end()
 
@@ -131,10 +131,10 @@ class DataStaging:
 
 
 class OutputsUpload:
-    """The upload of the outputs of one run."""
+    """Upload of the outputs of one run."""
 
     def __init__(self, transfer: Transfer | None, destination: str) -> None:
-        """`destination` is the address; without a transfer, outputs are not uploaded."""
+        """`destination` is the address. Without a transfer, outputs are not uploaded."""
         self._transfer = transfer
         self._destination = destination
         self._progress = _Progress()
@@ -145,7 +145,7 @@ class OutputsUpload:
         return self._transfer is not None
 
     def turn(self, record: Recorder, clock: Clock) -> bool:
-        """Go on with it; returns whether all files are there. Raises as `Transfer.reports`."""
+        """Continues the upload. Returns whether all files are uploaded. Raises as `Transfer.reports`."""
         assert self._transfer is not None
         for line in self._transfer.reports(record, clock):
             if "digest" in line:
@@ -158,12 +158,12 @@ class OutputsUpload:
         return self._transfer.is_done
 
     def end(self) -> None:
-        """End it, if it is active: what it has uploaded is kept."""
+        """Ends the upload if it is active; uploaded files are kept."""
         if self._transfer is not None:
             self._transfer.end()
 
     def _before(self, record: Recorder) -> dict[str, Any]:
-        """The progress of the script, without what an upload adds to it."""
+        """Returns the progress of the script, without the fields that an upload adds."""
         newest = record.writer.store.status(record.status.id).progress.to_json()
         return {name: value for name, value in newest.items() if name not in OF_TRANSFER}
 
@@ -179,14 +179,14 @@ class OutputsUpload:
 
 
 class CheckpointUploads:
-    """Uploads of the outputs of one run while it trains: one after each checkpoint, as long as none is under way.
+    """Uploads of the outputs of one run during training: one after each checkpoint, unless one is in progress.
 
-    The next one begins when that is over, so of several checkpoints meanwhile the newest counts. A failure is a
-    warning: the upload after the last attempt decides how the run ends.
+    After an upload the next one starts for the newest checkpoint. A failure is a warning: the upload after the last
+    attempt decides how the run ends.
     """
 
     def __init__(self, transfer_at: Callable[[int], Transfer | None] | None, destination: str) -> None:
-        """`transfer_at` makes the transfer after the checkpoint of a step; None where none is wanted."""
+        """`transfer_at` creates the transfer after the checkpoint of a step; None if no uploads are requested."""
         self._transfer_at = transfer_at
         self._destination = destination
         self._transfer: Transfer | None = None
@@ -194,7 +194,7 @@ class CheckpointUploads:
         """Step and name of the checkpoint after which the newest upload began."""
 
     def turn(self, record: Recorder, clock: Clock) -> None:
-        """Go on with the upload, or begin one."""
+        """Continues the upload, or starts one."""
         if self._transfer_at is None:
             return
         saved = record.status.checkpoint
@@ -206,7 +206,7 @@ class CheckpointUploads:
         try:
             for line in self._transfer.reports(record, clock):
                 self._take(record, line)
-        except (TargetUnavailable, HeldElsewhere):  # another supervisor alone may write then
+        except (TargetUnavailable, HeldElsewhere):  # in this case only another supervisor may write
             return
         except (OSError, EngineError) as error:
             record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {error_line(error)}"))
@@ -216,14 +216,14 @@ class CheckpointUploads:
             self.end()
 
     def end(self) -> None:
-        """End what is under way: what it has uploaded is kept."""
+        """Ends the upload in progress; uploaded files are kept."""
         if self._transfer is not None:
-            with contextlib.suppress(EngineError):  # the end of the run removes what is left
+            with contextlib.suppress(EngineError):  # the end of the run removes the rest
                 self._transfer.end()
             self._transfer = None
 
     def _take(self, record: Recorder, line: Line) -> None:
-        """Record what is there. Files that change meanwhile are refused, and uploaded after the last attempt."""
+        """Records the uploaded files. Files that change meanwhile are refused, and uploaded after the last attempt."""
         before = record.status.files.outputs
         if "digest" in line and (before is None or before.digest != line["digest"]):
             uploaded = (line["digest"], line["files"], line["bytes"], line["moved"])
@@ -231,20 +231,21 @@ class CheckpointUploads:
 
 
 class OutputsCheck:
-    """Asks, while the ranks of a run start, whether its outputs can be uploaded at its end.
+    """Checks, while the ranks of a run start, whether its outputs can be uploaded at its end.
 
-    Only in its first attempt, and until there is a checkpoint: a run that has trained goes on, and its end decides.
+    The check takes place only in the first attempt and before the first checkpoint: a run that has trained continues,
+    and the upload at its end decides.
     """
 
     def __init__(self, transfer: Transfer | None) -> None:
-        """Without a transfer, the store is not asked."""
+        """Without a transfer, the store is not checked."""
         self._transfer = transfer
         self._is_over = transfer is None
 
     def turn(self, record: Recorder, clock: Clock) -> None:
-        """Go on with it. Raises TransferRefused where they cannot be.
+        """Continues the check. Raises TransferRefused if the outputs cannot be uploaded.
 
-        What keeps it from an answer is not recorded: the upload may still succeed.
+        Errors that prevent a result are not recorded, because the upload may still succeed.
         """
         if self._is_over or self._transfer is None:
             return
@@ -262,17 +263,17 @@ class OutputsCheck:
         except (OSError, EngineError):
             self._is_over = True
         if self._is_over:
-            with contextlib.suppress(EngineError):  # the end of the run does it again
+            with contextlib.suppress(EngineError):  # the end of the run repeats this
                 self.end()
 
     def end(self) -> None:
-        """End it, if it is active."""
+        """Ends the check if it is active."""
         if self._transfer is not None:
             self._transfer.end()
 
 
 def _is_early(record: Recorder) -> bool:
-    """Whether little is lost where the run ends now: it is in its first attempt since it was begun or resumed."""
+    """Whether ending the run now loses little: it is in its first attempt since it was started or resumed."""
     history = record.history
     is_new = record.now() - history.now.began_at < CHECK_SECONDS
     return is_new and not history.ended and record.status.checkpoint is None

@@ -21,7 +21,7 @@ from windlass.runs import crash
 from windlass.runs.phase import Phase
 from windlass.runs.restart_policy import Outcome
 from windlass.runs.store import RunWriter, Store
-from windlass.supervise.process import tell_end
+from windlass.supervise.process import notify_end
 from windlass.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class FakeEngine(SupervisedEngine):
                 Supervisor(writer, plan, run_dir, self._backend(plan, run_dir), clock).run()
             finally:
                 writer.close()
-            tell_end(store, plan)
+            notify_end(store, plan)
 
     def _is_supervised(self, run_id: str) -> bool:
         return True  # a thread has no pid file

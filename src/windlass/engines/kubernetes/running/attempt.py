@@ -246,7 +246,7 @@ class PodNode(Node):
         """Queues a signal to the node, without waiting. If the signal must end the node and the pod cannot be reached,
         the pod is deleted.
         """
-        is_waiting = self._claim is not None and self.log.is_told
+        is_waiting = self._claim is not None and self.log.is_finished
         if super().over or is_waiting:  # a pod that is about to wait for the next attempt must not be killed
             return
         now = time.monotonic()

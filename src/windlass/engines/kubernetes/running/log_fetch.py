@@ -111,10 +111,10 @@ class LogReader:
             with contextlib.suppress(Refused):
                 for line in self._client.logs(name, container=container, follow=False, since=tail.begin()):
                     tail.put(line)
-                    if tail.is_told:
+                    if tail.is_finished:
                         break
                 tail.flush()
-            if not tail.is_told or number + 1 == end:
+            if not tail.is_finished or number + 1 == end:
                 return
 
     def _begin(self, number: int, config: Mapping[str, Any], nodes: Collection[int] | None = None) -> None:
@@ -211,7 +211,7 @@ class LogReader:
     def _waiting(self, first: int, number: int) -> set[int]:
         """Returns the nodes whose pods wait for their next attempt and have no newer pods in that attempt."""
         of_newer = [one for (by, next_one), one in self._attempts.items() if by > first and next_one == number + 1]
-        complete = {node.number for node in self._attempts[first, number].nodes if node.log.is_told}
+        complete = {node.number for node in self._attempts[first, number].nodes if node.log.is_finished}
         return complete.difference(*map(_nodes, of_newer))
 
 

@@ -92,7 +92,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         if writer.status.phase.is_terminal:  # a previous supervisor has recorded the end
             outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
-            notify.tell_once(writer, webhook, Clock())
+            notify.notify_once(writer, webhook, Clock())
             mirror.flush(HOLD_PAUSE_SECONDS)
             return 0
         _restore_folder(client, writer, plan, run_dir)
@@ -106,7 +106,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
             if supervisor.terminated:
                 backend.lease.release()  # the next supervisor need not wait until the Lease expires
             return AGAIN
-        notify.tell_once(writer, webhook, Clock())
+        notify.notify_once(writer, webhook, Clock())
         mirror.flush(HOLD_PAUSE_SECONDS)
         backend.watch_node_deletion(store)
         mirror.flush(HOLD_PAUSE_SECONDS)

@@ -151,9 +151,9 @@ def test_events_are_written_completely_wherever_the_feed_is_split(scene: Scene, 
 
 def test_feed_of_a_waiting_pod_is_complete(scene: Scene) -> None:
     scene.send(*EVENTS, END)
-    assert not scene.feed.is_told
+    assert not scene.feed.is_finished
     scene.send(b"over\n")
-    assert scene.feed.is_told
+    assert scene.feed.is_finished
     scene.feed.catch_up()
     assert scene.feed.is_done
     assert scene.asked() == []
@@ -230,7 +230,7 @@ def test_events_of_a_restarted_container_are_ignored(scene: Scene) -> None:
     scene.send(*EVENTS[:2])
     scene.send(*(event(number, "t1ken") for number in range(9)), b"over\n", token="t1ken")
     assert scene.text == b"".join(EVENTS[:2])
-    assert not scene.feed.is_told
+    assert not scene.feed.is_finished
     assert scene.feed.offset == len(scene.text)
 
 
@@ -245,7 +245,7 @@ def test_the_end_of_an_attempt_is_found_in_the_log_of_a_pod_that_is_reused(scene
     scene.feed.catch_up()
     until(lambda: not scene.feed._is_reading)
     scene.feed.catch_up()
-    assert scene.feed.is_told
+    assert scene.feed.is_finished
     assert scene.feed.is_done
     assert (scene.folder.with_name("attempt-2") / "node-0.events").read_bytes() == b"".join(other)
 

@@ -154,7 +154,7 @@ def test_attempts_in_one_pod_are_separated(tmp_path: Path, seed: int) -> None:
             if chance.random() < 0.5:
                 mirror = LogTail(folder, 0, [0], number, 1)
                 done = 0 if mirror.begin() is None else done
-        found[number] = (folder / "rank-0.log").read_text(), mirror.is_told
+        found[number] = (folder / "rank-0.log").read_text(), mirror.is_finished
     assert found == {1: ("first\n", True), 2: ("second\n", True), 4: ("fourth\n", False)}
 
 
@@ -233,7 +233,7 @@ def test_missing_lines_across_attempts_in_one_pod_are_counted(tmp_path: Path, nu
             mirror = LogTail(tmp_path / f"attempt-{number}", 0, [0], number, 1)
         mirror.begin()
         mirror.take(lines[-5_000:])  # The kubelet has only these lines any more.
-        assert mirror.is_told is (number < 3), "a reader goes on to the next attempt"
+        assert mirror.is_finished is (number < 3), "a reader goes on to the next attempt"
         num, said = shown(tmp_path / f"attempt-{number}")
         there, gaps = there + num, gaps + said
     [gap] = gaps
@@ -266,7 +266,7 @@ def test_attempt_separator_counts_only_at_its_position(tmp_path: Path) -> None:
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(stream(("0", b"a\n"), ("a", b"2\n"), ("0", b"b\n"), ("a", b"junk\n"), ("0", b"c\n")))
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\nc\n"
-    assert not mirror.is_told
+    assert not mirror.is_finished
 
 
 @pytest.mark.parametrize("forged", [b"over\n", b"over 1\n", b"over None\n", b"over t\n"])
@@ -274,10 +274,10 @@ def test_end_event_without_the_pod_token_is_ignored(tmp_path: Path, forged: byte
     told = [("a", forged), begin("t0ken"), ("0", b"a\n"), ("a", forged), ("a", b"2\n"), ("0", b"b\n")]
     mirror = LogTail(attempt(tmp_path), 0, [0])
     mirror.take(stream(*told))
-    assert not mirror.is_told
+    assert not mirror.is_finished
     mirror.begin()
     mirror.take(stream(*told, ("a", b"over t0ken\n"), ("a", b"2\n"), ("0", b"c\n")))
-    assert mirror.is_told
+    assert mirror.is_finished
     assert (attempt(tmp_path) / "rank-0.log").read_text() == "a\nb\n"
 
 
@@ -296,7 +296,7 @@ def test_attempt_starts_after_the_observed_end_of_the_previous_one(tmp_path: Pat
     lines = stream(*told)
     first = LogTail(attempt(tmp_path), 0, [0])
     first.take(lines)
-    assert first.is_told
+    assert first.is_finished
     second = LogTail(tmp_path / "attempt-2", 0, [0], 2, 1)
     second.begin()
     second.take(lines)

@@ -119,7 +119,7 @@ class NodeFeed:
         self._is_closed = False
         self._reader = PodLogReader(what, client, pods, place, self._tail, lambda: None)
         self.attempt = files.number
-        self.is_told = False
+        self.is_finished = False
         """Whether the attempt is over and the pod is kept alive for the next one."""
         self.is_done = False
         """Whether all events of the node are in its file, as far as the cluster still has them."""
@@ -155,7 +155,7 @@ class NodeFeed:
                 return
             self._unfed_since = None
             try:
-                self.is_told = self._files.feed(events) or self.is_told
+                self.is_finished = self._files.feed(events) or self.is_finished
             except (OSError, ProtocolError):
                 raise
             except Exception as error:  # The thread also serves the other pods.
@@ -188,7 +188,7 @@ class NodeFeed:
         """Checks whether all events have arrived, and has the log read if some are missing and will not be sent."""
         if self.is_done or self._is_closed:
             return
-        if self.is_told:
+        if self.is_finished:
             self._finish()
             return
         self.look()  # The pod may have existed before this feed.
@@ -250,7 +250,7 @@ class NodeFeed:
         with self._lock:
             if (tail := self._reader.intake) is not None and not self._is_closed:
                 self._files.merge()
-                self.is_told = tail.is_told or self.is_told
+                self.is_finished = tail.is_finished or self.is_finished
 
 
 class NodeFiles:

@@ -220,9 +220,9 @@ class Follower(PodLogReader):
         self._client.health.well(self._what)  # Errors of reading the log no longer matter after the end of the attempt.
 
     @property
-    def is_told(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether, according to the log, the attempt is over and the pod is kept alive for the next one."""
-        return self.intake is not None and self.intake.is_told
+        return self.intake is not None and self.intake.is_finished
 
     def catch_up(self) -> None:
         """Writes buffered lines; after the end of the attempt, no further output will follow."""
@@ -231,7 +231,7 @@ class Follower(PodLogReader):
         # The disk is full, or the file was closed meanwhile; the thread handles both.
         with contextlib.suppress(OSError):
             self.intake.flush()
-        if self.is_told:
+        if self.is_finished:
             self.is_done = True
             self.close()
 
