@@ -90,7 +90,7 @@ class Life(Case):
         harness.engine.stop(run.id)
         assert run.wait().phase is Phase.STOPPED
 
-    def test_stopping_an_ended_run_changes_nothing(self, harness: Harness) -> None:
+    def test_stop_of_ended_run_changes_nothing(self, harness: Harness) -> None:
         run = harness.finish("leave", "3")
         before = run.status
         harness.engine.stop(run.id)

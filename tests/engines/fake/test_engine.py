@@ -73,7 +73,7 @@ def test_a_lost_run_can_be_resumed_by_a_process_that_has_its_function(tmp_path: 
         assert engine.wait("case-1", 100).phase is Phase.SUCCEEDED
 
 
-def test_a_resumed_run_keeps_the_log_and_the_crash_of_its_supervisor_as_evidence(tmp_path: Path) -> None:
+def test_log_and_crash_report_of_supervisor_are_kept_on_resume(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         engine = FakeEngine(store, lambda rank: rank.attempt - 2)
         engine.submit(plan(Job(name="case", run="train.py"), FakeTarget(), str(tmp_path), "case-1"))

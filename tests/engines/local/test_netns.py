@@ -406,7 +406,7 @@ def test_a_node_can_be_cut_off_and_restored(house: House) -> None:
 
 
 @needs_root
-def test_nothing_is_left_after_success_failure_restart_and_stop(house: House) -> None:
+def test_no_network_is_left_after_success_failure_restart_or_stop(house: House) -> None:
     before = host_network()
     ended = [
         house.finish("behaviours.py leave 0", code="..", local={"rate": "1gbit"}),

@@ -156,7 +156,7 @@ def test_outputs_in_a_store_are_uploaded_after_the_last_attempt(tmp_path: Path, 
     assert not any(note.blocks for note in made.notes)
 
 
-def test_outputs_in_a_folder_are_written_there(tmp_path: Path) -> None:
+def test_outputs_are_written_to_folder_in_outputs_field(tmp_path: Path) -> None:
     made = plan_of(tmp_path, outputs="results")
     assert (made.every(UploadStep), made.output_dir) == ([], f"{tmp_path}/results/a-1")
 
@@ -194,7 +194,7 @@ def test_data_that_cannot_be_staged_blocks_the_plan(tmp_path: Path, source: str)
     assert [note.code for note in made.notes if note.blocks] == ["data-unknown"]
 
 
-def test_a_file_of_a_server_is_staged_like_a_set_of_a_store(tmp_path: Path) -> None:
+def test_file_of_http_server_is_staged_like_data_set_of_store(tmp_path: Path) -> None:
     made = plan_of(tmp_path, data=[{"name": "digits", "source": "https://example.com/digits.tar"}])
     assert [note.code for note in made.notes if note.blocks] == []
     assert [step.request["source"] for step in made.steps if step.kind == "stage"] == ["https://example.com/digits.tar"]

@@ -239,14 +239,14 @@ def end_as(run: FakeRun, run_id: str, phase: Phase | None) -> None:
     writer.close()
 
 
-def test_a_run_starts_after_the_success_of_those_before_it(run: FakeRun) -> None:
+def test_run_starts_after_success_of_runs_before_it(run: FakeRun) -> None:
     end_as(run, "a-1", Phase.SUCCEEDED)
     mine, record, clock = after(run, "a-1")
     assert mine.turn(record, clock)
 
 
 @pytest.mark.parametrize("phase", [Phase.FAILED, Phase.STOPPED, Phase.LOST])
-def test_a_run_after_one_that_did_not_succeed_never_starts(run: FakeRun, phase: Phase) -> None:
+def test_run_after_unsuccessful_run_never_starts(run: FakeRun, phase: Phase) -> None:
     end_as(run, "a-1", Phase.SUCCEEDED)
     end_as(run, "b-1", phase)
     mine, record, clock = after(run, "a-1", "b-1")
@@ -254,7 +254,7 @@ def test_a_run_after_one_that_did_not_succeed_never_starts(run: FakeRun, phase: 
         mine.turn(record, clock)
 
 
-def test_a_run_after_one_that_was_removed_never_starts(run: FakeRun) -> None:
+def test_run_after_deleted_run_never_starts(run: FakeRun) -> None:
     mine, record, clock = after(run, "gone-1")
     with pytest.raises(NotAdmitted, match=r"gone-1, .* was removed before it was known to have succeeded"):
         mine.turn(record, clock)

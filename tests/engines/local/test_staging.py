@@ -93,7 +93,7 @@ class TestStaging(Case):
         assert sorted(one["moved"] for one in staged) == [0, 2]
         assert runs[0].status.files.data[0].digest == staged[0]["digest"]
 
-    def test_a_file_of_a_server_is_staged_once_for_two_runs(self, harness: Harness, job: dict[str, Any]) -> None:
+    def test_file_of_http_server_is_staged_once_for_two_runs(self, harness: Harness, job: dict[str, Any]) -> None:
         with file_host({"d/one": b"1"}) as host:
             data = [{"name": "digits", "source": f"{host.address}/d/one"}]
             runs = [harness.start("read.py", **{**job, "data": data}) for _ in range(2)]

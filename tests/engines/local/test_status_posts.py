@@ -79,7 +79,7 @@ def hold_to_secrecy(tmp_path: Path) -> None:
     assert not [path for path in files if path.name.endswith(".token")]
 
 
-def test_a_script_that_reports_elsewhere_keeps_its_address(tmp_path: Path) -> None:
+def test_script_with_its_own_status_server_keeps_its_address(tmp_path: Path) -> None:
     script = """
 import os
 assert os.environ["KUBEFLOW_TRAINER_SERVER_URL"] == "https://example.com/status"

@@ -127,9 +127,7 @@ def test_hyperparameter_with_quotes_is_one_argument_of_script(
 # -- jobs that wait for instances -------------------------------------------------------------------------------------
 
 
-def test_a_job_that_waits_for_capacity_is_explained_and_trains_once_there_is_some(
-    harness: Harness, plane: ControlPlane
-) -> None:
+def test_job_that_waits_for_capacity_is_explained_and_trains_later(harness: Harness, plane: ControlPlane) -> None:
     plane.waits_with = NO_CAPACITY
     run = harness.start("leave", "0").until(lambda run: run.status.phase is Phase.PROVISIONING)
     found = run.verdict

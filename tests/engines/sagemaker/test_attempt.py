@@ -123,7 +123,7 @@ def test_the_first_host_reports_the_phases_of_the_job(attempt: JobAttempt, servi
     assert attempt.num_staged == len(found)
 
 
-def test_an_empty_page_does_not_end_the_reading_of_a_log(tmp_path: Path) -> None:
+def test_empty_page_does_not_end_log(tmp_path: Path) -> None:
     service = SparseService()
     service.lines = {"algo-1": ["[0] step 1", "[0] step 2"]}
     log = HostLog(service, tmp_path, 0, (0,), 1, threading.Event())

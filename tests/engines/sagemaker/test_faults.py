@@ -144,7 +144,7 @@ def test_missing_data_has_verdict(harness: Harness, plane: ControlPlane) -> None
     assert run.verdict.code == "data-missing", run.verdict
 
 
-def test_secrets_reach_the_ranks_and_nothing_else(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
+def test_secrets_reach_only_the_ranks(harness: Harness, plane: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "length.py").write_text("import os; print(len(os.environ['API_TOKEN']), os.environ['API_TOKEN'])")
     plane.account.secrets["tokens"] = '{"API_TOKEN": "of-no-log-4711"}'
     run = harness.start("length.py", base=tmp_path, secrets=["tokens"])

@@ -51,7 +51,7 @@ def folders(machine: Machine) -> Machine:
     return machine
 
 
-def test_ranks_of_two_hosts_meet_and_the_run_says_what_differs(folders: Machine) -> None:
+def test_ranks_of_two_hosts_meet_without_namespaces_and_run_warns(folders: Machine) -> None:
     done = windlass(folders, "run", "train.py", "--on", "here", "--nodes", "2", "--procs-per-node", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(json.loads(line.partition("] ")[2]) for line in done.stdout.splitlines() if line.startswith("["))

@@ -157,7 +157,7 @@ def test_later_attempt_is_another_job_with_remaining_time() -> None:
         ({"secrets": [f"a-secret-with-a-long-name-{n}" for n in range(20)]}, "secrets-many"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
+def test_unsupported_settings_block_the_plan(fields: dict[str, Any], code: str) -> None:
     assert code in blockers(planned(**fields))
 
 
@@ -167,7 +167,7 @@ def test_instance_type_with_requested_resources_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("source", "is_noted"), [("s3://bucket/digits", True), ("s3://bucket/digits/", False)])
-def test_a_source_that_is_a_prefix_of_others_is_noted(source: str, is_noted: bool) -> None:
+def test_source_without_trailing_slash_is_noted_as_prefix(source: str, is_noted: bool) -> None:
     made = planned(data=[{"name": "digits", "source": source}])
     assert ("data-prefix" in {note.code for note in made.notes}) is is_noted
 

@@ -43,7 +43,7 @@ def job(name: str, run_id: str, created: float, status: str = "InProgress", seco
     }
 
 
-def test_a_run_is_its_newest_job_and_began_with_its_first() -> None:
+def test_run_has_state_of_newest_job_and_start_of_first() -> None:
     found = runs([job("a-1", "a", 10, "Failed", "Failed"), job("a-2", "a", 20), job("b-1", "b", 15)])
     assert [(one.id, one.name, one.phase, one.created_at) for one in found] == [
         ("b", "b-1", Phase.TRAINING, 15),

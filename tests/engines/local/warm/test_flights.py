@@ -85,7 +85,7 @@ def test_the_rank_that_skips_a_collective_is_named_with_its_number(harness: Harn
     assert not list(folder.glob("*.ask"))
 
 
-def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path) -> None:
+def test_verdict_names_both_differing_collectives(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "differs")
     assert found.code == "collective-mismatch"
     assert "collective #6 of the default process group: all_reduce [4] Float against broadcast [4] Float" in (
@@ -94,13 +94,13 @@ def test_collectives_that_differ_are_both_named(harness: Harness, tmp_path: Path
     assert "flight recorder: rank 1 called broadcast [4] Float as #6 of the default process group" in found.evidence
 
 
-def test_process_groups_in_different_order_are_told(harness: Harness, tmp_path: Path) -> None:
+def test_different_order_of_process_groups_is_reported(harness: Harness, tmp_path: Path) -> None:
     _, found = hung(harness, tmp_path, "crosses")
     assert found.code == "collective-mismatch"
     assert found.summary.startswith("ranks wait for each other: rank 0 in all_reduce #1 of process group 1")
 
 
-def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_path: Path) -> None:
+def test_rank_that_exits_is_reported_with_its_last_collective(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "leaves")
     run.wait()
     found = run.verdict
@@ -109,9 +109,7 @@ def test_a_rank_that_leaves_is_told_with_how_far_it_came(harness: Harness, tmp_p
     assert "flight recorder: rank 1 came to #5" in found.evidence
 
 
-def test_a_collective_that_torch_gives_up_is_told_with_the_rank_that_is_missing(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_collective_timeout_is_reported_with_missing_rank(harness: Harness, tmp_path: Path) -> None:
     run = start(harness, tmp_path, "skips", env={"PATIENCE": "4"})
     run.wait()
     found = run.verdict

@@ -199,7 +199,7 @@ def test_exception_hook_of_script_hides_no_traceback(cold: Harness, warm: Harnes
         assert ("bad label" in run.status.cause.summary) == ("bad label" in by_hand.stdout)
 
 
-def test_a_handler_that_raises_while_threads_are_awaited_skips_no_exit_function(cold: Harness, tmp_path: Path) -> None:
+def test_exit_functions_run_after_handler_raises_during_thread_join(cold: Harness, tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(
         "import atexit, os, signal, threading, time\natexit.register(print, 'flushed')\n"
         "def handler(*_):\n    raise SystemExit(0)\n"
@@ -210,7 +210,7 @@ def test_a_handler_that_raises_while_threads_are_awaited_skips_no_exit_function(
     assert (run.text().splitlines()[-1], run.exit_codes()) == ("flushed", [0])
 
 
-def test_no_module_beside_the_script_is_imported_at_its_end(cold: Harness, tmp_path: Path) -> None:
+def test_no_module_next_to_script_is_imported_at_exit(cold: Harness, tmp_path: Path) -> None:
     for name in ("ctypes", "signal", "struct"):
         (tmp_path / f"{name}.py").write_text("print('imported')\n")
     (tmp_path / "train.py").write_text("print('trained')\nraise KeyboardInterrupt\n")
@@ -271,7 +271,7 @@ def test_forked_rank_can_start_processes(cold: Harness, warm: Harness, name: str
 
 
 @pytest.mark.slow
-def test_the_weights_are_the_same_bit_by_bit(cold: Harness, warm: Harness) -> None:
+def test_forked_and_cold_ranks_have_bitwise_equal_weights(cold: Harness, warm: Harness) -> None:
     """Two ranks, convolution, dropout, Adam, a shuffling loader with a worker, all from one seed."""
     sums = [
         harness.finish("weights.py", base=SCRIPTS, procs_per_node=2).text().splitlines() for harness in (cold, warm)
@@ -282,7 +282,7 @@ def test_the_weights_are_the_same_bit_by_bit(cold: Harness, warm: Harness) -> No
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
-def test_the_weights_are_the_same_on_a_gpu(cold: Harness, warm: Harness) -> None:
+def test_forked_and_cold_ranks_have_equal_weights_on_gpu(cold: Harness, warm: Harness) -> None:
     env = {"WEIGHTS_DEVICE": "cuda", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     sums = [
         harness.finish("weights.py", base=SCRIPTS, env=env, launcher="torchrun").text().splitlines()

@@ -204,7 +204,7 @@ def test_torch_computes_with_several_threads_after_the_fork(forks: Forks) -> Non
     assert forks.works("step.py", "numpy", "torch", OMP_NUM_THREADS="2") == f"{2 * 512**3}\n"
 
 
-def test_cuda_that_is_initialised_is_refused_emulated(forks: Forks) -> None:
+def test_initialised_cuda_is_refused_with_emulated_torch(forks: Forks) -> None:
     """Without a GPU, a replacement for torch reports that CUDA is initialised."""
     forks.module("torch", "class cuda:\n    is_initialized = staticmethod(lambda: True)")
     assert forks.refused("done.py", "torch") == "the imports initialised CUDA, which does not survive a fork"
@@ -213,7 +213,7 @@ def test_cuda_that_is_initialised_is_refused_emulated(forks: Forks) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not find_gpus(), reason="there is no GPU")
 @pytest.mark.parametrize("text", ["torch.zeros(1, device='cuda')", "torch.cuda.device_count()"])
-def test_cuda_that_is_initialised_is_refused(forks: Forks, text: str) -> None:
+def test_initialised_cuda_is_refused(forks: Forks, text: str) -> None:
     forks.module("uses", f"import torch\n{text}")
     assert "CUDA" in forks.refused("done.py", "uses") or "trial fork" in forks.refused("done.py", "uses")
 

@@ -52,7 +52,7 @@ def test_one_process_serves_all_starts_of_its_kind(forks: Forks) -> None:
     assert found["import_seconds"] > 0
 
 
-def test_ten_starts_at_once_begin_one_process(forks: Forks) -> None:
+def test_ten_concurrent_starts_begin_one_process(forks: Forks) -> None:
     for number in range(10):  # the counting helper is not thread-safe
         (forks.folder / f"attempt-{number + 1}").mkdir()
         (forks.folder / f"attempt-{number + 1}").rmdir()
@@ -155,7 +155,7 @@ def test_caller_with_other_process_settings_needs_another_process(forks: Forks, 
     assert len(forks.pids()) == 2
 
 
-def test_a_node_holds_as_many_descriptors_as_it_has_ports(forks: Forks, tmp_path: Path) -> None:
+def test_node_inherits_a_descriptor_for_each_port(forks: Forks, tmp_path: Path) -> None:
     """Each TensorFlow rank has a port. The lock is the last descriptor; a node without it would count as lost."""
     go, lock = tmp_path / "go", tmp_path / "lock"
     forks.script("wait.py", f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)")
@@ -210,7 +210,7 @@ def test_process_with_incomplete_file_does_not_count_as_ended(forks: Forks, writ
     assert all(file.exists() for file in files)
 
 
-def test_a_killed_process_is_followed_by_a_new_one(forks: Forks) -> None:
+def test_killed_process_is_replaced(forks: Forks) -> None:
     forks.works()
     (old,) = forks.pids()
     os.kill(old, signal.SIGKILL)
@@ -302,7 +302,7 @@ def test_run_stopped_during_imports_ends_immediately(forks: Forks) -> None:
     harness.close()
 
 
-def test_a_worker_whose_caller_gave_up_does_nothing(forks: Forks) -> None:
+def test_fork_of_caller_that_gave_up_exits(forks: Forks) -> None:
     """A caller without a response starts the node cold; a fork that continued would start it twice."""
     forks.works()
     spec = forks.folder / "attempt-1" / "node-0.json"
@@ -516,7 +516,7 @@ def test_an_idle_process_ends(forks: Forks) -> None:
     assert forks.works() == "done\n"
 
 
-def test_a_process_above_its_memory_ends(forks: Forks) -> None:
+def test_process_above_memory_limit_ends(forks: Forks) -> None:
     forks.bounded(resident_bytes=64 << 20)
     forks.module("large", "room = bytearray(100 << 20)")
     assert forks.works("done.py", "large") == "done\n", "it serves those that are connected already"
@@ -594,7 +594,7 @@ NUM_STARTS = 60 if IS_NIGHTLY else 15
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_many_starts_in_a_row_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_consecutive_starts_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No process, descriptor, shared memory or file is left but the record, and none hangs. Two ranks meet and
     compute.
     """

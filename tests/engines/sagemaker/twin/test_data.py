@@ -29,7 +29,7 @@ def write(folder: Path, *names: str) -> str:
 LISTS = f"cd {ML}/input/data; find . -type f | sort; cat {ML}/input/config/inputdataconfig.json"
 
 
-def test_each_host_gets_all_of_a_channel(twin: Twin, home: Path) -> None:
+def test_each_host_gets_whole_channel(twin: Twin, home: Path) -> None:
     names = ["a", "b/c", "b/d", "e"]
     uri = write(home / "data", *names)
     channels = [channel("all", uri), channel("one", f"{uri}/b/c")]
@@ -131,7 +131,7 @@ def test_models_of_all_hosts_are_merged_without_files_from_outside(twin: Twin, h
     assert {one.name for one in (home / "store/model/output").iterdir()} == {"model.tar.gz"}
 
 
-def test_a_file_of_one_host_and_a_folder_of_another_do_not_spoil_the_archive(twin: Twin, home: Path) -> None:
+def test_file_and_folder_of_same_name_do_not_damage_archive(twin: Twin, home: Path) -> None:
     config = f"{ML}/input/config/resourceconfig.json"
     script = f"""cd {ML}/model; me=$(grep -o '"current_host": "[^"]*"' {config} | cut -d '"' -f 4)
                  case $me in *-1|*.2) echo one > odd; mkdir even;;

@@ -83,7 +83,7 @@ def test_a_stopped_job_may_save_its_model(twin: Twin, home: Path) -> None:
         twin.stop("stopped")
 
 
-def test_a_stop_while_a_container_starts_reaches_it_once_it_handles_signals(home: Path) -> None:
+def test_stop_during_container_start_is_delivered_when_signals_are_handled(home: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root: only the first process of a process table ignores what it does not handle")
     script = f"""echo up; while [ ! -e {home}/go ]; do sleep 0.01; done
