@@ -1,4 +1,4 @@
-"""What keeps a supervisor out of its cluster is found beforehand, or is one state of the run, with its way out."""
+"""Conditions that keep a supervisor out of its cluster are found before the run, or shown as a condition with a fix."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_deleted_service_account_leaves_ranks_unsupervised_until_it_is_set_up_
 
 
 def unsupervised(run: Run) -> str:
-    """The message of the condition that its one pod trains without a supervisor."""
+    """Returns the message of the condition that the run's only pod trains without a supervisor."""
     status = run.status
     said = status.supervision.condition.message if status.supervision.condition is not None else ""
     return said if "1 of 1 pods train unsupervised since" in said and status.phase is Phase.TRAINING else ""

@@ -1,4 +1,4 @@
-"""Ways that need an operator: the same weights, restarts and losses through each, on a real cluster."""
+"""Workload kinds that need an operator have the same weights, restarts and fault handling, on a real cluster."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_a_rank_that_fails_is_restarted_in_the_same_pods_and_a_lost_pod_means_ne
 def test_a_node_begins_without_the_first_one_that_has_ended_before_it_was_found(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
-    """Ranks need not meet. Here a pod knows its own name by itself, and that of another by a server that is down."""
+    """Ranks need not rendezvous. Here a pod resolves its own name, but those of other pods only through a name server
+    that is down.
+    """
     here = {"kubernetes": {"via": "pytorchjob"}}
     with (
         operating(lone_bed, OPERATORS["pytorchjob"]),
@@ -118,7 +120,9 @@ def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
 def test_nothing_is_left_of_a_run_that_is_removed(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str, cascade: str
 ) -> None:
-    """By its command, or with its owner ConfigMap: an expiry is a foreground deletion of what owns that."""
+    """The run is removed by a command, or with its owner ConfigMap: an expiry is a foreground deletion of the latter's
+    owner.
+    """
     if via in OPERATORS:
         operator(OPERATORS[via])
     way = WORKLOADS[via]
@@ -141,7 +145,7 @@ def test_nothing_is_left_of_a_run_that_is_removed(
 def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_again(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
-    """As it does where a JobSet has a time after which it goes: Trainer knows of no end of its own."""
+    """Trainer creates a JobSet again if it was deleted by its TTL, since Trainer does not record the end."""
     operator(OPERATORS["trainjob"])
     with opened(harness_on(cluster, namespace, tmp_path / "home", kubernetes={"via": "trainjob"})) as harness:
         run = succeeded(harness.start("script.py", base=script(tmp_path), nodes=2, env={"BREAKS": "", "WAITS": ""}))
@@ -166,7 +170,8 @@ def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
         run = harness.start("script.py", base=script(tmp_path), env={"BREAKS": "", "WAITS": "1"})
         run.until(lambda run: "attempt 1 of rank 0" in run.text())
         cluster.kubectl("delete", "pod", "-n", namespace, *names(cluster, namespace, run), "--grace-period=1")
-        # A preemption, if its rank dies of the signal, which no restart follows; a failure, if of the end of its grace.
+        # The phase is stopped if the rank dies of SIGTERM (a preemption without restarts), and failed after the grace
+        # period.
         assert run.wait().phase in (Phase.STOPPED, Phase.FAILED)
         assert len(run.status.attempts) == 1
         running = (
@@ -213,7 +218,7 @@ def test_an_mpi_job_ends_as_it_does_on_this_machine(
 def test_digits_by_horovod_end_as_they_do_on_this_machine(
     bed: Bed, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
-    """Of two ranks the sums are the same in every order, and so is all that comes of them."""
+    """The sum over two ranks is the same in every order, and so are the weights."""
     if not images.shows_horovod(bed.node("node1").folder):
         pytest.skip("the bed shows no Horovod: make horovod, before the bed is brought up")
     operator(OPERATORS["mpijob"])
@@ -243,7 +248,7 @@ def test_a_rank_of_mpi_that_fails_is_named_and_all_are_started_again(
         status = run.wait()
         assert (status.phase, len(status.attempts)) == (Phase.FAILED, 2)
         assert len(before) == 2
-        assert names(cluster, namespace, run) == before  # the second attempt was in the same pods
+        assert names(cluster, namespace, run) == before  # the second attempt ran in the same pods
         assert status.cause is not None
         assert "broken 2" in str(status.cause)
         assert status.cause.rank == 1
@@ -252,7 +257,7 @@ def test_a_rank_of_mpi_that_fails_is_named_and_all_are_started_again(
 def test_a_rank_of_mpi_may_end_long_before_the_ranks_of_other_nodes(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
-    """mpirun ends all ranks once it has lost the daemon of a node."""
+    """mpirun would end all ranks if it lost the daemon of a node."""
     operator(OPERATORS["mpijob"])
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "apart.py").write_text(APART)

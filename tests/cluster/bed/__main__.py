@@ -1,4 +1,4 @@
-"""`python -m tests.cluster.bed CHORE [--index N]`: a real cluster on this machine, for development."""
+"""`python -m tests.cluster.bed COMMAND [--index N]`: runs a real test cluster on this machine, for development."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.golang import BuildError
 
 
 def up(index: int) -> None:
-    """Build what is missing, bring the bed up and say how to reach it."""
+    """Builds missing programs, starts the test cluster and prints how to access it."""
     build.build()
     there = Bed.at(index).is_up()
     bed = Bed.up(index)
@@ -24,14 +24,14 @@ def up(index: int) -> None:
 
 
 def down(index: int) -> None:
-    """Remove the bed."""
+    """Removes the test cluster."""
     started = time.monotonic()
     Bed.at(index).down()
     print(f"bed: down in {time.monotonic() - started:.1f} s")
 
 
 def status(index: int) -> None:
-    """Say whether the bed runs; exit 1 where it does not."""
+    """Prints whether the test cluster runs; exits with 1 if it does not."""
     bed = Bed.at(index)
     if not bed.is_up():
         sys.exit("bed: not up")
@@ -39,14 +39,14 @@ def status(index: int) -> None:
 
 
 def start(index: int, operator: str) -> None:
-    """Have an operator run."""
+    """Starts an operator."""
     started = time.monotonic()
     _running(index).start_operator(operator)
     print(f"bed: {operator} runs, after {time.monotonic() - started:.1f} s")
 
 
 def stop(index: int, operator: str) -> None:
-    """End an operator and remove its kinds, with all objects of them."""
+    """Stops an operator and removes its kinds, with all their objects."""
     started = time.monotonic()
     _running(index).stop_operator(operator)
     print(f"bed: {operator} is gone, after {time.monotonic() - started:.1f} s")
@@ -60,12 +60,12 @@ def _running(index: int) -> Bed:
 
 
 def build_operators(_index: int) -> None:
-    """Build what every test may ask for."""
+    """Builds the operators that tests may request."""
     build.build(*ON_DEMAND)
 
 
 def build_all_of_ci(_index: int) -> None:
-    """Build what `make test-cluster` needs; the operators are built when they are asked for."""
+    """Builds what `make test-cluster` needs; operators are built when requested."""
     build.build()
     build.build_cluster_tools()
 

@@ -1,4 +1,4 @@
-"""A few calls to an API server with nothing but the standard library: sooner than a start of kubectl for each."""
+"""Minimal Kubernetes API client with the standard library, faster than starting kubectl for each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCH = "application/merge-patch+json"
 
 
 class ApiError(Exception):
-    """A reply that is no success; `code` is its HTTP status."""
+    """An unsuccessful response; `code` is its HTTP status."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text[:400]}")
@@ -25,7 +25,7 @@ class ApiError(Exception):
 
 @contextlib.contextmanager
 def suppressed(code: int) -> Iterator[None]:
-    """Take one refusal for an answer."""
+    """Suppresses ApiError with this status."""
     try:
         yield
     except ApiError as problem:
@@ -34,7 +34,7 @@ def suppressed(code: int) -> Iterator[None]:
 
 
 def calm(ask: Callable[[], object]) -> bool:
-    """Whether the answer is yes; a server that cannot be asked just now has not said so."""
+    """Returns whether the answer is true; False if the server cannot be reached now."""
     try:
         return bool(ask())
     except (OSError, http.client.HTTPException, ApiError):
@@ -42,7 +42,7 @@ def calm(ask: Callable[[], object]) -> bool:
 
 
 def answers(address: str, port: int, path: str) -> bool:
-    """Whether a program that has a page for its health says that it is well."""
+    """Returns whether the health endpoint of a program reports success."""
 
     def ask() -> bool:
         connection = http.client.HTTPConnection(address, port, timeout=5)
@@ -57,11 +57,11 @@ def answers(address: str, port: int, path: str) -> bool:
 
 @dataclass(frozen=True)
 class Api:
-    """One user of one server."""
+    """Client of one API server, as one user."""
 
     server: str
     authority: str
-    """Path of the certificate that signed the server's."""
+    """Path of the CA certificate of the server."""
     token: str
 
     def get(self, path: str) -> Object:
@@ -77,17 +77,17 @@ class Api:
         return self._call("DELETE", path)
 
     def ensure(self, collection: str, body: Object) -> None:
-        """Create what may be there."""
+        """Creates an object that may already exist."""
         with suppressed(409):
             self.create(collection, body)
 
     def discard(self, path: str) -> None:
-        """Delete what may be gone."""
+        """Deletes an object that may not exist."""
         with suppressed(404):
             self.delete(path)
 
     def is_ready(self) -> bool:
-        """Whether the server answers and says that it is ready."""
+        """Returns whether the server reports that it is ready."""
         return calm(self._ask_ready)
 
     def _ask_ready(self) -> bool:
@@ -99,7 +99,7 @@ class Api:
             connection.close()
 
     def watch(self, path: str, seconds: int) -> Iterator[Object]:
-        """Events of a collection, those that describe what is there already first."""
+        """Yields events of a collection, starting with its existing objects."""
         connection = self._connect(seconds + 10)
         try:
             connection.request("GET", f"{path}?watch=1&timeoutSeconds={seconds}", headers=self._headers())

@@ -1,7 +1,7 @@
-"""Runs the real AWS Load Balancer Controller for a bed, with an emulator of AWS as its cloud.
+"""Runs the real AWS Load Balancer Controller for a test cluster, with an emulated AWS.
 
-It runs outside the bed's namespaces, where the emulator listens, and speaks to the API server by the bed's address. Its
-webhooks are not installed: they default and validate, and what the tests apply needs neither.
+The controller runs outside the test cluster's namespaces, where the emulator listens, and accesses the API server at
+the cluster's address. Its webhooks are not installed: they default and validate, which the tests' objects do not need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TAGS = {
 
 
 class Controller:
-    """The controller of one bed; `kill` and `start` may be called in turn."""
+    """The controller of one test cluster; `kill` and `start` may be called repeatedly."""
 
     def __init__(self, bed: Bed, aws: Emulator, folder: Path) -> None:
         self.log = folder / "controller.log"
@@ -51,7 +51,7 @@ class Controller:
         self.vpc_id = _network(aws)
 
     def start(self) -> None:
-        """Start it, and wait until it is ready."""
+        """Starts the controller, and waits until it is ready."""
         health = quiet_port()
         argv = [
             build.BALANCER.program(NAME),
@@ -78,7 +78,7 @@ class Controller:
         host.wait_for(lambda: api.answers("127.0.0.1", health, "/readyz"), f"{NAME}: {self.log}")
 
     def kill(self) -> None:
-        """End it by SIGKILL."""
+        """Kills the controller with SIGKILL."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -87,7 +87,7 @@ class Controller:
 
 @contextmanager
 def controlled(bed: Bed, aws: Emulator, folder: Path) -> Iterator[Controller]:
-    """The controller, running, with its kinds and nodes that it can take for instances."""
+    """Runs the controller, with its kinds, and nodes that look like instances."""
     build.build_cluster_tools()
     definitions = json.loads(build.manifests(NAME).read_text())
     collection = installing.COLLECTIONS[installing.DEFINITION]
@@ -105,7 +105,7 @@ def controlled(bed: Bed, aws: Emulator, folder: Path) -> Iterator[Controller]:
 
 
 def service(name: str, **more: Mapping[str, object]) -> dict[str, object]:
-    """A Service for which the controller makes a network load balancer."""
+    """Returns a Service for which the controller creates a network load balancer."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -121,7 +121,7 @@ def service(name: str, **more: Mapping[str, object]) -> dict[str, object]:
 
 
 def _network(aws: Emulator) -> str:
-    """A network with tagged subnets, as Terraform would have made it."""
+    """Creates a VPC with tagged subnets, like Terraform; returns its id."""
     ec2 = aws.client("ec2")
     vpc = str(ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"])
     tags = [{"Key": name, "Value": value} for name, value in TAGS.items()]
@@ -132,7 +132,7 @@ def _network(aws: Emulator) -> str:
 
 
 def _name_instances(bed: Bed) -> None:
-    """Give the nodes the names of instances: a node cannot be registered with a target group without."""
+    """Gives the nodes provider ids of instances, without which a node cannot be registered with a target group."""
     for number, node in enumerate(bed.nodes, 1):
         found = bed.api.get(f"/api/v1/nodes/{node.name}")
         if not found["spec"].get("providerID"):
@@ -141,7 +141,7 @@ def _name_instances(bed: Bed) -> None:
 
 
 def _certificates(bed: Bed, folder: Path) -> Path:
-    """The certificate of the bed, where the controller looks for its own."""
+    """Copies the test cluster's certificate to the folder in which the controller looks for its own."""
     wanted = folder / "webhook"
     wanted.mkdir(exist_ok=True)
     for name in ("tls.crt", "tls.key"):

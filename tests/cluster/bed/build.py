@@ -1,4 +1,4 @@
-"""Turns the Go modules beside this file into programs and manifests, once for each version of each."""
+"""Builds programs and manifests from the Go modules in this folder, once per version."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from tests.helpers import golang
 from tests.helpers.golang import GoModule, go
 
 VERSION = "v1.34.4"
-"""What `kubectl version` and the nodes show; that of k8s.io/kubernetes in go.mod."""
+"""Version that `kubectl version` and the nodes show; the version of k8s.io/kubernetes in go.mod."""
 ONLY = {"training-operator": "pytorchjobs"}
-"""The one resource that is kept of an operator with several. Its MPIJob would take the name of mpi-operator's."""
+"""The one resource that is kept of an operator with several; its MPIJob would conflict with mpi-operator's."""
 KEPT_KINDS = ("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-"""Of an operator's manifests. It runs as a process of the bed, so it needs no Deployment, RBAC or Service of its."""
+"""Kinds that are kept of an operator's manifests. The operator runs as a process, and needs no Deployment, RBAC or
+Service."""
 
 
 def ldflags() -> str:
-    """Small programs that tell the true version."""
+    """Returns linker flags for small programs with the correct version."""
     where = "k8s.io/component-base/version"
     minor = VERSION.split(".")[1]
     values = {
@@ -43,7 +44,7 @@ class Module(GoModule):
     """Programs of Kubernetes, and the manifests of operators."""
 
     installs: Mapping[str, tuple[str, tuple[str, ...]]]
-    """Operators: the name of each, its Go module, and the folders in there that have its manifests."""
+    """Go module of each operator, and the folders in it that contain the manifests."""
 
     @property
     def ldflags(self) -> str:
@@ -53,7 +54,7 @@ class Module(GoModule):
         return [self.ldflags, self.patterns, self.installs, ONLY, KEPT_KINDS]
 
     def complete(self) -> None:
-        """Make the manifests."""
+        """Writes the manifests."""
         (self.home / "manifests").mkdir(exist_ok=True)
         for operator in self.installs:
             manifests(operator).write_text(json.dumps(_render(self, operator)))
@@ -87,7 +88,7 @@ OPERATORS = Module(
         "mpi-operator": ("github.com/kubeflow/mpi-operator", ("manifests/overlays/standalone",)),
     },
 )
-"""Apart, for the newest of them want newer parts of Kubernetes than Kueue compiles with."""
+"""A separate module, since the newest operators need newer Kubernetes libraries than Kueue compiles with."""
 QUEUES = Module(
     CODE / "go",
     "Kueue, and the Trainer that it knows (4 minutes after Kubernetes, else 8)",
@@ -103,7 +104,7 @@ NODES = Module(
     ("./karpenter",),
     {"karpenter": ("sigs.k8s.io/karpenter", ("pkg/apis/crds", "kwok/apis/crds"))},
 )
-"""Apart, for it wants newer parts of Kubernetes than the operators compile with."""
+"""A separate module, since it needs newer Kubernetes libraries than the operators compile with."""
 HELM = Module(CODE / "go-helm", "helm (2 minutes)", ("helm.sh/helm/v3/cmd/helm",), {})
 BALANCER = Module(
     CODE / "go-balancer",
@@ -116,22 +117,22 @@ BALANCER = Module(
         )
     },
 )
-"""Both apart: each is made with another version of Kubernetes' libraries, and with none of the above."""
+"""Separate modules, since each is built with other versions of the Kubernetes libraries."""
 MODULES = (MAIN, OPERATORS, QUEUES, NODES, HELM, BALANCER)
 
 
 def home() -> Path:
-    """Where the programs of the control plane lie."""
+    """Returns the folder of the control plane's programs."""
     return MAIN.home
 
 
 def is_built() -> bool:
-    """Whether a bed can be brought up; operators are built when one is first asked for."""
+    """Returns whether a test cluster can be started; operators are built on first request."""
     return MAIN.is_built()
 
 
 def program(name: str, operator: str = "") -> str:
-    """The path of one of the programs that were built: of the control plane, or of an operator."""
+    """Returns the path of a program of the control plane, or of an operator."""
     return _module_of(operator).program(name)
 
 
@@ -144,17 +145,17 @@ def _module_of(operator: str) -> Module:
 
 
 def build_cluster_tools() -> None:
-    """Build what the tests of components and of `drain` start beside a bed."""
+    """Builds the programs that the tests of components and `drain` start in addition to a test cluster."""
     golang.build((HELM, BALANCER))
 
 
 def build(*operators: str) -> None:
-    """Build what is missing of a bed and of these operators; a second caller waits for the first."""
+    """Builds missing programs of the test cluster and of these operators; a second caller waits for the first."""
     golang.build(dict.fromkeys((MAIN, *map(_module_of, operators))))
 
 
 def _render(module: Module, operator: str) -> list[object]:
-    """The definitions and webhooks of an operator, from its own manifests."""
+    """Returns the definitions and webhooks of an operator, from its own manifests."""
     source, folders = module.installs[operator]
     where = Path(go(module.folder, "list", "-m", "-f", "{{.Dir}}", source).strip())
     texts = (text for folder in folders for text in _texts(where / folder))
@@ -164,7 +165,7 @@ def _render(module: Module, operator: str) -> list[object]:
 
 
 def _texts(folder: Path) -> list[str]:
-    """What kustomize makes of a folder, or what lies in one that it knows nothing of."""
+    """Returns the output of kustomize for a folder, or the folder's files if it has no kustomization."""
     if not (folder / "kustomization.yaml").exists():
         return [path.read_text() for path in sorted(folder.glob("*.yaml"))]
     command = [program("kubectl"), "kustomize", str(folder)]
@@ -172,7 +173,7 @@ def _texts(folder: Path) -> list[str]:
 
 
 def _is_wanted(each: dict[str, Any], resource: str | None) -> bool:
-    """Whether a definition is of the resource; of webhooks, leave those that ask about it."""
+    """Returns whether a definition is of the resource; removes webhook rules for other resources."""
     if resource is None:
         return True
     if "webhooks" not in each:

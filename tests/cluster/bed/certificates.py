@@ -1,4 +1,4 @@
-"""Makes the keys and certificates of a cluster: one authority, one certificate for all that serves."""
+"""Creates the keys and certificates of a test cluster: one CA, and one certificate for all servers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.cluster.bed import operators
 from tests.cluster.bed.layout import API_ADDRESS, MOST_BEDS
 
 WEBHOOKS = tuple(dict.fromkeys(each.host for each in operators.EVERY if each.service))
-"""Services behind which operators answer the API server."""
+"""Host names of the Services through which the API server calls operators' webhooks."""
 AUTHORITY_NAMES = tuple(dict.fromkeys(each.authority for each in operators.EVERY if each.authority))
-"""Operators that rotate certificates accept a given authority only if it carries their name for it."""
+"""CA names: an operator that rotates certificates accepts an existing CA only if it has the operator's name for it."""
 LIFE_DAYS = 3650
 
 
 def make(folder: Path) -> None:
-    """Write ca.crt, ca.key, tls.crt, tls.key, sa.key and sa.pub into `folder`."""
+    """Writes ca.crt, ca.key, tls.crt, tls.key, sa.key and sa.pub into `folder`."""
     folder.mkdir(parents=True)
     _authority(folder)
     _server(folder)
@@ -34,7 +34,7 @@ def _authority(folder: Path) -> None:
 
 
 def _server(folder: Path) -> None:
-    """For the API server of any bed, by any of its addresses, and for every webhook."""
+    """Creates a certificate for the API server of any test cluster, with all its addresses, and for every webhook."""
     addresses = [API_ADDRESS, "127.0.0.1", *(f"10.200.{index}.2" for index in range(MOST_BEDS))]
     hosts = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", *WEBHOOKS]
     names = ",".join([*(f"DNS:{host}" for host in hosts), *(f"IP:{address}" for address in addresses)])

@@ -1,6 +1,6 @@
-"""Writes a small chart with an emulated operator: a real Deployment of the bed's own image, idle.
+"""Writes a small chart with an emulated operator: a real Deployment of the test image, which idles.
 
-A bed can pull no image of a real operator. The chart serves to prove the installation: helm, readiness, upgrade.
+A test cluster cannot pull the image of a real operator. The chart tests the installation: helm, readiness, upgrade.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ spec:
 
 
 def definition(*fields: str) -> dict[str, object]:
-    """A kind with these fields, as a chart has it in its folder `crds`."""
+    """Returns a CustomResourceDefinition with these fields, as in the chart's folder `crds`."""
     spec = {"type": "object", "properties": {name: {"type": "string"} for name in fields}}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     return {
@@ -68,7 +68,7 @@ def definition(*fields: str) -> dict[str, object]:
 
 
 def write(folder: Path, version: str, *fields: str, deployment: str = DEPLOYMENT) -> None:
-    """A chart of this version; its kind has these fields."""
+    """Writes a chart of this version, whose kind has these fields."""
     chart = folder / f"{NAME}-{version}"
     (chart / "templates").mkdir(parents=True)
     (chart / "crds").mkdir()

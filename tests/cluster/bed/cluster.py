@@ -1,4 +1,4 @@
-"""A cluster under test: a bed of this machine, which can be broken, or one that others keep."""
+"""A cluster under test: a test cluster of this machine, which can be broken, or an existing one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.helpers.golang import locked
 
 API_SERVER = "kube-apiserver"
 OURS = "windlass.test/namespace"
-"""Label of the namespaces of tests, to find any that a killed test has left in a cluster that stays."""
+"""Label of the namespaces of tests, to find those of killed tests in an existing cluster."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Cluster:
     """Any cluster, by a kubeconfig and one of its contexts."""
 
     kubeconfig: str
-    """As in the environment: a path, or several with colons between."""
+    """Value of KUBECONFIG: a path, or several separated by colons."""
     context: str
     image: str
-    """An image with Python and torch that the cluster has or can pull."""
+    """Image with Python and torch that the cluster has or can pull."""
     python: str
     """Path or name of that image's interpreter."""
     program: str = "kubectl"
 
     def kubectl(self, *args: str, stdin: str | None = None, user: str | None = None) -> str:
-        """Output of kubectl; CalledProcessError, with its complaint as `stderr`, where it fails.
+        """Returns the output of kubectl. Raises CalledProcessError, with kubectl's `stderr`, if it fails.
 
-        Where a wait was in vain, the error has notes of the pods of the namespace, its events and what the pods said.
+        After a failed wait, notes on the error describe the pods, events and logs of the namespace.
         """
         context = users.context(user) if user else self.context
         done = self._call(context, *args, stdin=stdin)
@@ -57,7 +57,7 @@ class Cluster:
         return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, check=False)
 
     def _describe(self, error: Exception, context: str, namespace: str) -> None:
-        """Add to an error what there is in a namespace."""
+        """Adds the state of a namespace to an error."""
         of = ("-n", namespace)
         error.add_note(self._call(context, "get", "pods,jobs", *of, "-o", "wide").stdout)
         error.add_note(self._call(context, "get", "events", *of, "--sort-by=.lastTimestamp").stdout)
@@ -66,33 +66,35 @@ class Cluster:
 
     @contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
-        """A namespace of one's own under pod security `restricted`, gone (soon) after use."""
+        """Creates a namespace under pod security `restricted`, which is deleted after use, without waiting."""
         name = f"wl-{prefix}-{secrets.token_hex(4)}"
         labels = {"pod-security.kubernetes.io/enforce": "restricted", OURS: "yes"}
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         self.kubectl("create", "-f", "-", stdin=json.dumps(body))
         try:
-            # Without it, a pod made by hand would be refused.
+            # Without the account, a pod created directly would be refused.
             self.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=600s")
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
     def apply(self, *objects: object, namespace: str) -> None:
-        """Create or change objects, given as what would be their YAML."""
+        """Creates or changes objects."""
         document = {"apiVersion": "v1", "kind": "List", "items": objects}
         self.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(document))
 
 
 @dataclass(frozen=True)
 class Bed(Cluster):
-    """A cluster that lives in namespaces of this machine; all of it may be stopped, killed and started again."""
+    """Test cluster in Linux namespaces of this machine; all parts can be stopped, killed and started again."""
 
     index: int = 0
 
     @classmethod
     def up(cls, index: int = 0) -> Bed:
-        """The running bed of this number, made now where there is none. Needs root; BedError where it fails."""
+        """Returns the running test cluster of this index, which is started if necessary. Needs root. Raises
+        BedError.
+        """
         layout = Layout(index)
         with locked(layout.lock, f"bring up cluster {index}"):
             if not making.is_whole(layout):
@@ -101,7 +103,7 @@ class Bed(Cluster):
 
     @classmethod
     def at(cls, index: int = 0) -> Bed:
-        """The bed of this number, whether it runs or not."""
+        """Returns the test cluster of this index, whether it runs or not."""
         layout = Layout(index)
         context = users.context(users.ADMIN)
         return cls(str(layout.kubeconfig), context, images.BASE, images.PYTHON, build.program("kubectl"), index)
@@ -122,12 +124,12 @@ class Bed(Cluster):
         return making.is_whole(self.layout)
 
     def made(self) -> dict[str, Any]:
-        """How the bed came up: `seconds`, and whether it could start `from_seed`."""
+        """How the test cluster was started: `seconds`, and whether it was started `from_seed`."""
         found: dict[str, Any] = json.loads(self.layout.ready.read_text())
         return found
 
     def down(self) -> None:
-        """End everything and leave nothing; a bed that is not there, or is half made, is as welcome."""
+        """Stops and removes all of the test cluster; it may be missing or incomplete."""
         with locked(self.layout.lock, f"end cluster {self.index}"):
             host.remove(self.layout)
 
@@ -135,67 +137,69 @@ class Bed(Cluster):
         return next(node for node in self.nodes if node.name == name)
 
     def stop_node(self, name: str) -> None:
-        """Freeze a kubelet: its pods run on, and after 10 s the cluster believes that the node is lost."""
+        """Freezes a kubelet: its pods keep running, and after 10 s the cluster considers the node lost."""
         self.node(name).signal_kubelet(signal.SIGSTOP)
 
     def continue_node(self, name: str) -> None:
         self.node(name).signal_kubelet(signal.SIGCONT)
 
     def kill_node(self, name: str) -> None:
-        """Cut the power of a node: its pods end without a word."""
+        """Kills a node like a power failure: its pods end without a report."""
         self.node(name).kill()
 
     def start_node(self, name: str) -> None:
-        """Bring a killed node back, with its GPUs; returns when it is ready."""
+        """Restarts a killed node with its GPUs; returns when it is ready."""
         self.node(name).start()
         self.node(name).settle()
 
     def wait_for_node(self, name: str, *, ready: bool, seconds: float = host.PATIENCE_SECONDS) -> None:
-        """Wait until the cluster believes that a node is ready, or that it is not."""
+        """Waits until the cluster reports a node as ready, or as not ready."""
         self.node(name).wait_until(ready, seconds)
 
     def cut_network(self, name: str) -> None:
-        """Pull the cable of a node's pods: what is sent to them vanishes. Pods of one node still reach each other."""
+        """Disconnects the network of a node's pods: packets to them are lost. Pods of one node still reach each
+        other.
+        """
         self.node(name).set_network("down")
 
     def mend_network(self, name: str) -> None:
         self.node(name).set_network("up")
 
     def stop_program(self, name: str) -> None:
-        """kill -9 a program of the bed, such as `coredns` or `jobset`; it stays down until started again."""
+        """Kills a program, such as `coredns` or `jobset`, with SIGKILL; it stays down until started again."""
         programs.stop(self.layout, name, signal.SIGKILL)
 
     def start_program(self, name: str) -> None:
-        """Start a stopped program; returns when one that has a page for its health says that it is well."""
+        """Starts a stopped program; returns when its health endpoint, if any, reports success."""
         programs.start_again(self.layout, name)
         if name in making.HEALTH:
             making.wait_until_well(self.layout, name)
 
     def start_operator(self, name: str) -> None:
-        """Have one of `operators.ON_DEMAND` run; returns when its kinds can be used."""
+        """Starts one of `operators.ON_DEMAND`; returns when its kinds can be used."""
         installing.start(self.layout, operators.ON_DEMAND[name])
 
     def stop_operator(self, name: str) -> None:
-        """End one of those, and remove its webhooks, its kinds and all objects of them."""
+        """Stops an operator, and removes its webhooks, its kinds and all their objects."""
         installing.stop(self.layout, operators.ON_DEMAND[name])
 
     def sell_out(self, *instance_types: str) -> None:
-        """Have the cloud of `karpenter` refuse machines of these types, and of no other."""
+        """Makes the cloud of `karpenter` refuse instances of these types, and of no others."""
         self.layout.sold_out.write_text(" ".join(instance_types))
 
     def freeze(self, name: str) -> None:
-        """Stop a program in its tracks: it holds its connections and answers nothing."""
+        """Freezes a program: it keeps its connections and answers nothing."""
         host.order(self.layout, do="signal", name=name, signal=signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
         host.order(self.layout, do="signal", name=name, signal=signal.SIGCONT)
 
     def kill_api_server(self) -> None:
-        """kill -9; it stays down until started again."""
+        """Kills the API server with SIGKILL; it stays down until started again."""
         self.stop_program(API_SERVER)
 
     def start_api_server(self) -> None:
-        """Start the API server and wait until it is ready."""
+        """Starts the API server and waits until it is ready."""
         self.start_program(API_SERVER)
         host.wait_for(self.api.is_ready, "the API server")
 
@@ -204,14 +208,14 @@ class Bed(Cluster):
         self.start_api_server()
 
     def refuse_accounts(self) -> None:
-        """Have the API server refuse the tokens of all service accounts, as where it has got other keys."""
+        """Makes the API server refuse the tokens of all service accounts, as if its signing key had changed."""
         self._know_accounts_by("tls.key")
 
     def accept_accounts(self) -> None:
         self._know_accounts_by("sa.key")
 
     def _know_accounts_by(self, key: str) -> None:
-        """Start the API server anew with the public half of this key, which is to prove that tokens are its own."""
+        """Restarts the API server with this public key to verify tokens."""
         pki = self.layout.pki
         self.kill_api_server()
         host.run("openssl", "rsa", "-in", str(pki / key), "-pubout", "-out", str(pki / "sa.pub"))

@@ -1,4 +1,6 @@
-"""Makes the shell of a bed on this machine – namespaces, one link, one cgroup – and removes it without a trace."""
+"""Creates the environment of a test cluster on this machine (namespaces, a link, a cgroup), and removes it
+completely.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ SUPERVISOR = CODE / "supervisor.py"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd")
 COVERED = ("/run", "/var/lib", "/var/log")
-"""Folders in which the programs have fixed paths: inside, each is an empty file system of the bed's own."""
+"""Folders with fixed paths of the programs, covered by empty file systems inside the test cluster."""
 TUNABLES = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -32,17 +34,17 @@ TUNABLES = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-"""Settings of the whole machine that a kubelet would change. It reads them here and finds them as it wants them."""
+"""Kernel settings that a kubelet would change; the kubelet reads the values that it needs from here."""
 PATIENCE_SECONDS = 600.0
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class BedError(Exception):
-    """A bed that could not be made, found or removed."""
+    """A test cluster could not be created, found or removed."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
-    """The first true value of `condition`; raises BedError where none comes in time."""
+    """Waits for the first true value of `condition` and returns it. Raises BedError after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         if found := condition():
@@ -53,7 +55,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_
 
 
 def run(*argv: str, check: bool = True, stdin: str | None = None) -> str:
-    """Output of a command; BedError with its complaint where it fails."""
+    """Returns the output of a command. Raises BedError with its stderr if it fails."""
     env = {**os.environ, "PATH": PATH}
     done = subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, check=False)
     if check and done.returncode:
@@ -62,12 +64,12 @@ def run(*argv: str, check: bool = True, stdin: str | None = None) -> str:
 
 
 def has(program: str) -> bool:
-    """Whether this machine has a program."""
+    """Returns whether this machine has a program."""
     return shutil.which(program, path=PATH) is not None
 
 
 def order(layout: Layout, **words: Any) -> dict[str, Any]:
-    """Give the supervisor an order and return its reply."""
+    """Sends an order to the supervisor and returns its reply."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(PATIENCE_SECONDS)
         connection.connect(str(layout.control))
@@ -79,7 +81,9 @@ def order(layout: Layout, **words: Any) -> dict[str, Any]:
 
 
 def first_process(layout: Layout) -> int:
-    """Process id, out here, of the supervisor; 0 where none listens. The kernel translates it between namespaces."""
+    """Returns the host's process id of the supervisor; 0 if none listens. The kernel translates the id between
+    namespaces.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(str(layout.control))
@@ -90,13 +94,13 @@ def first_process(layout: Layout) -> int:
 
 
 def inside(layout: Layout, *argv: str, stdin: str | None = None) -> str:
-    """Output of a command run inside the bed; the path of the program must be absolute."""
+    """Returns the output of a command run inside the test cluster; the path of the program must be absolute."""
     pid = str(first_process(layout))
     return run("nsenter", "-t", pid, "-n", "-m", "-p", "--", *argv, stdin=stdin)
 
 
 def open_shell(layout: Layout) -> None:
-    """Make the namespaces, the link and the cgroup; nothing of a cluster runs in them yet."""
+    """Creates the namespaces, the link and the cgroup, without the programs of a cluster."""
     _refuse_covered(layout)
     for folder in (layout.folder, layout.logs, layout.volumes):
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,17 +111,17 @@ def open_shell(layout: Layout) -> None:
 
 
 def _refuse_covered(layout: Layout) -> None:
-    """Name a folder that the bed needs and could not see."""
+    """Raises BedError for a folder that is needed and would be covered."""
     for needed in (str(layout.folder), str(CODE), sys.prefix, sys.base_prefix):
         if needed.startswith(tuple(f"{path}/" for path in COVERED)):
             raise BedError(f"bed: {needed}: a bed sees nothing of {', '.join(COVERED)}; move it elsewhere")
 
 
 def _unshare(layout: Layout) -> None:
-    """Start the supervisor as the first process of new namespaces, apart from this terminal."""
+    """Starts the supervisor as the first process of new namespaces, detached from this terminal."""
     namespaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     with (layout.logs / "supervisor.log").open("ab") as log:
-        # The shell is there to keep this process from being its parent: an unreaped child would outlive `down`.
+        # The shell prevents that this process becomes the parent: an unreaped child would outlive `down`.
         subprocess.run(
             ["/bin/sh", "-c", '"$@" & ', "sh", *namespaces, sys.executable, "-I", str(SUPERVISOR), str(layout.control)],
             cwd=layout.folder,
@@ -141,7 +145,7 @@ def _link(layout: Layout) -> None:
 
 
 def _inner_script(layout: Layout) -> str:
-    """What the shell of a bed needs inside; every line of it ends with the namespaces."""
+    """Returns the script that prepares the namespaces; all its changes end with them."""
     lines = [
         "PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin",
         *(f"mount -t tmpfs -o mode=755 tmpfs {path}" for path in COVERED),
@@ -162,7 +166,9 @@ def _inner_script(layout: Layout) -> str:
 
 
 def make_cgroup(name: str) -> None:
-    """A root of one's own for a bed, or a node in it, so that two kubelets never clean up each other's pods."""
+    """Creates a cgroup for a test cluster, or for a node in it, so that two kubelets never clean up each
+    other's pods.
+    """
     if (CGROUPS / "cgroup.controllers").exists():
         folder = CGROUPS / name
         folder.mkdir(exist_ok=True)
@@ -179,15 +185,15 @@ def make_cgroup(name: str) -> None:
 
 
 def cgroup_folders(name: str) -> list[Path]:
-    """A cgroup and all below it, in every hierarchy, the deepest first."""
+    """Returns the folders of a cgroup and all its descendants in every hierarchy, deepest first."""
     roots = [path for path in (CGROUPS / name, *CGROUPS.glob(f"*/{name}")) if path.is_dir()]
     found = [Path(folder) for root in roots for folder, _, _ in os.walk(root)]
     return sorted(found, key=lambda path: len(path.parts), reverse=True)
 
 
 def remove(layout: Layout) -> None:
-    """Remove a bed, or what is left of one, whichever process made it and however far it came."""
-    # The supervisor and the `unshare` above it have the path of its socket among their arguments.
+    """Removes a complete or incomplete test cluster, whichever process created it."""
+    # The supervisor and its parent `unshare` have the path of the socket among their arguments.
     for pid in processes_naming(str(layout.control)):
         kill(pid, layout.cgroup)
     run("ip", "link", "delete", layout.link, check=False)
@@ -198,10 +204,10 @@ def remove(layout: Layout) -> None:
 
 
 def kill(pid: int, cgroup: str) -> None:
-    """Kill a process and wait for its end; the first of a namespace ends only after all the others in there.
+    """Kills a process and waits for its end; the first process of a namespace ends after all others in it.
 
-    runc freezes the cgroup of a container for a moment. If it is killed in that moment, the processes in there end only
-    when they are thawed.
+    runc freezes the cgroup of a container for a moment. If runc is killed in that moment, the processes in the cgroup
+    end only after they are thawed.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -221,7 +227,7 @@ def kill(pid: int, cgroup: str) -> None:
 
 
 def thaw(cgroup: str) -> None:
-    """Let the processes of a cgroup and of all below it go on, where they are frozen."""
+    """Thaws the frozen processes of a cgroup and its descendants."""
     for folder in cgroup_folders(cgroup):
         with contextlib.suppress(OSError):
             for state in (folder / "freezer.state", folder / "cgroup.freeze"):
@@ -230,7 +236,7 @@ def thaw(cgroup: str) -> None:
 
 
 def processes_naming(argument: str) -> list[int]:
-    """Processes of this machine, in whatever namespace, that have exactly this among their arguments."""
+    """Returns the processes of this machine, in any namespace, that have exactly this argument."""
     wanted = os.fsencode(argument)
     found = []
     for entry in Path("/proc").iterdir():
@@ -242,7 +248,7 @@ def processes_naming(argument: str) -> list[int]:
 
 
 def _without_cgroups(layout: Layout) -> bool:
-    thaw(layout.cgroup)  # of a bed whose processes were killed by others
+    thaw(layout.cgroup)  # a cgroup whose processes were killed by another process
     for folder in cgroup_folders(layout.cgroup):
         with contextlib.suppress(OSError):
             folder.rmdir()

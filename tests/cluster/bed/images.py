@@ -1,8 +1,8 @@
-"""Makes the two images of the bed, and the folders of this machine that every container sees.
+"""Creates the two images of the test cluster, and the host folders that are mounted into every container.
 
-An image with Python and torch would be gigabytes. So the images hold next to nothing, and the container runtime adds
-this machine's /usr, the interpreter and `.venv` to each container, read-only. To a pod it looks as if the image had
-them: nothing of it is in the pod's manifest, so pod security `restricted` holds.
+An image with Python and torch would have gigabytes. Instead the images are almost empty, and the container runtime adds
+this machine's /usr, the interpreter and `.venv` to each container, read-only. The mounts are not in the pod's manifest,
+so pod security `restricted` is not violated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOROVOD_ENV = ROOT / ".cache" / "horovod-env"
 BASE, PAUSE = "localhost/base:1", "localhost/pause:1"
 OPEN_FILES = 1 << 20
 USER = 1000
-"""A number, not a name: the kubelet must be able to tell that the image does not run as root."""
+"""A numeric user id, by which the kubelet can verify that the image does not run as root."""
 SEARCH_PATH = f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/bin/bash\ntrainer:x:{USER}:{USER}:trainer:/home/trainer:/bin/bash\n",
@@ -37,7 +37,7 @@ OPEN_FOLDERS = {"tmp": 0o1777, "home/trainer": 0o755, "workspace": 0o777}
 
 
 def base_layer() -> bytes:
-    """A root folder of links into /usr, with a user, a home and a place to write."""
+    """Returns a root file system of links into /usr, with a user, a home folder and a writable folder."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name in ("bin", "sbin", "lib", "lib64"):
@@ -62,7 +62,7 @@ def pause_layer(program: str) -> bytes:
 
 
 def write_archive(path: Path, pause: str) -> None:
-    """Both images as one archive in the shape of `docker save`."""
+    """Writes both images as one archive in the format of `docker save`."""
     environment = [f"PATH={SEARCH_PATH}", "LANG=C.UTF-8"]
     images = {
         BASE: (
@@ -93,15 +93,15 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
 
 
 def shown_folders(prefix: Path | None = None) -> dict[str, str]:
-    """Folders of this machine, and where each container sees them.
+    """Returns the host folders that containers see, with their paths there.
 
-    The interpreter keeps its place, for the links in `.venv` name it.
+    The interpreter keeps its path, which the links in `.venv` refer to.
     """
     prefix = prefix or Path(sys.prefix)
     shown = {"/usr": "/usr", str(prefix): VENV}
     if Path("/etc/alternatives").is_dir():
         shown["/etc/alternatives"] = "/etc/alternatives"
-    if HOROVOD_ENV.is_dir():  # where `make horovod` was
+    if HOROVOD_ENV.is_dir():  # after `make horovod`
         shown[str(HOROVOD_ENV)] = HOROVOD
     if not sys.base_prefix.startswith("/usr/") and sys.base_prefix != "/usr":
         shown[sys.base_prefix] = sys.base_prefix
@@ -109,10 +109,10 @@ def shown_folders(prefix: Path | None = None) -> dict[str, str]:
 
 
 def runtime_spec() -> dict[str, Any]:
-    """What every container starts from: the runtime's own default, with the folders of this machine."""
+    """Returns the default runtime spec with the host folders added."""
     said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True).stdout
     spec: dict[str, Any] = json.loads(said)
-    # Replaces a limit of 1,024: on most nodes containers have that of containerd, which is this one.
+    # Replaces a default limit of 1,024 by the hard limit, which containers have on most nodes.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     spec["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "hard": files, "soft": files}]
@@ -123,7 +123,7 @@ def runtime_spec() -> dict[str, Any]:
 
 
 def shows_horovod(folder: Path) -> bool:
-    """Whether the containers of a node, whose folder is given, see the environment that `make horovod` makes."""
+    """Returns whether the containers of a node see the environment of `make horovod`; `folder` is the node's folder."""
     spec = json.loads((folder / "runtime.json").read_text())
     made = any(HOROVOD_ENV.glob(".ready-*"))
     return made and any(mount["destination"] == HOROVOD for mount in spec["mounts"])

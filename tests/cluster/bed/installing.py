@@ -1,8 +1,8 @@
-"""Tells an API server of an operator, and makes it forget the operator again; starts and stops it in a running bed.
+"""Installs and removes the definitions and webhooks of operators, and starts and stops operators in a running cluster.
 
-What is told is the operator's own: definitions and webhooks from its manifests. It comes and goes with the operator,
-rather than lie in every bed: a kind that is there and that no controller serves would be chosen by a program that asks
-what the cluster has, and Kueue's webhooks without Kueue keep out every Job and Pod.
+Definitions and webhooks come from the operator's own manifests. They are installed only while the operator runs: a kind
+without a controller would be chosen by programs that check which kinds exist, and Kueue's webhooks without Kueue refuse
+every Job and Pod.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLLECTIONS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
 }
 WEBHOOK_ADDRESS = API_ADDRESS
-"""Endpoints may not lie in 127.0.0.0/8, so webhooks are reached on the other address of the loopback device."""
+"""Webhooks use the second loopback address, since endpoints may not be in 127.0.0.0/8."""
 MADE = (
     "/api/v1/pods",
     "/api/v1/services",
@@ -38,14 +38,14 @@ MADE = (
     "/apis/batch/v1/jobs",
     "/apis/jobset.x-k8s.io/v1alpha2/jobsets",
 )
-"""What operators make for the objects of their kinds."""
+"""Collections of objects that operators create for objects of their kinds."""
 START_SECONDS = 180.0
 CLEAR_SECONDS = 240.0
-"""The garbage collector looks for kinds that are new to it every 30 s, and pods may take their time to end."""
+"""Time limit in seconds: the garbage collector looks for new kinds every 30 s, and pods may end slowly."""
 
 
 def start(layout: Layout, operator: Operator) -> None:
-    """Have an operator run in a bed; returns when its kinds are served and its webhooks are asked."""
+    """Starts an operator; returns when its kinds are served and its webhooks are called."""
     build.build(operator.name)
     client = users.api(layout)
     with locked(layout.operators):
@@ -59,18 +59,18 @@ def start(layout: Layout, operator: Operator) -> None:
             helper = programs.helper(layout, operator.beside)
             programs.start(layout, operator.beside, helper, programs.helper_environment())
         host.wait_for(partial(_is_ready, layout, operator), f"{operator.name} to be ready", START_SECONDS)
-        # Last: until the operator answers, its webhooks would keep out what they are asked about.
+        # Installed last: until the operator answers, its webhooks would refuse all objects they apply to.
         hook(client, operator, layout)
         host.wait_for(lambda: _asks(client, operator) or not operator.refuses, f"the webhooks of {operator.name}")
 
 
 def stop(layout: Layout, operator: Operator) -> None:
-    """End an operator, and remove its webhooks, its kinds and all objects of them."""
+    """Stops an operator, and removes its webhooks, its kinds and all their objects."""
     client = users.api(layout)
     with locked(layout.operators):
         running = [name for name in (operator.name, operator.beside) if name in host.order(layout, do="list")]
         for name in running:
-            # One that was killed is needed once more: it may have to let its objects go.
+            # A killed operator is started again, since it may have to remove finalizers.
             programs.start_again(layout, name)
         _clear(client, operator)
         for path, _ in _objects(operator, hooks=True):
@@ -85,7 +85,7 @@ def stop(layout: Layout, operator: Operator) -> None:
 
 
 def withdraw(client: Api, definitions: Iterable[Object]) -> None:
-    """Remove kinds, with all objects of them; returns when they are gone."""
+    """Removes kinds with all their objects; returns when they are deleted."""
     for definition in definitions:
         path = f"{COLLECTIONS[DEFINITION]}/{definition['metadata']['name']}"
         client.discard(path)
@@ -100,7 +100,7 @@ def _refuse_two_versions(layout: Layout, operator: Operator) -> None:
 
 
 def announce(client: Api, operator: Operator, layout: Layout) -> None:
-    """Make what a cluster has of an operator besides its kinds: a namespace, a Service, a certificate."""
+    """Creates an operator's namespace, Service and certificate."""
     client.ensure("/api/v1/namespaces", {"metadata": {"name": operator.namespace}})
     if operator.service:
         _webhook_service(client, operator)
@@ -112,7 +112,7 @@ def announce(client: Api, operator: Operator, layout: Layout) -> None:
 
 
 def define(client: Api, operator: Operator, layout: Layout) -> None:
-    """Create an operator's kinds, and wait until they are served."""
+    """Creates an operator's kinds, and waits until they are served."""
     made = list(_objects(operator, hooks=False))
     for _, each in made:
         _create(client, operator, each, layout)
@@ -120,26 +120,28 @@ def define(client: Api, operator: Operator, layout: Layout) -> None:
 
 
 def await_established(client: Api, paths: Iterable[str], whose: str) -> None:
-    """Wait until definitions are served."""
+    """Waits until definitions are served."""
     wanted = list(paths)
     host.wait_for(lambda: all(_is_established(client, path) for path in wanted), f"the kinds of {whose}")
 
 
 def hook(client: Api, operator: Operator, layout: Layout) -> None:
-    """Have the API server ask an operator."""
+    """Installs an operator's webhooks."""
     for _, each in _objects(operator, hooks=True):
         _create(client, operator, each, layout)
 
 
 def _objects(operator: Operator, hooks: bool) -> Iterator[tuple[str, Object]]:
-    """An operator's definitions, or its webhooks: where each lies, and what it is."""
+    """Yields an operator's definitions, or its webhooks, each with its collection."""
     for each in json.loads(build.manifests(operator.name).read_text()):
         if (each["kind"] != DEFINITION) is hooks:
             yield f"{COLLECTIONS[each['kind']]}/{each['metadata']['name']}", each
 
 
 def manifests_of(operator: Operator, layout: Layout) -> Object:
-    """All that is installed of an operator, as one list: definitions and webhooks that find it in this bed."""
+    """Returns the installed objects of an operator as one list: definitions and webhooks with the addresses of this
+    cluster.
+    """
     every = [each for hooks in (False, True) for _, each in _objects(operator, hooks)]
     for each in every:
         _point(operator, each, layout)
@@ -147,13 +149,13 @@ def manifests_of(operator: Operator, layout: Layout) -> Object:
 
 
 def _create(client: Api, operator: Operator, each: Object, layout: Layout) -> None:
-    """Create an object that finds the operator."""
+    """Creates an object with the operator's address."""
     _point(operator, each, layout)
     client.ensure(COLLECTIONS[each["kind"]], each)
 
 
 def _point(operator: Operator, each: Object, layout: Layout) -> None:
-    """Wherever the API server is to call the operator, it finds it and trusts our authority."""
+    """Sets the operator's address and our CA wherever the API server calls the operator."""
     called = [*each.get("webhooks", ()), each.get("spec", {}).get("conversion", {}).get("webhook")]
     for one in filter(None, called):
         one["clientConfig"]["caBundle"] = base64.b64encode((layout.pki / "ca.crt").read_bytes()).decode()
@@ -171,7 +173,7 @@ def _is_ready(layout: Layout, operator: Operator) -> bool:
 
 
 def _asks(client: Api, operator: Operator) -> bool:
-    """Whether the API server asks an operator's webhooks, seen by what they keep out."""
+    """Returns whether the API server calls an operator's webhooks, by an object that they refuse."""
     if operator.refuses is None:
         return False
     names = [hook["name"] for _, each in _objects(operator, hooks=True) for hook in each["webhooks"]]
@@ -179,16 +181,16 @@ def _asks(client: Api, operator: Operator) -> bool:
     try:
         client.create(f"{collection}?dryRun=All", bad)
     except ApiError as problem:
-        # Another's may be asked about the same kind: Kueue's are about those of all operators. A Trainer that has just
-        # started refuses the kinds of runtimes that it does not know yet.
+        # Another operator's webhook may refuse the object too: Kueue's apply to the kinds of all operators. A Trainer
+        # that has just started refuses kinds of runtimes that it does not know yet.
         return UNKNOWN_RUNTIME not in str(problem) and any(name in str(problem) for name in names)
     return False
 
 
 def _clear(client: Api, operator: Operator) -> None:
-    """Delete all objects of an operator's kinds, and wait until what was made for them is gone.
+    """Deletes all objects of an operator's kinds, and waits until the objects created for them are deleted.
 
-    The garbage collector keeps for ever what belongs to a kind that is no longer there.
+    The garbage collector never deletes objects whose owner has a kind that no longer exists.
     """
     definitions = [definition for _, definition in _objects(operator, hooks=False)]
     host.wait_for(
@@ -201,7 +203,7 @@ def _clear(client: Api, operator: Operator) -> None:
 
 
 def _delete(client: Api, definitions: list[Object]) -> bool:
-    """Delete all objects of these kinds; a server that is told of a kind has to be asked again."""
+    """Deletes all objects of these kinds; a server that has just received a definition must be asked again."""
     for definition in definitions:
         with api.suppressed(404):
             for each in client.get(_collection(definition))["items"]:
@@ -210,13 +212,15 @@ def _delete(client: Api, definitions: list[Object]) -> bool:
 
 
 def _owned(client: Api, kinds: set[str]) -> bool:
-    """Whether anything belongs to an object of these kinds."""
+    """Returns whether any object is owned by an object of these kinds."""
     found = (each for collection in MADE for each in client.get(collection)["items"])
     return any(owner["kind"] in kinds for each in found for owner in each["metadata"].get("ownerReferences", ()))
 
 
 def _is_gone(client: Api, path: str, definition: Object) -> bool:
-    """Whether a definition has gone with its objects. Nothing holds these back: who would let them go runs no more."""
+    """Returns whether a definition is deleted with its objects; removes finalizers, since their controller no longer
+    runs.
+    """
     with api.suppressed(404):
         client.get(path)
         _let_go(client, definition)
@@ -225,7 +229,7 @@ def _is_gone(client: Api, path: str, definition: Object) -> bool:
 
 
 def _let_go(client: Api, definition: Object) -> None:
-    """Take from the objects of a kind what they would wait for."""
+    """Removes the finalizers of a kind's objects."""
     with api.suppressed(404):
         for each in client.get(_collection(definition))["items"]:
             client.patch(_path(definition, each), {"metadata": {"finalizers": None}})
@@ -237,7 +241,9 @@ def _path(definition: Object, each: Object) -> str:
 
 
 def _collection(definition: Object, namespace: str = "") -> str:
-    """All objects of a kind, in the version that is stored: to read any other, the operator would be asked."""
+    """Returns the path of a kind's objects in the stored version: other versions would need the operator's
+    conversion.
+    """
     spec = definition["spec"]
     version = next(each["name"] for each in spec["versions"] if each["storage"])
     within = f"/namespaces/{namespace}" if namespace else ""
@@ -245,12 +251,12 @@ def _collection(definition: Object, namespace: str = "") -> str:
 
 
 def _lease(operator: Operator) -> str:
-    """By which an operator that was killed would keep its successor waiting for 15 s."""
+    """Returns the path of an operator's Lease; the Lease of a killed operator would delay its successor by 15 s."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{operator.namespace}/leases/{operator.name}"
 
 
 def _webhook_service(client: Api, operator: Operator) -> None:
-    """A Service without selector whose one endpoint is the operator's process."""
+    """Creates a Service without selector, whose only endpoint is the operator's process."""
     within, name = f"namespaces/{operator.namespace}", operator.service
     ports = [{"name": "webhook", "port": 443, "targetPort": operator.port}]
     client.ensure(f"/api/v1/{within}/services", {"metadata": {"name": name}, "spec": {"ports": ports}})

@@ -1,4 +1,4 @@
-"""Turns the number of a bed into its folders, addresses and names."""
+"""Folders, addresses and names of a test cluster, by its index."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ CODE = Path(__file__).resolve().parent
 ROOT = CODE.parents[2]
 
 MOST_BEDS = 8
-"""Beds that may run side by side; the certificate names the addresses of all of them."""
+"""Maximum number of test clusters in parallel; the certificate contains the addresses of all."""
 API_ADDRESS = "10.96.0.1"
-"""ClusterIP of the Service `kubernetes`; it lies on the loopback device of the bed, so no kube-proxy is needed."""
+"""ClusterIP of the Service `kubernetes`, an address of the cluster's loopback device, so that kube-proxy is not
+needed."""
 SERVICES = "10.96.0.0/24"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where bed number `index` lies, on disk and in the network."""
+    """Paths and addresses of test cluster number `index`."""
 
     index: int
 
@@ -30,7 +31,7 @@ class Layout:
 
     @cached_property
     def folder(self) -> Path:
-        """All that this bed writes; removed by `down`."""
+        """Folder of all files of this test cluster; removed by `down`."""
         return CACHE / "beds" / str(self.index)
 
     @property
@@ -39,28 +40,28 @@ class Layout:
 
     @property
     def users(self) -> Path:
-        """Locked by each who uses the bed: shared with others, or alone."""
+        """Lock file for users of the test cluster: shared or exclusive."""
         path = CACHE / "beds" / f"{self.index}.users"
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     @property
     def operators(self) -> Path:
-        """Locked by who starts or stops an operator."""
+        """Lock file for starting and stopping operators."""
         return CACHE / "beds" / f"{self.index}.operators.lock"
 
     def operator_users(self, name: str) -> Path:
-        """Locked by each who uses the operator of this name."""
+        """Returns the lock file for users of an operator."""
         return CACHE / "beds" / f"{self.index}.{name}.users"
 
     @property
     def borrowed(self) -> Path:
-        """Is there while the bed belongs to tests, and goes with them; `make cluster-up` takes it away."""
+        """Marker file of a test cluster that tests have started and will stop; `make cluster-up` removes it."""
         return self.folder / "borrowed"
 
     @property
     def control(self) -> Path:
-        """The socket on which the first process of the bed takes orders."""
+        """Socket on which the first process of the test cluster receives orders."""
         return self.folder / "control.sock"
 
     @property
@@ -69,7 +70,7 @@ class Layout:
 
     @property
     def audit(self) -> Path:
-        """What pods with a service account have asked of the API server, an event a line."""
+        """Audit log of requests from pods with a service account, one event per line."""
         return self.logs / "audit.jsonl"
 
     @property
@@ -78,22 +79,22 @@ class Layout:
 
     @property
     def certificates(self) -> Path:
-        """Where operators look for theirs: below the folder for temporary files that their environment names."""
+        """Folder of operators' certificates, in the folder for temporary files that their environment names."""
         return self.folder / "tmp" / "k8s-webhook-server" / "serving-certs"
 
     @property
     def images(self) -> Path:
-        """What every containerd is given."""
+        """Archive of the images that every containerd imports."""
         return self.folder / "images.tar"
 
     @property
     def sold_out(self) -> Path:
-        """Names of the instance types that Karpenter cannot have just now."""
+        """File with the names of instance types that Karpenter cannot launch now."""
         return self.folder / "sold-out"
 
     @property
     def volumes(self) -> Path:
-        """What claims of the class `bed` are made of, a folder each."""
+        """Folder of the volumes of claims with the class `bed`, one subfolder each."""
         return self.folder / "volumes"
 
     @property
@@ -102,12 +103,12 @@ class Layout:
 
     @property
     def ready(self) -> Path:
-        """Written last by `up`: without it, what lies here is the rest of an `up` that was killed."""
+        """Marker file that `up` writes last; without it, the folder belongs to an interrupted `up`."""
         return self.folder / "ready.json"
 
     @property
     def link(self) -> str:
-        """The device through which this machine reaches the bed."""
+        """Network device through which this machine reaches the test cluster."""
         return f"wlbed{self.index}"
 
     @property
@@ -120,7 +121,7 @@ class Layout:
 
     @property
     def address(self) -> str:
-        """Of the control plane, the name server and the first node."""
+        """Address of the control plane, the name server and the first node."""
         return f"10.200.{self.index}.2"
 
     @property

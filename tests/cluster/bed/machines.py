@@ -1,7 +1,7 @@
-"""Makes a machine of each node that Karpenter asks for, and ends it with the node: pods on it run like on any other.
+"""Starts a machine for each node that Karpenter requests, and stops it with the node; pods run there as on other nodes.
 
-One of the programs of a bed, beside `karpenter`: `python -m tests.cluster.bed.machines INDEX`. A node with the label
-`NEVER_READY` gets no machine: its cloud has started something that no cluster hears of again.
+One of the programs of a test cluster, besides `karpenter`: `python -m tests.cluster.bed.machines INDEX`. A node with
+the label `NEVER_READY` gets no machine, like an instance that never registers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.cluster.bed.node import GPU, Node
 
 NEVER_READY = "bed.windlass.test/never-ready"
 FIRST, MOST = 3, 16
-"""Number of the first machine, after the bed's own two nodes, and how many there may be at a time."""
+"""Number of the first machine, after the two permanent nodes, and the maximum number of machines at a time."""
 PAUSE_SECONDS = 0.3
 TYPES = {
     "m5.large": (0, 0.096),
@@ -29,16 +29,16 @@ TYPES = {
     "g5.12xlarge": (4, 5.672),
     "p4d.24xlarge": (8, 21.958),
 }
-"""GPUs and dollars an hour; a spot machine is a third of it. Processors and memory are this machine's in all."""
+"""GPUs and dollars per hour; spot costs a third. Processors and memory are those of this machine."""
 SPOT = 0.3
 CLAIMS = "/apis/karpenter.sh/v1/nodeclaims"
 ZONES = ("bed-a", "bed-b")
 
 
 def instance_types() -> list[Object]:
-    """What Karpenter may choose from, in the shape that its provider reads."""
+    """Returns the instance types for Karpenter, in the format of its provider."""
     memory_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20
-    # A kubelet keeps a hundredth for itself; a type that promised it would be found too small by the pods.
+    # A kubelet reserves a hundredth of the memory, so a type with all of it would be too small for its pods.
     shared = {"cpu": str(os.cpu_count()), "memory": f"{memory_mib * 95 // 100}Mi", "ephemeral-storage": "10Gi"}
     return [
         {
@@ -69,9 +69,9 @@ def _offerings(price: float) -> list[Object]:
 
 
 def wanted(client: Api) -> dict[str, Object]:
-    """The nodes that are to be machines, by name; one that is not claimed any more goes."""
+    """Returns the nodes that need a machine, by name; those without a NodeClaim are excluded."""
     nodes = _nodes(client)
-    # Asked for after the nodes: a claim is there before its node.
+    # Listed after the nodes, since a NodeClaim exists before its node.
     claims = [each["metadata"]["name"] for each in client.get(CLAIMS)["items"]]
     claimed = {name: node for name, node in nodes.items() if any(name.startswith(f"kwok-{each}-") for each in claims)}
     for name in nodes.keys() - claimed.keys():
@@ -80,7 +80,7 @@ def wanted(client: Api) -> dict[str, Object]:
 
 
 def _nodes(client: Api) -> dict[str, Object]:
-    """Those of Karpenter's provider."""
+    """Returns the nodes of Karpenter's provider."""
     found = client.get("/api/v1/nodes")["items"]
     return {
         each["metadata"]["name"]: each for each in found if each["spec"].get("providerID", "").startswith("kwok://")
@@ -94,7 +94,7 @@ def _remove_node(client: Api, name: str) -> None:
 
 
 class Machines:
-    """Those that run, by the name of their node."""
+    """The running machines, by the name of their node."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -102,7 +102,7 @@ class Machines:
         self.pool = ThreadPoolExecutor(max_workers=MOST)
 
     def tend(self, nodes: dict[str, Object]) -> None:
-        """Start and end machines until there is one for each node."""
+        """Starts and stops machines until there is one for each node."""
         for name in self.running.keys() - nodes.keys():
             self.running.pop(name).remove()
         taken = {node.number for node in self.running.values()}
@@ -122,7 +122,7 @@ class Machines:
 
 
 def remove_all(layout: Layout) -> None:
-    """End every machine of a bed, whichever process has started it, and remove its node."""
+    """Stops every machine of a test cluster, whichever process has started it, and removes its node."""
     client = users.api(layout)
     for name in _nodes(client):
         _remove_node(client, name)
@@ -131,7 +131,7 @@ def remove_all(layout: Layout) -> None:
 
 
 def main(index: int) -> None:
-    """Serve one bed until killed."""
+    """Serves one test cluster until killed."""
     layout = Layout(index)
     client, machines = users.api(layout), Machines(layout)
     while True:

@@ -1,4 +1,4 @@
-"""Brings a bed up: shell, seed, control plane, nodes, and the helpers beside them."""
+"""Starts a test cluster: environment, seed, control plane, nodes, and helper programs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tests.cluster.bed.node import Node
 from tests.cluster.bed.operators import JOBSET
 
 HEALTH = {"coredns": (8181, "/ready"), JOBSET.name: JOBSET.health}
-"""Port and path that answer when a program can be used."""
+"""Port and path of the health endpoint of each program."""
 NEEDED = ("containerd", "ctr", "runc", "ip", "openssl", "nsenter", "unshare")
 
 
 def wait_until_well(layout: Layout, name: str) -> None:
-    """Wait until one of the programs of `HEALTH` answers."""
+    """Waits until one of the programs of `HEALTH` reports success."""
     port, path = HEALTH[name]
     wait_for(partial(api.answers, layout.address, port, path), name)
 
 
 def nodes(layout: Layout) -> tuple[Node, Node]:
-    """Two, so that spread, drain and the loss of one are real."""
+    """Returns the two nodes: two are needed for spreading, drains and the loss of one."""
     return Node(layout, 1), Node(layout, 2)
 
 
 def is_whole(layout: Layout) -> bool:
-    """Whether an `up` came to its end here, and the bed has not ended since."""
+    """Returns whether `up` completed here, and the test cluster has not ended since."""
     return layout.ready.exists() and host.first_process(layout) != 0
 
 
 def refuse_unfit() -> None:
-    """Say what this machine lacks."""
+    """Raises BedError with what this machine lacks."""
     if os.geteuid() != 0:
         raise BedError("bed: namespaces, links and containers are made by root; run it as root")
     missing = [name for name in NEEDED if not host.has(name)]
@@ -45,7 +45,7 @@ def refuse_unfit() -> None:
 
 
 def make(layout: Layout) -> None:
-    """Everything from nothing; on failure the rest of it is left, with its logs, for who wants to look."""
+    """Creates everything; after a failure, remains and logs are kept for inspection."""
     refuse_unfit()
     if not build.is_built():
         raise BedError("bed: its programs are not built yet; `make cluster-up` builds them (about 10 minutes, once)")
@@ -88,7 +88,7 @@ def _start_controllers(layout: Layout) -> None:
 
 
 def _wait_for_helpers(layout: Layout) -> None:
-    """Names resolve, JobSets are admitted, and pods find the service account that they run as."""
+    """Waits until names resolve, JobSets are admitted, and pods have their service account."""
     for name in HEALTH:
         wait_until_well(layout, name)
     account = "/api/v1/namespaces/default/serviceaccounts/default"

@@ -1,4 +1,4 @@
-"""One node of a bed: a containerd and a kubelet, with a bridge, a pod network and a cgroup of their own."""
+"""One node of a test cluster: containerd and kubelet, with a separate bridge, pod network and cgroup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cluster.bed.layout import Layout
 
 GPU = "nvidia.com/gpu"
 GPUS_PER_NODE = 2
-"""Capacity that is there in name only: pods are scheduled by it and see no device."""
+"""Nominal number of GPUs: pods are scheduled by it, and no device exists."""
 LABELS = {
     "node1": {
         "node.kubernetes.io/instance-type": "g4dn.xlarge",
@@ -56,12 +56,14 @@ disabled_plugins = [
 
 @dataclass(frozen=True)
 class Node:
-    """Node `number` of a bed: the first and the second stay, any other is a machine that Karpenter has asked for."""
+    """Node `number` of a test cluster: the first two are permanent, others are machines that Karpenter has
+    requested.
+    """
 
     layout: Layout
     number: int
     called: str = ""
-    """Its name in the cluster, where it has another than its place."""
+    """Name in the cluster, if it differs from `place`."""
 
     @property
     def name(self) -> str:
@@ -69,7 +71,7 @@ class Node:
 
     @property
     def place(self) -> str:
-        """Of its files, its programs and its pods."""
+        """Name of the node's files, programs and pod network."""
         return f"node{self.number}"
 
     @property
@@ -86,12 +88,14 @@ class Node:
 
     @property
     def address(self) -> str:
-        """All but the first's lie on the loopback device of the bed: the nodes share one network namespace."""
+        """Address of the node; all but the first's are on the loopback device, since the nodes share one network
+        namespace.
+        """
         return self.layout.address if self.number == 1 else f"10.200.{self.layout.index}.{self.number + 4}"
 
     @property
     def pods(self) -> str:
-        """Half of the pod network for each of the first two."""
+        """Address range of the node's pods: half of the pod network for each of the first two nodes."""
         if self.number > 2:
             return f"10.245.{self.layout.index}.{(self.number - 3) * 16}/28"
         return f"10.244.{self.layout.index}.{(self.number - 1) * 128}/25"
@@ -102,11 +106,11 @@ class Node:
 
     @property
     def services(self) -> tuple[str, str]:
-        """Names of the two programs, as the supervisor knows them."""
+        """Names of the two programs in the supervisor."""
         return f"containerd-{self.place}", f"kubelet-{self.place}"
 
     def prepare(self) -> None:
-        """Write the files of both programs and make the node's cgroup."""
+        """Writes the files of both programs and creates the node's cgroup."""
         for folder in ("cni", "kubelet", "pod-logs", "plugins"):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         text = CONTAINERD.format(folder=self.folder, socket=self.socket, pause=images.PAUSE)
@@ -122,7 +126,7 @@ class Node:
         programs.start(self.layout, self.services[0], argv)
 
     def import_images(self) -> None:
-        """Give containerd the images, as soon as it answers."""
+        """Imports the images into containerd, as soon as it answers."""
         archive = str(self.layout.images)
         client = ["/usr/bin/ctr", "-a", str(self.socket), "-n", "k8s.io"]
 
@@ -151,16 +155,17 @@ class Node:
         programs.start(self.layout, self.services[1], argv)
 
     def start(self) -> None:
-        """Start both programs; those that run are left alone."""
+        """Starts both programs, unless they run."""
         self.set_network("up")
         self.start_containerd()
         host.wait_for(self.socket.exists, f"the containerd of {self.name}")
         self.start_kubelet()
 
     def kill(self) -> None:
-        """What a power cut does: kubelet, containerd and all pods end at once, and nothing is told.
+        """Ends kubelet, containerd and all pods at once and without reports, like a power failure.
 
-        The network goes first, or the kernel would close the pods' connections and their peers would know.
+        The network is disconnected first; otherwise the kernel would close the pods' connections, which their peers
+        would notice.
         """
         self.set_network("down")
         for service in reversed(self.services):
@@ -172,7 +177,7 @@ class Node:
         self.socket.unlink(missing_ok=True)
 
     def add(self, gpus: int) -> None:
-        """Start the machine of a node that is already in the cluster."""
+        """Starts the machine of a node that already exists in the cluster."""
         host.inside(self.layout, "/sbin/ip", "address", "replace", f"{self.address}/32", "dev", "lo")
         self.prepare()
         self.start_containerd()
@@ -181,7 +186,7 @@ class Node:
         self.settle(gpus)
 
     def remove(self) -> None:
-        """End a machine and leave nothing of it, so that the next one of this number starts anew."""
+        """Stops a machine and removes all its state, so that the next one of this number starts clean."""
         if not self.folder.exists():
             return
         known = host.order(self.layout, do="list")
@@ -192,7 +197,7 @@ class Node:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def set_network(self, state: str) -> None:
-        """Turn the bridge of the node's pods `up` or `down`; there is none before the first pod."""
+        """Sets the bridge of the node's pods `up` or `down`; the bridge does not exist before the first pod."""
         if self.bridge in host.inside(self.layout, "/bin/ls", "/proc/sys/net/ipv4/conf").split():
             host.inside(self.layout, "/sbin/ip", "link", "set", self.bridge, state)
 
@@ -200,12 +205,12 @@ class Node:
         host.order(self.layout, do="signal", name=self.services[1], signal=number)
 
     def settle(self, gpus: int = GPUS_PER_NODE) -> None:
-        """Wait until the cluster has the node, and give it its GPUs."""
+        """Waits until the node has registered, and sets its GPUs."""
         self.wait_until(ready=True)
         host.wait_for(lambda: calm(lambda: self._has_gpus(gpus)), f"the GPUs of {self.name}")
 
     def wait_until(self, ready: bool, seconds: float = host.PATIENCE_SECONDS) -> None:
-        """Wait until the cluster believes that the node is ready, or that it is not."""
+        """Waits until the cluster reports the node as ready, or as not ready."""
         host.wait_for(lambda: calm(lambda: self._is_ready() is ready), f"{self.name} to be ready: {ready}", seconds)
 
     def _is_ready(self) -> bool:
@@ -213,7 +218,7 @@ class Node:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def _has_gpus(self, number: int) -> bool:
-        """Announce the GPUs, which a kubelet that starts anew forgets, until they are there to be used."""
+        """Sets the GPUs, which a restarted kubelet forgets, until they are allocatable; returns whether they are."""
         count = {GPU: str(number)}
         if self._object()["status"]["allocatable"].get(GPU, "0") == count[GPU]:
             return True
@@ -225,7 +230,7 @@ class Node:
         return users.api(self.layout).get(f"/api/v1/nodes/{self.name}")
 
     def _processes(self) -> set[int]:
-        """Of the node's pods, and the shims that hold them, as numbered out here."""
+        """Returns the host's ids of the processes of the node's pods and their shims."""
         found: set[int] = set()
         for folder in host.cgroup_folders(self.cgroup):
             with contextlib.suppress(OSError):
@@ -260,7 +265,7 @@ class Node:
             "podLogsDir": str(self.folder / "pod-logs"), "volumePluginDir": str(self.folder / "plugins"),
             "serializeImagePulls": False, "registryPullQPS": 0, "eventRecordQPS": 0,
             "nodeLeaseDurationSeconds": 8, "nodeStatusUpdateFrequency": "2s",
-            # A full disk of the machine is no reason to evict pods or to drop images that cannot be pulled again.
+            # A full disk of the machine must not evict pods or delete images that cannot be pulled again.
             "evictionHard": scarce, "imageGCHighThresholdPercent": 100,
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},

@@ -1,6 +1,6 @@
-"""The operators that a bed can run: how each is started, what it reads, and where the API server finds it.
+"""The operators that a test cluster can run: commands, settings, and the addresses of their webhooks.
 
-JobSet runs in every bed. The others run in a bed while a test wants them (`Bed.start_operator`).
+JobSet runs in every test cluster. The others run only while a test needs them (`Bed.start_operator`).
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from tests.helpers.golang import CACHE
 
 @dataclass(frozen=True)
 class Operator:
-    """A process beside the control plane, and the Service through which the API server would reach it in a cluster."""
+    """A process next to the control plane, and the Service through which the API server would reach it in a cluster."""
 
     name: str
-    """Of the process and of its manifests."""
+    """Name of the process and of its manifests."""
     kind: str
-    """The definition by which it is known to be installed."""
+    """Definition whose existence shows that the operator is installed."""
     namespace: str
     health: tuple[int, str]
-    """Port and path that answer when it is ready."""
+    """Port and path of the readiness endpoint."""
     argv: Callable[[Layout], list[str]]
     settings: Callable[[Layout], object] | None = None
-    """What stands in the file that it is started with; JSON is YAML too."""
+    """Returns the content of its configuration file; JSON is valid YAML."""
     service: str = ""
-    """Before its webhooks; none where it has none."""
+    """Service of its webhooks; empty if it has none."""
     port: int = 0
-    """On which its webhooks listen."""
+    """Port of its webhooks."""
     secret: str = ""
-    """In which it looks for its certificate; it would make one of its own that the API server does not trust."""
+    """Secret from which it reads its certificate; otherwise it would create one that the API server does not trust."""
     authority: str = ""
-    """Name that it wants to see in the authority that has signed its certificate."""
+    """Name that it requires in the CA of its certificate."""
     refuses: tuple[str, Object] | None = None
-    """A collection, and an object that its webhooks keep out of it: whether they are asked is seen by this."""
+    """A collection, and an object that its webhooks refuse there, which shows whether they are called."""
 
     beside: str = ""
-    """A program of ours that it needs: a module of this folder."""
+    """A helper program that it needs: a module of this folder."""
     leaves: Callable[[Layout], None] | None = None
-    """Removes what is left when both have ended."""
+    """Removes remaining state after operator and helper have ended."""
 
     @property
     def host(self) -> str:
-        """Name under which the API server calls it."""
+        """Host name under which the API server calls the operator."""
         return f"{self.service}.{self.namespace}.svc"
 
     def file(self, layout: Layout) -> str:
@@ -77,7 +77,7 @@ def _trainer(layout: Layout) -> object:
         "kind": "Configuration",
         "leaderElection": {"leaderElect": False},
         "certManagement": {"enable": False},
-        # Without a host, be it an empty one, version 2.1 ends in a panic.
+        # Without a host field, even an empty one, version 2.1 panics.
         "webhook": {"port": TRAINER.port, "host": ""},
         "metrics": {"bindAddress": "0", "secureServing": False},
         "health": {"healthProbeBindAddress": _health(TRAINER, layout)},
@@ -89,7 +89,7 @@ def _manager(operator: Operator, layout: Layout) -> list[str]:
 
 
 def _waits_for_master(_: Layout) -> object:
-    """What a worker of a PyTorchJob runs before its own container: its stock image can be pulled by no bed."""
+    """Returns the init container of a PyTorchJob's workers, since a test cluster cannot pull the default image."""
     return [
         {
             "name": "init-pytorch",
@@ -121,9 +121,9 @@ def _kueue(layout: Layout) -> object:
 
 
 def _training(layout: Layout) -> list[str]:
-    """Whatever TMPDIR says, it waits for its certificate below /tmp, which is the machine's; so it gets one of its own.
+    """Mounts a separate /tmp, since the operator looks for its certificate below /tmp in spite of TMPDIR.
 
-    A cache below /tmp stays where it is in there, for the operator itself and its kubeconfig lie in it.
+    A cache below /tmp stays visible at its path, since it contains the operator and its kubeconfig.
     """
     own = layout.folder / "tmp"
     steps = [f"mount --rbind '{own}' /tmp", 'exec "$@"']
@@ -164,7 +164,7 @@ def _health(operator: Operator, layout: Layout) -> str:
 
 
 def _karpenter(layout: Layout) -> list[str]:
-    # Its flags cannot name an address: both ports are open on all of the bed's.
+    # Its flags cannot set an address: both ports are open on all addresses of the test cluster.
     return [
         program("karpenter", KARPENTER.name),
         "--disable-leader-election",
@@ -194,9 +194,9 @@ TRAINER: Operator = Operator(
               "spec": {"runtimeRef": {"name": "which-is-not-there", "kind": "TrainingRuntime"}}}),
 )  # fmt: skip
 OLD_TRAINER: Operator = replace(TRAINER, name="trainer-2.1", argv=lambda layout: _manager(OLD_TRAINER, layout))
-"""The version that Kueue knows, in which a TrainJob says otherwise what it changes of its runtime.
+"""The version that Kueue supports, in which a TrainJob overrides its runtime with other fields.
 
-It has the kinds and the ports of the newer one: a bed can run one of the two at a time.
+It has the same kinds and ports as the newer version: a test cluster can run one of the two at a time.
 """
 TRAINING: Operator = Operator(
     "training-operator", "pytorchjobs.kubeflow.org", "kubeflow", (8184, "/readyz"), _training, _waits_for_master,

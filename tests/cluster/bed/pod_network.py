@@ -1,4 +1,4 @@
-"""Cuts and stalls the connections of one pod, by its network namespace."""
+"""Cuts and stalls the connections of one pod, in its network namespace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cluster.bed.node import Node
 
 
 def processes(node: Node, uid: str) -> set[int]:
-    """The processes of a pod, as numbered out here."""
+    """Returns the host's ids of a pod's processes."""
     found: set[int] = set()
     for folder in host.cgroup_folders(node.cgroup):
         if uid in str(folder):
@@ -21,12 +21,12 @@ def processes(node: Node, uid: str) -> set[int]:
 
 
 def cut(pid: int) -> None:
-    """Close all connections of the pod of a process, in the middle of whatever passes: both ends get an error."""
+    """Closes all connections of a process's pod immediately: both ends get an error."""
     _inside(pid, "ss", "-K", "-t", "state", "established")
 
 
 def link(layout: Layout, pid: int) -> str:
-    """The device by which the node reaches the pod of a process; empty where the pod has ended."""
+    """Returns the network device between the node and a process's pod; empty if the pod has ended."""
     words = _inside(pid, "ip", "-oneline", "link", "show", "eth0").split()
     number = next((word.partition("@if")[2].rstrip(":") for word in words if "@if" in word), "")
     lines = host.inside(layout, "/sbin/ip", "-oneline", "link").splitlines()
@@ -34,14 +34,14 @@ def link(layout: Layout, pid: int) -> str:
 
 
 def set_link(layout: Layout, name: str, state: str) -> None:
-    """Turn that device `up` or `down`: what is sent either way vanishes. It goes with its pod."""
+    """Sets that device `up` or `down`: packets in both directions are lost. The device is removed with its pod."""
     if name:
         with contextlib.suppress(host.BedError):
             host.inside(layout, "/sbin/ip", "link", "set", name, state)
 
 
 def number_inside(pid: int) -> int:
-    """The number of a process in its own container. Raises OSError."""
+    """Returns the id of a process in its own container. Raises OSError."""
     [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:")]
     return int(line.split()[-1])
 

@@ -1,4 +1,4 @@
-"""The programs of a control plane: how each is started, and the files that it reads."""
+"""The programs of a control plane: their commands, and the files that they read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COREFILE = """.:53 {{
     }}
 }}
 """
-"""No cache: a name asked for just before its pod appears would stay unknown for seconds."""
+"""No cache: a name that was requested just before its pod appears would stay unknown for seconds."""
 AUDIT: Final[Mapping[str, Any]] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -35,30 +35,30 @@ AUDIT: Final[Mapping[str, Any]] = {
         {"level": "None"},
     ],
 }
-"""Only the requests of pods with a service account are written: these are few, and are those of supervisors."""
+"""Audit policy that logs only requests of pods with a service account, which are mostly supervisors."""
 FAST = ["--kube-api-qps=300", "--kube-api-burst=600", "--leader-elect=false"]
-"""At the default of 20 requests a second a Job of 512 pods takes 25 s to make them."""
+"""Higher rates: with the default of 20 requests a second, a Job of 512 pods takes 25 s to create them."""
 
 
 def start(layout: Layout, name: str, argv: list[str], env: Mapping[str, str] | None = None) -> None:
-    """Have the supervisor run a program until it is told to stop it."""
+    """Makes the supervisor run a program until it is stopped."""
     given = {"PATH": host.PATH, "HOME": str(layout.folder), "LANG": "C.UTF-8", **(env or {})}
     host.order(layout, do="start", name=name, argv=argv, env=given, log=str(layout.logs / f"{name}.log"))
 
 
 def start_again(layout: Layout, name: str) -> None:
-    """Start a program that was stopped, as it was started before."""
+    """Starts a stopped program with its earlier command."""
     host.order(layout, do="start", name=name)
 
 
 def stop(layout: Layout, name: str, number: int) -> None:
-    """Send a program its last signal, and wait until it is gone; it stays away until started again."""
+    """Stops a program with a signal, and waits until it has exited; it stays down until started again."""
     host.order(layout, do="stop", name=name, signal=number)
     host.wait_for(lambda: not host.order(layout, do="list")[name], f"{name} to end")
 
 
 def write_files(layout: Layout) -> None:
-    """Everything that the control plane reads, but for the keys."""
+    """Writes all files that the control plane reads, except the keys."""
     folder = layout.folder
     (folder / "tokens.csv").write_text(users.token_file())
     (folder / "tokens.csv").chmod(0o600)
@@ -99,7 +99,7 @@ def api_server(layout: Layout) -> list[str]:
         f"--token-auth-file={layout.folder / 'tokens.csv'}",
         "--allow-privileged=true",
         "--kubelet-preferred-address-types=InternalIP",
-        # Without kube-proxy, webhooks are reached at the addresses behind their Services.
+        # Without kube-proxy, webhooks are called at the endpoint addresses of their Services.
         "--enable-aggregator-routing=true",
         f"--audit-policy-file={layout.folder / 'audit-policy.json'}",
         f"--audit-log-path={layout.audit}",
@@ -116,7 +116,7 @@ def controller_manager(layout: Layout) -> list[str]:
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={layout.pki / 'sa.key'}",
         f"--root-ca-file={layout.pki / 'ca.crt'}",
-        # A lost node is seen after 10 s, not 50.
+        # Detects a lost node after 10 s instead of 50.
         "--node-monitor-period=1s",
         "--node-monitor-grace-period=10s",
     ]
@@ -131,7 +131,7 @@ def coredns(layout: Layout) -> list[str]:
 
 
 def operator_environment(layout: Layout, namespace: str) -> dict[str, str]:
-    """Operators look for their certificate in the folder for temporary files."""
+    """Returns the environment of an operator, which looks for its certificate in the folder for temporary files."""
     return {
         "SYSTEM_NAMESPACE": namespace,
         "SOLD_OUT": str(layout.sold_out),
@@ -142,12 +142,12 @@ def operator_environment(layout: Layout, namespace: str) -> dict[str, str]:
 
 
 def helper(layout: Layout, name: str) -> list[str]:
-    """A program of our own, a module of this folder that is told the number of its bed."""
+    """Returns the command of a helper program: a module of this folder with the index of its test cluster."""
     return [sys.executable, "-m", f"tests.cluster.bed.{name}", str(layout.index)]
 
 
 def helper_environment() -> dict[str, str]:
-    """It must find the same bed, though its home is another."""
+    """Returns an environment in which a helper finds the same test cluster, though its home differs."""
     return {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(CACHE.parent)}
 
 

@@ -1,6 +1,6 @@
-"""Turns each claim of the class `bed` into a volume that is a folder of this machine, and removes it with the claim.
+"""Creates a volume for each claim of the class `bed`, a folder of this machine, and removes it with the claim.
 
-One of the programs of a bed: `python -m tests.cluster.bed.provisioner INDEX`.
+One of the programs of a test cluster: `python -m tests.cluster.bed.provisioner INDEX`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ STORAGE_CLASS: Object = {
 
 
 def volume_for(claim: Object, folder: Path) -> Object:
-    """The volume that only this claim may bind. Nodes are one machine, so every access mode is true."""
+    """Returns a volume that only this claim may bind. The nodes are one machine, so every access mode works."""
     meta, spec = claim["metadata"], claim["spec"]
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {
             "name": f"pvc-{meta['uid']}",
-            # Without it the controller-manager would try to delete the folder by itself, and refuse.
+            # Without it, the controller manager would try to delete the folder itself, and refuse.
             "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER},
         },
         "spec": {
@@ -60,37 +60,38 @@ def volume_for(claim: Object, folder: Path) -> Object:
 
 
 def waits(claim: Object) -> bool:
-    """Whether it is a claim of our class without a volume."""
+    """Returns whether a claim has the class `bed` and no volume."""
     return (claim["spec"].get("storageClassName"), claim["status"].get("phase")) == (CLASS, "Pending")
 
 
 def provide(client: Api, volumes: Path, claim: Object) -> None:
-    """Make the folder and the volume of a claim that waits for one."""
+    """Creates the folder and the volume of a pending claim."""
     if not waits(claim):
         return
     meta, now = claim["metadata"], None
     with suppressed(404):
         now = client.get(f"/api/v1/namespaces/{meta['namespace']}/persistentvolumeclaims/{meta['name']}")
-    # What is told late may be of a claim that has been bound since, and deleted with its volume.
+    # A late event may be of a claim that was bound since, and deleted with its volume.
     if now is None or now["metadata"]["uid"] != meta["uid"] or not waits(now):
         return
     folder = volumes / f"pvc-{claim['metadata']['uid']}"
     folder.mkdir(exist_ok=True)
-    folder.chmod(0o777)  # the kubelet gives no group to a folder of the host, and pods are not root
+    folder.chmod(0o777)  # the kubelet sets no group on host folders, and pods do not run as root
     client.ensure(VOLUMES, volume_for(claim, folder))
 
 
 def reclaim(client: Api, volumes: Path, volume: Object) -> None:
-    """Remove what a claim has left."""
+    """Removes the folder and the volume of a deleted claim."""
     if volume["spec"].get("storageClassName") != CLASS or volume["status"].get("phase") != "Released":
         return
     name = volume["metadata"]["name"]
-    shutil.rmtree(volumes / name, ignore_errors=True)  # first: who sees that the volume is gone may look for its folder
+    # the folder is removed first: tests check it once the volume is deleted
+    shutil.rmtree(volumes / name, ignore_errors=True)
     client.discard(f"{VOLUMES}/{name}")
 
 
 def follow(client: Api, path: str, volumes: Path, act: Any) -> None:
-    """Act on each change for ever; after a lost connection, on all there is once more."""
+    """Calls `act` for each change forever; after a lost connection, again for all existing objects."""
     while True:
         try:
             for event in client.watch(path, WATCH_SECONDS):
@@ -102,7 +103,7 @@ def follow(client: Api, path: str, volumes: Path, act: Any) -> None:
 
 
 def main(index: int) -> None:
-    """Serve one bed until killed."""
+    """Serves one test cluster until killed."""
     layout = Layout(index)
     client = api(layout, ADMIN)
     threading.Thread(target=follow, args=(client, VOLUMES, layout.volumes, reclaim), daemon=True).start()

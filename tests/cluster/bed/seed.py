@@ -1,4 +1,4 @@
-"""Makes, once, what every new cluster starts from: its keys, and an etcd that knows the kinds of JobSet."""
+"""Creates, once, the initial state of every new cluster: its keys, and an etcd with the kinds of JobSet."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SOURCES = (
 
 
 def home() -> Path:
-    """The seed of this version of the programs and of the modules that make it."""
+    """Returns the folder of the seed for this version of the programs and of the modules that create it."""
     return build.home() / f"seed-{digest_of(*((CODE / name).read_bytes() for name in SOURCES))}"
 
 
 def sow(layout: Layout) -> bool:
-    """Copy the seed into a bed, making it first where there is none; says whether it was there."""
+    """Copies the seed into a test cluster, and creates it first if it is missing; returns whether it existed."""
     with locked(CACHE / "seed.lock", "make what every cluster starts from"):
         found = home().is_dir()
         if not found:
@@ -42,7 +42,7 @@ def sow(layout: Layout) -> bool:
 
 
 def _make(layout: Layout) -> None:
-    """Run etcd and the API server alone: no node and no controller has ever been seen by what is kept."""
+    """Runs etcd and the API server alone, so that the stored state contains no node and no controller."""
     certificates.make(layout.pki)
     programs.start(layout, "etcd", programs.etcd(layout))
     programs.start(layout, "kube-apiserver", programs.api_server(layout))

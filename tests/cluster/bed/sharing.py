@@ -1,6 +1,6 @@
-"""Lets tests share a bed, or have one for themselves, and takes down what tests have brought up.
+"""Lets tests share a test cluster or use one exclusively, and removes clusters that tests have started.
 
-Each user holds a lock of the kernel's on a file beside the bed, so a test that is killed holds up no other.
+Each user holds a kernel lock on a file next to the cluster's folder, so a killed test does not block others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.helpers.until import passed
 
 @contextmanager
 def borrowed(index: int = 0) -> Iterator[Bed]:
-    """A bed to share with other tests; the last to give it back takes down one that tests have brought up."""
+    """Yields a shared test cluster; the last user removes it if tests have started it."""
     layout = Layout(index)
     with layout.users.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -38,7 +38,7 @@ def borrowed(index: int = 0) -> Iterator[Bed]:
 
 @contextmanager
 def operating(bed: Bed, name: str) -> Iterator[None]:
-    """An operator in a bed that others may share; the last to need it stops it."""
+    """Runs an operator in a shared test cluster; the last user stops it."""
     with bed.layout.operator_users(name).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         bed.start_operator(name)
@@ -51,7 +51,7 @@ def operating(bed: Bed, name: str) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[Bed]:
-    """A bed that no other test uses, to be broken at will; down again afterwards. Bed 0 is the shared one."""
+    """Yields an exclusive test cluster that may be broken, and removes it afterwards. Cluster 0 is the shared one."""
     for index in range(1, MOST_BEDS):
         layout = Layout(index)
         with layout.users.open("w") as file:
@@ -72,18 +72,18 @@ def alone() -> Iterator[Bed]:
 
 @contextmanager
 def only_user(bed: Bed, of: str) -> Iterator[None]:
-    """Be the only test that has to do with something of the whole cluster, such as a kind or a driver."""
+    """Acquires exclusive use of something cluster-wide, such as a kind or a driver."""
     with locked(bed.layout.folder / f"{of}.lock"):
         yield
 
 
 REST_SECONDS = 10.0
-"""Between two strikes: those of several tests together must not be one that no cluster would bear."""
+"""Minimum seconds between two faults: those of several tests together must not exceed what a cluster tolerates."""
 
 
 @contextmanager
 def striking(bed: Bed, strike: str = "") -> Iterator[None]:
-    """Strike what all who share a bed use, one at a time; without a name, be safe from the strikes of others."""
+    """Allows one fault at a time in what all users of the cluster share; without a name, excludes faults of others."""
     with (bed.layout.folder / "strikes").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         ended = max((one[2] for one in strikes_since(bed, 0)), default=0.0)
@@ -97,14 +97,14 @@ def striking(bed: Bed, strike: str = "") -> Iterator[None]:
 
 
 def strikes_since(bed: Bed, moment: float) -> list[tuple[str, float, float]]:
-    """Name, begin and end of the strikes that have ended since a moment of the monotonic clock."""
+    """Returns name, start and end of the faults that have ended since a moment of the monotonic clock."""
     path = bed.layout.folder / "strikes"
     lines = path.read_text().splitlines() if path.exists() else []
     return [tuple(one) for one in map(json.loads, lines) if one[2] >= moment]
 
 
 def _alone_on(file: IO[str]) -> bool:
-    """Whether no other process has the lock; then it is ours alone."""
+    """Tries to acquire the lock exclusively; returns whether no other process has it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

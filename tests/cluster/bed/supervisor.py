@@ -1,7 +1,7 @@
-"""The first process of a bed: starts the programs it is told to, keeps them going, and takes all with it when it ends.
+"""The first process of a test cluster: starts programs on request, restarts them, and ends all of them with itself.
 
-It runs inside the bed's namespaces and imports nothing of ours. Orders come as one JSON line each over a socket:
-`start` (name; argv, env and log where it is new), `stop` (name, signal: the program stays down), `signal` and `list`.
+It runs inside the test cluster's namespaces and imports nothing of Windlass. Orders are JSON lines over a socket:
+`start` (name; argv, env and log if it is new), `stop` (name, signal: the program stays down), `signal` and `list`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 PAUSE_SECONDS = 0.5
-"""Before a program that ended by itself is started again: long enough not to spin, short enough not to be noticed."""
+"""Seconds until a program that ended by itself is restarted: avoids a busy loop, and is short enough not to matter."""
 CLIENT_SECONDS = 60
-"""For one that has connected to send its order: a busy machine may suspend it in between."""
+"""Seconds that a client has to send its order after connecting: a busy machine may suspend it meanwhile."""
 TO_DEFAULT = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM)
 
 
 @dataclass
 class Service:
-    """A program, and whether it is to run."""
+    """A program, and whether it should run."""
 
     argv: list[str]
     env: dict[str, str]
@@ -35,27 +35,27 @@ class Service:
     due: float = 0.0
 
     def start(self) -> None:
-        """Start the program, its output at the end of its log."""
+        """Starts the program; its output is appended to its log."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, self.log, flags, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        # Set to their defaults, for this process may have been started with some of them ignored.
+        # Signals are reset to their defaults, since this process may have been started with some ignored.
         self.pid = os.posix_spawn(
             self.argv[0], self.argv, self.env, file_actions=actions, setsigdef=TO_DEFAULT, setsid=True
         )
 
 
 class Supervisor:
-    """The programs by name, and what to do with an order."""
+    """The programs by name, and the handling of orders."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order and say how it went."""
+        """Carries out one order and returns the result."""
         if order["do"] == "list":
             return {name: service.pid for name, service in self.services.items()}
         name = order["name"]
@@ -79,7 +79,7 @@ class Supervisor:
         return service.pid
 
     def reap(self) -> None:
-        """Collect what ended; note when to start it again."""
+        """Reaps ended processes and schedules their restarts."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -92,14 +92,14 @@ class Supervisor:
                     service.pid, service.due = 0, time.monotonic() + PAUSE_SECONDS
 
     def revive(self) -> None:
-        """Start again what ended by itself."""
+        """Restarts programs that ended by themselves."""
         for service in self.services.values():
             if service.wanted and not service.pid and time.monotonic() >= service.due:
                 service.start()
 
 
 def main(path: str) -> None:
-    """Listen at `path` until killed."""
+    """Listens at `path` until killed."""
     signal.signal(signal.SIGCHLD, lambda *_: None)
     wake, waker = socket.socketpair()
     for end in (wake, waker):
@@ -123,7 +123,7 @@ def main(path: str) -> None:
 
 
 def answer(server: socket.socket, supervisor: Supervisor) -> None:
-    """Take one order; a sender of rubbish, or one that goes away, harms no other."""
+    """Handles one order; invalid input or a closed connection does not affect other clients."""
     connection, _ = server.accept()
     with connection:
         connection.settimeout(CLIENT_SECONDS)

@@ -1,4 +1,4 @@
-"""Who may speak to the API server of a bed, and the kubeconfig that has a context for each."""
+"""Users of a test cluster's API server, and the kubeconfig with a context for each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.cluster.bed.layout import Layout
 
 ADMIN = "admin"
 LIMITED = "limited"
-"""Has the rights that a test gives it, and no other."""
+"""User with exactly the permissions that a test grants."""
 NOBODY = "nobody"
-"""Is known and may do nothing."""
+"""User without any permission."""
 EXPIRED = "expired"
-"""Shows a token that the server does not know: what an expired login looks like."""
+"""User with a token that the server does not know, like an expired login."""
 KNOWN = (ADMIN, LIMITED, NOBODY)
 
 
@@ -22,7 +22,7 @@ def token(user: str) -> str:
 
 
 def token_file() -> str:
-    """The server's table: token, user, user id, groups."""
+    """Returns the server's token file: token, user, user id, groups."""
     groups = {ADMIN: ',"system:masters"'}
     return "".join(f"{token(user)},{user},{user}{groups.get(user, '')}\n" for user in KNOWN)
 
@@ -36,7 +36,7 @@ def context(user: str) -> str:
 
 
 def kubeconfig(layout: Layout) -> str:
-    """All users of one bed; the admin is the current one. JSON is YAML too."""
+    """Returns the kubeconfig with all users of one test cluster; the admin is the current one. JSON is valid YAML."""
     users = (*KNOWN, EXPIRED)
     authority = str(layout.pki / "ca.crt")
     document = {

@@ -1,4 +1,4 @@
-"""Prints what `why` has said of each injected fault, also where several processes have injected them."""
+"""Prints the output of `why` for each injected fault, also if several processes have injected them."""
 
 from __future__ import annotations
 

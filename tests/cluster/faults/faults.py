@@ -1,4 +1,4 @@
-"""Faults that are really injected into a run on a cluster: the rows of `test_why.py`."""
+"""Faults that are injected into a run on a cluster: the rows of `test_why.py`."""
 
 from __future__ import annotations
 
@@ -166,6 +166,6 @@ HEALTHY = (
 
 
 def table() -> str:
-    """The rows as the page shows them."""
+    """Returns the rows as a table of the documentation."""
     rows = [f"| {row.name} | `{row.verdict}` |" for row in (*FAULTS, *QUEUED, *SCALED, *BREAKING)]
     return "\n".join(["| what is wrong | verdict |", "|---|---|", *rows])

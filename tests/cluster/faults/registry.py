@@ -1,7 +1,7 @@
-"""A registry of images in a bed, which has none: it refuses to show `private/…` without a login, all else is unknown.
+"""Image registry in a test cluster: requires a login for `private/…`, and knows no other image.
 
-Container runtimes speak plain HTTP to `localhost` alone, so it listens there, in the network that the machines of a bed
-share: a second one of the same port could not listen.
+Container runtimes use plain HTTP only for `localhost`, so the registry listens there, in the network namespace that the
+nodes share: a second registry on the same port could not listen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Registry).serve
 
 @contextmanager
 def registry_of(bed: Bed) -> Iterator[str]:
-    """The registry's address, as the machines of the bed reach it."""
+    """Yields the registry's address, as reached from the nodes of the test cluster."""
     port = random.randint(20000, 29999)
     name = f"wl-registry-{port}"
     bed.kubectl("create", "namespace", name)

@@ -1,4 +1,4 @@
-"""What a row of `faults.py` is, and what its acts do to a run on a cluster."""
+"""Rows of `faults.py`, and the actions that they apply to a run on a cluster."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.runs.logs import RunLogs
 
 PATIENCE_SECONDS = 600.0
-"""A pod may take long to begin where many tests run."""
+"""Time limit in seconds: a pod may start slowly while many tests run."""
 
 
 @dataclass
 class Scene:
-    """Where a row plays."""
+    """The cluster, namespace and run of a row."""
 
     cluster: Cluster
     namespace: str
     run_id: str = ""
     engine: KubernetesEngine | None = None
     registry: str = ""
-    """Where a registry answers, as the machines of the cluster reach it."""
+    """Address of a registry, as reached from the cluster's nodes."""
     mends: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    """What is to be done afterwards."""
+    """Cleanup actions."""
 
     @property
     def bed(self) -> Bed:
@@ -65,31 +65,31 @@ Act = Callable[[Scene], object]
 
 @dataclass(frozen=True)
 class Fault:
-    """One row."""
+    """One row: a fault with its expected verdict."""
 
     name: str
-    """What is wrong, in words of a user."""
+    """The fault in the words of a user."""
     verdict: str
-    """The code that is expected."""
+    """Code of the expected verdict."""
     words: tuple[str, ...] = ()
-    """What summary, evidence or fix must say."""
+    """Texts that summary, evidence or fix must contain."""
     script: str = "print('ready', flush=True)\nimport time\ntime.sleep(600)\n"
     job: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
     before: Act | None = None
-    """Done before the plan is made."""
+    """Action before planning."""
     between: Act | None = None
-    """Done between plan and submit."""
+    """Action between planning and submission."""
     act: Act | None = None
-    """Done once it was submitted."""
+    """Action after submission."""
     ends: bool = False
-    """Whether the run is to end before it is asked why; else it goes on, or waits."""
+    """Whether the run must end before `why` is called; otherwise it continues or waits."""
     breaks: bool = False
-    """Whether the cluster itself is broken, so that the row needs one of its own."""
+    """Whether the fault breaks the cluster itself, so that the row needs an exclusive cluster."""
     phase: str = ""
-    """The phase that the run must be in then."""
+    """Phase that the run must be in when `why` is called."""
     operator: str = ""
-    """What has to run in the cluster for it, beside what always does."""
+    """Operator that must run in the cluster in addition to JobSet."""
 
 
 # -- objects ----------------------------------------------------------------------------------------------------------
@@ -114,7 +114,9 @@ def made(*objects: Any) -> Act:
 
 
 def queue(**of_cluster_queue: Any) -> Act:
-    """A queue `narrow` of the namespace with room for one processor; what is of the whole cluster goes afterwards."""
+    """Creates a queue `narrow` in the namespace with capacity for one processor; its cluster-wide objects are removed
+    afterwards.
+    """
 
     def act(scene: Scene) -> None:
         flavor, cluster_queue, local = operated.queue("narrow", scene.namespace, "1")
@@ -129,7 +131,7 @@ def queue(**of_cluster_queue: Any) -> Act:
 
 
 def pool(*instance_types: str, sold_out: str = "", without_class: bool = False, **more: Any) -> Act:
-    """A NodePool `gpus` of these types; it goes afterwards, and with it the machines that were made for it."""
+    """Creates a NodePool `gpus` with these types; the pool and its nodes are removed afterwards."""
 
     def act(scene: Scene) -> None:
         scene.mends.enter_context(operated.pooled(scene.bed, "gpus", *instance_types, **more))
@@ -145,7 +147,7 @@ def pool(*instance_types: str, sold_out: str = "", without_class: bool = False, 
 
 
 def make_a_policy(scene: Scene) -> None:
-    """A rule of the cluster's keepers for the pods of this namespace; it holds a moment after it was made."""
+    """Creates an administrator's admission policy for the pods of this namespace, which applies with a delay."""
     name = f"images-{scene.namespace}"
     meta, api = {"name": name}, "admissionregistration.k8s.io/v1"
     rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
@@ -198,7 +200,7 @@ def delete_the_job(scene: Scene) -> None:
 
 
 def evict_a_pod(scene: Scene) -> None:
-    """What `kubectl drain` does to each pod of a machine."""
+    """Evicts a pod like `kubectl drain`."""
     scene.wait_for_line()
     name = scene.pods()[0]["metadata"]["name"]
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": scene.namespace}}
@@ -212,7 +214,7 @@ def set_a_deadline(scene: Scene) -> None:
 
 
 def want_its_machine(scene: Scene) -> None:
-    """A pod of higher priority asks for all GPUs of the machine."""
+    """Creates a pod of higher priority that requests all GPUs of the node."""
     scene.wait_for_line()
     name = f"urgent-{scene.namespace}"
     scene.make(
@@ -231,7 +233,7 @@ def want_its_machine(scene: Scene) -> None:
 
 
 def queue_in_use(scene: Scene) -> None:
-    """A queue most of whose quota another job holds."""
+    """Creates a queue most of whose quota is used by another job."""
     queue()(scene)
     scene.make(operated.queued_job(scene.cluster, "other", "narrow", objects.SLEEP, "800m"))
     wait_for(
@@ -242,7 +244,7 @@ def queue_in_use(scene: Scene) -> None:
 
 
 def want_its_quota(scene: Scene) -> None:
-    """A job of higher priority comes into the same queue."""
+    """Submits a job of higher priority to the same queue."""
     scene.wait_for_line()
     name = f"urgent-{scene.namespace}"
     scene.make(
@@ -261,7 +263,7 @@ def stop_its_queue(scene: Scene) -> None:
 
 
 def deactivate_it(scene: Scene) -> None:
-    """What a supervisor of the cluster does to a job that is not to be admitted."""
+    """Deactivates a Workload, like an administrator who does not want a job to be admitted."""
     words = ("get", "workloads.kueue.x-k8s.io", "-o", "jsonpath={.items[*].metadata.name}")
     wait_for(lambda: scene.kubectl(*words), "Kueue's record of the run", PATIENCE_SECONDS)
     for name in scene.kubectl(*words).split():

@@ -1,4 +1,4 @@
-"""`why` names the cause of each fault of `faults.py`, which is really injected into a run on a cluster."""
+"""`why` names the cause of each fault of `faults.py`, which is injected into a run on a cluster."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ WAITS = (
     "run-not-followed",
     "cluster-unreachable",
 )
-"""What is said of a run until its cluster has said more; a busy one may answer too late for a command."""
+"""Verdicts on a run until its cluster has reported more; a busy cluster may answer too late for a command."""
 SCHEDULED_FIRST = "unschedulable"
-"""What the scheduler says before the autoscaler has looked at a pod."""
+"""Verdict of the scheduler before the autoscaler has processed a pod."""
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def engine(tmp_path: Path) -> Iterator[KubernetesEngine]:
 
 @pytest.fixture(scope="session")
 def registry(bed: Bed) -> Iterator[str]:
-    """Where the machines of the shared bed find a registry that has nothing, and shows `private/` to no client."""
+    """Address of a registry for the nodes of the shared test cluster; it has no images, and refuses `private/` to all
+    clients.
+    """
     with registry_of(bed) as address:
         yield address
 
@@ -63,7 +65,9 @@ def params(rows: tuple[Fault, ...]) -> list[Any]:
 
 
 def asked(row: Fault, at: Scene, folder: Path) -> tuple[Diagnosis, float]:
-    """Inject the fault, and ask why until the cluster has had time to say it; gives how long an answer took."""
+    """Injects the fault, and calls `why` until the cluster has had time to report it; also returns the seconds of the
+    last call.
+    """
     engine = at.engine
     assert engine is not None
     folder.mkdir()
@@ -134,7 +138,7 @@ def judged(row: Fault, at: Scene, folder: Path, record_property: Any) -> Diagnos
 
 
 def end(at: Scene) -> None:
-    """Stop the run, whatever has become of it, which must be possible."""
+    """Stops the run, which must be possible in any state."""
     assert at.engine is not None
     if at.run_id in {status.id for status in at.engine.store.statuses()}:
         at.engine.stop(at.run_id, now=True)
