@@ -70,7 +70,7 @@ def listed(server: Azurite, prefix: str) -> list[str]:
     return [str(one["path"]) for batch in obstore.list(store_of(server), prefix) for one in batch]
 
 
-def test_a_set_is_staged_and_streamed_from_a_container_and_outputs_and_checkpoints_go_to_it(
+def test_azure_container_serves_data_sets_streams_outputs_and_checkpoints(
     bed: Bed, namespace: str, tmp_path: Path, server: Azurite
 ) -> None:
     set_up(bed, namespace)

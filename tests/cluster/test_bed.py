@@ -58,7 +58,7 @@ def test_a_jobset_trains(cluster: Cluster, namespace: str) -> None:
     assert [line.split("sum ")[1] for line in lines] == ["3.0", "3.0"]
 
 
-def test_jobset_refuses_a_bad_object_by_its_webhook(bed: Bed, namespace: str) -> None:
+def test_webhook_of_jobset_refuses_an_invalid_object(bed: Bed, namespace: str) -> None:
     bad = objects.jobset(bed, "digits")
     bad["spec"]["successPolicy"] = {"operator": "All", "targetReplicatedJobs": ["unknown"]}
     with pytest.raises(subprocess.CalledProcessError) as refused:
@@ -74,7 +74,7 @@ def test_restricted_security_refuses_a_root_pod(cluster: Cluster, namespace: str
     assert "violates PodSecurity" in refused.value.stderr
 
 
-def test_gpus_are_scheduled_as_far_as_nodes_have_them(bed: Bed, namespace: str) -> None:
+def test_pods_are_scheduled_by_the_gpus_of_nodes(bed: Bed, namespace: str) -> None:
     def wants(name: str, gpus: int) -> objects.Object:
         limits = {"resources": {"limits": {GPU: str(gpus)}}}
         return objects.pod(bed, name, "print('ran')", container=limits)
@@ -90,7 +90,7 @@ def _unschedulable(cluster: Cluster, namespace: str, name: str) -> str:
     return next((each["message"] for each in conditions if each.get("reason") == "Unschedulable"), "")
 
 
-def test_a_memory_limit_kills(cluster: Cluster, namespace: str) -> None:
+def test_container_over_its_memory_limit_is_killed(cluster: Cluster, namespace: str) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     greedy = objects.pod(cluster, "greedy", "held = b'x' * (256 << 20)", container=limits)
     cluster.apply(greedy, namespace=namespace)
@@ -99,7 +99,7 @@ def test_a_memory_limit_kills(cluster: Cluster, namespace: str) -> None:
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
 
 
-def test_a_claim_is_bound_shared_by_both_nodes_and_gone_with_its_folder(bed: Bed, namespace: str) -> None:
+def test_claim_is_bound_shared_by_both_nodes_and_removed_with_its_folder(bed: Bed, namespace: str) -> None:
     def user(name: str, node: str, program: str) -> objects.Object:
         mounted = {"volumeMounts": [{"name": "out", "mountPath": "/out"}]}
         volume = {"name": "out", "persistentVolumeClaim": {"claimName": "out"}}
@@ -123,13 +123,13 @@ def test_a_claim_is_bound_shared_by_both_nodes_and_gone_with_its_folder(bed: Bed
 @pytest.mark.parametrize(
     ("user", "complaint"), [("nobody", "forbidden"), ("limited", "forbidden"), ("expired", "must be logged in")]
 )
-def test_users_without_rights_are_told_so(bed: Bed, namespace: str, user: str, complaint: str) -> None:
+def test_users_without_permissions_are_refused(bed: Bed, namespace: str, user: str, complaint: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         bed.kubectl("get", "pods", "-n", namespace, user=user)
     assert complaint in refused.value.stderr
 
 
-def test_the_limited_user_may_do_what_a_role_says(bed: Bed, namespace: str) -> None:
+def test_limited_user_has_the_permissions_of_a_role(bed: Bed, namespace: str) -> None:
     bed.kubectl("create", "role", "reader", "-n", namespace, "--verb=list", "--resource=pods")
     bed.kubectl("create", "rolebinding", "reader", "-n", namespace, "--role=reader", "--user=limited")
     until_granted(bed, namespace, LIMITED, {Right("", "pods", "list")})
@@ -137,7 +137,7 @@ def test_the_limited_user_may_do_what_a_role_says(bed: Bed, namespace: str) -> N
     assert bed.kubectl("auth", "can-i", "list", "pods", "-n", namespace, user="limited").strip() == "yes"
 
 
-def test_pods_are_reached_from_this_machine_and_reach_the_api(bed: Bed, namespace: str) -> None:
+def test_pods_can_reach_the_api_and_be_reached_from_this_machine(bed: Bed, namespace: str) -> None:
     program = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
     bed.apply(objects.pod(bed, "web", program), namespace=namespace)
     bed.kubectl("wait", "-n", namespace, "--for=condition=ready", "pod/web", PATIENCE)
@@ -156,7 +156,7 @@ def test_pods_are_reached_from_this_machine_and_reach_the_api(bed: Bed, namespac
     assert bed.kubectl("exec", "-n", namespace, "web", "--", bed.python, "-c", inner).strip() == "api"
 
 
-def test_kubeconfig_stands_where_the_page_says(bed: Bed) -> None:
+def test_kubeconfig_has_the_documented_path(bed: Bed) -> None:
     assert Path(bed.kubeconfig) == bed.layout.kubeconfig
     contexts = bed.kubectl("config", "get-contexts", "-o", "name").split()
     assert contexts == ["bed-admin", "bed-expired", "bed-limited", "bed-nobody"]

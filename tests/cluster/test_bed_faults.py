@@ -51,7 +51,7 @@ def start_counter(bed: Bed, namespace: str, **fields: object) -> None:
     bed.kubectl("wait", "-n", namespace, "--for=condition=ready", "pod/counter", PATIENCE)
 
 
-def test_a_stopped_node_is_lost_and_comes_back_with_its_pods(lone_bed: Bed, lone_namespace: str) -> None:
+def test_stopped_node_is_lost_and_returns_with_its_pods(lone_bed: Bed, lone_namespace: str) -> None:
     start_counter(lone_bed, lone_namespace, nodeSelector={"kubernetes.io/hostname": "node2"})
     lone_bed.stop_node("node2")
     try:
@@ -64,7 +64,7 @@ def test_a_stopped_node_is_lost_and_comes_back_with_its_pods(lone_bed: Bed, lone
     assert phase(lone_bed, lone_namespace, "counter") == "Running"
 
 
-def test_a_killed_node_takes_its_pods_along_and_comes_back_with_gpus(lone_bed: Bed, lone_namespace: str) -> None:
+def test_killed_node_loses_its_pods_and_returns_with_gpus(lone_bed: Bed, lone_namespace: str) -> None:
     start_counter(lone_bed, lone_namespace, nodeSelector={"kubernetes.io/hostname": "node2"})
     address = lone_bed.kubectl("get", "pod", "counter", "-n", lone_namespace, "-o", "jsonpath={.status.podIP}")
     assert reaches(address)
@@ -99,7 +99,7 @@ def _pod_processes(bed: Bed) -> Iterator[int]:
         yield from (int(line) for line in (folder / "cgroup.procs").read_text().split())
 
 
-def test_a_cut_network_lets_pods_run_on_unreached(lone_bed: Bed, lone_namespace: str) -> None:
+def test_pods_behind_a_cut_network_run_unreachably(lone_bed: Bed, lone_namespace: str) -> None:
     start_counter(lone_bed, lone_namespace, nodeSelector={"kubernetes.io/hostname": "node2"})
     address = lone_bed.kubectl("get", "pod", "counter", "-n", lone_namespace, "-o", "jsonpath={.status.podIP}")
     lone_bed.cut_network("node2")
@@ -131,7 +131,7 @@ def test_a_frozen_api_server_answers_when_thawed(lone_bed: Bed) -> None:
     wait_for(lone_bed.api.is_ready, "the API server")
 
 
-def test_names_are_unknown_while_their_server_is_down(lone_bed: Bed, lone_namespace: str) -> None:
+def test_names_do_not_resolve_while_their_server_is_down(lone_bed: Bed, lone_namespace: str) -> None:
     start_counter(lone_bed, lone_namespace)
     ask = "import socket; print(socket.gethostbyname('kubernetes.default.svc.cluster.local'))"
     asked = ("exec", "-n", lone_namespace, "counter", "--", lone_bed.python, "-c", ask)
@@ -145,7 +145,7 @@ def test_names_are_unknown_while_their_server_is_down(lone_bed: Bed, lone_namesp
         lone_bed.start_program("coredns")
 
 
-def test_a_killed_api_server_comes_back_and_pods_have_run_on(lone_bed: Bed, lone_namespace: str) -> None:
+def test_pods_keep_running_while_the_api_server_restarts(lone_bed: Bed, lone_namespace: str) -> None:
     start_counter(lone_bed, lone_namespace)
     before = counted(lone_bed, lone_namespace, "counter")
     lone_bed.kill_api_server()
@@ -183,7 +183,7 @@ def test_a_second_up_starts_from_the_seed_and_down_leaves_nothing(capsys: pytest
 
 
 @pytest.mark.usefixtures("ours_to_break")
-def test_an_up_that_was_killed_is_no_hindrance() -> None:
+def test_up_works_after_a_killed_up() -> None:
     with alone() as bed:
         layout = bed.layout
         bed.down()

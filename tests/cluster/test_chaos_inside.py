@@ -82,7 +82,7 @@ def play(broken: Bed, struck: str, seed: int, tmp_path: Path) -> Iterator[Play]:
             yield Play(case, broken, struck, harness, proxy, kubeconfig)
 
 
-def test_seeds_meet_every_kind_of_strike() -> None:
+def test_seeds_cover_every_kind_of_fault() -> None:
     cases = [case_of(seed) for seed in range(100)]
     assert {case.strikes[0].kind for case in cases[: len(KINDS)]} == set(KINDS)
     assert {(case.via, case.is_elastic) for case in cases} == {
@@ -96,7 +96,7 @@ def test_seeds_meet_every_kind_of_strike() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", chosen_seeds())
-def test_the_weights_and_the_record_are_those_of_a_true_run(
+def test_weights_and_record_match_an_undisturbed_run(
     seed: int, play: Play, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     expected = undisturbed(play.case.world_size, tmp_path_factory, tmp_path)

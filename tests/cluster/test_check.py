@@ -53,7 +53,7 @@ def levels(result: Result) -> dict[str, str]:
     return {one["name"]: one["level"] for one in result.json["checks"]}
 
 
-def test_a_cluster_that_is_well_passes_every_check(bed: Bed, namespace: str, check: Check) -> None:
+def test_healthy_cluster_passes_every_check(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, "-o", "json")
     assert {name for name, level in levels(result).items() if level != "ok"} == {"default storage"}, result.out
     found = {one["name"]: one["found"] for one in result.json["checks"]}
@@ -75,7 +75,7 @@ def test_a_job_is_checked_with_the_cluster(bed: Bed, namespace: str, check: Chec
     assert "cannot run" in check(bed, namespace).out
 
 
-def test_a_quota_is_shown_with_what_is_used_up(bed: Bed, namespace: str, check: Check) -> None:
+def test_quota_is_shown_with_its_usage(bed: Bed, namespace: str, check: Check) -> None:
     bed.kubectl("create", "quota", "small", "-n", namespace, "--hard=configmaps=1,pods=5")
     bed.kubectl("wait", "-n", namespace, "quota/small", "--for=jsonpath={.status.used.configmaps}=1", "--timeout=600s")
     result = check(bed, namespace, "-o", "json")
@@ -85,7 +85,7 @@ def test_a_quota_is_shown_with_what_is_used_up(bed: Bed, namespace: str, check: 
     assert quota["found"].endswith("used up: configmaps")
 
 
-def test_each_missing_right_is_named_and_the_role_gives_it(bed: Bed, namespace: str, check: Check) -> None:
+def test_each_missing_permission_is_reported_and_granted_by_the_role(bed: Bed, namespace: str, check: Check) -> None:
     bed.kubectl("create", "role", "some", "-n", namespace, "--verb=get,list,watch,delete", "--resource=pods")
     bed.kubectl("create", "rolebinding", "some", "-n", namespace, "--role=some", "--user=limited")
     until_granted(bed, namespace, LIMITED, {Right("", "pods", verb) for verb in ("get", "list", "watch", "delete")})
@@ -104,19 +104,19 @@ def test_each_missing_right_is_named_and_the_role_gives_it(bed: Bed, namespace: 
     assert levels(granted)["not seen"] == "warn"
 
 
-def test_a_login_without_any_right_is_told_so_in_one_message(bed: Bed, namespace: str, check: Check) -> None:
+def test_login_without_any_permission_gets_one_message(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, "-o", "json", context="bed-nobody")
     failed = [one for one in result.json["checks"] if one["level"] == "fail"]
     assert result.code == 2
     assert [one["found"] for one in failed] == [f"none of the 36 that are needed in namespace {namespace}"]
 
 
-def test_an_expired_login_is_told_so_alone(bed: Bed, namespace: str, check: Check) -> None:
+def test_expired_login_is_reported_without_further_checks(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, "-o", "json", context="bed-expired")
     assert (result.code, levels(result)) == (2, {"api": "ok", "login": "fail"})
 
 
-def test_a_context_that_is_not_there_is_refused_with_those_that_are(bed: Bed, namespace: str, check: Check) -> None:
+def test_missing_context_is_refused_with_a_list_of_contexts(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, context="nope")
     assert result.code == 2
     assert "has no context 'nope'" in result.err
@@ -135,7 +135,7 @@ def without_api(lone_bed: Bed) -> Iterator[Bed]:
     lone_bed.start_api_server()
 
 
-def test_an_api_server_that_does_not_answer_is_told_alone(without_api: Bed, check: Check) -> None:
+def test_unreachable_api_server_is_reported_without_further_checks(without_api: Bed, check: Check) -> None:
     result = check(without_api, "default", "-o", "json")
     assert (result.code, levels(result)) == (2, {"api": "fail"})
     assert "does not answer" in result.json["checks"][0]["found"]
@@ -159,7 +159,7 @@ def parts(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-def test_a_network_that_is_well_is_measured(bed: Bed, namespace: str, check: Check) -> None:
+def test_healthy_network_is_measured(bed: Bed, namespace: str, check: Check) -> None:
     result = check(bed, namespace, "--network", "-o", "json")
     seen = parts(result)
     assert seen["network"]["level"] in ("ok", "warn"), result.out
@@ -173,7 +173,7 @@ def test_a_network_that_is_well_is_measured(bed: Bed, namespace: str, check: Che
 
 
 @pytest.mark.timeout(600)
-def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
+def test_unavailable_dns_is_reported(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
     lone_bed.stop_program("coredns")
     try:
         result = check(lone_bed, lone_namespace, "--network", "-o", "json")
@@ -188,7 +188,7 @@ def test_dns_that_is_down_is_named(lone_bed: Bed, lone_namespace: str, check: Ch
 
 @pytest.mark.timeout(600)
 @pytest.mark.nightly
-def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
+def test_cut_network_is_reported(lone_bed: Bed, lone_namespace: str, check: Check) -> None:
     assert check(lone_bed, lone_namespace).code == 0  # creates the targets file
     context = here()
     target = find_target("bed", context)
@@ -214,7 +214,7 @@ def test_a_network_that_is_cut_is_named(lone_bed: Bed, lone_namespace: str, chec
     ("number", "tidy"),
     [(signal.SIGINT, True), pytest.param(signal.SIGTERM, True, marks=pytest.mark.nightly), (signal.SIGKILL, False)],
 )
-def test_nothing_of_an_interrupted_check_stays(
+def test_interrupted_check_leaves_no_objects(
     bed: Bed, namespace: str, check: Check, number: signal.Signals, tidy: bool
 ) -> None:
     assert check(bed, namespace).code == 0  # creates the targets file

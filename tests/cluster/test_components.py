@@ -138,7 +138,7 @@ def state(manager: Manager) -> ComponentStatus:
     return found
 
 
-def test_install_status_upgrade_uninstall_and_nothing_is_left_emulated(
+def test_component_is_installed_upgraded_and_uninstalled_without_leftovers_emulated(
     bed: Bed, manager: Callable[..., Manager]
 ) -> None:
     first, second = manager("1.0.0"), manager("2.0.0")
@@ -173,7 +173,7 @@ def test_a_component_with_custom_resources_of_users_is_not_removed_emulated(
     bed.kubectl("delete", f"gadgets.{charts.GROUP}", "mine", "-n", namespace)
 
 
-def test_what_others_have_installed_is_refused_emulated(bed: Bed, manager: Callable[..., Manager]) -> None:
+def test_component_installed_by_others_is_refused_emulated(bed: Bed, manager: Callable[..., Manager]) -> None:
     bed.api.create(installing.COLLECTIONS[installing.DEFINITION], charts.definition("colour"))
     try:
         with pytest.raises(Foreign, match=f"CustomResourceDefinition {charts.DEFINITION} exists already"):
@@ -185,7 +185,7 @@ def test_what_others_have_installed_is_refused_emulated(bed: Bed, manager: Calla
         installing.withdraw(bed.api, [charts.definition("colour")])
 
 
-def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
+def test_component_that_never_gets_ready_is_reported_with_the_reason_emulated(
     manager: Callable[..., Manager], folder: Path
 ) -> None:
     broken = charts.DEPLOYMENT.replace("{{ .Values.image }}", "localhost/none:1")
@@ -205,7 +205,7 @@ def test_a_component_that_does_not_get_ready_is_named_with_the_reason_emulated(
 
 
 @pytest.mark.parametrize("what", ["helm", pytest.param("apply", marks=pytest.mark.nightly)])
-def test_an_installation_that_was_killed_goes_on_emulated(
+def test_killed_installation_is_continued_emulated(
     bed: Bed, manager: Callable[..., Manager], folder: Path, what: str
 ) -> None:
     command = [sys.executable, "-c", INSTALLS, bed.context, bed.kubeconfig, str(folder), "600"]
@@ -223,7 +223,7 @@ def test_an_installation_that_was_killed_goes_on_emulated(
     assert state(manager()).is_healthy
 
 
-def test_an_upgrade_that_was_killed_goes_on_emulated(bed: Bed, manager: Callable[..., Manager], folder: Path) -> None:
+def test_killed_upgrade_is_continued_emulated(bed: Bed, manager: Callable[..., Manager], folder: Path) -> None:
     manager().install(["emulated"], quiet)
     command = [sys.executable, "-c", INSTALLS, bed.context, bed.kubeconfig, str(folder), "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
@@ -253,7 +253,7 @@ def without_jobset(lone_bed: Bed) -> Iterator[Bed]:
     lone_bed.start_program(JOBSET.name)
 
 
-def test_jobset_by_server_side_apply_runs_a_jobset_and_goes_without_a_trace(
+def test_jobset_installed_by_server_side_apply_runs_a_jobset_and_is_removed_completely(
     without_jobset: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     bed = without_jobset

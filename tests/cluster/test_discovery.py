@@ -86,7 +86,7 @@ def events(home: Path, run: str, kind: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("via", ["job", pytest.param("jobset", marks=pytest.mark.nightly)])
-def test_a_run_is_seen_and_followed_from_another_machine(
+def test_run_is_listed_and_followed_from_another_machine(
     via: str, windlass: Call, elsewhere: Elsewhere, targets: None, ended: Callable[..., Status]
 ) -> None:
     assert elsewhere("ps", "-o", "json").json == []
@@ -127,7 +127,7 @@ def test_a_run_is_seen_and_followed_from_another_machine(
 
 
 @pytest.mark.parametrize("via", ["job", pytest.param("jobset", marks=pytest.mark.nightly)])
-def test_a_stop_from_another_machine_is_a_wish_to_the_supervisor_of_the_run(
+def test_stop_from_another_machine_is_requested_from_the_supervisor(
     via: str, windlass: Call, elsewhere: Elsewhere, targets: None, home: Path, ended: Callable[..., Status]
 ) -> None:
     run = submit(windlass, WAIT, "--nodes", "2", "--set", "restarts=2", "--set", f"kubernetes.via={via}")
@@ -155,7 +155,7 @@ def test_a_stop_from_another_machine_is_a_wish_to_the_supervisor_of_the_run(
     until(lambda: elsewhere("ps", "-q").out == "", "not removed", WAY_SECONDS)
 
 
-def test_a_run_whose_keeper_was_away_is_not_started_again(
+def test_stopped_run_is_not_restarted_by_its_returning_supervisor(
     windlass: Call, elsewhere: Elsewhere, targets: None, home: Path, ended: Callable[..., Status]
 ) -> None:
     run = submit(windlass, WAIT, "--set", "restarts=2", "--set", "kubernetes.via=job")
@@ -166,7 +166,7 @@ def test_a_run_whose_keeper_was_away_is_not_started_again(
     assert (status.phase, len(status.attempts)) == ("stopped", 1)
 
 
-def test_a_login_without_rights_is_told_so(
+def test_login_without_permissions_gets_an_error(
     windlass: Call, elsewhere: Elsewhere, cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     write_targets(cluster, namespace, monkeypatch, "bed-nobody")
@@ -177,7 +177,7 @@ def test_a_login_without_rights_is_told_so(
         assert "windlass check --on" in refused.err
 
 
-def test_the_role_of_check_is_enough(
+def test_role_printed_by_check_suffices(
     windlass: Call, elsewhere: Elsewhere, cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     write_targets(cluster, namespace, monkeypatch, "bed-limited")

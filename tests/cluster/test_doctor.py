@@ -95,7 +95,7 @@ def helpers(bed: Bed, namespace: str) -> str:
     return bed.kubectl("get", "pods,jobs", "-n", namespace, "-l", "windlass.dev/helper", "-o", "name")
 
 
-def test_a_namespace_that_is_well_passes_emulated(bed: Bed, namespace: str, windlass: Call, account: Account) -> None:
+def test_healthy_namespace_passes_emulated(bed: Bed, namespace: str, windlass: Call, account: Account) -> None:
     bed.apply(claim("efs"), namespace=namespace)
     target(bed, namespace, storage=f"s3://{BUCKET}/windlass/", env=account.role("runs", *ALL))
     result = windlass("doctor", "--on", "bed", "-o", "json")
@@ -111,9 +111,7 @@ def test_a_namespace_that_is_well_passes_emulated(bed: Bed, namespace: str, wind
     until(lambda: not helpers(bed, namespace), "the helpers' end", WAIT_SECONDS)
 
 
-def test_what_refuses_is_named_with_its_fix_emulated(
-    bed: Bed, namespace: str, windlass: Call, account: Account
-) -> None:
+def test_refusals_are_reported_with_a_fix_emulated(bed: Bed, namespace: str, windlass: Call, account: Account) -> None:
     bed.apply(claim("shared"), namespace=namespace)
     bed.kubectl("wait", "-n", namespace, "pvc/shared", "--for=jsonpath={.status.phase}=Bound", "--timeout=600s")
     volume = bed.kubectl("get", "pvc", "shared", "-n", namespace, "-o", "jsonpath={.spec.volumeName}")
@@ -186,7 +184,7 @@ def own_cluster(bed: Bed, namespace: str, home: Path, account: Account) -> None:
         (folder / name).write_text(text)
 
 
-def test_a_cluster_of_ones_own_is_held_to_its_file_emulated(
+def test_own_cluster_is_compared_with_its_file_emulated(
     bed: Bed, namespace: str, windlass: Call, home: Path, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cluster(bed, namespace, home, account)
@@ -202,7 +200,7 @@ def test_a_cluster_of_ones_own_is_held_to_its_file_emulated(
     assert found["claim efs"]["found"] == f"there is none in namespace {namespace}"
 
 
-def test_an_image_that_is_not_there_is_told_and_its_pod_removed(bed: Bed, namespace: str, windlass: Call) -> None:
+def test_missing_image_is_reported_and_its_pod_removed(bed: Bed, namespace: str, windlass: Call) -> None:
     """The job in the working folder names the missing image; the target's image exists."""
     target(bed, namespace)
     Path("job.yaml").write_text('{"name": "job", "command": ["true"], "image": "localhost/no-such-image:1"}')
@@ -218,7 +216,7 @@ def test_an_image_that_is_not_there_is_told_and_its_pod_removed(bed: Bed, namesp
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly), signal.SIGKILL]
 )
-def test_an_interrupted_doctor_leaves_nothing_and_a_killed_one_leaves_it_to_the_next(
+def test_interrupted_doctor_cleans_up_and_the_next_one_cleans_up_after_a_kill(
     bed: Bed, namespace: str, windlass: Call, number: signal.Signals
 ) -> None:
     pending = {**claim("efs"), "spec": {**claim("efs")["spec"], "storageClassName": "none"}}

@@ -93,7 +93,7 @@ def test_a_load_balancer_is_removed_through_its_controller_emulated(scene: Scene
     assert scene.drain() == Drained((), (), ()), "a second drain finds nothing"
 
 
-def test_a_service_is_left_with_the_reason_where_the_controller_is_gone_emulated(
+def test_service_is_kept_with_the_reason_if_its_controller_is_missing_emulated(
     scene: Scene, lone_namespace: str
 ) -> None:
     scene.serve("web", lone_namespace)
@@ -113,7 +113,7 @@ def test_a_service_is_left_with_the_reason_where_the_controller_is_gone_emulated
 
 
 @pytest.mark.parametrize("pause_seconds", [0.0, pytest.param(0.1, marks=pytest.mark.nightly)])
-def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulated(
+def test_load_balancers_of_a_killed_controller_are_all_reported_emulated(
     scene: Scene, lone_namespace: str, pause_seconds: float
 ) -> None:
     scene.serve("web", lone_namespace)
@@ -135,7 +135,7 @@ def test_a_controller_killed_in_the_middle_leaves_no_load_balancer_unseen_emulat
     assert scene.balancers() == []
 
 
-def test_a_killed_drain_goes_on_by_the_next_call_emulated(scene: Scene, lone_namespace: str) -> None:
+def test_next_drain_continues_a_killed_one_emulated(scene: Scene, lone_namespace: str) -> None:
     scene.serve("web", lone_namespace)
     scene.controller.kill()
     command = [sys.executable, "-c", DRAINS, scene.bed.context, scene.bed.kubeconfig]
@@ -153,7 +153,7 @@ def test_a_killed_drain_goes_on_by_the_next_call_emulated(scene: Scene, lone_nam
 
 
 @pytest.mark.operators
-def test_nodes_are_removed_through_karpenter_and_left_while_it_does_not_run(scaled: Bed, lone_namespace: str) -> None:
+def test_nodes_are_removed_through_karpenter_and_kept_while_it_does_not_run(scaled: Bed, lone_namespace: str) -> None:
     pool = {"apiVersion": "v1", "kind": "List", "items": operated.node_pool("gpus", "g5.12xlarge")}
     scaled.kubectl("apply", "-f", "-", stdin=json.dumps(pool))
     scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
@@ -193,7 +193,7 @@ def volume_of(bed: Bed, namespace: str, name: str) -> str:
     return until(lambda: str(bed.api.get(path)["spec"].get("volumeName") or ""), "no volume was made")
 
 
-def test_a_claim_in_use_is_left_with_its_pods_and_goes_after_them_emulated(scene: Scene, lone_namespace: str) -> None:
+def test_claim_in_use_is_kept_until_its_pods_are_deleted_emulated(scene: Scene, lone_namespace: str) -> None:
     bed = scene.bed
     holder = job(bed, "holder", "import time; time.sleep(600)")
     pod = holder["spec"]["template"]["spec"]
@@ -212,7 +212,7 @@ def test_a_claim_in_use_is_left_with_its_pods_and_goes_after_them_emulated(scene
     assert not (bed.layout.volumes / volume).exists()
 
 
-def test_a_retained_volume_is_kept_and_named_emulated(scene: Scene, lone_namespace: str) -> None:
+def test_retained_volume_is_kept_and_reported_emulated(scene: Scene, lone_namespace: str) -> None:
     bed = scene.bed
     bed.apply(claim("kept"), claim("data"), namespace=lone_namespace)
     kept, data = (volume_of(bed, lone_namespace, name) for name in ("kept", "data"))

@@ -86,7 +86,7 @@ def live(windlass: Call, targets: None) -> Iterator[str]:
     windlass("rm", "--force", run)
 
 
-def test_commands_and_files_reach_a_live_run(
+def test_exec_and_cp_work_in_a_live_run(
     windlass: Call, live: str, cluster: Cluster, namespace: str, ended: Callable[..., Status]
 ) -> None:
     words = ["--", "sh", "-c", "echo $RANK $WORLD_SIZE $NODE_RANK $WINDLASS_RUN_ID; pwd"]
@@ -129,9 +129,7 @@ def test_commands_and_files_reach_a_live_run(
     assert helpers(cluster, namespace) == ""
 
 
-def test_files_and_commands_reach_a_claim_without_a_run(
-    windlass: Call, targets: None, bed: Bed, namespace: str
-) -> None:
+def test_exec_and_cp_work_in_a_claim_without_a_run(windlass: Call, targets: None, bed: Bed, namespace: str) -> None:
     bed.apply(claim("data"), namespace=namespace)
     Path("set/deep").mkdir(parents=True)
     Path("set/deep/a.bin").write_bytes(os.urandom(LARGE_BYTES))
@@ -179,7 +177,7 @@ def test_results_in_a_claim_are_copied_after_the_pods_are_gone(
     windlass("rm", "--force", run)
 
 
-def test_the_role_that_check_prints_is_enough_for_all_of_it(
+def test_printed_role_suffices_for_exec_and_cp(
     windlass: Call, bed: Bed, namespace: str, monkeypatch: pytest.MonkeyPatch, ended: Callable[..., Status]
 ) -> None:
     write_targets(bed, namespace, monkeypatch, "bed-limited")

@@ -89,7 +89,7 @@ def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(
+def test_api_server_accepts_the_objects_of_an_imported_job(
     path: Path, user: User, priorities: None, operator: Callable[[str], None]
 ) -> None:
     job = imported(path).job
@@ -120,7 +120,7 @@ def test_the_objects_of_an_imported_job_are_taken_by_the_api_server(
 
 
 @pytest.mark.parametrize("via", ["job", "jobset"])
-def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_job(via: str, user: User) -> None:
+def test_exported_objects_train_and_can_be_imported_as_the_same_job(via: str, user: User) -> None:
     job = {
         "name": "digits",
         "run": "train.py --epochs 2",
@@ -168,7 +168,7 @@ def test_what_a_plan_writes_down_trains_to_its_end_and_comes_back_as_the_same_jo
     wait_for(lambda: not kubectl(*words).strip(), "all objects to be gone", seconds=300)
 
 
-def test_a_written_run_that_fails_is_seen_to_have_failed(user: User) -> None:
+def test_failed_exported_run_is_shown_as_failed(user: User) -> None:
     job = {"name": "broken", "command": ["sh", "-c", "echo no; exit 3"], "restarts": 2, "kubernetes": {"via": "job"}}
     (user.folder / "job.yaml").write_text(json.dumps(job))
     written = user.windlass("plan", "--on", "bed", "-o", "manifest-json")

@@ -65,7 +65,7 @@ def client(lone_bed: Bed, lone_namespace: str) -> Iterator[Client]:
 
 
 @pytest.mark.timeout(600)
-def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Client) -> None:
+def test_watch_of_all_runs_survives_a_restart_of_the_api_server(lone_bed: Bed, client: Client) -> None:
     many = {f"digits-{number:05}" for number in range(20)}
     for run_id in many:
         client.create(owner_config_map(run_id, client.namespace))
@@ -91,7 +91,7 @@ def test_a_watch_of_all_runs_outlives_the_api_server(lone_bed: Bed, client: Clie
 
 
 @pytest.mark.timeout(600)
-def test_a_version_that_the_server_has_forgotten_is_listed_anew(client: Client) -> None:
+def test_expired_resource_version_is_listed_again(client: Client) -> None:
     client.create(owner_config_map("digits-7f3k2", client.namespace))
     with closing(Forgetful(client)) as watched:
         client.create(owner_config_map("later-7f3k2", client.namespace))
@@ -108,7 +108,7 @@ class Forgetful(Watched):
         super()._watch(table)
 
 
-def test_ps_goes_on_with_a_line_for_each_change(cluster: Cluster, namespace: str, targets: None) -> None:
+def test_ps_watch_prints_a_line_for_each_change(cluster: Cluster, namespace: str, targets: None) -> None:
     with closing(Client(cluster.context, namespace, cluster.kubeconfig)) as client:
         client.create(owner_config_map("digits-7f3k2", namespace))
         words = [*WINDLASS, "ps", "--on", "bed", "--watch"]

@@ -27,7 +27,7 @@ def events(bed: Bed) -> list[str]:
     return [str(each.get("message")) for each in bed.api.get("/api/v1/namespaces/default/events")["items"]]
 
 
-def test_nodes_come_for_a_job_that_trains_on_them_and_go_after_it(scaled: Bed, lone_namespace: str) -> None:
+def test_nodes_are_provisioned_for_a_job_and_deleted_after_it(scaled: Bed, lone_namespace: str) -> None:
     with operated.pooled(scaled, POOL, "g5.12xlarge", "p4d.24xlarge"):
         scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
         made = wait_for(lambda: nodes(scaled), "a node", 240)
@@ -39,7 +39,7 @@ def test_nodes_come_for_a_job_that_trains_on_them_and_go_after_it(scaled: Bed, l
         wait_for(lambda: not nodes(scaled), "the nodes to go", 240)
 
 
-def test_a_type_that_is_sold_out_is_asked_for_in_vain(scaled: Bed, lone_namespace: str) -> None:
+def test_sold_out_instance_type_is_not_provisioned(scaled: Bed, lone_namespace: str) -> None:
     scaled.sell_out("p4d.24xlarge")
     try:
         with operated.pooled(scaled, POOL, "p4d.24xlarge"):
@@ -52,7 +52,7 @@ def test_a_type_that_is_sold_out_is_asked_for_in_vain(scaled: Bed, lone_namespac
         scaled.sell_out()
 
 
-def test_a_node_can_be_one_that_never_gets_ready(scaled: Bed, lone_namespace: str) -> None:
+def test_node_that_never_registers_is_emulated(scaled: Bed, lone_namespace: str) -> None:
     with operated.pooled(scaled, POOL, "g5.12xlarge", labels={NEVER_READY: "true"}):
         scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
         claim = wait_for(lambda: _registered(scaled), "a node", 240)

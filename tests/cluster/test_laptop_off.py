@@ -68,7 +68,7 @@ LATE = (
     Story("hang", "succeeded", "(hang )+ok", 1, {**AGAIN, "hang": "30s"}),
     Story("timeout", "failed", "(timeout)?", 1, {**AGAIN, "timeout": "20s"}),
 )
-"""Faults that `test_a_hang_and_the_time_limit_are_found_without_a_machine` covers too."""
+"""Faults that `test_hang_and_time_limit_are_detected_without_a_users_machine` covers too."""
 NODE = Story("node", "succeeded", "node-loss ok", 1, {**AGAIN, "kubernetes": {"lost_after": 5}})
 PREEMPTION = Story(
     "preemption", "succeeded", "preemption ok", 2, {**AGAIN, "queue": "narrow", "resources": {"cpus": 0.4}}
@@ -257,12 +257,16 @@ def play(
         assert found == view(third, run_id)
 
 
-def test_a_rank_a_pod_and_the_end(cluster: Cluster, inside: str, machines: Machines) -> None:
+def test_failing_rank_lost_pod_and_success_are_reported_without_the_submitting_machine(
+    cluster: Cluster, inside: str, machines: Machines
+) -> None:
     play(QUICK, cluster, inside, machines, {"pod": deletes(cluster, inside)})
 
 
 @pytest.mark.nightly
-def test_a_hang_and_a_timeout(cluster: Cluster, inside: str, machines: Machines) -> None:
+def test_hang_and_timeout_are_reported_without_the_submitting_machine(
+    cluster: Cluster, inside: str, machines: Machines
+) -> None:
     play(LATE, cluster, inside, machines, {})
 
 
@@ -278,7 +282,7 @@ def deletes(cluster: Cluster, namespace: str) -> Callable[[list[dict[str, Any]]]
 
 @pytest.mark.operators
 @pytest.mark.parametrize("via", OPERATORS)
-def test_a_rank_a_pod_and_the_end_by_an_operator(
+def test_operator_kinds_report_faults_without_the_submitting_machine(
     cluster: Cluster, namespace: str, operator: Callable[[str], None], machines: Machines, via: str
 ) -> None:
     operator(OPERATORS[via])  # before the setup, which grants permissions for the served kinds
@@ -287,7 +291,9 @@ def test_a_rank_a_pod_and_the_end_by_an_operator(
 
 
 @pytest.mark.nightly
-def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str, machines: Machines) -> None:
+def test_elastic_run_without_capacity_is_reported_without_the_submitting_machine(
+    cluster: Cluster, inside: str, machines: Machines
+) -> None:
     def fill(found: list[dict[str, Any]]) -> None:
         """Leaves capacity for the supervisor and one node until the run has continued with that."""
         quota = {
@@ -306,7 +312,9 @@ def test_an_elastic_run_whose_lost_pod_has_no_room(cluster: Cluster, inside: str
     play((SHRINKS,), cluster, inside, machines, {"shrinks": fill})
 
 
-def test_a_node(lone_bed: Bed, lone_namespace: str, machines: Machines) -> None:
+def test_lost_node_is_reported_without_the_submitting_machine(
+    lone_bed: Bed, lone_namespace: str, machines: Machines
+) -> None:
     set_up(lone_bed, lone_namespace)
     lost: list[str] = []
 
@@ -322,7 +330,9 @@ def test_a_node(lone_bed: Bed, lone_namespace: str, machines: Machines) -> None:
 
 
 @pytest.mark.operators
-def test_a_preemption(cluster: Cluster, narrow: str, inside: str, machines: Machines) -> None:
+def test_preemption_is_reported_without_the_submitting_machine(
+    cluster: Cluster, narrow: str, inside: str, machines: Machines
+) -> None:
     """Kueue does not preempt the supervisor itself, whose Job names no queue.
 
     Kueue is installed before the setup, which grants permissions for the served kinds.

@@ -68,14 +68,14 @@ def job(bed: Bed, namespace: str, monkeypatch: pytest.MonkeyPatch, home: Path) -
     Path("job.yaml").write_text(json.dumps(text))
 
 
-def test_a_driver_that_is_missing_blocks_the_plan(windlass: Call, job: None, bed: Bed, alone: None) -> None:
+def test_missing_driver_blocks_the_plan(windlass: Call, job: None, bed: Bed, alone: None) -> None:
     made = windlass("plan", "--on", "bed", "-o", "json").json
     [note] = [note for note in made["notes"] if note["blocks"]]
     assert note["code"] == "mount-driver"
     assert "aws eks create-addon" in note["fix"]
 
 
-def test_the_api_server_takes_the_volumes_and_pods_read_a_claim_of_the_name(
+def test_api_server_accepts_the_volumes_and_pods_read_the_claim(
     windlass: Call, job: None, drivers: None, bed: Bed, namespace: str, ended: Callable[..., Status]
 ) -> None:
     whole = "data=[{name: digits, source: s3://bucket/d, via: mount}]"

@@ -55,7 +55,7 @@ def test_an_mpijob_trains_with_an_sshd_that_is_not_root(cluster: Cluster, namesp
     assert said(cluster, namespace, "training.kubeflow.org/job-role=launcher") == ["3.0", "3.0"]
 
 
-def test_jobs_of_a_queue_with_room_for_one_run_one_after_the_other(
+def test_queue_with_capacity_for_one_job_runs_jobs_sequentially(
     cluster: Cluster, namespace: str, operator: Start
 ) -> None:
     operator("kueue")
@@ -77,9 +77,7 @@ def _ran(cluster: Cluster, namespace: str, job: str) -> tuple[datetime, datetime
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "mpijob", "jobset"])
-def test_kueue_holds_back_every_kind_that_asks_for_a_queue(
-    cluster: Cluster, namespace: str, operator: Start, kind: str
-) -> None:
+def test_kueue_suspends_every_kind_with_a_queue(cluster: Cluster, namespace: str, operator: Start, kind: str) -> None:
     for name in ("trainer", "training-operator", "mpi-operator", "kueue"):
         operator(name)
     made = {
@@ -97,7 +95,7 @@ def test_kueue_holds_back_every_kind_that_asks_for_a_queue(
 
 
 @pytest.mark.parametrize("name", ON_DEMAND)
-def test_a_stopped_operator_leaves_the_bed_as_it_was(lone_bed: Bed, lone_namespace: str, name: str) -> None:
+def test_stopped_operator_leaves_the_test_cluster_unchanged(lone_bed: Bed, lone_namespace: str, name: str) -> None:
     before = _installed(lone_bed)
     lone_bed.start_operator(name)
     assert ON_DEMAND[name].kind in _installed(lone_bed)
@@ -140,7 +138,7 @@ def test_a_bed_has_one_trainer_at_a_time(bed: Bed, operator: Start) -> None:
 
 
 @pytest.mark.parametrize("name", [each for each in ON_DEMAND if ON_DEMAND[each].refuses and each != OLD_TRAINER.name])
-def test_a_bad_object_is_refused_by_the_webhook_of_its_operator(bed: Bed, operator: Start, name: str) -> None:
+def test_invalid_object_is_refused_by_the_webhook_of_its_operator(bed: Bed, operator: Start, name: str) -> None:
     operator(name)
     refused = ON_DEMAND[name].refuses
     assert refused

@@ -118,9 +118,7 @@ def delete_pods(cluster: Cluster, namespace: str, run_id: str) -> None:
     cluster.kubectl("delete", "job,jobset,pod", "-n", namespace, "-l", f"{layout.RUN_LABEL}={run_id}", "--wait=true")
 
 
-def test_the_outputs_of_a_run_that_is_followed_are_here_at_its_end(
-    cluster: Cluster, inside: str, machines: Machines
-) -> None:
+def test_outputs_of_a_followed_run_are_local_at_its_end(cluster: Cluster, inside: str, machines: Machines) -> None:
     machine = machines(cluster, inside, "first")
     run_id = require_outputs_are_fetched(machine)
     end_of(cluster, inside, run_id)  # the supervisor ends, since the outputs are fetched
@@ -132,9 +130,7 @@ def test_the_outputs_of_a_run_that_is_followed_are_here_at_its_end(
     assert not (machine.home / "runs" / run_id).exists()
 
 
-def test_they_are_held_for_a_machine_that_comes_later_and_for_one_alone(
-    cluster: Cluster, inside: str, machines: Machines
-) -> None:
+def test_outputs_are_kept_until_one_machine_fetches_them(cluster: Cluster, inside: str, machines: Machines) -> None:
     first = machines(cluster, inside, "first")
     job(first, "fails")
     done = first.windlass("run", "--on", "bed", "-d", "-q")
@@ -163,9 +159,7 @@ def test_they_are_held_for_a_machine_that_comes_later_and_for_one_alone(
     assert not (second.folder / "got").exists()
 
 
-def test_a_supervisor_on_the_users_machine_brings_them_there(
-    cluster: Cluster, namespace: str, machines: Machines
-) -> None:
+def test_supervisor_on_the_users_machine_fetches_outputs(cluster: Cluster, namespace: str, machines: Machines) -> None:
     machine = machines(cluster, namespace, "first")
     run_id = require_outputs_are_fetched(machine)
     settled(cluster, namespace, run_id)
@@ -174,7 +168,7 @@ def test_a_supervisor_on_the_users_machine_brings_them_there(
 
 
 @pytest.mark.nightly
-def test_an_api_server_that_is_away_when_a_run_ends_costs_no_outputs(
+def test_api_server_unreachable_at_the_end_of_a_run_loses_no_outputs(
     lone_bed: Bed, lone_namespace: str, machines: Machines
 ) -> None:
     set_up(lone_bed, lone_namespace)
@@ -200,7 +194,7 @@ def test_an_api_server_that_is_away_when_a_run_ends_costs_no_outputs(
 
 
 @pytest.mark.parametrize("is_inside", [True, pytest.param(False, marks=pytest.mark.nightly)])
-def test_those_of_a_run_that_is_stopped_come_too_and_large_ones_do_not(
+def test_outputs_of_a_stopped_run_are_fetched_and_too_large_ones_are_not(
     cluster: Cluster, namespace: str, machines: Machines, is_inside: bool
 ) -> None:
     if is_inside:

@@ -126,7 +126,7 @@ def training(shell: Shell, run: str) -> dict[str, Any]:
     return found if found["phase"] == "training" else {}
 
 
-def test_emulated_up_a_run_and_down_with_proof(shell: Shell) -> None:
+def test_emulated_cluster_is_created_used_and_destroyed_with_an_audit(shell: Shell) -> None:
     (shell.folder / "cluster.yaml").write_text(CLUSTER)
     (shell.folder / "train.py").write_text(WAITS)
     made = shell.json("cluster", "up", "--yes")

@@ -119,7 +119,7 @@ def start(harness: Harness, tmp_path: Path, *, waits: str = "", **fields: Any) -
 
 
 @pytest.mark.parametrize("via", WAYS)
-def test_a_run_waits_its_turn_and_says_for_whom(
+def test_queued_run_reports_what_it_waits_for(
     cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
     has(operator, via)
@@ -145,7 +145,7 @@ def test_a_run_waits_its_turn_and_says_for_whom(
 
 
 @pytest.mark.parametrize("via", WAYS)
-def test_a_run_that_must_make_room_was_preempted_and_waits_again(
+def test_preempted_run_is_queued_again(
     cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
     has(operator, via)
@@ -171,14 +171,14 @@ def test_a_run_that_must_make_room_was_preempted_and_waits_again(
 
 
 @pytest.mark.parametrize("via", [via for via in WAYS if via != "trainjob"])
-def test_pods_run_where_the_flavor_of_their_quota_is(
+def test_pods_run_on_nodes_of_their_quotas_flavor(
     cluster: Cluster, namespace: str, operator: Operator, narrow: str, tmp_path: Path, via: str
 ) -> None:
     has(operator, via)
     run_where_the_flavor_is(cluster, namespace, tmp_path, via)
 
 
-def test_a_trainjob_runs_where_the_flavor_of_its_quota_is_by_the_trainer_that_kueue_knows(
+def test_trainjob_runs_on_nodes_of_its_flavor_with_the_trainer_that_kueue_supports(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     """Trainer 2.2 uses other fields, which Kueue 0.15 and 0.16 do not support; the plan notes that."""
@@ -200,7 +200,7 @@ def run_where_the_flavor_is(cluster: Cluster, namespace: str, tmp_path: Path, vi
         harness.engine.stop(run.id)
 
 
-def test_a_run_without_restarts_ends_when_its_queue_is_drained_and_does_not_wake_up(
+def test_run_without_restarts_ends_with_the_drain_of_its_queue(
     cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
 ) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
@@ -233,7 +233,7 @@ def test_a_run_whose_workload_is_deactivated_is_stopped_and_not_queued_again(
         until_evident(run, "queue-deactivated")
 
 
-def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
+def test_pods_evicted_before_they_ran_do_not_count_as_lost_nodes(
     cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
 ) -> None:
     image = {"image": "registry.invalid/trainer:1"}
@@ -249,9 +249,7 @@ def test_pods_that_were_put_out_before_they_ran_are_no_lost_machines(
         assert run.wait().phase is Phase.STOPPED
 
 
-def test_a_plan_knows_the_queues_of_the_namespace(
-    cluster: Cluster, namespace: str, narrow: str, tmp_path: Path
-) -> None:
+def test_plan_checks_the_queues_of_the_namespace(cluster: Cluster, namespace: str, narrow: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         made = {
             name: harness.plan("script.py", base=script(tmp_path / name), queue=name) for name in ("narow", "narrow")

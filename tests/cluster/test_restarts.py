@@ -81,7 +81,7 @@ def test_a_rank_that_fails_is_restarted_with_all_others_in_the_same_pods(
                 assert said.count(f"attempt {attempt} of rank {rank}") == 1, said
 
 
-def test_a_lost_pod_means_new_pods_for_all(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_lost_pod_causes_new_pods_for_all_nodes(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as harness:
         run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}
@@ -134,7 +134,7 @@ def test_an_evicted_pod_ends_once_it_has_saved_and_uses_up_no_restart(
         ]
 
 
-def test_pods_go_when_nothing_follows_their_failure(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_failed_pods_end_if_no_restart_follows(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 1})) as harness:
         run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "12", "WAITS": ""}
@@ -159,9 +159,7 @@ def ends(cluster: Cluster, namespace: str, run: Run) -> list[float | None]:
     return [None if at is None else datetime.fromisoformat(at).timestamp() for at in found]
 
 
-def test_a_new_supervisor_follows_an_attempt_in_the_pods_of_another(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
+def test_new_supervisor_adopts_an_attempt_in_reused_pods(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home", restarts={"max": 3})) as harness:
         run = harness.start(
             "script.py", base=script(tmp_path), nodes=2, launcher="plain", env={"BREAKS": "1", "WAITS": "2"}

@@ -110,7 +110,7 @@ def webhook(bed: Bed, namespace: str) -> Iterator[Hook]:
             yield hook
 
 
-def test_a_supervisor_is_refused_nothing_and_uses_each_of_its_rights(bed: Bed, namespace: str, tmp_path: Path) -> None:
+def test_supervisor_uses_exactly_its_permissions(bed: Bed, namespace: str, tmp_path: Path) -> None:
     set_up(bed, namespace)
     results = {"results": {"size": "1GiB", "storage_class": "bed"}}
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness, webhook(bed, namespace) as hook:
@@ -152,7 +152,7 @@ def _is_of_another_kind(right: Right) -> bool:
     return bool(re.search(r"kubeflow|kueue", right.group))
 
 
-def test_a_run_that_has_ended_expires_whole_and_a_resume_keeps_it(bed: Bed, namespace: str, tmp_path: Path) -> None:
+def test_ended_run_expires_completely_unless_it_is_resumed(bed: Bed, namespace: str, tmp_path: Path) -> None:
     set_up(bed, namespace)
     results = {"results": {"size": "1GiB", "storage_class": "bed", "keep": True}}
     with opened(harness_on(bed, namespace, tmp_path / "home")) as harness:
@@ -190,7 +190,7 @@ def planned(bed: Bed, namespace: str, folder: Path, **resources: Any) -> list[tu
     return [(note.code, note.message) for note in made.notes if note.blocks]
 
 
-def test_pods_that_a_namespace_refuses_are_found_by_a_plan(bed: Bed, namespace: str, tmp_path: Path) -> None:
+def test_plan_detects_pods_that_the_namespace_refuses(bed: Bed, namespace: str, tmp_path: Path) -> None:
     """A dry run of the Job that creates the pods does not show the refusal."""
     set_up(bed, namespace)
     assert planned(bed, namespace, tmp_path / "code", cpus=1) == []

@@ -79,7 +79,7 @@ def changed_by(cluster: Cluster, namespace: str, run: Run) -> list[str]:
     return sorted({"runtimePatches", "podTemplateOverrides"} & set(trainjob_of(cluster, namespace, run)["spec"]))
 
 
-def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
+def test_digits_on_existing_runtimes_have_the_same_weights_as_on_this_machine(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["trainjob"])
@@ -109,7 +109,7 @@ def test_digits_on_runtimes_of_the_cluster_end_as_they_do_on_this_machine(
         assert not cluster.kubectl("get", "trainingruntimes", "-n", namespace, "-l", "windlass.dev/run", "-o", "name")
 
 
-def test_restarts_are_the_runs_own_though_the_runtime_restarts_containers_too(
+def test_restarts_are_controlled_by_the_supervisor_in_spite_of_the_runtimes_policy(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     """The same pods are used after a rank has failed, new ones after a pod is lost, and never a restarted container."""
@@ -134,7 +134,7 @@ def test_restarts_are_the_runs_own_though_the_runtime_restarts_containers_too(
                 assert said == [f"attempt {attempt} of rank {rank}"]
 
 
-def test_a_container_that_the_runtime_has_started_again_is_not_trained_in(
+def test_container_restarted_by_the_runtime_does_not_train(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["trainjob"])
@@ -151,7 +151,7 @@ def test_a_container_that_the_runtime_has_started_again_is_not_trained_in(
         assert run.text().count("attempt 1 of rank 1") == 1
 
 
-def test_a_runtime_that_is_not_there_is_refused_with_one_that_is_near(
+def test_missing_runtime_is_refused_with_a_similar_name(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["trainjob"])
@@ -168,7 +168,7 @@ def test_a_runtime_that_is_not_there_is_refused_with_one_that_is_near(
 # -- an older version -------------------------------------------------------------------------------------------------
 
 
-def test_digits_on_a_runtime_of_trainer_2_1_which_is_changed_by_other_words(
+def test_digits_train_on_a_runtime_of_trainer_2_1_with_its_override_fields(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     lone_bed.start_operator(OLD_TRAINER.name)

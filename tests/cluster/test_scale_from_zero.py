@@ -59,7 +59,7 @@ def end_once_initialized(bed: Bed, namespace: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize("via", WAYS)
-def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_and_go(
+def test_record_of_a_run_contains_provisioning_and_deletion_of_its_nodes(
     scaled: Bed, lone_namespace: str, tmp_path: Path, via: str
 ) -> None:
     if via in OPERATORS:
@@ -100,9 +100,7 @@ def test_a_run_gets_machines_that_were_not_there_and_its_record_sees_them_come_a
             scaled.stop_operator(OPERATORS[via])
 
 
-def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
-    scaled: Bed, lone_namespace: str, tmp_path: Path
-) -> None:
+def test_run_stays_queued_until_a_node_is_provisioned(scaled: Bed, lone_namespace: str, tmp_path: Path) -> None:
     scaled.sell_out("p4d.24xlarge")
     try:
         with (
@@ -120,7 +118,7 @@ def test_a_machine_that_does_not_come_leaves_the_run_queued_until_one_does(
         scaled.sell_out()
 
 
-def test_the_plan_says_why_no_pool_could_serve_a_job(scaled: Bed, lone_namespace: str, tmp_path: Path) -> None:
+def test_plan_gives_the_reason_why_no_pool_matches(scaled: Bed, lone_namespace: str, tmp_path: Path) -> None:
     taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
     with (
         operated.pooled(scaled, POOL, "g5.12xlarge", taints=[taint]),
@@ -132,7 +130,7 @@ def test_the_plan_says_why_no_pool_could_serve_a_job(scaled: Bed, lone_namespace
         assert [step for step in made.steps if step.kind == "machines"] == []
 
 
-def test_who_may_not_see_pools_has_a_plan_as_before_and_is_told_what_was_not_seen(
+def test_login_that_may_not_list_pools_gets_a_plan_with_a_note(
     scaled: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     limited = dataclasses.replace(scaled, context="bed-limited")

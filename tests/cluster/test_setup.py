@@ -146,7 +146,7 @@ def test_a_set_up_from_before_an_operator_was_installed_is_found_and_mended(
     assert (supervisor(cluster, namespace, on)["level"], notes()) == ("ok", [])
 
 
-def test_nothing_is_removed_under_a_run_and_all_after_it(cluster: Cluster, namespace: str, on: On) -> None:
+def test_removal_waits_until_no_run_uses_the_objects(cluster: Cluster, namespace: str, on: On) -> None:
     on(cluster, namespace, "target", "setup", "lab")
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: "digits-7f3k2"}
     spec = {"serviceAccountName": NAME, "restartPolicy": "Never", "containers": [{"name": "c", "image": cluster.image}]}
@@ -169,7 +169,7 @@ def test_nothing_is_removed_under_a_run_and_all_after_it(cluster: Cluster, names
     assert changes(on(cluster, namespace, *remove)) == ["absent"] * 3
 
 
-def test_an_object_of_others_is_left_alone(cluster: Cluster, namespace: str, on: On) -> None:
+def test_objects_of_others_are_not_changed(cluster: Cluster, namespace: str, on: On) -> None:
     cluster.kubectl("create", "serviceaccount", NAME, "-n", namespace)
     for more in ((), ("--remove",)):
         refused = on(cluster, namespace, "target", "setup", "lab", *more)
@@ -178,7 +178,7 @@ def test_an_object_of_others_is_left_alone(cluster: Cluster, namespace: str, on:
     assert objects(cluster, namespace) == ["ServiceAccount"]
 
 
-def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: str, on: On) -> None:
+def test_login_without_permission_is_told_which_one_is_missing(bed: Bed, namespace: str, on: On) -> None:
     def refused() -> str:
         result = on(bed, namespace, "target", "setup", "lab", context="bed-limited")
         assert result.code == 1
@@ -204,7 +204,7 @@ def test_a_login_that_may_not_is_told_which_right_it_lacks(bed: Bed, namespace: 
     assert "list jobs.batch" in said
 
 
-def test_the_printed_role_is_enough_to_follow_runs_of_other_machines(bed: Bed, namespace: str, on: On) -> None:
+def test_printed_role_suffices_to_follow_runs_of_other_machines(bed: Bed, namespace: str, on: On) -> None:
     printed = on(bed, namespace, "check", "--on", "lab", "--role", context="bed-limited")
     bed.kubectl("apply", "-f", "-", stdin=printed.out)
     until_role_is_granted(bed, namespace)

@@ -62,7 +62,7 @@ def until_none_lives(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["cluster", pytest.param("machine", marks=pytest.mark.nightly)])
-def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, tmp_path: Path, where: str) -> None:
+def test_spare_replaces_a_lost_pod(cluster: Cluster, namespace: str, tmp_path: Path, where: str) -> None:
     if where == "cluster":
         set_up(cluster, namespace)
     with opened(spared(cluster, namespace, tmp_path)) as harness:
@@ -92,7 +92,7 @@ def test_a_spare_has_the_place_of_a_lost_pod(cluster: Cluster, namespace: str, t
         harness.runs.clear()
 
 
-def test_no_spare_is_left_by_a_run_that_ends(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_ended_run_leaves_no_spare(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     """The run may end before the spare waits."""
     set_up(cluster, namespace)
     with opened(spared(cluster, namespace, tmp_path)) as harness:

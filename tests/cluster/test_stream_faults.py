@@ -143,7 +143,7 @@ sys.exit(int(os.environ["CODE"]))
 
 
 @pytest.mark.parametrize(("code", "restarts"), [(0, 3), pytest.param(5, 0, marks=pytest.mark.nightly)])
-def test_a_script_that_writes_to_the_stream_of_its_pod_ends_nothing(
+def test_script_that_writes_to_the_stream_of_its_pod_does_not_end_the_run(
     cluster: Cluster, namespace: str, tmp_path: Path, code: int, restarts: int
 ) -> None:
     (tmp_path / "script.py").write_text(WRITES)

@@ -126,7 +126,7 @@ def as_it_is(_user: User) -> None:
     ],
     ids=["context", "namespace", "long name", "large code", "claim", "secret"],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_one_message_before_anything_is_made(
+def test_impossible_job_is_refused_in_one_message_before_objects_are_created(
     user: User, target: Any, job: Any, before: Callable[[User], None], exit_code: int, message: str, hint: str
 ) -> None:
     before(user)
@@ -141,7 +141,7 @@ def test_what_cannot_be_is_refused_in_one_message_before_anything_is_made(
         (users.EXPIRED, 1, "Unauthorized", "the login has run out or was never valid"),
     ],
 )
-def test_a_login_that_is_not_enough_is_refused_before_anything_is_made(
+def test_insufficient_login_is_refused_before_objects_are_created(
     user: User, bed: Bed, login: str, exit_code: int, message: str, hint: str
 ) -> None:
     user.write({"context": users.context(login)})
@@ -160,7 +160,7 @@ def refused(user: User, exit_code: int, message: str, hint: str) -> None:
     assert user.made() == set()
 
 
-def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_made(
+def test_field_missing_in_the_clusters_jobset_is_refused_before_objects_are_created(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     definition = json.loads(lone_bed.kubectl("get", "crd", JOBSETS, "-o", "json"))
@@ -183,7 +183,7 @@ def test_a_field_that_the_clusters_jobset_lacks_is_refused_before_anything_is_ma
     until(lambda: user.windlass("plan", "job.yaml", "--on", "bed").returncode == 0, "the schema is not back", 600)
 
 
-def test_a_submission_that_is_killed_at_any_moment_is_gone_on_with_by_the_next_command_or_never_was(
+def test_killed_submission_is_continued_by_the_next_command_or_leaves_no_trace(
     user: User,
 ) -> None:
     user.write()

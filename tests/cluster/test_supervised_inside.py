@@ -162,7 +162,9 @@ def left_over(cluster: Cluster, namespace: str, run_id: str) -> str:
     return cluster.kubectl("get", kinds, "-n", namespace, "-l", f"windlass.dev/run={run_id}", "-o", "name")
 
 
-def test_killed_supervisors_lose_nothing(cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path) -> None:
+def test_killed_supervisors_lose_no_event_and_no_log_line(
+    cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path
+) -> None:
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         for _ in range(NUM_KILLS):
@@ -209,9 +211,7 @@ def _waits(cluster: Cluster, namespace: str, run: Run) -> bool:
     return all("[a] over" in log_of(cluster, namespace, pod) for pod in pods(cluster, namespace, run, 1))
 
 
-def test_a_supervisor_that_was_not_created_is_created_by_the_next_command(
-    cluster: Cluster, inside: str, tmp_path: Path
-) -> None:
+def test_missing_supervisor_is_created_by_the_next_command(cluster: Cluster, inside: str, tmp_path: Path) -> None:
     """A submission may be killed after it created the record and before the supervisor's Job."""
     with opened(harness_on(cluster, inside, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
@@ -275,7 +275,7 @@ def test_a_run_is_resumed_from_another_machine(
         run.until(lambda run: run.status.phase is Phase.SUCCEEDED, runs.ENDED_REFRESH_SECONDS + WAIT_SECONDS)
 
 
-def test_a_resumed_run_has_the_code_that_was_sent_or_if_asked_that_of_now(
+def test_resumed_run_has_its_original_code_or_on_request_the_current_one(
     cluster: Cluster, inside: str, windlass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_targets(cluster, inside, monkeypatch, cluster.context)
@@ -288,7 +288,7 @@ def test_a_resumed_run_has_the_code_that_was_sent_or_if_asked_that_of_now(
     assert (done.code, "now ['--lr', '0.1'] 16" in done.out) == (0, True), done.err
 
 
-def test_a_hang_and_the_time_limit_are_found_without_a_machine(
+def test_hang_and_time_limit_are_detected_without_a_users_machine(
     cluster: Cluster, inside: str, elsewhere: Machine, tmp_path: Path
 ) -> None:
     with opened(harness_on(cluster, inside, tmp_path / "home", grace="2s")) as harness:
@@ -343,7 +343,7 @@ def test_a_replacement_that_a_quota_refuses_is_queued_with_one_reason(
 
 
 @pytest.mark.nightly
-def test_a_supervisor_that_is_killed_while_a_pod_is_replaced_loses_no_other(
+def test_supervisor_killed_during_a_replacement_loses_no_other_pod(
     cluster: Cluster, inside: str, tmp_path: Path
 ) -> None:
     with opened(_three_nodes(cluster, inside, tmp_path)) as harness:

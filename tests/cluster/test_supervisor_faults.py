@@ -75,7 +75,7 @@ def succeeded_at_once(cluster: Cluster, namespace: str, run: Run) -> None:
     wait_for(lambda: phases(cluster, namespace, run) == ["Succeeded"], "the pod to be shown as ended", WAIT_SECONDS)
 
 
-def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_sigterm_to_a_supervisor_does_not_affect_its_pods(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         end(supervisor(run), signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_sigterm_to_a_supervisor_leaves_its_pods_alone(cluster: Cluster, namespa
         succeeded_at_once(cluster, namespace, run)
 
 
-def test_six_killed_supervisors_of_one_attempt_lose_nothing(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_six_killed_supervisors_of_one_attempt_lose_no_line(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         run = harness.start("wait_for", "go").until_ready()
         for number in range(NUM_KILLS):
@@ -98,7 +98,7 @@ def test_six_killed_supervisors_of_one_attempt_lose_nothing(cluster: Cluster, na
         succeeded_at_once(cluster, namespace, run)
 
 
-def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace: str, tmp_path: Path) -> None:
+def test_temporarily_failing_login_does_not_affect_a_run(bed: Bed, namespace: str, tmp_path: Path) -> None:
     says, program, config = tmp_path / "says.json", tmp_path / "plugin.py", tmp_path / "config"
     program.write_text(PLUGIN)
     document = json.loads(Path(bed.kubeconfig).read_text())
@@ -140,7 +140,7 @@ def test_a_login_that_fails_for_a_while_costs_a_run_nothing(bed: Bed, namespace:
 
 
 @pytest.mark.nightly
-def test_an_api_server_that_dies_between_the_end_of_a_pod_and_that_of_its_run_costs_no_end(
+def test_api_server_killed_before_the_end_of_a_run_does_not_hide_the_end(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     with opened(harness_on(lone_bed, lone_namespace, tmp_path / "home")) as harness:
@@ -182,7 +182,7 @@ def test_pods_end_at_their_deadline_while_no_supervisor_watches(
 
 
 @pytest.mark.usefixtures("ours_to_break")
-def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
+def test_only_one_of_two_machines_with_the_same_record_supervises_a_run(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     """The other machine is this one under another name, with a copy of the home."""
@@ -206,9 +206,7 @@ def test_of_two_machines_with_the_record_of_a_run_only_one_supervises_it(
         succeeded_at_once(cluster, namespace, run)
 
 
-def test_a_run_that_is_falsely_lost_is_stopped_from_its_own_machine(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
+def test_run_falsely_recorded_as_lost_can_be_stopped(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     with opened(harness_on(cluster, namespace, tmp_path / "home")) as harness:
         run = harness.start("sleep", "600", grace="1s").until_ready()
         end(supervisor(run), signal.SIGKILL)

@@ -23,7 +23,7 @@ EPOCHS = 4
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_heads_are_staged_from_a_bucket_and_the_best_weights_end_in_one(
+def test_example_stages_heads_from_a_bucket_and_uploads_the_best_weights(
     bed: Bed, namespace: str, tmp_path: Path, windlass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(HEADS, tmp_path / "job", ignore=MADE)

@@ -81,7 +81,7 @@ def told(run: Run, kind: str) -> list[dict[str, Any]]:
     return [dict(event.data) for event in run.events if event.kind == kind]
 
 
-def test_digits_end_with_the_same_weights_by_job_and_by_jobset_and_with_the_accuracy_of_this_machine(
+def test_digits_have_the_same_weights_as_job_and_jobset_and_the_local_accuracy(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     words = ("train.py", "--epochs", "2")
@@ -253,7 +253,7 @@ def test_a_drained_and_then_a_lost_node_resume_from_the_claim_with_the_same_weig
         assert digest(run, "model.safetensors", tmp_path) == undisturbed
 
 
-def test_an_elastic_job_shrinks_when_its_node_goes_and_grows_when_it_is_back(
+def test_elastic_job_shrinks_without_its_node_and_grows_with_it(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     it_shrinks_and_grows(lone_bed, lone_namespace, tmp_path, "job")
@@ -309,7 +309,7 @@ def assert_exact(output: Path, run: Run) -> None:
 
 
 @pytest.mark.nightly
-def test_twenty_runs_at_once_all_end_right(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
+def test_twenty_parallel_runs_succeed(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     small = {"memory": "128MiB", "cpus": 0.1}
     with opened(
         harness_on(cluster, namespace, tmp_path / "home", resources=small, kubernetes={"via": "job"})

@@ -92,7 +92,7 @@ def staged(run: Run) -> dict[str, Any]:
     return found.to_json()
 
 
-def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and_pods(
+def test_data_set_is_staged_once_for_two_parallel_runs_and_outputs_survive_claim_and_pods(
     bed: Bed,
     namespace: str,
     tmp_path: Path,
@@ -134,7 +134,7 @@ def test_a_set_is_staged_once_for_two_runs_at_once_and_outputs_survive_claim_and
         until(lambda: claims_of(bed, namespace) == ["windlass-data"], lambda: claims_of(bed, namespace))
 
 
-def test_the_files_of_a_list_of_a_server_are_staged_by_a_pod(
+def test_files_from_a_servers_list_are_staged_by_a_pod(
     bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in FILES.items()]
@@ -150,7 +150,7 @@ def test_the_files_of_a_list_of_a_server_are_staged_by_a_pod(
         assert (staged(run)["files"], staged(run)["moved"]) == (len(FILES), SIZE)
 
 
-def test_a_node_that_is_lost_in_mid_staging_costs_no_byte_twice(
+def test_node_lost_during_staging_repeats_no_transfer(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path, job: dict[str, Any]
 ) -> None:
     gate, is_half = threading.Event(), threading.Event()
@@ -192,7 +192,7 @@ def data_pods(bed: Bed, namespace: str) -> list[dict[str, Any]]:
     return list(json.loads(found)["items"])
 
 
-def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
+def test_failed_staging_starts_no_rank_and_is_explained(
     bed: Bed, namespace: str, tmp_path: Path, job: dict[str, Any], store: PodStore
 ) -> None:
     missing = {**job, "data": [{"name": "digits", "source": "s3://no-such-bucket/digits"}]}
@@ -207,7 +207,7 @@ def test_a_set_that_cannot_be_staged_starts_no_rank_and_is_explained(
         assert pods["items"] == []
 
 
-def test_a_set_that_is_staged_ahead_is_not_fetched_by_the_run(
+def test_data_set_staged_in_advance_is_not_fetched_again(
     bed: Bed,
     namespace: str,
     tmp_path: Path,
@@ -305,7 +305,7 @@ print("holds", hashlib.sha256(pathlib.Path("weights.bin").read_bytes()).hexdiges
 """
 
 
-def test_code_that_objects_cannot_carry_reaches_the_pods_by_the_store(
+def test_code_too_large_for_objects_reaches_the_pods_through_the_store(
     bed: Bed, namespace: str, tmp_path: Path, store: PodStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in store.server.environ().items():

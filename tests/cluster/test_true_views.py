@@ -73,7 +73,7 @@ def answered(ask: Callable[[], Any]) -> Any:
     return found[-1]
 
 
-def test_the_first_answer_without_a_supervisor_is_true_and_a_success_outlives_its_job(
+def test_first_status_without_a_supervisor_is_correct_and_a_success_outlives_its_job(
     windlass: Call,
     elsewhere: Elsewhere,
     targets: None,

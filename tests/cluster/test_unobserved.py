@@ -32,7 +32,7 @@ for step in range(1, 61):
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_the_time_without_a_supervisor_is_training_until_the_pods_have_ended(
+def test_unsupervised_time_counts_as_training_until_the_pods_end(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "job").mkdir()
@@ -78,7 +78,7 @@ while os.environ["WINDLASS_ATTEMPT"] == "1":
 
 
 @pytest.mark.nightly
-def test_a_node_that_is_lost_with_the_supervisor_is_shown_as_such_and_lost_since_then(
+def test_node_lost_together_with_the_supervisor_is_shown_as_lost_since_then(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path
 ) -> None:
     set_up(lone_bed, lone_namespace)

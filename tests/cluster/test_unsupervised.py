@@ -41,9 +41,7 @@ def test_a_quota_on_limits_admits_a_run_and_its_supervisor(cluster: Cluster, nam
         assert run.status.supervision.supervisor == "cluster"
 
 
-def test_a_claim_of_no_class_is_refused_where_the_cluster_has_no_default(
-    bed: Bed, namespace: str, tmp_path: Path
-) -> None:
+def test_claim_without_a_class_is_refused_without_a_default_class(bed: Bed, namespace: str, tmp_path: Path) -> None:
     job = Job.model_validate({"name": "digits", "command": ["true"], "kubernetes": {"results": {"size": "1GiB"}}})
     made = plan_on(target_on(bed, namespace), bed.kubeconfig, job, tmp_path, tmp_path, "digits-7f3k2")
     assert ("storage-class-missing", True) in [(note.code, note.blocks) for note in dry_run(made)]
@@ -79,9 +77,7 @@ def unsupervised(run: Run) -> str:
 
 
 @pytest.mark.nightly
-def test_supervisors_run_on_nodes_that_all_have_the_taint_of_gpus(
-    lone_bed: Bed, lone_namespace: str, tmp_path: Path
-) -> None:
+def test_supervisors_run_if_all_nodes_have_the_gpu_taint(lone_bed: Bed, lone_namespace: str, tmp_path: Path) -> None:
     set_up(lone_bed, lone_namespace)
     for node in lone_bed.nodes:
         lone_bed.kubectl("taint", "node", node.name, "nvidia.com/gpu=true:NoSchedule")

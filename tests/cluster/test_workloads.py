@@ -39,7 +39,7 @@ if os.environ["WINDLASS_RANK"] == "0":
 
 
 @pytest.mark.parametrize("via", BY_TORCH)
-def test_digits_end_with_the_same_weights_as_by_job(
+def test_digits_have_the_same_weights_as_with_a_job(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str
 ) -> None:
     operator(OPERATORS[via])
@@ -53,7 +53,7 @@ def test_digits_end_with_the_same_weights_as_by_job(
 
 
 @pytest.mark.parametrize("via", BY_TORCH)
-def test_a_rank_that_fails_is_restarted_in_the_same_pods_and_a_lost_pod_means_new_ones(
+def test_failed_rank_restarts_in_the_same_pods_and_lost_pod_in_new_ones(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str
 ) -> None:
     operator(OPERATORS[via])
@@ -76,9 +76,7 @@ def test_a_rank_that_fails_is_restarted_in_the_same_pods_and_a_lost_pod_means_ne
             assert said == [f"attempt 3 of rank {rank}"]
 
 
-def test_a_node_begins_without_the_first_one_that_has_ended_before_it_was_found(
-    lone_bed: Bed, lone_namespace: str, tmp_path: Path
-) -> None:
+def test_node_starts_in_spite_of_an_ended_first_node(lone_bed: Bed, lone_namespace: str, tmp_path: Path) -> None:
     """Ranks need not rendezvous. Here a pod resolves its own name, but those of other pods only through a name server
     that is down.
     """
@@ -99,7 +97,7 @@ def test_a_node_begins_without_the_first_one_that_has_ended_before_it_was_found(
 
 
 @pytest.mark.parametrize("via", [via for via, way in WORKLOADS.items() if not way.no_ttl])
-def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
+def test_expired_pods_leave_the_record_unchanged(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str
 ) -> None:
     if via in OPERATORS:
@@ -117,7 +115,7 @@ def test_pods_are_gone_some_time_after_their_end_and_the_record_is_as_it_was(
 
 @pytest.mark.parametrize("cascade", ["windlass", "foreground", "background"])
 @pytest.mark.parametrize("via", WORKLOADS)
-def test_nothing_is_left_of_a_run_that_is_removed(
+def test_removed_run_leaves_no_objects(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path, via: str, cascade: str
 ) -> None:
     """The run is removed by a command, or with its owner ConfigMap: an expiry is a foreground deletion of the latter's
@@ -142,7 +140,7 @@ def test_nothing_is_left_of_a_run_that_is_removed(
         harness.runs.clear()
 
 
-def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_again(
+def test_objects_recreated_by_a_trainjob_do_not_train_again(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     """Trainer creates a JobSet again if it was deleted by its TTL, since Trainer does not record the end."""
@@ -162,7 +160,7 @@ def test_a_trainjob_that_makes_anew_what_a_cluster_has_removed_does_not_train_ag
             assert "attempt 1" not in said
 
 
-def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
+def test_pod_recreated_by_an_operator_does_not_train(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["pytorchjob"])
@@ -189,7 +187,7 @@ def test_a_pod_that_an_operator_makes_anew_is_not_trained_in(
 
 
 @pytest.mark.parametrize("via", BY_TORCH)
-def test_an_elastic_job_shrinks_and_grows_by_an_operators_kind_too(
+def test_elastic_job_shrinks_and_grows_as_an_operators_kind(
     lone_bed: Bed, lone_namespace: str, tmp_path: Path, via: str
 ) -> None:
     with operating(lone_bed, OPERATORS[via]):
@@ -200,7 +198,7 @@ def test_an_elastic_job_shrinks_and_grows_by_an_operators_kind_too(
             assert lone_bed.kubectl("get", "pytorchjobs", *chosen, "-o", said).split() == ["1", "2"]
 
 
-def test_an_mpi_job_ends_as_it_does_on_this_machine(
+def test_mpi_job_has_the_same_weights_as_on_this_machine(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["mpijob"])
@@ -215,7 +213,7 @@ def test_an_mpi_job_ends_as_it_does_on_this_machine(
         assert digest(run, "model.pt", tmp_path)
 
 
-def test_digits_by_horovod_end_as_they_do_on_this_machine(
+def test_horovod_digits_have_the_same_weights_as_on_this_machine(
     bed: Bed, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     """The sum over two ranks is the same in every order, and so are the weights."""
@@ -236,7 +234,7 @@ def test_digits_by_horovod_end_as_they_do_on_this_machine(
         assert digest(run, "model.pt", tmp_path)
 
 
-def test_a_rank_of_mpi_that_fails_is_named_and_all_are_started_again(
+def test_failed_mpi_rank_is_reported_and_all_ranks_restart(
     cluster: Cluster, namespace: str, operator: Operator, tmp_path: Path
 ) -> None:
     operator(OPERATORS["mpijob"])

@@ -132,7 +132,7 @@ def play(row: Fault, world: World, folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize("row", params(FAULTS))
-def test_a_fault_is_named(row: Fault, world: World, tmp_path: Path) -> None:
+def test_why_names_the_injected_fault(row: Fault, world: World, tmp_path: Path) -> None:
     if reason := row.needs():
         pytest.skip(reason)
     found = play(row, world, tmp_path)
@@ -146,7 +146,7 @@ def test_a_fault_is_named(row: Fault, world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", params(HEALTHY))
-def test_nothing_is_found_where_nothing_is_wrong(row: Fault, world: World, tmp_path: Path) -> None:
+def test_why_finds_no_fault_in_a_healthy_run(row: Fault, world: World, tmp_path: Path) -> None:
     if reason := row.needs():
         pytest.skip(reason)
     found = play(row, world, tmp_path)

@@ -146,7 +146,7 @@ def end(at: Scene) -> None:
 
 
 @pytest.mark.parametrize("row", params((*FAULTS, *QUEUED)))
-def test_a_fault_is_named(
+def test_why_names_the_injected_fault(
     row: Fault,
     cluster: Cluster,
     namespace: str,
@@ -172,7 +172,7 @@ def test_a_fault_is_named(
 @pytest.mark.operators
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("row", params(SCALED))
-def test_why_no_machine_comes_is_named(
+def test_why_names_the_reason_for_missing_nodes(
     row: Fault, scaled: Bed, lone_namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any
 ) -> None:
     at = Scene(scaled, lone_namespace, engine=engine)
@@ -185,14 +185,14 @@ def test_why_no_machine_comes_is_named(
 
 
 @pytest.mark.parametrize("row", params(BREAKING))
-def test_a_broken_cluster_is_named(
+def test_why_names_a_broken_cluster(
     row: Fault, lone_bed: Bed, lone_namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any
 ) -> None:
     judged(row, Scene(lone_bed, lone_namespace, engine=engine), tmp_path / "job", record_property)
 
 
 @pytest.mark.parametrize("row", params(HEALTHY))
-def test_nothing_is_found_where_nothing_is_wrong(
+def test_why_finds_no_fault_in_a_healthy_run(
     row: Fault, cluster: Cluster, namespace: str, engine: KubernetesEngine, tmp_path: Path, record_property: Any
 ) -> None:
     found = judged(row, Scene(cluster, namespace, engine=engine), tmp_path / "job", record_property)
