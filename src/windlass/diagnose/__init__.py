@@ -1,1 +1,1 @@
-"""Says why a run ended as it did: observations in, one ranked verdict with evidence and a fix out. Pure."""
+"""Explains why a run ended: turns observations into one ranked verdict with evidence and a fix. Pure."""

@@ -1,4 +1,4 @@
-"""Turns observations into one verdict, other explanations, and what could not be observed."""
+"""Turns observations into one verdict, alternative explanations, and a list of what could not be observed."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ RULES: Final[tuple[Rule, ...]] = (
     checkpoints.damaged,
     checkpoints.cut_short,
 )
-"""Of equal scores the earlier rule wins."""
+"""All rules in order; of equal scores the earlier rule wins."""
 BESIDES: Final = 5
-"""Score of what is true of a run, and does not end one."""
+"""Score of verdicts on conditions that do not end a run."""
 LACKING: Final = {
     events.DISK_FULL: "the disk was full",
     ROTATED: "the log had lost them when it was read",
 }
-"""Why logs lack lines."""
+"""Reasons of missing log lines."""
 _RESTARTS: Final = re.compile(r"restarts: \{max: \d+, on: \[([^\]]+)\]\}")
 BEGUN: Final = (Phase.TRAINING, Phase.CHECKPOINTING)
 
 
 def diagnose(seen: Observations) -> Diagnosis:
-    """The likeliest explanation of how a run ended. `none` only where nothing failed."""
+    """Returns the most likely explanation of how a run ended; code `none` only if nothing failed."""
     case = seen.unstyled()
     found: dict[str, Verdict] = {}
     for rule in (*case.rules, *RULES):
@@ -101,7 +101,7 @@ def diagnose(seen: Observations) -> Diagnosis:
 
 
 def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
-    """The verdict on a run that did not fail: its first warning."""
+    """Returns the verdict on a run that did not fail: its first warning."""
     but = "the run succeeded, but " if case.status.phase is Phase.SUCCEEDED else ""
     rank = warning.ranks[0] if len(warning.ranks) == 1 else None
     where = f" (rank {rank})" if rank is not None and len(case.status.ranks) > 1 else ""
@@ -109,7 +109,7 @@ def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
 
 
 def _beyond_the_job(case: Observations, fix: str) -> str:
-    """The fix, where it advises `restarts:` that the job has: these are what helps, as long as any are left."""
+    """Replaces advice to set `restarts:` if the job already sets it, by its remaining restarts or a larger maximum."""
     policy, status = case.plan.policy, case.status
     most = policy.max_restarts
     left = most if status.restarts_left is None else status.restarts_left
@@ -141,7 +141,9 @@ def _unexplained(case: Observations) -> Verdict:
 
 
 def _not_seen(case: Observations) -> Iterator[str]:
-    """What was not there to be read, and why: without it "nothing is wrong so far" would say more than is known."""
+    """Yields what could not be read, and why. Without this, "nothing is wrong so far" would claim more than is
+    known.
+    """
     yield from case.not_seen
     for why in dict.fromkeys(one.why for one in case.status.dropped):
         lacking = [one for one in case.status.dropped if one.why == why]

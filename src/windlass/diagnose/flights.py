@@ -1,7 +1,7 @@
-"""Compares the flight recorders of all ranks: from their last collectives to which rank is missing in which.
+"""Compares the flight recorders of all ranks: finds which rank is missing in which collective.
 
-Within a process group collectives are numbered from 1, and those with the same number belong together: torch counts
-them in each rank as they are called. See `worker/flight_recorder.py` for what a rank writes down.
+torch counts the collectives of a process group from 1, in each rank as they are called. Calls with the same number
+belong together. `worker/flight_recorder.py` describes the data that a rank writes.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ SAME_SIZE: Final = frozenset({
     "all_reduce", "allreduce", "allreduce_coalesced", "broadcast", "reduce", "_all_gather_base", "_allgather_base",
     "all_gather_into_tensor", "_reduce_scatter_base", "reduce_scatter_tensor", "all_reduce_barrier", "barrier",
 })  # fmt: skip
-"""Collectives in which every rank must bring as many numbers; others may have parts of different sizes."""
+"""Collectives that require the same number of elements on every rank; others may have parts of different sizes."""
 FRESH_SECONDS: Final = 15.0
-"""What a rank wrote so long before the newest was written at another time of the run; unless it ended then."""
+"""Maximum age of a recording relative to the newest; an older one describes another time, unless its rank ended
+then."""
 MAX_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective that a rank has called."""
+    """Collective call of one rank."""
 
     number: int
     op: str
     sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     is_open: bool
-    """Whether it has not ended, or has failed."""
+    """Whether the call has not completed, or has failed."""
     at: float
-    """Unix seconds of the call."""
+    """Time of the call in Unix seconds."""
 
     def __str__(self) -> str:
         shapes = " ".join("[" + ", ".join(map(str, size)) + "]" for size in self.sizes[:4])
@@ -41,63 +42,64 @@ class Call:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it brings."""
+        """Number of elements that the rank contributes."""
         return sum(prod(size) for size in self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A process group as one rank recorded it."""
+    """Process group as recorded by one rank."""
 
     id: int
     name: str
-    """Empty where the rank has recorded how many collectives it called, and nothing else."""
+    """Name of the group; empty if the rank recorded only the number of its collectives."""
     about: str
     ranks: tuple[int, ...]
-    """Its members; empty where they are not known."""
+    """Members of the group; empty if unknown."""
     enqueued: int
-    """The number of its last collective."""
+    """Number of the last collective."""
     calls: tuple[Call, ...]
-    """Its newest collectives, without those between two ranks."""
+    """Newest collectives, without point-to-point operations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """The last collectives that one rank recorded; see `worker/flight_recorder.py`."""
+    """Last collectives recorded by one rank; see `worker/flight_recorder.py`."""
 
     at: float
-    """When they were written, in Unix seconds."""
+    """When the recording was written, in Unix seconds."""
     why: str
-    """`asked`, `failed` or `ended`; empty where they cannot be read."""
+    """`asked`, `failed` or `ended`: why the recording was written; empty if it cannot be read."""
     failed_in: str
-    """The collective in which the rank failed; empty for none."""
+    """Collective in which the rank failed; empty if none."""
     groups: tuple[Recorded, ...]
     path: str = ""
-    """The file of NCCL's watchdog that they are from; else empty."""
+    """Dump file of NCCL's watchdog that contains the recording; empty for other recordings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as its members recorded it."""
+    """Process group as recorded by its members."""
 
     name: str
-    """For a sentence: `the default process group`."""
+    """Name for messages, such as `the default process group`."""
     ranks: tuple[int, ...]
     calls: Mapping[int, Mapping[int, Call]]
-    """By rank and number; only of ranks with a recording."""
+    """Calls by rank and number, of ranks with a recording."""
     last: Mapping[int, int]
-    """The number of the last collective of each of them, 0 where there was none."""
+    """Number of the last collective of each rank with a recording; 0 if it called none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one collective."""
+    """Problem with one collective."""
 
     kind: str
-    """`mismatch`: the calls differ. `not-joined`: some did not call it. `stuck`: all did, and it does not end."""
+    """`mismatch`: the calls differ. `not-joined`: some ranks did not call it. `stuck`: all ranks did, and it does not
+    complete."""
     group: Group
     call: Call
-    """As the first rank has called it that did."""
+    """Call of the first rank that made it."""
     joined: tuple[int, ...]
     missing: tuple[int, ...] = ()
 
@@ -107,7 +109,7 @@ class Finding:
         return f"{self.call.op} #{self.call.number} of {self.group.name}"
 
     def lines(self) -> Iterator[str]:
-        """The evidence, a line for each thing that ranks did."""
+        """Yields the evidence: one line for each group of ranks with the same behaviour."""
         number = self.call.number
         for said, ranks in _alike({rank: str(self.group.calls[rank][number]) for rank in self.joined}):
             yield f"flight recorder: {named(ranks)} called {said} as #{number} of {self.group.name}"
@@ -121,19 +123,19 @@ class Finding:
 
     @property
     def odd(self) -> int | None:
-        """The one rank that called something else than all others, if there is one."""
+        """The only rank whose call differs from all others; None if there is no such rank."""
         sides = [ranks for _, ranks in _alike({r: str(self.group.calls[r][self.call.number]) for r in self.joined})]
         alone = [ranks[0] for ranks in sides if len(ranks) == 1]
         return alone[0] if len(sides) == 2 and len(alone) == 1 else None
 
 
 def flights_of(data: Mapping[Any, Mapping[str, Any]]) -> dict[int, Flight]:
-    """By rank, the collectives as ranks wrote them, typed."""
+    """Parses the recordings of several ranks. Returns them by rank."""
     return {int(rank): flight_of(written) for rank, written in data.items()}
 
 
 def flight_of(written: Mapping[str, Any], path: str = "") -> Flight:
-    """The collectives that one rank wrote, typed."""
+    """Parses the recording of one rank."""
     groups = tuple(
         Recorded(
             int(group.get("id", -1)),
@@ -150,14 +152,18 @@ def flight_of(written: Mapping[str, Any], path: str = "") -> Flight:
 
 
 def find(flights: Mapping[int, Flight]) -> tuple[Finding, ...]:
-    """What is wrong, by what each rank wrote down; differing calls first, then what has waited longest."""
+    """Returns the problems shown by the recordings: differing calls first, then calls by waiting time, longest
+    first.
+    """
     found = [finding for group in _groups(_fresh(flights)) if (finding := _look(group))]
     order = ("mismatch", "not-joined", "stuck")
     return tuple(sorted(found, key=lambda finding: (order.index(finding.kind), finding.call.at)))
 
 
 def crossed(findings: Sequence[Finding]) -> tuple[Finding, Finding] | None:
-    """Two groups in which ranks wait for each other: they use them in different order."""
+    """Returns two groups in which ranks wait for each other because they use the groups in different order; None if
+    none do.
+    """
     waits = sorted((one for one in findings if one.kind == "not-joined"), key=lambda one: one.joined)
     for at, one in enumerate(waits):
         for other in waits[at + 1 :]:
@@ -167,13 +173,13 @@ def crossed(findings: Sequence[Finding]) -> tuple[Finding, Finding] | None:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0, 2`."""
+    """Returns `rank 1` or `ranks 0, 2`."""
     some = ", ".join(map(str, ranks[:MAX_NAMED])) + (" …" if len(ranks) > MAX_NAMED else "")
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
 
 
 def verb(ranks: Sequence[int], one: str, several: str) -> str:
-    """The form of a verb that goes with `named(ranks)`."""
+    """Returns the verb form that agrees with `named(ranks)`."""
     return one if len(ranks) == 1 else several
 
 
@@ -187,7 +193,9 @@ def _fresh(flights: Mapping[int, Flight]) -> dict[int, Flight]:
 
 
 def _groups(flights: Mapping[int, Flight]) -> Iterator[Group]:
-    """The groups with recordings of more than one rank. Groups of one name with other members are different groups."""
+    """Yields the groups with recordings of several ranks. Groups with one name but different members are different
+    groups.
+    """
     recorded = [(rank, group) for rank, flight in flights.items() for group in flight.groups if group.name]
     keys = {(group.name, group.ranks): group for _, group in recorded}
     for (name, ranks), first in keys.items():
@@ -197,7 +205,7 @@ def _groups(flights: Mapping[int, Flight]) -> Iterator[Group]:
             if rank not in flights:
                 continue
             own = next((group for of, group in recorded if of == rank and group.name == name), None)
-            if own is None and flights[rank].why == "ended":  # has recorded numbers alone
+            if own is None and flights[rank].why == "ended":  # the rank recorded numbers only
                 own = next((group for group in flights[rank].groups if group.id == first.id), None)
             calls[rank] = {call.number: call for call in own.calls} if own is not None else {}
             last[rank] = max([own.enqueued if own is not None else 0, *calls[rank]])
@@ -217,7 +225,7 @@ def _call(data: Mapping[str, Any]) -> Call:
 
 
 def _look(group: Group) -> Finding | None:
-    """What is wrong in a group; None where nothing waits in it."""
+    """Returns the problem of a group; None if no call is waiting in it."""
     waits = {rank: [n for n, call in calls.items() if call.is_open] for rank, calls in group.calls.items()}
     if not any(waits.values()):
         return None
@@ -239,7 +247,7 @@ def _finding(kind: str, group: Group, calls: Mapping[int, Call], missing: tuple[
 
 
 def _differ(calls: Sequence[Call]) -> bool:
-    """Whether calls with one number cannot belong together."""
+    """Whether calls with the same number are incompatible."""
     if len({call.op for call in calls}) > 1:
         return True
     if not calls or calls[0].op not in SAME_SIZE:
@@ -255,7 +263,7 @@ def _said(name: str, about: str, ranks: tuple[int, ...]) -> str:
 
 
 def _alike(said: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    """What was said, and by which ranks."""
+    """Groups equal texts. Returns each text with its ranks."""
     found: dict[str, list[int]] = {}
     for rank, text in said.items():
         found.setdefault(text, []).append(rank)

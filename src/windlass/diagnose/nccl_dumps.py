@@ -1,7 +1,7 @@
 """Reads the dumps of NCCL's watchdog, which are pickles of torch: the last collectives of each rank.
 
-A pickle may name any function to be called when it is read. These hold only numbers, text, lists and dictionaries, so
-one that names anything else is not read.
+A pickle may call any function when it is loaded. These dumps contain only numbers, text, lists and dictionaries, so a
+pickle that references anything else is not loaded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from windlass.diagnose.flights import Flight, flight_of
 from windlass.worker.flight_recorder import condense
 
 MAX_BYTES: Final = 64 << 20
-"""Of one file: 2000 collectives with their stacks are some megabytes."""
+"""Maximum size of a dump; 2000 collectives with their stacks take several megabytes."""
 LISTS: Final = ("build_intlist", "build_boollist", "build_doublelist", "build_tensorlist")
-"""What torch's pickler calls, of torch.jit._pickle, to make a list of one type of a plain list."""
+"""Functions of torch.jit._pickle that torch's pickler calls to build typed lists."""
 
 
 class _Plain(pickle.Unpickler):
-    """Makes numbers, text, lists and dictionaries."""
+    """Unpickler that creates only numbers, text, lists and dictionaries."""
 
     def find_class(self, module: str, name: str) -> Any:
         """See pickle.Unpickler. Raises UnpicklingError for all but lists."""
@@ -34,9 +34,9 @@ class _Plain(pickle.Unpickler):
 
 
 def read_watchdogs(paths: Iterable[Path]) -> dict[int, Flight]:
-    """By rank, the last collectives. The rank is the number that the name of the file ends in.
+    """Returns the last collectives by rank. The rank is the number at the end of the file name.
 
-    A file that cannot be read has its path and no collectives.
+    A file that cannot be read yields its path without collectives.
     """
     found = {}
     for path in sorted(paths):
@@ -46,7 +46,7 @@ def read_watchdogs(paths: Iterable[Path]) -> dict[int, Flight]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The same data as `worker/flight_recorder.py` writes."""
+    """Converts a dump to the format of `worker/flight_recorder.py`."""
     try:
         if path.stat().st_size > MAX_BYTES:
             return {}
@@ -54,10 +54,10 @@ def _read(path: Path) -> dict[str, Any]:
         groups = condense(dump, _ranks(dump))
         return {"at": path.stat().st_mtime, "why": "failed", "failed_in": "watchdog", "groups": groups}
     except Exception:
-        return {}  # a pickle that is cut short or was made by another program may raise anything
+        return {}  # a truncated or foreign pickle may raise any exception
 
 
 def _ranks(dump: dict[str, Any]) -> dict[str, list[int]]:
-    """The members of each process group, which are written as text."""
+    """Returns the members of each process group, which the dump contains as text."""
     groups = dump.get("pg_config") or {}
     return {str(name): json.loads(group["ranks"]) for name, group in groups.items() if name and group.get("ranks")}

@@ -1,4 +1,4 @@
-"""What was observed of a run: its record, the output of its ranks, facts of its nodes, and what its engine adds."""
+"""Observations on a run: its record, the output of its ranks, facts about its nodes, and additions of its engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from windlass.worker.root_cause import lost_peer, signal_name
 from windlass.worker.tracebacks import is_secondary, own_words, unstyled
 
 _SETUP_FAILED: Final = re.compile(r"setup failed with ((?:exit code|signal) \d+)$", re.MULTILINE)
-"""What `worker/setup_step.py` adds to the output of a script that failed."""
+"""Line that `worker/setup_step.py` adds to the output of a failed setup script."""
 NO_CAUSE: Final = RootCause("")
 NOTHING_READ: Final = HostReport()
 
@@ -43,14 +43,14 @@ class RankSeen:
     rank: int
     node: int = 0
     exit_code: int | None = None
-    """−N for signal N; None while it runs, or where its end was not observed."""
+    """Exit code, −N for signal N; None while the rank runs, or if its end was not observed."""
     ended_at: float | None = None
     ended_by_us: bool = False
-    """Whether it was stopped because another rank had failed, or because the run was to end."""
+    """Whether Windlass stopped the rank because another rank failed, or because the run was being stopped."""
     tail: str = ""
-    """The last 64 KiB of its output, without the stacks that Windlass requested."""
+    """Last 64 KiB of the rank's output, without stacks that Windlass requested."""
     last_output_at: float | None = None
-    """Unix seconds; None for a rank without output."""
+    """Time of the last output in Unix seconds; None for a rank without output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,88 +59,88 @@ class NodeSeen:
 
     node: int
     words: str = ""
-    """What its worker itself wrote: nothing, unless it crashed."""
+    """Output of the worker itself, which is empty unless it crashed."""
     flights: Mapping[int, Flight] = field(default_factory=dict)
-    """The last collectives of its ranks, by rank, if ranks failed."""
+    """Last collectives by rank, if ranks of the node failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the packages of the script's interpreter are managed with."""
+    """Tool that manages the packages of the script's interpreter."""
 
     kind: str = ""
-    """`uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty where there is no interpreter."""
+    """`uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty if there is no interpreter."""
     prefix: str = ""
-    """Its folder."""
+    """Folder of the environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What is true of this machine now, where the ranks of the run are its processes."""
+    """Current facts about this machine, if the ranks of the run are its processes."""
 
     booted_at: float | None = None
-    """Unix seconds; None where it is not known."""
+    """Boot time in Unix seconds; None if unknown."""
     is_record_disk_full: bool = False
-    """Whether the disk under the record is full."""
+    """Whether the disk of the record is full."""
     environment: Environment = Environment()
     flights: Mapping[int, Flight] = field(default_factory=dict)
-    """By rank, the last collectives as NCCL's watchdog wrote them."""
+    """Last collectives by rank, from dumps of NCCL's watchdog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which no rank wrote anything, and where each rank was then."""
+    """Period without output of any rank, and the state of each rank in it."""
 
     seconds: float
     reason: str
-    """Why stacks were taken: `silence` (the job's `hang`), `timeout` or `stop`."""
+    """Why stacks were dumped: `silence` (the job's `hang`), `timeout` or `stop`."""
     at: float
-    """Unix seconds."""
+    """When stacks were dumped, in Unix seconds."""
     stacks: Mapping[int, str] = field(default_factory=dict)
-    """Stacks of all threads of each rank, as faulthandler writes them; empty where none could be taken."""
+    """Stacks of all threads by rank, in the format of faulthandler; empty for a rank without stacks."""
     states: Mapping[int, str] = field(default_factory=dict)
-    """State of each rank's process, as the kernel reports it: `S`, `R`, `D`, `T`."""
+    """State of each rank's process as reported by the kernel: `S`, `R`, `D`, `T`."""
     flights: Mapping[int, Flight] = field(default_factory=dict)
-    """The last collectives of the ranks that have recorded them."""
+    """Last collectives of the ranks that have recorded them."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Everything that a diagnosis rests on, and what rules derive from it again and again."""
+    """All inputs of a diagnosis, and values that several rules derive from them."""
 
     status: Status
     plan: Plan = NO_PLAN
-    """The recorded plan."""
+    """Recorded plan."""
     events: Sequence[Event] = ()
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()
     machine: MachineFacts = MachineFacts()
     supervisor_traceback: str = ""
-    """The traceback of a supervisor that crashed; empty where none did."""
+    """Traceback of a crashed supervisor; empty if none crashed."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Lines of the script that stacks and tracebacks name, by `file:line`."""
+    """Source lines that stacks and tracebacks refer to, by `file:line`."""
     near: Mapping[str, str] = field(default_factory=dict)
-    """For a file or module that was not found: what is there instead."""
+    """Existing similar names for each file or module that was not found."""
     earlier: Observations | None = None
-    """Where the time limit ended an attempt that had not begun to train: the attempt before it, which failed at its
-    start, as if the run had ended with it."""
+    """The previous attempt, which failed at its start, if the time limit ended the newest one before it trained; it is
+    observed as if the run had ended with it."""
     rules: Sequence[Rule] = ()
-    """The rules of the run's engine, which know what it observed besides."""
+    """Rules of the run's engine, which use the engine's additional observations."""
     not_seen: tuple[str, ...] = ()
-    """What the engine could not read, each with the reason: `nodes cannot be listed: …`."""
+    """What the engine could not read, with the reason, such as `nodes cannot be listed: …`."""
     image: str = ""
-    """The container image in which the script runs; empty where it runs on the host."""
+    """Container image of the script; empty if it runs on the host."""
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     @property
     def code_dir(self) -> str:
-        """The job's folder; empty where the plan names none."""
+        """Folder of the job; empty if the plan names none."""
         return self.plan.nodes.cwd
 
     @property
     def python(self) -> str:
-        """The script's interpreter; empty for a program."""
+        """Interpreter of the script; empty for other programs."""
         argv = self.plan.nodes.argv
         return argv[0] if len(argv) > 1 and argv[1].endswith("worker/rank.py") else ""
 
@@ -153,7 +153,7 @@ class Observations:
 
     @property
     def cause(self) -> RootCause:
-        """The recorded root cause; an empty one where none is recorded."""
+        """Recorded root cause; an empty one if none is recorded."""
         return self.status.cause or NO_CAUSE
 
     @property
@@ -168,7 +168,7 @@ class Observations:
         return is_failed and self.status.exit_code == TIMEOUT_EXIT_CODE
 
     def last(self, kind: type[E]) -> E | None:
-        """What the newest event of a kind carries; None where there is none since the run was last resumed."""
+        """Returns the newest event of a kind since the run was last resumed; None if there is none."""
         for event in reversed(self.events):
             if event.kind == kind.kind:
                 return kind.from_json(event.data)
@@ -178,7 +178,7 @@ class Observations:
 
     @cached_property
     def steps(self) -> dict[int, tuple[int, int]]:
-        """The last step that each rank has printed, and of how many; ranks that print no total are left out."""
+        """Last step that each rank printed, and the total number of steps; ranks that print no total are omitted."""
         pattern = self.plan.nodes.progress
         found = {seen.rank: Recogniser(pattern).feed(f"{seen.tail}\n".encode()) or {} for seen in self.ranks}
         if (reported := self.status.progress).rank in found:
@@ -189,7 +189,7 @@ class Observations:
     # -- silence ------------------------------------------------------------------------------------------------------
 
     def silence(self) -> Silence | None:
-        """The newest silence of the newest attempt, with the reports of its nodes taken together."""
+        """Newest silence of the newest attempt, with the reports of all nodes combined."""
         reports = [event for event in of_newest_attempt(self.events) if event.kind == HangDetected.kind]
         if not reports:
             return None
@@ -206,7 +206,7 @@ class Observations:
         )
 
     def flights(self) -> dict[int, Flight]:
-        """The last collectives of each rank: of its own file and that of NCCL's watchdog, the newest."""
+        """Last collectives of each rank: the newest of its own file and NCCL's watchdog dump."""
         silence = self.silence()
         found: dict[int, Flight] = {}
         for flights in (self.machine.flights, silence.flights if silence else {}, *(one.flights for one in self.nodes)):
@@ -216,97 +216,100 @@ class Observations:
         return found
 
     def went_on_after(self, silence: Silence) -> bool:
-        """Whether a rank wrote something after that silence, which then was no hang."""
+        """Whether a rank wrote output after the silence, which then was not a hang."""
         outputs = [seen.last_output_at for seen in self.ranks if seen.last_output_at is not None]
         return self.status.phase is Phase.SUCCEEDED or any(at > silence.at + 0.05 for at in outputs)
 
     # -- the rank that failed first -----------------------------------------------------------------------------------
 
     def unstyled(self) -> Observations:
-        """The same without colours in the output."""
+        """Returns a copy without terminal colours in the output."""
         return replace(self, ranks=[replace(rank, tail=unstyled(rank.tail)) for rank in self.ranks])
 
     @cached_property
     def first(self) -> RankSeen | None:
-        """The rank that failed first."""
+        """Rank that failed first."""
         number = self.cause.rank
         if number is None or not self.failed:
             return None
         found = next((seen for seen in self.ranks if seen.rank == number), RankSeen(number))
-        # The exit code of the recorded cause: a rank that its launcher ended by a signal has failed by another's code.
+        # The rank with the exit code of the recorded cause: a rank that was killed by its launcher failed because of
+        # another rank.
         code = self.cause.exit_code
         return found if code is None or code == found.exit_code else replace(found, exit_code=code)
 
     @cached_property
     def text(self) -> str:
-        """The last output of that rank."""
+        """Last output of the rank that failed first."""
         return own_words(self.first.tail) if self.first else ""
 
     @cached_property
     def raised(self) -> Raised | None:
-        """The exception that ended that rank, as recorded; of its log where its node could not report it."""
+        """Recorded exception that ended the rank that failed first; from its log if its node could not report it."""
         if self.first is None or (self.cause.failure == "signal" and self.signal not in ("SIGABRT", "SIGINT")):
             return None
         found = raised(self.cause.traceback)
-        if found is None or is_secondary(found.line):  # the log has more of its output than its node reports
+        if found is None or is_secondary(found.line):  # the log contains more of the output than the node's report
             found = raised(self.first.tail) or found
         return found
 
     @property
     def code(self) -> int:
-        """The exit code of that rank; −N for signal N, also where a shell or a launcher reports its child's signal."""
+        """Exit code of the rank that failed first; −N for signal N, also if a shell or launcher reports its child's
+        signal.
+        """
         return 0 if self.first is None else self.cause.code or self.first.exit_code or 0
 
     @property
     def signal(self) -> str | None:
-        """The signal that ended that rank."""
+        """Signal that ended the rank that failed first."""
         return signal_name(self.code)
 
     def of_first(
         self, code: str, summary: str, evidence: Sequence[str], fix: str, score: float, *, is_effect: bool = False
     ) -> Verdict:
-        """A verdict on the rank that failed first."""
+        """Returns a verdict on the rank that failed first."""
         return Verdict(code, summary, self.first.rank if self.first else None, tuple(evidence), fix, score, is_effect)
 
     @cached_property
     def setup_end(self) -> str:
-        """How the script of `setup:` failed, `exit code 7` or `signal 9`; empty where it did not fail."""
-        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # one with an exception is quoted whole
+        """How the script of `setup:` failed, such as `exit code 7` or `signal 9`; empty if it did not fail."""
+        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # an exception in setup is quoted as a whole
         found = _SETUP_FAILED.search(cause) if self.plan.nodes.setup else None
         return found[1] if found is not None else ""
 
     @property
     def who(self) -> str:
-        """`rank 1`; `the script` where there is one rank; `the setup script` where no rank was started."""
+        """`rank 1`; `the script` if there is one rank; `the setup script` if no rank was started."""
         if self.setup_end:
             return "the setup script"
         return self.name(self.first.rank if self.first else 0)
 
     def name(self, rank: int) -> str:
-        """`rank 1`; `the script` where there is one rank."""
+        """Returns `rank 1`, or `the script` if there is one rank."""
         return f"rank {rank}" if len(self.status.ranks) > 1 else "the script"
 
     @property
     def host(self) -> HostReport:
-        """What the worker of that rank read of its machine."""
+        """Host facts of the node of the rank that failed first, as read by its worker."""
         return self.cause.host if self.first is not None and self.cause.host is not None else NOTHING_READ
 
     @cached_property
     def where(self) -> str:
-        """Where in the script's own code that rank failed."""
+        """Place in the script's own code at which the first rank failed."""
         if self.raised is not None:
             return self.at(own_frame(self.raised.frames, self.code_dir, innermost_first=False))
         return self.at(own_frame(fatal_stack(self.text), self.code_dir, innermost_first=True))
 
     def at(self, frame: Frame | None) -> str:
-        """`train.py:12: x = y[3]`: a place with its source line."""
+        """Returns a place with its source line: `train.py:12: x = y[3]`."""
         if frame is None:
             return ""
         source = self.sources.get(frame.key, "").strip()
         return f"{frame.place}: {source}" if source else f"{frame.place} in {frame.name}"
 
     def kept(self, rank: int, stacks: str) -> str:
-        """`rank 0 is kept by thread Thread-1 at train.py:9: …`, where its script has ended; empty where it has not."""
+        """Returns `rank 0 is kept by thread Thread-1 at train.py:9: …` if its script has ended; otherwise empty."""
         found = kept_after_end(stacks)
         if found is None:
             return ""
@@ -315,12 +318,12 @@ class Observations:
 
     @property
     def at_place(self) -> str:
-        """` at train.py:12`, for a sentence; empty where the place is not known."""
+        """Suffix of a sentence with the place, such as ` at train.py:12`; empty if the place is unknown."""
         return f" at {place_alone(self.where)}" if self.where else ""
 
     @cached_property
     def calls(self) -> dict[int, str]:
-        """Where each rank that failed was in a collective: `rank 0: all_reduce, train.py:12: …`."""
+        """Collective in which each failed rank was: `rank 0: all_reduce, train.py:12: …`."""
         found = {}
         for seen in self.ranks:
             error = raised(seen.tail)
@@ -337,14 +340,14 @@ class Observations:
 
     @cached_property
     def only_victims(self) -> bool:
-        """Whether every rank that failed reports no more than that a peer went away or did not answer."""
+        """Whether every failed rank reports only that a peer disconnected or did not respond."""
         return bool(self.failures) and all(lost_peer(seen.exit_code, seen.tail) for seen in self.failures)
 
 
 def place_alone(place: str) -> str:
-    """`train.py:12` of `train.py:12: x = y[3]` and of `train.py:12 in main`."""
+    """Returns `train.py:12` for `train.py:12: x = y[3]` and for `train.py:12 in main`."""
     return place.partition(": ")[0].partition(" in ")[0]
 
 
 Rule = Callable[[Observations], Iterator[Verdict]]
-"""Every rule reads all observations and gives the verdicts that they support; the highest score wins."""
+"""Function that reads all observations and yields the verdicts they support; the highest score wins."""

@@ -1,4 +1,4 @@
-"""Collects observations from the record and the logs of a run, for `why`; for engines with logs on this machine."""
+"""Collects observations from the record and the logs of a run for `why`, for engines with logs on this machine."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MISSING_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 def observe(
     store: Store, status: Status, *, machine: MachineFacts | None = None, moved: tuple[str, str] | None = None
 ) -> Observations:
-    """Observations on a run. `machine` has facts of this machine, if the ranks run here.
+    """Returns the observations on a run. `machine` has facts about this machine, if the ranks run here.
 
-    If the script's files are in another folder here than where it ran, `moved` is that folder, and the one here.
+    If the script ran in another folder than it has here, `moved` is the original folder and the local one.
     """
     events = store.events(status.id)
     machine = machine or MachineFacts()
@@ -54,8 +54,9 @@ def observe(
 
 
 def _failed_start(seen: Observations) -> int | None:
-    """Where the attempt before the newest one ended, in the events, if neither had begun to train; see
-    `Observations.earlier`."""
+    """Returns the index of the event that ended the previous attempt, if neither it nor the newest attempt trained; see
+    `Observations.earlier`.
+    """
     ended = History.of(seen.events).ended if seen.timed_out else []
     if len(ended) < 2 or ended[-2].reason != "failure" or not all(one.failed_at_start for one in ended):
         return None
@@ -65,7 +66,7 @@ def _failed_start(seen: Observations) -> int | None:
 def _observe(
     store: Store, status: Status, events: list[Event], machine: MachineFacts, moved: tuple[str, str] | None
 ) -> Observations:
-    """Observations on the newest attempt of these events."""
+    """Returns the observations on the newest attempt of these events."""
     run_dir = store.run_dir(status.id)
     folder = run_dir / f"attempt-{len(status.attempts)}"
     node_ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}
@@ -102,7 +103,7 @@ def _observe(
 
 
 def supervisor_traceback(run_dir: Path, status: Status) -> str:
-    """The traceback of a supervisor that crashed, from its marker or from the record; empty where none did."""
+    """Returns the traceback of a crashed supervisor, from its marker or the record; empty if none crashed."""
     if (crashed := crash.read(run_dir)) is not None:
         return crashed.traceback or crashed.summary
     cause = status.cause
@@ -110,12 +111,12 @@ def supervisor_traceback(run_dir: Path, status: Status) -> str:
 
 
 def text_of(path: Path) -> str:
-    """The end of a file, to quote it; empty where there is none."""
+    """Returns the end of a file for quoting; empty if it does not exist."""
     return read_text(path).strip()[-4000:]
 
 
 def _end(path: Path) -> NodeEnded | None:
-    """How a node has ended, as it reported; None where it has not."""
+    """Returns how a node ended, from its own report; None if it has not ended."""
     ends = [event for event in node_events.read(path) if isinstance(event, NodeEnded)]
     return ends[-1] if ends else None
 
@@ -127,14 +128,16 @@ def _rank(
     failure: RankFailure | None,
     output: tuple[str, float | None],
 ) -> RankSeen:
-    """One rank: its end by the record, its output by its log and, where that lacks it, by the report of its node."""
+    """Returns one rank, with its end from the record and its output from its log or, if missing there, its node's
+    report.
+    """
     tail, last_output_at = output
     words = failure.tail if failure is not None else ""
     tail = f"{tail.rstrip()}\n{words}" if tail and failure is not None and failure.of_launcher else tail or words
     if failure is not None and failure.by_exit:
         tail = since_handled(tail)
     elif TRACEBACK in words and TRACEBACK not in tail:
-        tail = words  # with the beginning of a message that is longer than what is read here
+        tail = words  # includes the beginning of a message that is longer than the tail of the log
     code, at = ended or (state.exit_code, None)
     if code is None and status.cause is not None and status.cause.rank == state.rank:
         code, at = status.cause.exit_code, status.cause.at
@@ -143,7 +146,7 @@ def _rank(
 
 
 def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
-    """Exit code and end time of each rank of the newest attempt."""
+    """Returns exit code and end time of each rank of the newest attempt."""
     found: dict[int, tuple[int, float]] = {}
     for event in of_newest_attempt(events):
         match event.entry:
@@ -153,10 +156,10 @@ def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
 
 
 def _output(path: Path, stacks: Mapping[str, float]) -> tuple[str, float | None]:
-    """The last output of a rank, without the stacks that we requested, and when it last wrote.
+    """Returns the last output of a rank, without requested stacks, and the time of its last output.
 
-    `stacks` are these, each with the time since when the rank was silent: a file that ends with one may have been
-    fetched from a pod much later.
+    `stacks` maps requested stacks to the start of the rank's silence, because a file that ends with stacks may have
+    been fetched from a pod much later.
     """
     try:
         with open(path, "rb") as file:
@@ -176,9 +179,9 @@ def _output(path: Path, stacks: Mapping[str, float]) -> tuple[str, float | None]
 
 
 def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, str]:
-    """Lines of the script's own files that stacks and tracebacks name.
+    """Returns the lines of the script's own files that stacks and tracebacks refer to.
 
-    Where they have `moved`, what ranks print is of another machine: no file beside them is read here.
+    If the files have `moved`, the output is from another machine, and no other local files are read.
     """
     found: dict[str, str] = {}
     linecache.checkcache()
@@ -192,7 +195,7 @@ def _sources(texts: Iterable[str], moved: tuple[str, str] | None) -> dict[str, s
 
 
 def _here(file: str, moved: tuple[str, str] | None) -> str:
-    """Where a file of the script is on this machine; empty where it is none of them."""
+    """Returns the local path of a script file; empty for other files."""
     if moved is None:
         return file
     there, here = moved
@@ -201,7 +204,7 @@ def _here(file: str, moved: tuple[str, str] | None) -> str:
 
 
 def _near(texts: Iterable[str], code_dir: str) -> Iterator[tuple[str, str]]:
-    """Similar names of files and modules that were not found."""
+    """Yields similar names for files and modules that were not found."""
     for text in texts:
         for name in _MISSING_FILE.findall(text)[-3:]:
             with contextlib.suppress(OSError):
@@ -216,7 +219,7 @@ def _near(texts: Iterable[str], code_dir: str) -> Iterator[tuple[str, str]]:
 
 
 def _near_file(name: str, code_dir: Path) -> Iterator[tuple[str, str]]:
-    """What is most like a file, or the first folder on the way to it that is not there. Raises OSError."""
+    """Yields the most similar file, or the first missing folder in the path. Raises OSError."""
     wanted = path = code_dir / name
     while not path.parent.is_dir() and path.parent != path.parent.parent:
         path = path.parent

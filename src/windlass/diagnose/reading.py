@@ -1,4 +1,4 @@
-"""Reads tracebacks, fault handler's stacks and last lines: from the text of a rank to what happened in it."""
+"""Parses tracebacks, faulthandler stacks and last lines from the output of a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FRAME: Final = re.compile(
 )
 SECTION: Final = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 THREAD: Final = re.compile(r"^thread (0x[0-9a-f]+)( \(daemon\))?: (.+)$", re.MULTILINE)
-"""A line that `worker/rank.py` adds to the stacks: identifier and name of a thread."""
+"""Line with identifier and name of a thread, which `worker/rank.py` adds to the stacks."""
 FATAL: Final = re.compile(r"^Fatal Python error: ", re.MULTILINE)
 WHAT: Final = re.compile(
     r"^terminate called after throwing an instance of '([^']+)'(?:\n\s+what\(\):\s*(.*))?", re.MULTILINE
@@ -33,12 +33,12 @@ COLLECTIVES: Final = frozenset({
 CALLED: Final = re.compile(
     r"\.(Allreduce|Allgatherv?|Alltoallv?|Barrier|Bcast|Gatherv?|Reduce|Scatterv?|Sendrecv|allreduce|bcast|wait|backward)\("
 )
-"""Calls into native code, which has no frames: mpi4py, a handle's wait, the gradient exchange of DDP."""
+"""Calls into native code, which has no Python frames: mpi4py, a handle's wait, DDP's gradient exchange."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A place in a stack."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -46,13 +46,13 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """`train.py:12`, with the folder of a library's file."""
+        """File and line, such as `train.py:12`; includes the folder for a library's file."""
         path = PurePosixPath(self.file)
         return f"{path.name if not LIBRARY.search(self.file) else '/'.join(path.parts[-2:])}:{self.line}"
 
     @property
     def key(self) -> str:
-        """What `Observations.sources` calls it."""
+        """Key of the frame's source line in `Observations.sources`."""
         return f"{self.file}:{self.line}"
 
 
@@ -61,19 +61,19 @@ class Raised:
     """An exception that ended a rank."""
 
     kind: str
-    """`ValueError`, without its module."""
+    """Exception class without its module, such as `ValueError`."""
     message: str
     line: str
-    """As it was printed."""
+    """Exception line as printed."""
     frames: tuple[Frame, ...]
-    """The outermost first."""
+    """Frames, outermost first."""
     text: str
     """The whole traceback."""
 
 
 def raised(tail: str) -> Raised | None:
-    """The exception that a rank ended with, if its last words tell one."""
-    trace = plain(traceback_of(tail))  # with the prefixes: they tell the lines of several processes apart
+    """Returns the exception that ended a rank, if its last output shows one."""
+    trace = plain(traceback_of(tail))  # prefixes are kept, because they distinguish the lines of several processes
     line = exception_line(trace)
     if not line:
         return None
@@ -82,7 +82,7 @@ def raised(tail: str) -> Raised | None:
 
 
 def frames(text: str) -> tuple[Frame, ...]:
-    """The places that a traceback or stack names, in its order, without those of Windlass."""
+    """Returns the frames of a traceback or stack in order, without those of Windlass."""
     found = (
         Frame(match["file"], int(match["line"]), (match["name"] or "").strip()) for match in FRAME.finditer(plain(text))
     )
@@ -92,27 +92,27 @@ def frames(text: str) -> tuple[Frame, ...]:
 
 
 def main_stack(text: str) -> tuple[Frame, ...]:
-    """Of a fault handler's stacks, that of the main thread, which is the last; the innermost place first."""
+    """Returns the stack of the main thread, which is the last of faulthandler's stacks; innermost frame first."""
     return frames(next(reversed(_sections(text)), ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What keeps the process of a rank alive after its script has ended."""
+    """Thread or handler that keeps the process of a rank alive after its script has ended."""
 
     by: str
-    """For a sentence: `thread Thread-1`."""
+    """Name for messages, such as `thread Thread-1`."""
     stack: tuple[Frame, ...]
-    """Its stack, innermost frame first."""
+    """Stack of the thread, innermost frame first."""
 
 
 def kept_after_end(text: str) -> Kept | None:
-    """Return what keeps a rank alive by its stacks; None if its script has not ended or the stacks do not show it."""
+    """Returns what keeps a rank alive, by its stacks; None if its script has not ended or the stacks do not show it."""
     sections = _sections(text)
     main = [
         Frame(found["file"], int(found["line"]), (found["name"] or "").strip())
         for found in FRAME.finditer(next(reversed(sections), ""))
-        if found["name"] != "write_stacks"  # a handler that is no Python has no frame, and this one is ours
+        if found["name"] != "write_stacks"  # native handlers have no frame, and this one is Windlass's
     ]
     at = next((n for n, one in enumerate(main) if one.name == "_finish" and one.file.endswith("/rank.py")), None)
     if at is None:
@@ -131,13 +131,13 @@ def kept_after_end(text: str) -> Kept | None:
 
 
 def _sections(text: str) -> list[str]:
-    """The stacks of a fault handler, by thread."""
+    """Splits faulthandler output into the stacks of its threads."""
     starts = [match.start() for match in SECTION.finditer(text)]
     return [text[start:end] for start, end in zip(starts, [*starts, len(text)][1:], strict=True)]
 
 
 def own_frame(places: tuple[Frame, ...], code_dir: str, *, innermost_first: bool) -> Frame | None:
-    """The innermost place in the script's own code."""
+    """Returns the innermost frame in the script's own code."""
     ordered = places if innermost_first else tuple(reversed(places))
     inside = [frame for frame in ordered if not LIBRARY.search(frame.file)]
     below = [frame for frame in inside if code_dir and frame.file.startswith(code_dir)]
@@ -145,7 +145,7 @@ def own_frame(places: tuple[Frame, ...], code_dir: str, *, innermost_first: bool
 
 
 def fatal_stack(tail: str) -> tuple[Frame, ...]:
-    """Where the thread that crashed was, as the fault handler has written it, the innermost place first."""
+    """Returns the stack of the crashed thread as written by faulthandler, innermost frame first."""
     matches = list(FATAL.finditer(tail))
     if not matches:
         return ()
@@ -155,9 +155,9 @@ def fatal_stack(tail: str) -> tuple[Frame, ...]:
 
 
 def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
-    """The collective that a stack (innermost first) waits in; empty where it waits in none."""
+    """Returns the collective in which a stack (innermost first) waits; empty if it waits in none."""
     found = ""
-    for frame in stack:  # the outermost counts: all_gather_object is made of all_gather
+    for frame in stack:  # the outermost match counts, because all_gather_object calls all_gather
         in_library = "/torch/distributed/" in frame.file or "/horovod/" in frame.file
         if in_library and frame.name in COLLECTIVES:
             found = frame.name
@@ -170,6 +170,6 @@ def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
 
 
 def last_lines(text: str, number: int = 3) -> tuple[str, ...]:
-    """The last lines with something on them; mere rules (`-----`) are left out where there are others."""
+    """Returns the last non-empty lines. Separator lines (`-----`) are skipped if there are others."""
     lines = tuple(line.strip()[:300] for line in text[-8192:].splitlines() if line.strip())
     return (tuple(line for line in lines if line.strip("-=*_#~ ")) or lines)[-number:]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NONE: Final = "none"
-"""The code of a run in which nothing is wrong."""
+"""Code of a run without problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,22 @@ class Verdict:
     summary: str
     """What happened, in one sentence without a full stop."""
     rank: int | None = None
-    """The rank that it began with; None where it concerns none or all."""
+    """Rank in which the failure began; None if it concerns none or all."""
     evidence: tuple[str, ...] = ()
-    """What was seen that says so, the strongest first."""
+    """Observations that support the verdict, the strongest first."""
     fix: str = ""
-    """What to do about it."""
+    """How to fix the problem."""
     score: float = 0.0
-    """How much speaks for it, 0 to 110: what names a cause beats what names an effect."""
+    """Strength of the evidence, 0 to 110; causes score higher than effects."""
     is_effect: bool = False
-    """Whether it is how a cause shows itself, and no other explanation beside one."""
+    """Whether the verdict describes an effect of a cause, and is not an alternative explanation next to one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A verdict as a template: in its texts `{1}`, `{2}` … are what a pattern found, `{it}` and others are named."""
+    """Template of a verdict. In its texts `{1}`, `{2}` … are the groups of a pattern; `{it}` and others are named
+    values.
+    """
 
     code: str
     summary: str
@@ -46,7 +48,7 @@ class Advice:
         rank: int | None = None,
         **words: Any,
     ) -> Verdict:
-        """The verdict on what was found; its score is that of the advice, or `score`."""
+        """Returns the verdict for these groups, with `score` or else the score of the advice."""
         parts = ("", *((part or "").strip().rstrip(".") for part in found))
         summary, fix = (text.format(*parts, **words) for text in (self.summary, self.fix))
         return Verdict(self.code, summary, rank, evidence, fix, self.score if score is None else score)
@@ -54,13 +56,13 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The verdict on a run, and what else speaks for something."""
+    """Verdict on a run, with alternative explanations."""
 
     verdict: Verdict
     others: tuple[Verdict, ...] = ()
-    """Other explanations, the likeliest first."""
+    """Alternative explanations, the most likely first."""
     not_seen: tuple[str, ...] = ()
-    """What could not be looked at, and why: a run that goes on is judged without it."""
+    """What could not be observed, and why; a running run is judged without it."""
 
     def __repr__(self) -> str:
         return f"<windlass.Diagnosis {self.verdict.code}: {self.verdict.summary}>"

@@ -1,1 +1,1 @@
-"""The rules that hold on every engine, on scripts, ranks and collectives."""
+"""Rules for all engines, on scripts, ranks and collectives."""

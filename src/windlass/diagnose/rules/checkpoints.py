@@ -1,4 +1,4 @@
-"""Rules on checkpoints that the newest attempt found damaged when it restored, or failed to load by itself."""
+"""Rules on damaged checkpoints, found at a restore of the newest attempt or by a script that failed to load one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from windlass.runs.phase import Phase
 from windlass.runs.warnings import damaged_fix
 
 SCORE = 20
-"""Below every cause of a failure: the attempt goes on."""
+"""Score below every cause of a failure, because the attempt continues."""
 DAMAGED_SCORE = 106
-"""Above `same-step-twice`, since this verdict names the file that fails there."""
+"""Score above `same-step-twice`, because this verdict names the file that causes it."""
 MOST_NAMED = 4
 SAVED: Final = re.compile(
     r"checkpoint|ckpt|step|epoch|model|optimizer|weights|state|\b(?:last|latest|best)\b|\.distcp|\.metadata",
     re.IGNORECASE,
 )
-"""Words in the name of a file, or of its folder, that a training saves."""
+"""Words in names of files or folders saved by a training script."""
 
 _OF_ONE_SAVE: Final = re.compile(r"(?:checkpoint|ckpt|step|epoch|iter)\D*\d|^\d+$", re.IGNORECASE)
-"""Names of folders that hold one checkpoint."""
+"""Names of folders that contain one checkpoint."""
 
 
 def damaged(case: Observations) -> Iterator[Verdict]:
-    """Work was lost because checkpoints are damaged, though the run goes on."""
+    """Damaged checkpoints have cost work, although the run continues."""
     found = list(entries(of_newest_attempt(case.events), CheckpointChanged))
     refused = [one for one in found if one.action == "refused"]
     if not refused or case.status.phase is Phase.SUCCEEDED:
@@ -42,7 +42,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
     elif any(one.action == "none-verified" for one in found):
         went_on = "no checkpoint is verified, and training began at step 0"
     else:
-        return  # the restore goes on, or ended with an error that says more
+        return  # the restore continues, or ended with a more specific error
     one = refused[0].name if refused[0].step is None else f"the checkpoint of step {refused[0].step}"
     many = f"{len(refused)} checkpoints were" if len(refused) > 1 else f"{one} was"
     yield Verdict(
@@ -55,7 +55,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
 
 
 def cut_short(case: Observations) -> Iterator[Verdict]:
-    """The script failed while it loaded a file that it had picked itself, and a file of that kind is damaged."""
+    """The script failed while loading a file that it had chosen itself, and such a file is damaged."""
     damaged = case.host.damaged_files
     if case.first is None or case.raised is None or not damaged:
         return

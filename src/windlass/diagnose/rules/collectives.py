@@ -1,4 +1,4 @@
-"""Rules on collectives: a rank that is missing, one that left, several that call different ones."""
+"""Rules on collectives: a missing rank, a rank that left, ranks that call different collectives."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import LIBRARIES
 
 SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
-"""How much the stacks count, by why they were taken: a user who stops a run knows why, wherever the ranks were."""
+"""Score of stacks by why they were dumped. A user who stops a run knows the reason, whatever the stacks show."""
 IN_LIBRARY: Final = re.compile(LIBRARIES)
-"""In tracebacks of ranks that wait for others."""
+"""Library files in tracebacks of ranks that wait for others."""
 LEFT_FIX: Final = (
     "let every rank do the same number of steps (drop_last, a sampler that pads, DDP's join()), and leave only "
     "after the last collective"
@@ -28,22 +28,23 @@ LEFT_FIX: Final = (
 
 
 def silent(case: Observations) -> Iterator[Verdict]:
-    """No rank wrote anything for long: where each rank was."""
+    """No rank wrote output for long; the verdict shows where each rank was."""
     silence = case.silence()
     if silence is None or case.went_on_after(silence):
         return
     score = SCORES.get(silence.reason, 60.0)
     if case.failed and silence.reason == "silence":
-        score = 58  # it ended by a failure after all, which is the cause unless it has no explanation
+        score = 58  # the attempt ended by a failure, which is the cause unless it is unexplained
     stacks = {rank: main_stack(stack) for rank, stack in silence.stacks.items()}
-    if silence.reason == "failure":  # for those that gave up, their tracebacks say where
+    if silence.reason == "failure":  # ranks that gave up have tracebacks that show the place
         tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
         stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
     calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}
     if silence.reason == "failure" and _waited_for_no_rank(case, calls):
         return
     found = _frozen(case, silence)
-    failed = {seen.rank for seen in case.ranks if raised(seen.tail) is not None}  # their exceptions are the cause
+    # the exceptions of these ranks are the cause
+    failed = {seen.rank for seen in case.ranks if raised(seen.tail) is not None}
     kept = {
         rank: text
         for rank, stack in sorted(silence.stacks.items())
@@ -73,14 +74,14 @@ def silent(case: Observations) -> Iterator[Verdict]:
 
 
 def _waited_for_no_rank(case: Observations, calls: Mapping[int, str]) -> bool:
-    """Whether the rank that failed first has timed out, if it has, while it waited for something else than a rank."""
+    """Whether the first failed rank timed out while it waited for something other than a rank."""
     if case.first is None or case.raised is None:
         return False
     return not (calls.get(case.first.rank) or IN_LIBRARY.search(case.raised.text))
 
 
 def _frozen(case: Observations, silence: Silence) -> Verdict | None:
-    """Some ranks are suspended. Its score is added to that of the silence."""
+    """Some ranks are suspended. The score is added to that of the silence."""
     frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
     if not frozen or len(frozen) >= len(case.status.ranks):
         return None
@@ -91,7 +92,9 @@ def _frozen(case: Observations, silence: Silence) -> Verdict | None:
 
 
 def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
-    """The scripts of these ranks have ended, and their processes have not. Its score is added to the silence's."""
+    """The scripts of these ranks have ended, but their processes have not. The score is added to that of the
+    silence.
+    """
     rank = min(kept)
     step, total = case.steps.get(rank, (0, 0))
     done = f"finished {step:,} of {total:,}" if total else "the script has ended"
@@ -107,8 +110,9 @@ def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
 def _waiting(
     case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls: Mapping[int, str], ended: Sequence[int]
 ) -> Verdict:
-    """Why ranks wait in the collectives `calls`, where the scripts of others have `ended`. Its score is added to that
-    of the silence."""
+    """Explains why ranks wait in the collectives `calls` while the scripts of others have `ended`. The score is added
+    to that of the silence.
+    """
     waiting = Counter(call for call in calls.values() if call)
     [(call, _)] = waiting.most_common(1)
     exited = [seen.rank for seen in case.ranks if seen.exit_code == 0]
@@ -157,7 +161,7 @@ _LOCK_CALLS: Final = re.compile(r"\b(?:flock|lockf)\(")
 
 
 def _waits_for_lock(stack: tuple[Frame, ...], case: Observations) -> bool:
-    """Whether the innermost frame is in a library of file locks, or in a call that locks a file."""
+    """Whether the innermost frame is in a library for file locks, or in a call that locks a file."""
     inner = next((frame for frame in stack if not frame.file.endswith("/contextlib.py")), None)
     if inner is None:
         return False
@@ -165,7 +169,7 @@ def _waits_for_lock(stack: tuple[Frame, ...], case: Observations) -> bool:
 
 
 def _locked(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], locked: Sequence[int], others: str) -> Verdict:
-    """Ranks that wait for a file lock. Its score is added to that of the silence."""
+    """Ranks wait for a file lock. The score is added to that of the silence."""
     place = own_frame(stacks[locked[0]], case.code_dir, innermost_first=True)
     at = f" at {place_alone(case.at(place))}" if place else ""
     who = named(locked) if len(locked) > 1 else case.name(locked[0])
@@ -198,7 +202,7 @@ _DETAIL = re.compile(r"Detected mismatch between collectives on ranks\. (.*)", r
 
 
 def mismatch(case: Observations) -> Iterator[Verdict]:
-    """Ranks that call different collectives, or the same one with different tensors."""
+    """Ranks call different collectives, or the same one with different tensors."""
     for seen in sorted(case.failures, key=_ended_at) if case.failed else ():
         detail, sizes = _DETAIL.search(seen.tail), _SHAPES.search(seen.tail)
         if detail is None and sizes is None:
@@ -226,12 +230,12 @@ def _ended_at(seen: RankSeen) -> float:
 
 
 def _calls(case: Observations) -> list[str]:
-    """In which collectives ranks failed, and what was recorded of them."""
+    """Returns the collectives in which ranks failed, with their recordings."""
     return [*case.calls.values(), *recorded_lines(case)]
 
 
 def left_early(case: Observations) -> Iterator[Verdict]:
-    """A rank that ended with exit code 0 while its peers still wanted something of it."""
+    """A rank ended with exit code 0 while its peers still needed it."""
     if not case.failed or not case.only_victims:
         return
     failed_at = min(map(_ended_at, case.failures))
@@ -255,7 +259,7 @@ _BARRIER = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitor
 
 
 def reports_timeout(case: Observations) -> Iterator[Verdict]:
-    """Collectives that ran into torch's own timeout."""
+    """Collectives exceeded torch's own timeout."""
     waited = [seen for seen in case.ranks if _WAITED.search(seen.tail)] if case.failed else []
     if not waited:
         return
@@ -304,24 +308,24 @@ _MEET = re.compile(
 
 
 def is_rendezvous_missed(case: Observations) -> bool:
-    """Whether a rank failed because others did not come to the rendezvous."""
+    """Whether a rank failed because others did not reach the rendezvous."""
     return _missed(case) is not None
 
 
 def _missed(case: Observations) -> tuple[RankSeen, Raised] | None:
-    """The first such rank, and its error."""
+    """Returns the first rank whose peers did not reach the rendezvous, and its error; None without one."""
     errors = ((seen, raised(seen.tail)) for seen in case.failures)
     return next(((seen, error) for seen, error in errors if error is not None and _is_of_rendezvous(error)), None)
 
 
 def _is_of_rendezvous(error: Raised) -> bool:
-    """Whether a library by which ranks meet has raised it: other servers and stores time out in the same words."""
+    """Whether a rendezvous library raised the error: other servers and stores report timeouts in the same words."""
     is_of_library = IN_LIBRARY.search(error.text) or error.line.startswith("torch.distributed.")
     return bool(is_of_library and _MEET.search(error.line + error.message))
 
 
 def rendezvous(case: Observations) -> Iterator[Verdict]:
-    """Ranks that did not find each other."""
+    """Ranks did not find each other."""
     missed = _missed(case) if case.failed else None
     if missed is None:
         return

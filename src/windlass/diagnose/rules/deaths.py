@@ -1,4 +1,4 @@
-"""Rules on ranks that ended without an exception: by a signal, or by an exit code."""
+"""Rules on ranks that ended without an exception: by a signal or an exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ABORT: Final = re.compile(
 _USAGE: Final = re.compile(
     r"^(?:usage:.*|[^:\n]{1,20}: \S+\.py\b.*(?=\n\S+\.py: error: ))", re.MULTILINE | re.IGNORECASE
 )
-"""The first line of argparse, in any language."""
+"""First line of an argparse usage message, in any language."""
 _USAGE_ERROR: Final = re.compile(r"^(?:\S.*: )?error: .*", re.MULTILINE | re.IGNORECASE)
 _LEVEL: Final = re.compile(r"^.*\berror: ", re.IGNORECASE)
 _REFUSED: Final = re.compile(
@@ -39,14 +39,14 @@ _REFUSED: Final = re.compile(
     r"\u2502 +(?P<boxed>(?:Missing|No such|Invalid|Unrecognized|Unknown|Required|Got unexpected) .*?) *\u2502$)",
     re.MULTILINE,
 )
-"""Arguments as absl, Hydra, and the boxes of Typer, rich-click and tyro refuse them."""
+"""Messages of absl, Hydra, Typer, rich-click and tyro about refused arguments."""
 _LOCAL_RANK: Final = re.compile(r"(--local[-_]rank)=")
 _NO_LOCAL_RANK: Final = {
     "--local_rank": "let the script take --local_rank, or give deepspeed --no_local_rank",
     "--local-rank": "let the script take --local-rank, or give torch.distributed.launch --use-env",
 }
 _NOT_IMPORTED: Final = re.compile(r"\S*python\S*: .*No module named '?(?P<module>[\w.]+)")
-"""Of an interpreter that was given -m."""
+"""Message of an interpreter that was started with -m."""
 _NOT_FOUND: Final = re.compile(r"^.*?(?:line \d+: )?(?P<what>[^\s:]+): (?:command )?not found$", re.MULTILINE)
 _NOT_FOUND_IN_ANY_LANGUAGE: Final = re.compile(
     r"^[\w./-]*sh: (?:[^:\n]* \d+: )?(?P<what>[^\s:]+): [^:\n]+$", re.MULTILINE
@@ -55,7 +55,7 @@ _WATCHDOG: Final = re.compile(
     r"^(?P<what>Timeout \([\d:.]+\)!)\n(?P<stacks>(?:(?:Thread|Current thread) 0x.*\n|  .*(?:\n|\Z)|\n)*)\Z",
     re.MULTILINE,
 )
-"""Of `faulthandler.dump_traceback_later`; without `exit=True` the script would go on, and write more."""
+"""Output of `faulthandler.dump_traceback_later`. Without `exit=True` the script would continue and write more."""
 _OTHER_WORLD: Final = re.compile(r"started a world of (\d+) ranks, and the job has (\d+)$", re.MULTILINE)
 _NO_SLOTS: Final = re.compile(
     r"There are not enough slots available in the system to satisfy the \d+\s+slots|"
@@ -140,7 +140,7 @@ def segfault(case: Observations) -> Iterator[Verdict]:
 
 
 def aborted(case: Observations) -> Iterator[Verdict]:
-    """SIGABRT: native code gave up."""
+    """SIGABRT: native code aborted."""
     if case.signal != "SIGABRT":
         return
     evidence = [f"{case.who} was ended by SIGABRT"]
@@ -170,7 +170,7 @@ def aborted(case: Observations) -> Iterator[Verdict]:
 
 
 def signalled(case: Observations) -> Iterator[Verdict]:
-    """Any other signal from outside."""
+    """Any other signal from outside ended the rank."""
     if case.signal in (None, "SIGKILL", "SIGABRT", *CRASHES) or case.raised is not None:
         return
     if case.signal in LIMITS:
@@ -192,7 +192,7 @@ def signalled(case: Observations) -> Iterator[Verdict]:
 
 
 def exit_code(case: Observations) -> Iterator[Verdict]:
-    """An exit code and no exception."""
+    """The rank ended with an exit code and no exception."""
     if case.first is None or case.signal is not None or case.raised is not None:
         return
     code, lines = case.code, last_lines(case.text)
@@ -263,7 +263,7 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
 
 
 def of_child(case: Observations) -> Iterator[Verdict]:
-    """A launcher, such as accelerate's, whose child refused its arguments and printed no traceback."""
+    """The child of a launcher, such as accelerate's, refused its arguments and printed no traceback."""
     error = case.raised
     if error is None or error.kind != "CalledProcessError" or case.first is None:
         return
@@ -272,7 +272,9 @@ def of_child(case: Observations) -> Iterator[Verdict]:
 
 
 def _refused(case: Observations, code: int) -> Verdict | None:
-    """What the script says of its arguments, where it ended with this code since it does not take them."""
+    """Returns a verdict with the script's message about its arguments, if it ended with this code because it refused
+    them.
+    """
     usage, other = _USAGE.search(case.text), _REFUSED.search(case.text)
     if not (usage and code == 2) and not (other and code in (1, 2)):
         return None
@@ -293,7 +295,7 @@ def _refused(case: Observations, code: int) -> Verdict | None:
 
 
 def of_mpi(case: Observations) -> Iterator[Verdict]:
-    """What mpirun says of a rank that called MPI_Abort, or left without MPI_Finalize."""
+    """mpirun reports a rank that called MPI_Abort or exited without MPI_Finalize."""
     if case.first is None or case.signal is not None or case.raised is not None:
         return
     if found := _OTHER_WORLD.search(case.text):
@@ -327,7 +329,7 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
         )
     said = (_MPI_ABORT.search(text) for text in (case.text, *(plain(node.words) for node in case.nodes)))
     if found := next(filter(None, said), None):
-        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # a rank of another communicator has another number
+        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # ranks of other communicators have different numbers
         rank, log = _rank_of_mpi(case, int(found["rank"]) if is_world else case.first.rank)
         who = f"rank {found['rank']}" if is_world else f"rank {found['rank']} of {found['group'].strip()}"
         yield Verdict(
@@ -342,13 +344,13 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
 
 
 def _rank_of_mpi(case: Observations, number: int) -> tuple[int, str]:
-    """The rank that has this number for MPI, and the command that shows its log: one rank may be mpirun itself."""
+    """Returns the rank with this MPI number, and the command that shows its log; a single rank may be mpirun itself."""
     rank = number if len(case.status.ranks) > 1 else 0
     return rank, f"windlass logs {case.status.id} --rank {rank} --tail 50"
 
 
 def _is_program(case: Observations) -> bool:
-    """Whether the ranks run no Python script, as far as the plan is known."""
+    """Whether the ranks run a program other than a Python script, as far as the plan is known."""
     return case.plan is not NO_PLAN and not case.python
 
 

@@ -1,4 +1,4 @@
-"""Rule on elastic runs: an attempt with another world size cannot load what an earlier one has saved."""
+"""Rule on elastic runs: an attempt with another world size cannot load the checkpoint of an earlier one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ ABOUT_RANKS: Final = re.compile(
     r"world.?size|data.?parallel|\bdp\b|\brank\b|\branks\b|rank[_-]?\d|shard|replicas|partition|\bGPUs\b|\bprocesses\b",
     re.IGNORECASE,
 )
-"""Words of errors that depend on the number of ranks."""
+"""Words in errors that depend on the number of ranks."""
 RESHARD: Final = "save checkpoints for any number of ranks: torch.distributed.checkpoint, windlass.train.Checkpoint"
 
 
 def world_size_changed(case: Observations) -> Iterator[Verdict]:
-    """The first attempts with another number of ranks fail before their first step, on what the earlier ones saved."""
+    """The first attempts with another number of ranks fail before their first step, on files that earlier attempts
+    saved.
+    """
     error, attempts, trained = case.raised, list[AttemptStarted](), list[AttemptStarted]()
     for event in case.events:
         match event.entry:

@@ -1,4 +1,4 @@
-"""Rules on runs that ended, or did not begin, without a rank failing by itself."""
+"""Rules on runs that ended, or did not start, without a rank failing by itself."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.
 CANNOT_UPLOAD: Final = re.compile(r"the outputs cannot be uploaded: (?P<what>.*)", re.DOTALL)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
 CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
-"""With which a worker ends whose interpreter is too old, or lacks a part of the standard library."""
+"""Exceptions of a worker whose interpreter is too old or lacks a part of the standard library."""
 CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
 NO_CODE: Final = re.compile(r"the code could not be fetched: (?P<what>.*)")
-"""What `worker/boot.py` says."""
+"""Message of `worker/boot.py`."""
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
 def stopped(case: Observations) -> Iterator[Verdict]:
-    """The user, or the node's shutdown, ended the run."""
+    """The user, or the shutdown of the node, ended the run."""
     status = case.status
     if status.phase is not Phase.STOPPED and not (status.supervision.stop_requested and status.phase is Phase.LOST):
         return
@@ -128,10 +128,10 @@ def timeout(case: Observations) -> Iterator[Verdict]:
 
 
 def _cut(case: Observations) -> str:
-    """`rank 0 received SIGTERM and had not exited 10 s later …`; empty where the grace period was enough.
+    """Returns `rank 0 received SIGTERM and had not exited 10 s later …`; empty if the grace period sufficed.
 
-    A rank without a handler of SIGTERM ends at once. One that waits in a collective does not come to its handler,
-    however long it is given.
+    A rank without a SIGTERM handler ends at once. A rank that waits in a collective does not reach its handler, however
+    long the grace period is.
     """
     own = of_newest_attempt(case.events)
     if all(warned.code != GRACE_OVER for warned in entries(own, Warned)):
@@ -158,7 +158,7 @@ def _more_grace(case: Observations) -> str:
 
 
 def _last_places(case: Observations) -> list[str]:
-    """Where the ranks were when they were ended."""
+    """Returns where the ranks were when they were ended."""
     silence = case.silence()
     if silence is None:
         return []
@@ -171,7 +171,7 @@ def _last_places(case: Observations) -> list[str]:
 
 
 def lost(case: Observations) -> Iterator[Verdict]:
-    """The supervisor is gone, and the ranks with it."""
+    """The supervisor and the ranks are gone."""
     if case.status.phase is not Phase.LOST:
         return
     booted_at, began_at = case.machine.booted_at, case.status.times.created_at
@@ -226,7 +226,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         )
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
-        # A pod says other things before its worker begins, which a kill may follow.
+        # The output of a pod may contain other lines before its worker starts, followed by a kill.
         is_its_own = "Traceback" not in output and case.plan.runs_here
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
@@ -260,12 +260,12 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
 
 
 def _has_begun(case: Observations, node: int | None = None) -> bool:
-    """Whether the worker of a node, or of any, has reported anything in the newest attempt."""
+    """Whether the worker of a node, or of any node, has reported an event in the newest attempt."""
     return any(node in (None, started.node) for started in entries(of_newest_attempt(case.events), NodeStarted))
 
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
-    """A data set could not be brought to where the ranks read it."""
+    """A data set could not be staged for the ranks."""
     found = NOT_STAGED.match(case.cause.summary) if case.failed else None
     if found is not None:
         fix = (
@@ -277,7 +277,7 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
 
 
 def data_locked(case: Observations) -> Iterator[Verdict]:
-    """Another process fetches the data set of a run that has not begun."""
+    """Another process is fetching the data set of a run that has not started."""
     progress = case.status.progress
     if case.status.phase is Phase.STAGING and (holder := progress.waits_for):
         fix = f"see whether {holder} goes on; where it does not, end it: the next one continues what it has begun"
@@ -285,7 +285,7 @@ def data_locked(case: Observations) -> Iterator[Verdict]:
 
 
 def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
-    """The ranks succeeded, and the outputs could not be brought to where the job wants them."""
+    """The ranks succeeded, but the outputs could not be uploaded to the job's destination."""
     found = NOT_UPLOADED.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the ranks have succeeded, and the outputs could not be uploaded: {found['what']}"
@@ -295,7 +295,7 @@ def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
 
 
 def outputs_refused(case: Observations) -> Iterator[Verdict]:
-    """The store refuses the outputs, as was found while the ranks trained."""
+    """The store refuses the outputs, as a check during training found."""
     found = CANNOT_UPLOAD.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the outputs could not have been uploaded at the end: {found['what']}"
@@ -327,9 +327,9 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
 
 
 def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
-    """Code, summary, fix and score, by the system's message."""
+    """Returns code, summary, fix and score for a message of the system."""
     general = f"the ranks could not be started: {what}"
-    if what.startswith("cannot resume from "):  # before what its reason says: that is about the checkpoint
+    if what.startswith("cannot resume from "):  # tested before the reason in the message, which concerns the checkpoint
         fix = f"name another one, or none: windlass resume {case.status.id} takes the newest that is verified"
         return "could-not-start", general, fix, 100
     quoted = re.search(r"'([^']+)'", what)
@@ -358,7 +358,7 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
 
 
 def record_disk_full(case: Observations) -> Iterator[Verdict]:
-    """The disk under the record is full now: no cause of an end, but the record lacks what can wait."""
+    """The disk of the record is full now. This does not end a run, but the record lacks events that can wait."""
     if case.machine.is_record_disk_full:
         yield Verdict(
             "record-disk-full",

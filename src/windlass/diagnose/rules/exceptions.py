@@ -1,4 +1,4 @@
-"""Rules on exceptions: a table from messages of Python, torch and the system to what they mean and what to do."""
+"""Rules on exceptions: a table of messages of Python, torch and the system, with their meanings and fixes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKAGES: Final = {
     "serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "socks": "PySocks", "usb": "pyusb",
     "wx": "wxPython", "yaml": "PyYAML", "zmq": "pyzmq",
 }  # fmt: skip
-"""Packages with another name than their module."""
+"""Package names that differ from their module names."""
 OWN_PARTS: Final = (
     "ranks find windlass.train by PYTHONPATH: look for what removes it, or starts python -I; do not install windlass "
     "from PyPI, where it is another project"
@@ -46,7 +46,7 @@ NO_VARIABLE: Final = Advice(
     "windlass run … --set launcher=torchrun, or launcher: torchrun in the job",
     93,
 )
-"""Advice on a variable that the launcher would have set."""
+"""Advice on a missing variable that a launcher would have set."""
 
 
 KNOWN: Final = (
@@ -141,11 +141,11 @@ KNOWN: Final = (
      Advice("interrupted", "{who} was interrupted (SIGINT)",
            "check what sends SIGINT; Ctrl-C in windlass run does not reach the ranks", 88)),
 )  # fmt: skip
-"""Searched in `Kind: message`; in the texts `{who}` is the rank."""
+"""Patterns searched in `Kind: message`; `{who}` in the texts is the rank."""
 
 
 def known(case: Observations) -> Iterator[Verdict]:
-    """Exceptions whose meaning is known."""
+    """The exception is listed in `KNOWN`."""
     error = case.raised
     if error is None or case.first is None:
         return
@@ -160,7 +160,7 @@ def known(case: Observations) -> Iterator[Verdict]:
 
 
 def _advised(case: Observations, error: Raised, advice: Advice, found: list[str], more: str = "") -> Verdict:
-    """The advice on an exception of the rank that failed first; `more` ends its summary."""
+    """Returns the advice on an exception of the rank that failed first; `more` is appended to its summary."""
     rank = None if case.first is None else case.first.rank
     verdict = advice.verdict(_evidence(case, error), *found, rank=rank, who=case.who, run=case.status.id)
     return replace(verdict, summary=verdict.summary + more + case.at_place)
@@ -174,15 +174,16 @@ _IMPORTED_AGAIN: Final = re.compile(
 
 
 def main_guard(case: Observations) -> Iterator[Verdict]:
-    """A process that the script started by spawn imports its main file again, and starts processes there.
+    """A process spawned by the script imports the main file again and starts further processes there.
 
-    The error is that process's own: the script waits for it, starts others in its place, or fails in another way.
+    The error belongs to that process: the script waits for it, starts others in its place, or fails in another way.
     """
     if case.status.phase is Phase.SUCCEEDED or case.status.progress.step is not None:
         return
     for seen in case.ranks if case.first is None else [case.first]:
         text = own_words(seen.tail)
-        found = next(reversed(list(_IMPORTED_AGAIN.finditer(text))), None)  # of the first one the frames may be cut off
+        # the frames of the first match may be truncated
+        found = next(reversed(list(_IMPORTED_AGAIN.finditer(text))), None)
         if found is None:
             continue
         place = case.at(own_frame(frames(text[: found.end()]), case.code_dir, innermost_first=False))
@@ -201,7 +202,7 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
 
 
 def any_other(case: Observations) -> Iterator[Verdict]:
-    """An exception as such, and those of other ranks that are no victims."""
+    """Any other exception, and exceptions of other ranks that were not consequences."""
     error, first = case.raised, case.first
     if first is None:
         return
@@ -232,10 +233,10 @@ def any_other(case: Observations) -> Iterator[Verdict]:
 
 
 def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
-    """The exception and where it was raised; then the ranks that failed after it."""
+    """Returns the exception and where it was raised, then the ranks that failed after it."""
     message = [line.strip() for line in error.message.splitlines()[1:4] if line.strip()]
     lines = [error.line[:400], *(line[:300] for line in message), *([case.where] if case.where else [])]
-    if error.kind == "CalledProcessError":  # what that program has printed
+    if error.kind == "CalledProcessError":  # includes the output of the called program
         lines += last_lines(case.text.partition(error.text.strip())[0], 2)
     if case.first is not None and (victims := [r.rank for r in case.failures if r.rank != case.first.rank]):
         lines.append(f"{named(victims)} failed after it")
@@ -250,7 +251,7 @@ _IMPORTED: Final = re.compile(
     r'File "(?P<by>[^"\n]+)", line \d+, in [^\n]*\n\s+(?:from|import) (?P<module>\w+)\b[^\n]*\n(?:[\s~^]+\n)?'
     r'(?=\s*File "(?P<file>[^"\n]*/(?P=module)\.py)", line \d+, in <module>)'
 )
-"""A file that the import of a module has run, and by which file it was imported."""
+"""A file executed by the import of a module, and the file that imports it."""
 _NO_LIBRARY: Final = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
 _OF_FILE: Final = re.compile(r"\((/[^()\n]+\.py)\)$")
 _TO_INSTALL: Final = re.compile(r"pip install (?:-U |--upgrade )?['\"`]?([A-Za-z][\w.,<>=!~\[\]-]*[\w\]])")
@@ -258,7 +259,9 @@ _NO_PACKAGE: Final = re.compile(r"Numpy is not available|requires? the (\w+) lib
 
 
 def _hiding(error: Raised) -> tuple[str, str]:
-    """A module, and the file of the script's folder that a library, or that file itself, has imported in its place."""
+    """Returns a module, and the file in the script's folder that was imported instead of it, by a library or the file
+    itself.
+    """
     for match in _IMPORTED.finditer(error.text):
         is_meant = match["by"] != match["file"] and not LIBRARY.search(match["by"])
         if not is_meant and not LIBRARY.search(match["file"]):
@@ -358,7 +361,7 @@ def _where(case: Observations) -> str:
 
 
 def _install(case: Observations, package: str) -> str:
-    """How a package is installed where the script runs."""
+    """Returns how to install a package where the script runs."""
     if package == "windlass":
         return OWN_PARTS
     quoted = f"'{package}'" if re.search(r"[<>=\s\[]", package) else package
@@ -378,14 +381,14 @@ def _install(case: Observations, package: str) -> str:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 _PATH: Final = re.compile(r"(?<!\w)'([^'\n]*)'")
-"""What stands in quotes, but not between the apostrophe of `can't` and a quote after it."""
+"""Text in single quotes, excluding text between the apostrophe of `can't` and a later quote."""
 _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
 _STARTS: Final = re.compile(r", in (?:_execute_child|_posix_spawn|execvp?e?|_execvpe|_spawnvef)$", re.MULTILINE)
-"""The frames of a process that starts a program."""
+"""Frames of a process that starts a program."""
 _WRITES: Final = re.compile(
     r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
-"""Words in source lines and in names of functions that write a file."""
+"""Words in source lines and function names that write a file."""
 
 
 def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
@@ -452,7 +455,7 @@ _FORKS: Final = re.compile(r"\bfork|_execute_child")
 
 
 def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """EAGAIN has a meaning for each call: no more processes, or a lock that another process has."""
+    """EAGAIN depends on the call: no more processes, or a lock that another process holds."""
     is_lock = error.kind in ("Timeout", "LockException", "AlreadyLocked", "BlockingIOError")
     if is_lock and _LOCKS.search(error.text) and "[Errno 37]" not in error.line:
         yield case.of_first(
@@ -473,19 +476,19 @@ def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
 
 
 def _is_written(case: Observations, error: Raised) -> bool:
-    """Whether the lines that the traceback names, or their functions, write a file."""
+    """Whether the lines in the traceback, or their functions, write a file."""
     return any(_WRITES.search(f"{case.sources.get(one.key, '')}\n{one.name}") for one in error.frames)
 
 
 def _without_space(one: FileSystem) -> str:
-    """`/scratch had 0.1 MB left of 2 MB`."""
+    """Returns the free space of a disk in words: `/scratch had 0.1 MB left of 2 MB`."""
     if one.free_files == 0 and one.files and one.free_bytes > FULL_BYTES:
         return f"{one.mount} had no inode left of {one.files:,}: it has too many files"
     return f"{one.mount} had {one.free_bytes / 1e6:,.1f} MB left of {one.bytes / 1e6:,.1f} MB"
 
 
 def _space_fix(case: Observations, full: Sequence[FileSystem]) -> str:
-    """How to free space, for the results of the run and for other files."""
+    """Returns how to free space for the results of the run and for other files."""
     output = f"{case.status.output_dir}/"
     holds_results = any(output.startswith(f"{one.mount.rstrip('/')}/") for one in full)
     if full and not holds_results:
@@ -500,7 +503,7 @@ def _space_fix(case: Observations, full: Sequence[FileSystem]) -> str:
 
 
 def _free(case: Observations) -> Iterator[str]:
-    """The disks that are full; where none is, the first, which holds the results."""
+    """Yields the full disks; if none is full, the first, which contains the results."""
     free = case.host.free_bytes
     full = {path: left for path, left in free.items() if left < FULL_BYTES} or dict(list(free.items())[:1])
     for path, left in full.items():
@@ -561,7 +564,7 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
 
 
 def _environment(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A variable of the launcher that is not there; a dict of the script's own may have such a key too."""
+    """A variable of the launcher is missing; a dict of the script may have such a key too."""
     match = re.fullmatch(f"'{_VARIABLE}'", error.message.strip())
     raised_in = error.frames[-1].file if error.frames else ""
     if error.kind == "KeyError" and match and re.search(r"^<frozen os>$|/os\.py$", raised_in):
@@ -581,8 +584,8 @@ _ONCE: Final = (
 
 
 def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A model hub that limits requests, or a file missing in the cache while the hub is offline or unreachable."""
-    said = f"{error.text}\n{error.message}"  # includes the errors that it was raised from
+    """A model hub limits requests, or a file is missing in the cache while the hub is offline or unreachable."""
+    said = f"{error.text}\n{error.message}"  # includes the errors that caused this exception
     if _TOO_MANY.search(said):
         yield case.of_first(
             "hub-rate-limited",
@@ -609,7 +612,7 @@ _ASKS: Final = re.compile(r"no-tty|not a (?:tty|terminal)|getpass|EOF when readi
 
 
 def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A script that prompts for input: ranks have no terminal, and their input is empty."""
+    """The script prompts for input, but ranks have no terminal and empty input."""
     if error.kind == "BdbQuit":
         what, fix = "stops in a debugger", "take breakpoint() out of it, or set env: {PYTHONBREAKPOINT: '0'}"
     elif error.kind in ("EOFError", "UsageError", "Abort") and _ASKS.search(f"{error.text}\n{error.line}"):
@@ -634,7 +637,7 @@ _NAN: Final = re.compile(
 
 
 def nan_loss(case: Observations) -> Iterator[Verdict]:
-    """The loss is no finite number any more, by the script's message or by its progress."""
+    """The loss is not finite any more, according to the script's message or its progress."""
     if case.status.phase not in (Phase.FAILED, Phase.SUCCEEDED):
         return
     reported, message = recorded.losses(case), ""

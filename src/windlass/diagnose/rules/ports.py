@@ -1,4 +1,4 @@
-"""Rule on a port that a rank wants to listen on and that is in use: which process has it."""
+"""Rule on a port that a rank cannot listen on because it is in use: finds the process that holds it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.worker.port_listeners import IN_USE
 from windlass.worker.protocol import Listener
 
 EPHEMERAL_FROM: Final = 32768
-"""Ports from here on are mostly chosen by the kernel (ip_local_port_range): a rank listens there by no choice."""
+"""First ephemeral port: from here on the kernel mostly chooses ports (ip_local_port_range), not the rank."""
 _SAID: Final = (
     re.compile(r"port:? ?(\d{2,5})\b", re.IGNORECASE),
     re.compile(r"\('[^']*', (\d{1,5})\)"),
@@ -23,7 +23,9 @@ _WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
 
 
 def taken(case: Observations) -> Iterator[Verdict]:
-    """A port in use: by a process of the rank, another rank, Windlass, which keeps MASTER_PORT, or another program."""
+    """A port is in use by a process of the rank, another rank, Windlass, which reserves MASTER_PORT, or another
+    program.
+    """
     first = case.first
     if first is None:
         return
@@ -65,7 +67,7 @@ def taken(case: Observations) -> Iterator[Verdict]:
 
 
 def _wanted(case: Observations, said: str) -> int | None:
-    """The port that the rank requested, by its error or by the source lines of the traceback."""
+    """Returns the port that the rank requested, from its error or the source lines of the traceback."""
     for pattern in _SAID:
         if match := pattern.search(said):
             return int(match[1])
@@ -80,14 +82,16 @@ def _wanted(case: Observations, said: str) -> int | None:
 
 
 def _child(case: Observations, port: int | None) -> Listener | None:
-    """The process on this port that the rank itself has started."""
+    """Returns the process on this port that the rank itself has started."""
     own = next((one.pid for one in case.status.ranks if case.first is not None and one.rank == case.first.rank), None)
     mine = (one for one in case.host.listeners if one.port == port and own and one.group == own)
     return next((one for one in mine if one.pid not in (None, own)), None)
 
 
 def _sibling(case: Observations, port: int | None) -> tuple[int, Listener] | None:
-    """The other rank that listens on this port; where the port is not known, the one that listens on any by choice."""
+    """Returns the other rank that listens on this port; if the port is unknown, one that listens on a port of its
+    choice.
+    """
     ranks = {state.pid: state.rank for state in case.status.ranks if state.pid}
     assert case.first is not None
     for one in case.host.listeners:

@@ -1,6 +1,6 @@
-"""Rules on what was recorded while the ranks ran: collectives by torch's flight recorder, losses by the worker.
+"""Rules on recordings made while the ranks ran: collectives by torch's flight recorder, losses by the worker.
 
-For ranks that hang or fail in a collective the recorder is more exact than their stacks.
+For ranks that hang or fail in a collective, the recorder is more precise than stacks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LINES: Final = 6
 
 
 def collectives(case: Observations) -> Iterator[Verdict]:
-    """Calls that differ, and calls that some ranks did not make."""
+    """Ranks made different calls, or some did not make a call."""
     found = findings(case)
     score = _score(case)
     if not found or not score:
@@ -50,17 +50,17 @@ def collectives(case: Observations) -> Iterator[Verdict]:
 
 
 def findings(case: Observations) -> tuple[Finding, ...]:
-    """What is wrong by the recorders of all ranks, taken together."""
+    """Returns the problems shown by the recorders of all ranks together."""
     return find(case.flights())
 
 
 def lines(case: Observations) -> list[str]:
-    """The same as evidence, for verdicts that rest on something else too."""
+    """Returns the problems of the recorders as evidence for verdicts with another basis."""
     return [line for finding in findings(case)[:2] for line in finding.lines()][:MAX_LINES]
 
 
 def label(case: Observations, call: str) -> str:
-    """A collective that stacks name, with its number in the recorder: `all_reduce #6 of …`."""
+    """Returns a collective from a stack with its number in the recorder: `all_reduce #6 of …`."""
     found = next((finding for finding in findings(case) if finding.kind == "not-joined"), None)
     if found is None:
         return call
@@ -68,7 +68,7 @@ def label(case: Observations, call: str) -> str:
 
 
 def _evidence(case: Observations) -> tuple[str, ...]:
-    """What was recorded, then where the ranks were."""
+    """Returns the recorded problems, then where the ranks were."""
     silence = case.silence()
     places = []
     for rank, text in sorted(silence.stacks.items())[:8] if silence and not case.failed else ():
@@ -78,7 +78,7 @@ def _evidence(case: Observations) -> tuple[str, ...]:
 
 
 def _score(case: Observations) -> float:
-    """How much the recorder counts: nothing for a run that has not hung or failed in a collective."""
+    """Returns the score of the recorder: 0 for a run that neither hung nor failed in a collective."""
     silence = case.silence()
     if silence is not None and silence.reason in ("silence", "timeout", "stop") and not case.failed:
         return 0.0 if case.went_on_after(silence) else 60.0 if silence.reason == "stop" else 110.0
@@ -87,7 +87,7 @@ def _score(case: Observations) -> float:
 
 
 def _without_excuse(case: Observations, finding: Finding) -> list[int]:
-    """Of those that are missing the ones that live: another rule is on those that failed or left."""
+    """Returns the missing ranks that are alive; other rules handle ranks that failed or left."""
     if case.failed and not case.only_victims:
         return []
     gone = {seen.rank for seen in case.ranks if seen.exit_code is not None and not seen.ended_by_us}
@@ -125,36 +125,38 @@ def _crossed(case: Observations, both: tuple[Finding, Finding], score: float) ->
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The losses of the newest attempt, as far as they were reported."""
+    """Reported losses of the newest attempt."""
 
     loss: object
-    """The newest one."""
+    """Newest loss."""
     bad: LossNotFinite | Progress | None = None
-    """`loss` and `step` where it was first not finite; None where it always was, or that is not known."""
+    """First report with a loss that is not finite, with `loss` and `step`; None if the loss never was finite, or if
+    unknown."""
     good: Progress | None = None
-    """The last finite one before."""
+    """Last report with a finite loss."""
 
     def lines(self) -> list[str]:
-        """The same as evidence."""
+        """Returns the losses as evidence."""
         found = [] if is_finite(self.loss) else [f"the last loss that was reported: {self.loss}"]
         if self.bad is not None and self.bad.step is not None:
             found.append(f"the first one that was not finite: {self.bad.loss} at step {self.bad.step}")
         if self.good is not None:
-            is_same = self.bad is not None and self.bad.step == self.good.step  # a bar that moves after its loss
+            # a progress bar that advances after printing its loss
+            is_same = self.bad is not None and self.bad.step == self.good.step
             at = "" if is_same or self.good.step is None else f" at step {self.good.step}"
             found.append(f"the last good one: {self.good.loss}{at}")
         return found
 
 
 def losses(case: Observations) -> Losses | None:
-    """The losses of the newest attempt: of the rank that failed first, else of the one that the progress is of."""
+    """Returns the losses of the newest attempt: of the rank that failed first, else of the rank of the progress."""
     own = of_newest_attempt(case.events)
     before = case.events[: len(case.events) - len(own)]
     changes = list(entries(own, LossNotFinite))
     reported = [progress for progress in entries(own, Progress) if progress.loss is not None]
     is_first = AttemptStarted.kind not in [event.kind for event in before]
     if not (changes or reported or is_first) or case.status.progress.loss is None:
-        return None  # what the status has is of an attempt before
+        return None  # the progress in the status belongs to an earlier attempt
     loss, rank = case.status.progress.loss, case.status.progress.rank
     wanted = (case.first.rank, rank) if case.first is not None else (rank,)
     of_rank = [[change for change in changes if change.rank == one] for one in wanted]
@@ -174,9 +176,10 @@ def losses(case: Observations) -> Losses | None:
 
 
 def _first_bad(before: Sequence[Event], change: LossNotFinite) -> LossNotFinite:
-    """Where the loss became what it was from the first step of an attempt on: in an attempt `before`, if one has it.
+    """Returns where the loss became not finite, if it was so from the first step of an attempt: in an attempt `before`,
+    if any.
 
-    A checkpoint that was saved after the loss had become NaN carries it into the attempts that go on from it.
+    A checkpoint saved after the loss became NaN carries the problem into later attempts.
     """
     for one in reversed(list(entries(before, LossNotFinite))):
         if change.last is not None or change.step is None:
@@ -187,7 +190,7 @@ def _first_bad(before: Sequence[Event], change: LossNotFinite) -> LossNotFinite:
 
 
 def is_finite(loss: object) -> bool:
-    """Whether a loss is a number, as a record writes it."""
+    """Whether a loss in the format of the record is a finite number."""
     if isinstance(loss, str):
         return loss.lower() not in ("nan", "inf", "-inf")
     return not isinstance(loss, float) or math.isfinite(loss)

@@ -1,4 +1,6 @@
-"""Rule on restarts: the same step failed twice, or the same error at the start, so the job was not started again."""
+"""Rule on restarts: the same step failed twice, or the same error occurred at the start, so the job was not
+restarted.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ SAME_ERROR: Final = "an earlier attempt failed at its start in the same way, so 
 
 
 def ended_by_same_error(case: Observations) -> bool:
-    """Whether that, and not the number of restarts, has ended the run."""
+    """Whether a repeated error, and not the number of restarts, ended the run."""
     ends = list(entries(case.events, RunEnded))
     return bool(ends) and case.status.phase.is_terminal and ends[-1].reason == "same-error-twice"
 
 
 def same_step_twice(case: Observations) -> Iterator[Verdict]:
-    """The same step ended the job twice in the same way."""
+    """The same failure ended the job twice at the same step."""
     ends = list(entries(case.events, RunEnded))
     if not ends or ends[-1].reason != SAME_STEP:
         return
@@ -38,7 +40,7 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
 
 
 def cut_before_its_start(case: Observations) -> str:
-    """How the attempts of a run have ended whose time limit came before any of them had begun to train."""
+    """Returns how the attempts ended in a run whose time limit was reached before any of them trained."""
     failed, newest = [number for number, _ in deaths(case)], len(case.status.attempts)
     limit = case.plan.policy.timeout_seconds or 0
     which = f"attempts {failed[0]} to {failed[-1]}" if len(failed) > 1 else f"attempt {failed[0]}"
@@ -46,7 +48,9 @@ def cut_before_its_start(case: Observations) -> str:
 
 
 def resumed(case: Observations) -> str:
-    """`windlass resume RUN continues from step 120`: the next command after an end that is not the script's fault."""
+    """Returns `windlass resume RUN continues from step 120`: the next command after an end that the script did not
+    cause.
+    """
     saved = case.status.checkpoint
     is_usable = saved is not None and not saved.refused and saved.step is not None
     gives = f"continues from step {saved.step:,}" if saved is not None and is_usable else "starts it again"
@@ -56,7 +60,7 @@ def resumed(case: Observations) -> str:
 
 
 def deaths(case: Observations) -> Iterator[tuple[int, RootCause]]:
-    """The root cause of each attempt that failed since the run was last resumed."""
+    """Yields the root cause of each attempt that failed since the run was last resumed."""
     number, found = 0, list[tuple[int, RootCause]]()
     for event in case.events:
         match event.entry:

@@ -1,4 +1,4 @@
-"""Recognises uneven inputs (ranks with different numbers of batches) behind verdicts on collectives."""
+"""Recognizes uneven inputs (ranks with different numbers of batches) behind verdicts on collectives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ AFTER_LAST_STEP: Final = (
 
 
 def explained(case: Observations, found: Verdict) -> Verdict:
-    """A verdict of `EFFECTS`, or `uneven-inputs` in its place if the steps that ranks have printed show that."""
+    """Returns the verdict, or `uneven-inputs` in its place if it is one of `EFFECTS` and the printed steps of the ranks
+    show it.
+    """
     if found.code == "rank-left-early" and case.steps and all(step == total for step, total in case.steps.values()):
         done = tuple(
             f"{case.name(rank)} had finished {one[1]:,} of {one[1]:,} steps" for rank, one in case.steps.items()
@@ -55,7 +57,9 @@ def explained(case: Observations, found: Verdict) -> Verdict:
 
 
 def _repeating(finding: Finding) -> list[int]:
-    """Ranks that repeat an earlier collective, as in a loop, while the others call a new one; empty if all do."""
+    """Returns the ranks that repeat an earlier collective, as in a loop, while the others call a new one; empty if all
+    do.
+    """
     number, calls = finding.call.number, finding.group.calls
     more = [
         rank
