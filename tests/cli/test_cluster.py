@@ -77,7 +77,9 @@ def test_init_overwrites_only_with_force(windlass: Call) -> None:
 
 def test_init_without_a_terminal_reports_the_defaults_used(windlass: Call) -> None:
     said = windlass("cluster", "init", "--region", "us-west-2", "--spot")
-    assert said.err == "nothing was asked, since there is no terminal; taken: --name training, no --gpus, --efs\n"
+    assert (
+        said.err == "no questions were asked, because there is no terminal; used: --name training, no --gpus, --efs\n"
+    )
     words = ("--name", "vision", "--region", "us-west-2", "--gpus", "g5.12xlarge:8", "--spot", "--efs", "--force")
     assert windlass("cluster", "init", *words).err == ""
 
@@ -244,7 +246,7 @@ def test_plan_lists_few_resources_and_counts_many() -> None:
     assert "  create 20 × aws_subnet" in lines
     assert "  replace aws_eks_cluster.main (replace_because_tainted)" in lines
     assert "AWS takes about 16 minutes for it" in lines
-    assert any("reached from the VPC alone" in line for line in lines)
+    assert any("reachable only from the VPC" in line for line in lines)
     assert "no price is known for: 4 × p6-b300.48xlarge; windlass prices update --region us-west-2" in lines
     assert "idle: 266 USD a month" in lines  # the unknown price is a pool's, which costs nothing while idle
     assert "pool a100 with all its nodes: 43.90 USD an hour" in lines

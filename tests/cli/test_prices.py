@@ -119,7 +119,7 @@ def test_emulated_refused_update_changes_nothing(windlass: Call, server: PriceLi
 def test_invalid_region_is_an_error(windlass: Call, server: PriceListServer) -> None:
     refused = windlass("prices", "update", "--region", "eu central")
     assert refused.code == 1
-    assert "AWS cannot be asked for prices in eu central" in refused.err
+    assert "AWS prices cannot be read in eu central" in refused.err
 
 
 def test_a_list_imports_no_boto3(environ: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ STEPS = (
     'for i in $(seq 1 {steps}); do echo "::windlass {{\\"step\\": $i, \\"total\\": {steps}, \\"loss\\": 0.5}}"; '
     "echo line $i; sleep 0.05; [ -e enough ] && break; done; echo all lines"
 )
-ASKED = r"\[d\]etach, the run goes on · \[s\]top it · \[c\]ontinue"
+ASKED = r"\[d\]etach, the run continues · \[s\]top it · \[c\]ontinue"
 Start = Callable[..., "pexpect.spawn[str]"]
 
 

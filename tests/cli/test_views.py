@@ -322,7 +322,7 @@ def test_run_shows_checkpoints_saved_by_its_script(phase: Phase) -> None:
     run = run_of(training(phase=phase, ended_at=130.0), replace(PLAN, job=job), LEDGER, 130.0, is_here=True)
     text = "\n".join(statustext.summary_lines(run, 130.0, plain))
     assert "none reported" not in text
-    assert ("checkpoint  those of the script itself: model-*.pt" in text) is (phase is Phase.STOPPED)
+    assert ("checkpoint  saved by the script: model-*.pt" in text) is (phase is Phase.STOPPED)
     assert "continue from the newest verified model-*.pt, if there is one" in text
 
 

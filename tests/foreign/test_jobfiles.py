@@ -88,14 +88,14 @@ IMPORTED: dict[str, dict[str, Any]] = {
     "job-torchrun-and-its-service": {"run": FIT, "launcher": "torchrun", "nodes": 2, "gpus": 1},
     "job-rank-from-hostname": {
         "launcher": "plain", "nodes": 2, "gpus": 1,
-        "left": ["fit.team.svc.cluster.local: names", "a number in the name of a pod", "torchrun stays"],
+        "left": ["fit.team.svc.cluster.local: names", "a number extracted from the name of a pod", "torchrun stays"],
     },
     "jobset-pod-names": {"launcher": "plain", "nodes": 4, "left": ["ring-leader-0-0", "job leader of the set"]},
-    "jobset-policies": {"launcher": "plain", "nodes": 4, "left": ["which failure", "which pods decide"]},
+    "jobset-policies": {"launcher": "plain", "nodes": 4, "left": ["the reaction to each failure", "which pods decide"]},
     "job-python-once-a-pod": {"run": FIT, "launcher": "plain", "nodes": 2, "gpus": 1, "left": ["in each of 2 pods"]},
     "job-one-pod": {"run": FIT, "launcher": "plain", "nodes": 1, "gpus": 1},
 }  # fmt: skip
-"""Name of the file, and what the job has; `left` are parts of the reports about which the user may have to act."""
+"""Name of the file, and what the expected fields; `left` are parts of the reports that need action by the user."""
 REFUSED = {
     "pytorchjob-refused-arguments-alone": ["'--backend' is an argument of the image's own program"],
     "pytorchjob-refused-no-command": ["has neither command nor args"],
@@ -106,11 +106,11 @@ REFUSED = {
     "pytorchjob-refused-blanks": ["<your team> is a placeholder"],
     "pytorchjob-refused-helm": ["{{ .Release.Name }} is a placeholder", "{{ .Values.workers }} is a placeholder"],
     "pytorchjob-refused-two-jobs": ["holds several jobs: PyTorchJob/first (line 1), PyTorchJob/second (line 25)"],
-    "mpijob-refused-mpich": ["is MPICH, and Windlass starts ranks by Open MPI"],
+    "mpijob-refused-mpich": ["is MPICH, but Windlass starts ranks with Open MPI"],
     "mpijob-refused-script": ["is no line of mpirun that Windlass can start by itself"],
     "trainjob-refused-unknown-runtime": ["runtime team-runtime is not in this file: it may start the ranks"],
     "trainjob-refused-flux": ["has the policy flux"],
-    "trainjob-refused-mpi-without-mpirun": ["is started on the first node alone"],
+    "trainjob-refused-mpi-without-mpirun": ["is started only on the first node"],
     "jobset-refused-tpu": ["is 4, and a job file asks for whole GPUs of NVIDIA"],
     "jobset-refused-gpu-count": ["is half, and a job file asks for whole GPUs of NVIDIA"],
     "jobset-refused-no-command": ["has neither command nor args"],

@@ -47,7 +47,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         ("name: a\nrun: echo\n", "is no Kubernetes object", "--sky"),
         ("name: a\nroles: []\n", "is no Kubernetes object", "--torchx"),
         ("spec:\n  replicas: {{ .Values.n }}\n", "{{ .Values.n }} is a placeholder of Helm", "helm template"),
-        ("a: " + "[" * 60 + "]" * 60, "deep inside each other", ""),
+        ("a: " + "[" * 60 + "]" * 60, "levels deep", ""),
         ("x" * (1 << 20) + "yz", "characters", "is this the right file?"),
         (JOB + "\x07", "U+0007", ""),
     ],
@@ -156,7 +156,7 @@ def test_secret_variable_without_a_value_becomes_a_secret_of_the_job(value: str)
     task = f"envs: {{WANDB_API_KEY: {value}, HF_TOKEN: null}}\nrun: python train.py\n"
     made = import_text(pod, "file.yaml")
     assert (made.job.secrets, dict(made.job.env)) == (("wandb-api-key",), {})
-    assert not [one for one in made.actionable if "holds a value of a secret" in one.meaning]
+    assert not [one for one in made.actionable if "contains the value of a secret" in one.meaning]
     made = import_text(task, "task.yaml", form="sky")
     assert (set(made.job.secrets), dict(made.job.env)) == ({"wandb-api-key", "hf-token"}, {})
     assert not [one for one in made.actionable if "--env" in one.instead]
@@ -250,12 +250,12 @@ def test_omitted_secret_is_advised_to_be_stored_on_the_target() -> None:
 )
 def test_importing_a_file_with_a_secret_advises_to_ignore_the_file(form: Format, text: str) -> None:
     made = import_text(text, "file.yaml", form=form)
-    assert [one.instead for one in made.actionable if "holds a value of a secret" in one.meaning] == [
+    assert [one.instead for one in made.actionable if "contains the value of a secret" in one.meaning] == [
         "move it to another folder, or name it in .windlassignore"
     ]
     assert "neverinanyjobfile" not in f"{made.text}{made.unmapped}"
     without = import_text(text.replace(TOKEN, "''").replace("kind: Secret", "kind: Service"), "file.yaml", form=form)
-    assert not [one for one in without.actionable if "holds a value of a secret" in one.meaning]
+    assert not [one for one in without.actionable if "contains the value of a secret" in one.meaning]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_importing_a_file_with_a_secret_advises_to_ignore_the_file(form: Format,
 )
 def test_nodes_that_trained_separately_and_would_train_together_are_reported(run: str, is_alone: bool) -> None:
     left = import_text(f"num_nodes: 2\nrun: {run}\n", "task.yaml", form="sky").actionable
-    assert any("trained alone" in one.meaning for one in left) == is_alone
+    assert any("trained separately" in one.meaning for one in left) == is_alone
     assert not import_text(
         "num_nodes: 1\nrun: torchrun --nproc_per_node 2 train.py\n", "task.yaml", form="sky"
     ).actionable

@@ -146,7 +146,7 @@ def test_other_scripts_are_referred_to_init() -> None:
     ("changed", "message"),
     [
         ({"AlgorithmSpecification": {"TrainingImage": "xgboost"}}, "starts the image's own program"),
-        ({"InputDataConfig": [{"ChannelName": "windlass"}]}, "was made by Windlass"),
+        ({"InputDataConfig": [{"ChannelName": "windlass"}]}, "was created by Windlass"),
         (
             {"InputDataConfig": [{"ChannelName": "windlass"}], "Environment": {"WINDLASS_RUN": "digits-7f3k2"}},
             "windlass rerun digits-7f3k2",

@@ -101,7 +101,7 @@ def test_jobset_whose_rank_0_has_another_command_is_refused() -> None:
     with pytest.raises(JobFileError, match="starts other ranks of the same training than the rest of the set"):
         import_text(SET.format(workers=WORKERS, master=master), "set.yaml")
     made = import_text(SET.format(workers=WORKERS, master="python /a/score.py"), "set.yaml")
-    assert "job master of the set, beside the one that trains" in meanings(made)
+    assert "job master of the set, in addition to the training job" in meanings(made)
 
 
 def test_node_rank_passed_to_the_program_stays_in_the_shell_script() -> None:
@@ -155,15 +155,17 @@ def test_torchrun_pods_that_trained_separately_are_reported(form: Format, text: 
     first = "" if form == "torchx" else "torchrun, "
     made = import_text(text % f"{first}--nproc_per_node=2, /a/train.py", "file.yaml", form=form)
     assert made.job.nodes.max == 2
-    assert "each node trained alone" in meanings(made)
+    assert "each node trained separately" in meanings(made)
     counted = import_text(text % f"{first}--nnodes=2, --nproc_per_node=2, /a/train.py", "file.yaml", form=form)
-    assert "trained alone" not in meanings(counted)
+    assert "trained separately" not in meanings(counted)
 
 
 def test_pods_with_standalone_torchrun_are_reported_as_training_separately() -> None:
     template = POD % "torchrun, --standalone, --nproc_per_node=2, /a/train.py"
     spec = f"{{pytorchReplicaSpecs: {{Worker: {{replicas: 2, template: {{spec: {template}}}}}}}}}"
-    assert "each node trained alone" in meanings(import_text(manifest("PyTorchJob", "kubeflow.org/v1", spec), "a.yaml"))
+    assert "each node trained separately" in meanings(
+        import_text(manifest("PyTorchJob", "kubeflow.org/v1", spec), "a.yaml")
+    )
 
 
 # -- commands before the ranks ----------------------------------------------------------------------------------------

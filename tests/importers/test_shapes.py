@@ -289,7 +289,7 @@ def test_mpijobs_of_all_versions_have_their_workers_and_slots(name: str, run: st
 
 
 def test_total_gpus_of_all_workers_are_reported_with_the_fields_to_set() -> None:
-    assert "nodes: says how many machines" in left_of("h15")["spec.gpus"]
+    assert "nodes: sets the number of nodes" in left_of("h15")["spec.gpus"]
     assert "spec.gpusPerNode" in left_of("h15")
 
 

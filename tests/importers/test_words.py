@@ -80,7 +80,7 @@ def test_unsupported_options_are_reported_by_name() -> None:
 def test_script_lines_that_ranks_do_not_need_are_reported() -> None:
     script = "set -e\nHEAD=$(hostname -i)\necho 'to start'\nsleep 30\npython /a/t.py\necho done\n"
     listed = "`HEAD=$(hostname -i)`, `set -e`, `echo 'to start'`, `sleep 30`, `echo done` in the same script"
-    assert start_of(["sh", "-c", script], {}).hints == [(listed, "left out: the ranks need none of it", True)]
+    assert start_of(["sh", "-c", script], {}).hints == [(listed, "dropped: the ranks do not need it", True)]
 
 
 def test_env_before_the_training_program_is_kept() -> None:

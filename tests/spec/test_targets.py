@@ -76,7 +76,7 @@ g: {kind: local, env: {MY_TOKEN: hunter2}}
         "targets.yaml:8: e.kind: given twice, first in line 7 (leave one out)",
         "targets.yaml:9: f.kind: required field missing (write for example f: {kind: kubernetes})",
         "targets.yaml:10: g.env.MY_TOKEN: looks like a secret, which a job file does not hold "
-        "(use secrets: with a name the target knows)",
+        "(use secrets: with a name that the target resolves)",
     ]
 
 

@@ -108,7 +108,7 @@ def init(
     path.write_text(text := draft.text_of(answers), encoding="utf-8")
     taken = _taken(answers, {"name": name, "region": region, "gpus": gpus or None, "spot": spot, "efs": efs})
     if taken and not can_ask:
-        emit([f"nothing was asked, since there is no terminal; taken: {', '.join(taken)}"], sys.stderr)
+        emit([f"no questions were asked, because there is no terminal; used: {', '.join(taken)}"], sys.stderr)
     print_data(
         draft.WrittenCluster(str(path)),
         form,
@@ -277,7 +277,7 @@ def _can_ask(what: str) -> bool:
     from windlass.errors import UsageError
 
     if not sys.stdin.isatty():
-        raise UsageError(f"the {what} has to be agreed to, and there is no terminal to ask on", "--yes agrees to it")
+        raise UsageError(f"the {what} needs confirmation, but there is no terminal to ask on", "--yes agrees to it")
     return True
 
 

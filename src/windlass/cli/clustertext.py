@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {"create": "green", "update": "yellow", "replace": "red", "delete": "red", "import": "cyan"}
 PRIVATE: Final = (
-    "the API server is reached from the VPC alone; from here by network: {public_access: [YOUR ADDRESS/32]}"
+    "the API server is reachable only from the VPC; for access, set network: {public_access: [YOUR ADDRESS/32]}"
 )
-INCOMPLETE: Final = "not complete, as far as this machine knows: windlass cluster up; after a lost state: --recover"
+INCOMPLETE: Final = "not complete according to this machine: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
 """Maximum number of resources of one kind of change that are listed."""
 _USERS: Final = frozenset(

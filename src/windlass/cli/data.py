@@ -278,7 +278,7 @@ def _stage_in_claim(
             )
     except (KeyboardInterrupt, SystemExit) as ended:  # the Job has been deleted
         so_far = "nothing was fetched yet" if progress.is_listing else f"{size(progress.bytes_done)} are in the claim"
-        click.echo(f"interrupted: {so_far}; the same command goes on from here", err=True)
+        click.echo(f"interrupted: {so_far}; run the same command again to continue", err=True)
         return int(ended.code or 0) if isinstance(ended, SystemExit) else 130
     print_data(done, form, lambda paint: staged_lines(done))
     return 0
@@ -294,4 +294,4 @@ def _going_on(progress: Progress) -> str:
     """Explains how to resume an interrupted copy."""
     done = f"{progress.files_done:,} of {count(progress.num_files, 'file')}, {size(progress.bytes_done)}"
     so_far = "nothing was copied yet" if progress.is_listing else f"{done} are copied"
-    return f"{so_far}; the same command goes on from here"
+    return f"{so_far}; run the same command again to continue"

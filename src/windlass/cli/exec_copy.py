@@ -63,7 +63,7 @@ def exec(
     source: IO[bytes] | None = sys.stdin.buffer if stdin else None
     if tty:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise click.UsageError("--tty needs a terminal: standard input or output is none", ctx)
+            raise click.UsageError("--tty needs a terminal as standard input and output", ctx)
         from windlass.engines.base import Terminal
 
         source = Terminal(sys.stdin.fileno(), closefd=False)

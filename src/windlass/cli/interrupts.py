@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Final, Self
 
-QUESTION: Final = "Ctrl-C: [d]etach, the run goes on · [s]top it · [c]ontinue to watch"
+QUESTION: Final = "Ctrl-C: [d]etach, the run continues · [s]top it · [c]ontinue to watch"
 
 
 class Choice(enum.Enum):

@@ -57,9 +57,9 @@ COMMANDS: Final[dict[str, Entry]] = {
     "why": Entry("why", "Explain why a run failed or is pending: cause, evidence, fix"),
     "cost": Entry("cost", "Show what a run has cost, and how much of it was wasted"),
     "events": Entry("inspect", "Show the events of a run"),
-    "exec": Entry("exec_copy", "Run a command beside a rank of a running job"),
+    "exec": Entry("exec_copy", "Run a command next to a rank of a running job"),
     "cp": Entry("exec_copy", "Copy files out of a run or into it"),
-    "artifacts": Entry("artifacts", "List what a run has made, where it is, and how to copy it"),
+    "artifacts": Entry("artifacts", "List the files that a run produced, where they are, and how to copy them"),
     "checkpoints": Entry("checkpoints", "List, verify, prune and export the checkpoints of a run"),
     "data": Entry("data", "Copy, stage, list and verify data in folders and object stores"),
     "stop": Entry("run", "End a run: SIGTERM, the job's grace period, SIGKILL"),
@@ -258,7 +258,7 @@ def _of_file(error: Exception) -> WindlassError | None:
     if not isinstance(error, OSError) or error.strerror is None:
         return None
     if error.filename is None:  # an open file, usually standard output
-        hint = "is there space for the output, and below WINDLASS_HOME? --debug shows the trace"
+        hint = "check the free space for the output and in WINDLASS_HOME; --debug shows the trace"
         return WindlassError(f"cannot write: {error.strerror}", hint) if error.errno in UNWRITABLE else None
     hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
     return WindlassError(f"{error.filename}: {error.strerror}", hint)

@@ -58,10 +58,10 @@ def _upload_note(upload: Upload, files: str | None, context: Context) -> Note:
     """Writes the files to upload, if a folder is given, and returns a note on what to do with them."""
     if files is None:
         message = f"the job reads its code from {upload.address}, where only windlass run puts it"
-        return Note("written-files", message, "--files FOLDER writes what has to be uploaded there for this job")
+        return Note("written-files", message, "--files FOLDER writes the files to upload for this job")
     folder = context.cwd / os.path.expanduser(files)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{files} is there already, and not an empty folder", "name another folder")
+        raise UsageError(f"{files} exists and is not an empty folder", "name another folder")
     for name, data in upload.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ def note(run: str, text: tuple[str, ...], remove: bool, on: str | None, form: st
 
     words = " ".join(text).strip()
     if text and not words:
-        raise click.UsageError("the note is empty; --remove removes the one that is there")
+        raise click.UsageError("the note is empty; --remove removes the existing note")
     if words and remove:
         raise click.UsageError("--remove takes no text")
     if len(words) > NOTE_CHARS:

@@ -253,7 +253,7 @@ def pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise UsageError(f"--grep {text}: {error}", "escape what is meant as it is: --grep '\\[rank'") from error
+        raise UsageError(f"--grep {text}: {error}", "escape special characters: --grep '\\[rank'") from error
 
 
 def overrides(

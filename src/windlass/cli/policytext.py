@@ -21,4 +21,4 @@ def policy_lines(found: ClusterPolicies, paint: Paint) -> Iterator[str]:
         yield ""
     yield f"# for account {found.account_id}"
     if len(found.policies) > 1:
-        yield f"# each is a managed policy of its own, which has {LONGEST:,} characters at most"
+        yield f"# each is a separate managed policy, limited to {LONGEST:,} characters at most"

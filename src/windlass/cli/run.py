@@ -397,7 +397,8 @@ def _request_stop(
     engine.stop(run_id, now=now)
     if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
         click.echo(
-            f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared home", err=True
+            f"{run_id}: stop requested; its supervisor on {host} reads the request from the shared WINDLASS_HOME",
+            err=True,
         )
         no_wait = True
     waits = not (is_over or no_wait)

@@ -302,7 +302,7 @@ def remaining_words(run: Run, now: float) -> str:
             f"none reported; newest saved state: {what}, {'deleted with its machine' if is_deleted else 'not verified'}"
         )
     if run.checkpoint_find is not None:
-        return f"those of the script itself: {visible(run.checkpoint_find)}"
+        return f"saved by the script: {visible(run.checkpoint_find)}"
     return "none reported"
 
 

@@ -69,7 +69,7 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
         largest = Packed(b"", "", files).largest
         raise UsageError(
             f"the code is {_megabytes(total)}, and at most {_megabytes(limit)} travel with a job",
-            f"largest: {_listed(largest)}; name what is not code in .windlassignore",
+            f"largest: {_listed(largest)}; list files that are not code in .windlassignore",
         )
     refuse_credentials(selection.files, folder)
     members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]

@@ -57,7 +57,7 @@ def _packed(folder: Path, environ: Mapping[str, str], max_entries: int = MAX_ENT
     if (total := sum(file.num_bytes for file in files)) > LIMIT_BYTES:
         raise UsageError(
             f"the code is {total / 1e6:.1f} MB; at most {LIMIT_BYTES / 1e6:.0f} MB are kept with a run",
-            "name what is not code in .windlassignore",
+            "list files that are not code in .windlassignore",
         )
     secret = set(with_credentials(files))
     return archive_of((f"{CODE}/{file.name}", file.path, folder) for file in files if file.name not in secret)
@@ -114,7 +114,7 @@ def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, 
             f"the code of {run_dir.name} was not kept here{f': {why}' if why else ''}", "it is in its own folder"
         )
     if os.path.lexists(destination):
-        raise UsageError(f"{destination} is there already", "name a path that is not there")
+        raise UsageError(f"{destination} is there already", "choose a path that does not exist")
     name = os.path.normpath(f"{CODE}/{path}")
     new = destination.with_name(f".{destination.name}.new-{os.getpid()}")
     new.mkdir(mode=0o755)

@@ -43,7 +43,7 @@ def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
     """Reads the run policy of a Kubeflow kind, under `runPolicy` or, in old versions, in the spec itself."""
     draft.put_seconds("timeout", view.at("activeDeadlineSeconds"))
     if draft.get("restarts") is not None:
-        view.at("backoffLimit").report("restarts of pods", "maxRestarts says how many", is_handled=True)
+        view.at("backoffLimit").report("restarts of pods", "maxRestarts sets the number", is_handled=True)
     else:
         draft.put_restarts(view.at("backoffLimit"))
     draft.put_text("priority", view.at("schedulingPolicy", "priorityClass"))
@@ -61,10 +61,10 @@ def restart_policy(view: View, draft: Draft) -> None:
     if at.take_if("Never"):
         return
     if policy in ("OnFailure", "Always", "ExitCode") and draft.get("restarts") is not None:
-        at.report("which pods are started again", "restarts: starts all ranks again, so many times", is_handled=True)
+        at.report("which pods are started again", "restarts: N restarts all ranks up to N times", is_handled=True)
     elif policy in ("OnFailure", "Always", "ExitCode") and draft.put("restarts", {"max": RESTARTS}, at):
         at.report(
-            f"{policy}: pods are started again without end", f"restarts: {RESTARTS} is written; say how many you want"
+            f"{policy}: pods are started again without end", f"restarts: {RESTARTS} is written; set the number you want"
         )
 
 
@@ -131,7 +131,7 @@ def put_start(
     is_told = "torchrun" in given or "PET_NNODES" in (draft.get("env") or {}) or _COUNTED.search(start.text)
     if most > 1 and start.by == "torchrun" and (not is_told or "--standalone" in start.text):
         view.remark(
-            f"the launcher is started on each of {most} nodes without their number, so that each node trained alone",
+            f"the launcher is started on each of {most} nodes without their number: each node trained separately",
             f"nodes: {_shown(nodes)} is written, and they train together; nodes: 1 trains on one",
         )
     draft.put("nodes", most if least == most else nodes, view)
@@ -143,7 +143,7 @@ def _nodes(nodes: Any, said: Any, view: View, elastic: Elastic | None) -> Any:
     if isinstance(said, int) and isinstance(nodes, dict) and nodes["min"] <= said <= nodes["max"]:
         if nodes["min"] != nodes["max"]:
             (elastic.most if elastic is not None else view).remark(
-                f"--nnodes {said} in a manifest for {_shown(nodes)} nodes: torchrun waits for just so many",
+                f"--nnodes {said} in a manifest for {_shown(nodes)} nodes: torchrun waits for exactly that many",
                 f"nodes: {said} is written; {{min: {nodes['min']}, max: {nodes['max']}}} makes the job elastic",
             )
         if elastic is not None and elastic.at_start != said:
@@ -202,7 +202,7 @@ def _ranks(
         if start.ranks % nodes:
             view.remark(
                 f"mpirun starts {start.ranks} ranks on {nodes} nodes, which do not divide",
-                f"procs_per_node: {named or 1} is written: say how many each node has",
+                f"procs_per_node: {named or 1} is written: set the number of ranks per node",
             )
             return named or 1
         each = start.ranks // nodes
@@ -215,7 +215,7 @@ def _ranks(
     if start.by in ("python", "program") and named not in (None, 1):
         view.remark(
             f"{named} ranks on each node, of which the command starts one",
-            "procs_per_node: 1 is written; with a launcher of ranks, as torchrun, say more",
+            "procs_per_node: 1 is written; set more with a launcher such as torchrun",
         )
         return 1
     return named or (automatic(view, draft) if start.by == "torchrun" and "torchrun" in given else 1)
@@ -232,7 +232,7 @@ def ranks_named(view: View, draft: Draft) -> int | str | None:
         return automatic(view, draft)
     if said == "cpu" and draft.get("resources.cpus"):
         return max(1, int(draft.get("resources.cpus")))
-    view.report(f"ranks of a node by {said}", "procs_per_node: N says how many")
+    view.report(f"ranks of a node by {said}", "procs_per_node: N sets the number")
     return None
 
 
@@ -247,7 +247,7 @@ def automatic(view: View, draft: Draft) -> int | str:
         )
         return int(cpus)
     view.remark(
-        "without GPUs, a rank for each core of the machine", "procs_per_node: 1 is written; say how many you want"
+        "without GPUs, a rank for each core of the machine", "procs_per_node: 1 is written; set the number you want"
     )
     return 1
 

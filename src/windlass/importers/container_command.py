@@ -152,7 +152,7 @@ def _scripted(script: str, container: _Container, *, ends_at_errors: bool) -> St
     if line.dropped:
         made.report(
             f"{', '.join(f'`{_short(one)}`' for one in line.dropped)} in the same script",
-            "left out: the ranks need none of it",
+            "dropped: the ranks do not need it",
             is_handled=True,
         )
     if made.by == "mpi":  # these commands run only in the launcher's pod
@@ -262,7 +262,9 @@ def _direct(words: Sequence[str], written: Sequence[str], container: _Container)
             parsed.fields.setdefault("procs_per_node", 1)
             for name in [name for name in parsed.exported if name not in container.env]:
                 made.report(
-                    f"-x {name} exports a variable of the launcher", "each rank has those of its image", is_handled=True
+                    f"-x {name} exports a variable of the launcher",
+                    "each rank has the variables of its image",
+                    is_handled=True,
                 )
                 parsed.exported.remove(name)
     if any(VARIABLE.search(word) for word in parsed.rest):

@@ -48,7 +48,7 @@ _FORMS: Final[Mapping[str, tuple[str, Reader]]] = {
 _OF_A_HEAD: Final = {"name", "execution", "placement", "primary_tasks", "termination_delay"}
 """Fields of the first document of a SkyPilot pipeline or job group, which is not a task."""
 _KEPT_OUT: Final = Hint(
-    "this file holds a value of a secret, and all files beside the job file travel with the job",
+    "this file contains the value of a secret, and all files next to the job file are shipped with the job",
     "move it to another folder, or name it in .windlassignore",
 )
 _OTHER: Final = Hint("another object in the file", "kubectl apply it, if the job needs it")
@@ -154,7 +154,7 @@ def _pod_names(view: View, draft: Draft) -> None:
             "WINDLASS_MASTER_ADDR is the first node, on every target, and WINDLASS_HOSTS are all",
         )
     if re.search(r"\bhostname\b[^\n)`|]*\||\$\{HOSTNAME[#%:]", text):
-        view.remark("a number in the name of a pod, cut out of it", "WINDLASS_NODE_RANK is the number of the node")
+        view.remark("a number extracted from the name of a pod", "WINDLASS_NODE_RANK is the number of the node")
 
 
 def _only(sources: list[ImportSource], where: str, form: Format, document: str | None) -> ImportSource:

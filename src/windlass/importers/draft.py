@@ -79,7 +79,7 @@ class Draft:
             if name == "FI_PROVIDER" and value.lower() == "efa":
                 view.remark(
                     "FI_PROVIDER=efa, and pods of a run get no EFA devices",
-                    "take it out of env:, so that NCCL uses TCP, or run the job as it is where EFA is needed",
+                    "take it out of env:, so that NCCL uses TCP, or run the original job if EFA is needed",
                 )
             return True
         message, hint = problem

@@ -35,7 +35,7 @@ class Hint(NamedTuple):
     """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 
 
-_UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints the fields that it has")
+_UNKNOWN: Final = Hint("a job file has no such field", "windlass schema prints the existing fields")
 
 
 @functools.cache

@@ -87,7 +87,7 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
             message = "starts other ranks of the same training than the rest of the set, by another command"
             raise other.refused(message, "give all pods that train one command, and import it again")
         other.report(
-            f"job {other.at('name').value} of the set, beside the one that trains",
+            f"job {other.at('name').value} of the set, in addition to the training job",
             "run it on its own, or start it in the script",
         )
     restarts = draft.get("restarts")

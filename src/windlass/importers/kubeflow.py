@@ -100,7 +100,7 @@ def mpijob(found: Documents, draft: Draft) -> None:
         run_policy(policy, draft, of_mpi=True)
     implementation = spec.at("mpiImplementation")
     if implementation.value in ("Intel", "MPICH"):
-        message = f"is {implementation.value}, and Windlass starts ranks by Open MPI: each would be alone"
+        message = f"is {implementation.value}, but Windlass starts ranks with Open MPI: each would run separately"
         raise implementation.refused(message, "build the program with Open MPI, or keep the job under its operator")
     replicas = spec.at("mpiReplicaSpecs")
     launcher, worker = (replicas.at("Launcher"), replicas.at("Worker")) if replicas else (spec, spec)

@@ -51,12 +51,12 @@ def _label(draft: Draft, label: str, view: View) -> None:
 def _toleration(draft: Draft, view: View) -> None:
     key, seconds = view.at("key").value, view.at("tolerationSeconds").value
     if key == GPU and draft.get("resources.gpus"):
-        view.report("pods may go to machines with GPUs", "they may, where gpus: are asked for", is_handled=True)
+        view.report("pods may go to machines with GPUs", "tolerated if gpus: are requested", is_handled=True)
     elif key in UNREACHABLE and isinstance(seconds, int) and not isinstance(seconds, bool):
         if draft.put("kubernetes.lost_after", float(seconds), view):
             view.report("how long pods stay on a machine that is silent", "lost_after: says it", is_handled=True)
     else:
         view.report(
             f"pods may go to machines that keep others away by {key or 'any taint'}",
-            "GPU machines are tolerated where gpus: are asked for; take the taint off for others",
+            "GPU nodes are tolerated if gpus: are requested; remove other taints",
         )

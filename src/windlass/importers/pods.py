@@ -30,7 +30,7 @@ _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|
 _OF_CONTROLLERS: Final = ("controller-uid", "job-name")
 """Unprefixed labels that controllers set to find their pods."""
 DEVICES: Final = {
-    "vpc.amazonaws.com/efa": "run it as it is where EFA is needed: a job file asks for no network devices yet",
+    "vpc.amazonaws.com/efa": "run the original if EFA is needed: a job file cannot request network devices",
     "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
 }
 
@@ -75,7 +75,7 @@ class Pods:
             for other in spec.at("containers").each():
                 if other.path != container.path:
                     other.report(
-                        f"container {other.at('name').value} runs beside the ranks in each pod",
+                        f"container {other.at('name').value} runs next to the ranks in each pod",
                         "a node is one container here: run it on its own, or start it in the script",
                     )
             self._container(container)
@@ -166,7 +166,7 @@ class Pods:
                 return [*start, *(script if script[1:] else ())]
             if path.endswith((".py", ".sh")) or path == words[0]:
                 message = f"starts {path}, which is in ConfigMap {config.at('name').value}: no pod of a run mounts it"
-                hint = "write it into a file beside the job file, name that in the command, and import it again"
+                hint = "write it to a file next to the job file, use that file in the command, and import it again"
                 raise at.refused(message, hint)
         return words
 
@@ -245,7 +245,7 @@ class Pods:
         if self.draft.put_env(name, value, view):
             if written := re.search(r"\$\{?[A-Za-z_]\w*\}?", value):
                 view.remark(
-                    f"{written[0]} in it stays as it is written: Kubernetes expands $(NAME) alone",
+                    f"{written[0]} in it is kept unchanged: Kubernetes expands only $(NAME)",
                     "write the whole value",
                 )
             self.env[name] = value
@@ -259,7 +259,7 @@ class Pods:
             _optional(secret.at("optional"))
             if held is not None and self.draft.add("secrets", held, secret.at("name")) and key != name:
                 view.report(
-                    f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of its own name",
+                    f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of the same name",
                     f"add a key {name} to the secret, or let the script read {key}",
                 )
         elif config and isinstance(value.value, str):
@@ -326,7 +326,7 @@ def labels(draft: Draft, view: View) -> None:
             value.report(*hints("field")[key])
         elif is_reserved(key):
             value.report(
-                "a label of Kubernetes' own programs", "queue: and priority: say what Kueue reads; leave others out"
+                "a label of Kubernetes' own programs", "queue: and priority: set the labels for Kueue; leave others out"
             )
         elif had != value.value:
             value.report(f"another value of this label than {had}", "a run has one: change it under labels:")

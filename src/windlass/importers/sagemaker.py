@@ -36,7 +36,7 @@ def sagemaker(found: Documents, draft: Draft) -> None:
     if OURS[0] in channels:
         run = str(view.at("Environment").at("WINDLASS_RUN").value or "RUN")
         raise view.refused(
-            "was made by Windlass, and its job is in the record of the run",
+            "was created by Windlass, and its job is in the record of the run",
             f"windlass rerun {run} runs it again; windlass cp {run}:code FOLDER has its code",
         )
     for name in hints("sagemaker"):
@@ -133,7 +133,7 @@ def _of_drivers(given: View, channels: dict[str, View], draft: Draft) -> Script:
     )
     if (code := channels.get(CODE)) is not None:
         source = code.at("DataSource", "S3DataSource", "S3Uri").value
-        code.report("the folder of the script", f"aws s3 sync {source} . puts it beside the job file")
+        code.report("the folder of the script", f"aws s3 sync {source} . copies it next to the job file")
     script = Script("train.py", launcher="torchrun", procs="auto")
     script.read(given, draft)
     return script

@@ -92,7 +92,7 @@ def report_missing(view: View, draft: Draft) -> None:
     """Reports each required field of a target that the file does not set."""
     for name, shown in REQUIRED.items():
         if name not in draft.target:
-            view.at(name).remark(f"{name} of the target is not said", f"write it in place of {shown} in targets.yaml")
+            view.at(name).remark(f"{name} of the target is missing", f"write it in place of {shown} in targets.yaml")
 
 
 def _region(view: View, draft: Draft) -> None:

@@ -91,9 +91,9 @@ def _settings(view: View) -> None:
     folder = view.at(FOLDER)
     source = decoded(folder.value)
     if isinstance(source, str) and source.endswith(".tar.gz"):
-        folder.report("the code, packed", f"aws s3 cp {source} - | tar xz puts it beside the job file")
+        folder.report("the code, packed", f"aws s3 cp {source} - | tar xz copies it next to the job file")
     else:
-        folder.report("the folder of the code", "put the script beside the job file, or name its folder as code:")
+        folder.report("the folder of the code", "put the script next to the job file, or set code: to its folder")
     for name, value in view.items():
         if name.removeprefix(PREFIX) in NOTED:
             value.report("what the SDK notes for itself, and Windlass sets", "nothing to do", is_handled=True)

@@ -96,7 +96,7 @@ def _start(view: View, script: str, nodes: int, draft: Draft) -> None:
     if "run" not in start.fields or "setup" in start.fields or any(not hint.is_handled for hint in start.hints):
         start, before = start_of_script(script, nodes, gpus)
     elif "SKYPILOT_" in script:
-        at.remark("variables of SkyPilot", "nodes:, procs_per_node: and the rendezvous say the same", is_handled=True)
+        at.remark("variables of SkyPilot", "nodes:, procs_per_node: and the rendezvous replace them", is_handled=True)
     if setup.strip() or before:
         text = with_variables(setup_of(setup, before), gpus)
         draft.put("setup", text, view.at("setup") if setup else at)

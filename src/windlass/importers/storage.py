@@ -36,7 +36,7 @@ def mounted(draft: Draft, volumes: Mapping[str, View], mount: View) -> None:
     elif kind == "hostPath" and path.rstrip("/") == SHM:
         found.report(
             "shared memory of the machine itself",
-            "each node has its own: resources: {shm: 8GiB} says how much",
+            "each node has its own: resources: {shm: 8GiB} sets its size",
             is_handled=True,
         )
     else:

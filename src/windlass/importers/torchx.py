@@ -46,7 +46,9 @@ def torchx(found: Documents, draft: Draft) -> None:
     role = max(roles, key=lambda one: (max(0, one.whole("resource", "gpu") or 0), one.count("num_replicas")))
     for other in roles:
         if other.path != role.path:
-            other.report(f"role {other.at('name').value}, beside the one that trains", "make a job of its own of it")
+            other.report(
+                f"role {other.at('name').value}, in addition to the training role", "import it as a separate job"
+            )
     _role(role, draft)
 
 

@@ -44,7 +44,7 @@ def trainjob(found: Documents, draft: Draft) -> None:
     own_nodes, runtime_nodes = trainer.whole("numNodes"), policy.whole("numNodes")
     nodes = own_nodes or runtime_nodes or of_runtime
     if own_nodes is not None:
-        policy.at("numNodes").report("how many nodes there are", "the job itself says it", is_handled=True)
+        policy.at("numNodes").report("how many nodes there are", "the job overrides it", is_handled=True)
     per_node = trainer.at("numProcPerNode")
     of_torch, of_mpi = policy.at("torch", "numProcPerNode"), policy.at("mpi", "numProcPerNode")
     said = [ranks_named(view, draft) for view in (per_node, of_torch, of_mpi)]
@@ -76,7 +76,7 @@ def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:
     start, at = started
     if policy.at("mpi") and start.by != "mpi":
         raise at.refused(
-            "is started on the first node alone by a runtime of MPI",
+            "is started only on the first node by an MPI runtime",
             "write it behind mpirun -np N, and import it again",
         )
     if policy.at("jax"):
@@ -118,7 +118,7 @@ def _runtime(found: Documents, ref: View, draft: Draft, pods: Pods) -> tuple[Vie
             _, _, nodes = of_set(template, pods.draft, found, pods)
             return spec.at("mlPolicy"), nodes
     if name in PLAIN_RUNTIMES:
-        ref.remark(f"runtime {name} tells torchrun of the nodes", "Windlass does that itself", is_handled=True)
+        ref.remark(f"runtime {name} passes the nodes to torchrun", "Windlass does that itself", is_handled=True)
     elif name is not None:
         ref.report(
             f"runtime {name} is not in this file, so what it adds to the job is not known",

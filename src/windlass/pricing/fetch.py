@@ -59,7 +59,7 @@ def connect(region: str) -> Clients:
             boto3.client("ec2", region_name=region, config=config),
         )
     except (BotoCoreError, ValueError) as error:
-        raise EngineError(f"AWS cannot be asked for prices in {region}: {error}", "aws configure list") from error
+        raise EngineError(f"AWS prices cannot be read in {region}: {error}", "aws configure list") from error
 
 
 def fetch(region: str, clients: Clients, now: float) -> Fetched:

@@ -125,9 +125,12 @@ ACCELERATE = Options(
         **dropped(1, LOGS_KEPT, "tee", "log-dir"),
         **dropped(1, OWN_AGENT, "role", "rdzv-conf", "monitor-interval", "deepspeed-multinode-launcher"),
         **refused(0, _OWN_START, "use-megatron-lm", "tpu", "use-parallelism-config"),
-        **refused(1, "leave it out: the target knows its machines, and nodes: says how many", "deepspeed-hostfile"),
+        **refused(1, "leave it out: the target selects machines, and nodes: sets their number", "deepspeed-hostfile"),
         **refused(
-            1, "leave it out: resources: says how many GPUs", "deepspeed-inclusion-filter", "deepspeed-exclusion-filter"
+            1,
+            "leave it out: resources: sets the number of GPUs",
+            "deepspeed-inclusion-filter",
+            "deepspeed-exclusion-filter",
         ),
         **refused(
             1, "write it into the file of --deepspeed_config_file", *(n.replace("_", "-") for n in _OFFLOAD_FILES)
@@ -148,14 +151,14 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
     path = given.pop("config_file", None) or (None if "cpu" in given else defaults)
     file: dict[str, Any] = {}
     if path is not None and read_file is None:
-        hint = "write what it says as options; the file does not travel with the job"
+        hint = "write its settings as options; the file is not shipped with the job"
         parsed.problems.append(problem("--config_file", "is not supported here", hint))
     elif path is not None and read_file is not None:
         file = _settings_of_file(parsed, path, read_file(path))
         if path == defaults:
             parsed.remarks.append(
                 Remark(
-                    "accelerate-defaults", f"accelerate's settings are those of {path}", "--config_file names others"
+                    "accelerate-defaults", f"accelerate's settings are read from {path}", "--config_file names others"
                 )
             )
     kinds = ("cpu", "use_fsdp", "use_deepspeed")

@@ -127,7 +127,7 @@ def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | 
         fields["python"] = python
         if wrapped.environment.tool == "uv run" and "--no-sync" not in argv:
             remarks.append(
-                Remark("environment-as-it-is", f"{python} is used as it is: uv run would sync it", "uv sync")
+                Remark("environment-as-it-is", f"{python} is used without the sync that uv run does", "uv sync")
             )
     line = _understood(wrapped.words, name, caller, None, fields)
     return line._replace(remarks=(*remarks, *line.remarks))
@@ -280,7 +280,7 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, ou
             hint = f"write -x {variable}=VALUE"
             parsed.problems.append(problem(f"-x {variable}", "has no value, and none is known here", hint))
     if "procs_per_node" not in fields:
-        parsed.problems.append(problem("-np", "is missing", "say how many ranks: -np 4"))
+        parsed.problems.append(problem("-np", "is missing", "set the number of ranks: -np 4"))
     words = parsed.rest
     if not words:
         parsed.problems.append(problem("", "no program is named", "give for example: mpirun -np 4 python train.py"))

@@ -273,7 +273,7 @@ OWN_AGENT = "Windlass starts and supervises the ranks itself"
 _OWN_LOGS = "leave it out: the run keeps the log of every rank, and `windlass logs` shows them"
 _OF_RUNTIME = ("orte_", "plm_", "rmaps_", "odls_", "oob_", "ras_", "ess_", "iof_", "routed_", "grpcomm_")
 """Prefixes of the parameters of Open MPI's runtime."""
-_HOSTS = "leave it out: the target knows its machines, and nodes: says how many"
+_HOSTS = "leave it out: the target selects machines, and nodes: sets their number"
 _BINDING = "leave it out: Windlass sets the placement of ranks"
 _TORCHRUN = {
     "nnodes": Option(1, _nodes),
@@ -289,10 +289,10 @@ _TORCHRUN = {
     **dropped(1, LOGS_KEPT, "log-dir", "redirects", "r", "tee", "t", "log-line-prefix-template"),
     **dropped(1, LOGS_KEPT, "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"),
     **dropped(1, OWN_AGENT, "monitor-interval", "start-method", "role", "logs-specs", "event-log-handler"),
-    **dropped(1, "the target knows the addresses of its nodes", "local-addr"),
+    **dropped(1, "the target provides the addresses of its nodes", "local-addr"),
     **refused(1, "leave it out: ranks are not bound to parts of a machine", "numa-binding"),
-    **refused(1, "leave it out: SIGTERM reaches every rank, and grace: says how long it has", "signals-to-handle"),
-    **refused(0, "leave it out: each rank is a process of its own", "run-path"),
+    **refused(1, "leave it out: every rank gets SIGTERM, and grace: sets the time until SIGKILL", "signals-to-handle"),
+    **refused(0, "leave it out: each rank is a separate process", "run-path"),
     **refused(0, "leave it out: LOCAL_RANK is what torchrun sets without it", "virtual-local-rank"),
     **refused(1, "see `windlass completion`", "print-completion"),
     **refused(0, "see `windlass run --help`", "help", "h"),
@@ -310,7 +310,7 @@ MPIRUN = Options(
         **refused(0, _BINDING, "bind-to-core", "bind-to-socket", "bind-to-none", "bynode", "byslot"),
         **refused(0, _OWN_LOGS, "tag-output", "timestamp-output"),
         **refused(1, _OWN_LOGS, "output-filename", "output"),
-        **refused(1, "leave it out: code: says which folder the ranks start in", "wdir", "wd"),
+        **refused(1, "leave it out: code: sets the folder in which ranks start", "wdir", "wd"),
         **refused(1, "leave it out: the image or the machine has its MPI", "prefix"),
         **refused(1, "leave it out, and write timeout: in the job", "timeout"),
         **refused(0, "leave it out", "verbose", "v", "quiet", "q", "help", "h", "version", "V"),

@@ -209,7 +209,9 @@ def _env_value(name: str, value: object) -> str:
         raise refuse(f"expected text, found {found(value)}", 'write "" for an empty one' if value is None else "")
     clean_text(value)
     if looks_secret(name, value):
-        raise refuse("looks like a secret, which a job file does not hold", "use secrets: with a name the target knows")
+        raise refuse(
+            "looks like a secret, which a job file does not hold", "use secrets: with a name that the target resolves"
+        )
     return value
 
 

@@ -80,7 +80,7 @@ def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]
     text = " ".join(words)
     if found := _SUBSTITUTION.search(_NAME.sub("", text)):
         shown = found[0].split()[0].replace(_PROTECTED, "")
-        yield f"holds {shown[:40]}, and no shell reads it", f"write {shell}; in single quotes it is passed as it is"
+        yield f"holds {shown[:40]}, and no shell reads it", f"write {shell}; in single quotes it is passed unchanged"
     names = dict.fromkeys(match[1] or match[2] for match in _NAME.finditer(text))
     for name in names:
         if name not in env and not name.startswith("WINDLASS_"):
@@ -88,8 +88,8 @@ def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]
     for word in words:
         if word.startswith("~"):
             shown = word.replace(_PROTECTED, "")
-            hint = f"write the whole path, or {shell}; in quotes it is passed as it is"
-            yield f"holds {shown}, and no shell puts a home folder in place of ~", hint
+            hint = f"write the whole path, or {shell}; in quotes it is passed unchanged"
+            yield f"holds {shown}, but no shell expands ~", hint
 
 
 def _instead_of(name: str, shell: str) -> str:

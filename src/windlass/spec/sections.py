@@ -165,7 +165,7 @@ class Resources(Section):
     @classmethod
     def _needs_gpus(cls, gpu_type: str | None, info: ValidationInfo) -> str | None:
         if gpu_type is not None and info.data.get("gpus") == 0:
-            raise refuse(f"is {gpu_type}, but no GPU is asked for", "add gpus: 1")
+            raise refuse(f"is {gpu_type}, but no GPU is requested", "add gpus: 1")
         return gpu_type
 
 
@@ -206,7 +206,7 @@ class Data(Section):
                 "windlass data copy 'URL' s3://BUCKET/PREFIX, or to a folder, and give that as source:",
             )
         if not url.name:
-            raise refuse("names no file: an HTTP server does not list what it has", "name a file, or a SHA256SUMS")
+            raise refuse("names no file: an HTTP server does not list its files", "name a file, or a SHA256SUMS")
         return source
 
     @field_validator("via")
@@ -258,7 +258,7 @@ class Data(Section):
 def _below_the_code(pattern: str) -> str:
     if pattern.startswith(("/", "~")) or "://" in pattern or ".." in pattern.split("/"):
         raise refuse(
-            f"is {pattern}, and files are collected from the code folder alone",
+            f"is {pattern}, but files are collected only from the code folder",
             "write a pattern of paths in it, such as out/** or *.pt",
         )
     return pattern

@@ -169,7 +169,7 @@ class SageMakerTarget(Document):
     @classmethod
     def _with_subnets(cls, groups: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if bool(groups) is not bool(info.data.get("subnets")):
-            raise refuse("subnets and security_groups belong together", "give both, or none of them")
+            raise refuse("subnets and security_groups belong together", "set both, or neither")
         return groups
 
 

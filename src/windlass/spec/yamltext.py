@@ -198,7 +198,7 @@ class _Reader:
         if self.count > MAX_VALUES:
             raise self.stop(line, (), f"the file has more than {MAX_VALUES} values", "is this the right file?")
         if len(path) > self.max_depth:
-            raise self.stop(line, (), f"values stand more than {self.max_depth} deep inside each other")
+            raise self.stop(line, (), f"values are nested more than {self.max_depth} levels deep")
         kind = type(event).__name__
         if kind == "AliasEvent":
             what = "an alias of no value before it" if self.is_foreign else "an alias"
