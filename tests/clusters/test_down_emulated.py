@@ -124,12 +124,12 @@ def test_emulated_second_machine_checks_like_the_first_and_kept_bucket_is_readab
     third = scene.machine("third")
     assert "run digits-ab12" in third.cluster("down", "--yes", code=2)
     scene.api.objects.clear()
-    assert "has 50,000.0 MB, which go with it" in third.cluster("down", "--yes", code=2)
+    assert "has 50,000.0 MB of files, which would be deleted" in third.cluster("down", "--yes", code=2)
 
     scene.aws.client("s3").delete_object(Bucket="states", Key="windlass/vision.tfstate")
     fourth = scene.machine("fourth")
     assert "--recover" in fourth.cluster("down", "--yes", code=2)
-    assert "has 50,000.0 MB, which go with it" in fourth.cluster("down", "--yes", "--recover", code=2)
+    assert "has 50,000.0 MB of files, which would be deleted" in fourth.cluster("down", "--yes", "--recover", code=2)
     assert len(scene.aws.client("efs").describe_file_systems()["FileSystems"]) == 1
 
     removed = fourth.json("down", "--yes", "--force")

@@ -185,7 +185,7 @@ def test_service_without_a_running_controller_remains_and_names_it(cluster: Fake
             {},
             "aws-load-balancer-controller has not removed it, and the cluster has no Deployment of it: is it running?",
         ),
-        ({"availableReplicas": 1}, "aws-load-balancer-controller runs, and has not removed it yet"),
+        ({"availableReplicas": 1}, "aws-load-balancer-controller is running, but has not removed it yet"),
     ],
 )
 def test_reason_for_a_remaining_finalizer_depends_on_its_controller(

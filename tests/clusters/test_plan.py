@@ -16,7 +16,7 @@ def change(kind: str, action: Action) -> Change:
 @pytest.mark.parametrize("action", [Action.DELETE, Action.REPLACE])
 def test_plan_that_deletes_user_files_is_refused(action: Action) -> None:
     losing = PlanSummary((change("aws_efs_file_system", action), change("aws_subnet", action)))
-    with pytest.raises(UsageError, match=f"the plan would {action} aws_efs_file_system.main, with all that is in it"):
+    with pytest.raises(UsageError, match=f"the plan would {action} aws_efs_file_system.main, with all its data"):
         require_kept(losing)
 
 

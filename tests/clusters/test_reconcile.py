@@ -43,7 +43,9 @@ def clusters(*names: str) -> Aws:
 
 
 def test_existing_cluster_missing_in_the_state_is_not_created_again() -> None:
-    with pytest.raises(UsageError, match="a cluster vision is in us-west-2 already, and the state") as refused:
+    with pytest.raises(
+        UsageError, match="a cluster vision is in us-west-2 already, but the Terraform state"
+    ) as refused:
         require_known(NAMED, (), clusters("vision"))
     assert "--recover" in (refused.value.hint or "")
     require_known(NAMED, (CLUSTER,), clusters("vision"))
@@ -76,12 +78,12 @@ def test_recovery_reports_what_the_user_must_check() -> None:
         unknown=("aws_cloudcontrolapi_resource.s3_files",),
     )
     assert recovery_lines(report) == [
-        "found again: aws_vpc.main (vpc-1)",
-        "complete, and kept: aws_eks_cluster.main",
-        "made twice: aws_nat_gateway vision-a: nat-2 is in no state, and bills",
-        "of this cluster, and in no state: aws_ebs_volume data (vol-1)",
-        "has the name of aws_iam_role.run, and is not of this cluster: vision-run",
-        "not looked for: aws_cloudcontrolapi_resource.s3_files",
+        "imported: aws_vpc.main (vpc-1)",
+        "complete, and no longer tainted: aws_eks_cluster.main",
+        "duplicate: aws_nat_gateway vision-a: nat-2 is in no state and bills",
+        "of this cluster but in no state: aws_ebs_volume data (vol-1)",
+        "has the name of aws_iam_role.run but does not belong to this cluster: vision-run",
+        "not searched for: aws_cloudcontrolapi_resource.s3_files",
     ]
     assert recovery_lines(RecoveryReport()) == []
 
@@ -115,7 +117,7 @@ def test_credentials_of_another_account_can_neither_plan_nor_remove(
     monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(aws))
     monkeypatch.setattr(ManagedCluster, "terraform", lambda *_: terraform)
     monkeypatch.setattr("windlass.clusters.storage.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
-    said = "vision is in account 111111111111, and the login is of account 222222222222"
+    said = "vision is in account 111111111111, but the credentials are of account 222222222222"
     for command in (
         lambda: plan_up(named, terraform, context, lambda _event: None),
         lambda: down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), force=True),

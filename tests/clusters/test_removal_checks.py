@@ -49,7 +49,7 @@ def test_active_runs_are_reported() -> None:
 
 def test_unreachable_cluster_does_not_count_as_idle() -> None:
     with pytest.raises(
-        UsageError, match=r"was not looked at \(its API server .* refused\): whether runs use it"
+        UsageError, match=r"could not be checked \(its API server .* refused\): whether runs use it"
     ) as refused:
         require_idle(NAMED, (), "its API server does not answer: refused")
     assert "--force" in (refused.value.hint or "")
@@ -60,7 +60,7 @@ def test_idle_cluster_can_be_removed() -> None:
 
 
 def test_efs_with_user_files_is_not_deleted_without_force() -> None:
-    with pytest.raises(UsageError, match=r"fs-1 has 12,000\.0 MB, which go with it"):
+    with pytest.raises(UsageError, match=r"fs-1 has 12,000\.0 MB of files, which would be deleted"):
         require_exported(WITH_EFS, account(12_000_000_000))
 
 

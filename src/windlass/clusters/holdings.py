@@ -143,7 +143,7 @@ def why_left(resources: Resources, ref: Ref) -> str:
         reasons.append(f"not drained: {drained.get('message') or drained.get('reason')}")
     if said := _warning(resources, ref):
         reasons.append(said)
-    return "; ".join(reasons) or "its deletion was requested, and nothing is known to hold it"
+    return "; ".join(reasons) or "its deletion was requested, and no finalizer or pod is known to block it"
 
 
 def _finalizer(resources: Resources, ref: Ref, finalizer: str) -> str:
@@ -169,7 +169,7 @@ def _state(resources: Resources, controller: Controller) -> str:
     if stopped:
         places = ", ".join(f"{one['metadata']['name']} in {one['metadata']['namespace']}" for one in stopped)
         return f"its controller is not running: Deployment {places} has no available replica"
-    return f"{controller.name} runs, and has not removed it yet"
+    return f"{controller.name} is running, but has not removed it yet"
 
 
 def _users(resources: Resources, ref: Ref) -> Iterator[str]:

@@ -119,8 +119,8 @@ def require_kept(summary: PlanSummary) -> None:
     if lost:
         words = ", ".join(f"{one.action.value} {one.address}" for one in lost)
         raise UsageError(
-            f"the plan would {words}, with all that is in it",
-            "look at what has changed: windlass cluster plan; --force does it all the same",
+            f"the plan would {words}, with all its data",
+            "check the changes: windlass cluster plan; --force applies the plan anyway",
         )
 
 

@@ -42,7 +42,7 @@ def recover(
 
     if not (is_asked or break_lock or needs_recovery(named.folder)):
         return
-    on_event(StageStarted("looking in AWS for what exists and Terraform does not know"))
+    on_event(StageStarted("searching AWS for resources that are missing in the Terraform state"))
     with named.aws(context) as aws:
         if bucket is not None and bucket.is_managed and bucket.exists:
             usable_key(named.cluster.name, bucket.name, aws, on_event)
@@ -56,15 +56,15 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
     lock = [f"released the lock of {report.lock.who}"] if report.lock is not None else []
     return [
         *lock,
-        *(f"found again: {one.address} ({one.id})" for one in report.imported),
-        *(f"complete, and kept: {address}" for address in report.untainted),
+        *(f"imported: {one.address} ({one.id})" for one in report.imported),
+        *(f"complete, and no longer tainted: {address}" for address in report.untainted),
         *(
-            f"made twice: {one.type} {one.name}: {', '.join(one.extra)} is in no state, and bills"
+            f"duplicate: {one.type} {one.name}: {', '.join(one.extra)} is in no state and bills"
             for one in report.duplicates
         ),
-        *(f"of this cluster, and in no state: {one.type} {one.name} ({one.id})" for one in report.orphans),
-        *(f"has the name of {one.address}, and is not of this cluster: {one.id}" for one in report.foreign),
-        *(f"not looked for: {address}" for address in report.unknown),
+        *(f"of this cluster but in no state: {one.type} {one.name} ({one.id})" for one in report.orphans),
+        *(f"has the name of {one.address} but does not belong to this cluster: {one.id}" for one in report.foreign),
+        *(f"not searched for: {address}" for address in report.unknown),
     ]
 
 
@@ -84,8 +84,8 @@ def require_known(named: ManagedCluster, addresses: Collection[str], aws: Aws) -
     except NotThere:
         return
     raise UsageError(
-        f"a cluster {name} is in {named.cluster.region} already, and the state of Terraform does not have it",
-        "--recover takes up a cluster that Windlass made; a new one needs another name",
+        f"a cluster {name} is in {named.cluster.region} already, but the Terraform state does not contain it",
+        "--recover imports a cluster that Windlass created; a new cluster needs another name",
     )
 
 
@@ -110,6 +110,6 @@ def require_owner(name: str, accounts: Collection[str], aws: Aws) -> None:
     """Raises UsageError if the credentials belong to another account than the cluster."""
     if accounts and (own := aws.identity.account_id) not in accounts:
         raise UsageError(
-            f"{name} is in account {', '.join(sorted(accounts))}, and the login is of account {own}",
-            "use the login that made the cluster: AWS_PROFILE; see: aws sts get-caller-identity",
+            f"{name} is in account {', '.join(sorted(accounts))}, but the credentials are of account {own}",
+            "use the credentials that created the cluster: AWS_PROFILE; see: aws sts get-caller-identity",
         )

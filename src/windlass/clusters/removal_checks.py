@@ -87,12 +87,12 @@ def require_idle(named: ManagedCluster, active: tuple[str, ...], unchecked: str 
     if active:
         listed = "; ".join(active[:5]) + (f"; and {len(active) - 5} more" if len(active) > 5 else "")
         raise UsageError(
-            f"{len(active)} runs use {named.cluster.name}: {listed}", "windlass stop RUN; or --force, which ends them"
+            f"{len(active)} runs use {named.cluster.name}: {listed}", "windlass stop RUN; or --force, which kills them"
         )
     if unchecked:
         raise UsageError(
-            f"{named.cluster.name} was not looked at ({unchecked}): whether runs use it, and which load balancers and "
-            "volumes its controllers have made, is not known",
+            f"{named.cluster.name} could not be checked ({unchecked}): whether runs use it, and which load balancers "
+            "and volumes its controllers have created, is unknown",
             "run this where the API server is reached; or --force: the audit afterwards lists what is left",
         )
 
@@ -109,6 +109,6 @@ def require_exported(found: Contents, aws: Aws) -> None:
             continue
         if (size := int(system["SizeInBytes"]["Value"])) > EMPTY_BYTES:
             raise UsageError(
-                f"the file system {efs} has {size / 1e6:,.1f} MB, which go with it",
-                "copy what is wanted: windlass cp claim:efs/PATH . --on TARGET; or --force, and all of it is deleted",
+                f"the file system {efs} has {size / 1e6:,.1f} MB of files, which would be deleted",
+                "copy the files to keep: windlass cp claim:efs/PATH . --on TARGET; --force deletes all of them",
             )

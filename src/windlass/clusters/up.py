@@ -31,7 +31,7 @@ PROGRAMS: Final = {
 }
 """Programs that `up` needs in addition to Terraform, with their download pages."""
 UNFINISHED: Final = (
-    "an earlier command did not end: `up` first takes up again what it left, and this plan may show that as missing"
+    "an earlier command was killed: `up` first recovers its resources, which this plan may show as missing"
 )
 if TYPE_CHECKING:
     from windlass.clusters.storage.bucket import Bucket
@@ -132,8 +132,8 @@ def foreign_notes(bucket: Bucket) -> list[str]:
 
     if bucket.is_managed:
         return []
-    why = f"s3://{bucket.name} exists, and is not of this cluster ({whose(bucket)})"
-    return [f"{why}: nothing of it is changed; roles of this cluster get rights on its objects"]
+    why = f"s3://{bucket.name} exists and does not belong to this cluster ({whose(bucket)})"
+    return [f"{why}: it is not changed, and roles of this cluster get access to its objects"]
 
 
 def up(
@@ -196,8 +196,8 @@ def require_programs(context: Context) -> None:
     for program, url in PROGRAMS.items():
         if shutil.which(program, path=context.environ.get("PATH", "")) is None:
             raise MissingExtra(
-                f"{program} is not installed, and operators are installed by it",
-                f"install it: {url}; or --no-components, and install them by a second `up`",
+                f"{program} is not installed, but components need it",
+                f"install it: {url}; or use --no-components, and install the components with a second `up`",
             )
 
 

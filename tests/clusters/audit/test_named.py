@@ -25,7 +25,9 @@ def test_audit_with_credentials_of_another_account_is_refused(
     (named.folder.path / OUTPUTS).write_text(json.dumps(VALUES))
     owner = Outputs.of(VALUES).run_role_arn.split(":")[4]
     monkeypatch.setattr(Aws, "identity", Identity("222222222222", ""))
-    with pytest.raises(UsageError, match=f"vision is in account {owner}, and the login is of account 222222222222"):
+    with pytest.raises(
+        UsageError, match=f"vision is in account {owner}, but the credentials are of account 222222222222"
+    ):
         audit_named("vision", "", context, is_ours=True)
 
 

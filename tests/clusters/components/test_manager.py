@@ -156,7 +156,7 @@ def test_changed_content_is_refused_unless_the_version_changed(cluster: FakeClus
     manager().install(["gadgets"], quiet)
     cluster.changes.clear()
     with pytest.raises(
-        EngineError, match=r"gadgets: 1\.0\.0 was installed here with the SHA-256 \w{64}, and what came"
+        EngineError, match=r"gadgets: 1\.0\.0 was installed here with the SHA-256 \w{64}, but the downloaded content"
     ):
         manager(DEFAULTS, deployment("other"), DEFINITION).install(["gadgets"], quiet)
     assert cluster.changes == []
@@ -165,7 +165,7 @@ def test_changed_content_is_refused_unless_the_version_changed(cluster: FakeClus
 
 def test_content_that_differs_from_the_published_digest_is_refused(cluster: FakeCluster, manager: Make) -> None:
     pinned = dataclasses.replace(GADGETS, source=Manifests("https://gadgets.invalid/all.yaml", "0" * 64))
-    with pytest.raises(EngineError, match=rf"published with the SHA-256 {'0' * 64}, and what came"):
+    with pytest.raises(EngineError, match=rf"published with the SHA-256 {'0' * 64}, but the downloaded content"):
         manager(table=(pinned,)).install(["gadgets"], quiet)
     assert cluster.changes == []
 
@@ -275,7 +275,7 @@ def test_damaged_record_is_reported(cluster: FakeCluster, manager: Make) -> None
     manager().install(["gadgets"], quiet)
     record = cluster.objects[cluster.path("v1", "ConfigMap", "windlass-component-gadgets", "kube-system")]
     record["data"]["objects"] = "[[1]]"
-    with pytest.raises(EngineError, match="windlass-component-gadgets in kube-system is no record") as caught:
+    with pytest.raises(EngineError, match="windlass-component-gadgets in kube-system is not a valid") as caught:
         manager().status()
     assert "kubectl" in caught.value.hint
 
@@ -315,7 +315,8 @@ def test_storage_and_node_pools_are_generated_and_ready(cluster: FakeCluster, ma
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("a: [", "is not YAML"), ("kind: X\n", "no object of Kubernetes"), ("- 1\n", "no object")]
+    ("text", "said"),
+    [("a: [", "is not YAML"), ("kind: X\n", "not a Kubernetes object"), ("- 1\n", "not a Kubernetes object")],
 )
 def test_invalid_manifests_are_refused(manager: Make, tmp_path: Path, text: str, said: str) -> None:
     its = manager()

@@ -115,7 +115,7 @@ def test_a_plan_changes_nothing_and_imports_nothing_emulated(
     plan = User(tmp_path, aws, terraform, text).json("plan")
     assert "1 to import" in plan["summary"]
     notes = "\n".join(plan["notes"])
-    assert f"s3://{kept} is taken over, which an earlier cluster of this name has kept" in notes
+    assert f"s3://{kept} was kept by an earlier cluster of this name and is adopted" in notes
     assert "offer h100: p5.48xlarge not offered in us-east-1e" in notes
     assert "Kubernetes 1.34 l" in notes
     assert not any("extended" in row["what"] for row in plan["price"]["rows"])
@@ -183,7 +183,7 @@ def test_unmanaged_bucket_is_unchanged_by_plan_up_and_down_emulated(
 
     plan = user.json("plan")
     assert "s3_bucket" not in json.dumps(plan["changes"])
-    assert "is not of this cluster (it has no tag windlass.dev/cluster)" in plan["notes"][0]
+    assert "does not belong to this cluster (it has no tag windlass.dev/cluster)" in plan["notes"][0]
     assert (settings(s3), inventory(aws)) == (before, account)
 
     made = user.run("up", "--yes", "--no-components")

@@ -83,8 +83,8 @@ def test_files_written_since_an_earlier_export_are_exported_too(named: ManagedCl
 @pytest.mark.parametrize(
     ("fsx", "why", "num_tasks"),
     [
-        (Fsx(), "all of it of the file system .* is linked to no bucket", 0),
-        (Fsx("/s3"), "all but /s3 of the file system .* is linked to no bucket", 1),
+        (Fsx(), "all of it of the file system .* is not linked to a bucket", 0),
+        (Fsx("/s3"), "all but /s3 of the file system .* is not linked to a bucket", 1),
         (Fsx("/", task="FAILED"), r"task-\d is FAILED", 1),
         (Fsx("/", failed=2), r"task-\d is SUCCEEDED with 2 files that failed", 1),
     ],
@@ -96,7 +96,7 @@ def test_unexported_file_system_is_deleted_only_with_force(
         exported(named, fsx)
     assert len(fsx.tasks) == num_tasks
     [lost] = exported(named, fsx, force=True)
-    assert re.search(f"{SYSTEM} was not exported, and went with all its files: .*{why}", lost)
+    assert re.search(f"{SYSTEM} was not exported, and was deleted with all its files: .*{why}", lost)
 
 
 def test_failed_describe_is_an_error_and_not_a_deleted_file_system(named: ManagedCluster) -> None:

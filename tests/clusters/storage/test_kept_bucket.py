@@ -73,7 +73,7 @@ def test_bucket_tagged_for_another_owner_is_always_kept(bucket: Bucket, has_obje
     world = World(has_objects=has_objects)
     assert world.removed(bucket, is_to_delete=True)
     assert (world.forgotten, world.targets) == ([ADDRESS, "aws_kms_key.bucket[0]"], [])
-    assert world.told[0] == f"leaving s3://{NAME}, which is not of this cluster"
+    assert world.told[0] == f"leaving s3://{NAME}, which does not belong to this cluster"
     assert World(has_objects=has_objects).removed(bucket, is_to_delete=False)
 
 

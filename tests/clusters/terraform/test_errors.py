@@ -65,14 +65,14 @@ def test_access_denied_error_without_an_action_names_the_operation() -> None:
         ("UnsupportedAvailabilityZoneException: us-east-1e", "choose other zones"),
         (
             "DependencyViolation: The vpc 'vpc-1' has dependencies and cannot be deleted.",
-            "something that Terraform did not make",
+            "a resource created outside Terraform",
         ),
         (
             "DeleteConflict: Cannot delete entity, must detach all policies first.",
-            "something that Terraform did not make",
+            "a resource created outside Terraform",
         ),
         ("Throttling: Rate exceeded", "try again in a few minutes"),
-        ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", "something that the configuration needs"),
+        ("InvalidSubnetID.NotFound: The subnet ID 'subnet-1' does not exist", "a resource needed by the configuration"),
         ('requested bucket from "eu-west-1", actual location "us-east-1"', "name the region of that bucket"),
         ("Whatever: else", "see apply.log"),
     ],

@@ -41,9 +41,7 @@ class Context:
         give_up = self.clock.monotonic() + seconds
         while not is_true():
             if self.clock.monotonic() >= give_up:
-                raise NotReady(
-                    f"not done after {seconds:.0f} s: {why()}", "the same command goes on where this one ended"
-                )
+                raise NotReady(f"not done after {seconds:.0f} s: {why()}", "the same command continues")
             self.clock.wait(POLL_SECONDS)
 
     def await_worker(self, record: Record | None) -> None:
@@ -58,7 +56,7 @@ class Context:
         if is_running:
             raise EngineError(
                 f"component {record.component} is {record.state}: process {worker.pid} on {worker.host}",
-                "wait for it; where that machine is gone, try again in ten minutes",
+                "wait for it; if that machine is gone, try again in ten minutes",
             )
 
     def problems(self, component: Component) -> tuple[str, ...]:

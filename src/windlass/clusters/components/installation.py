@@ -89,11 +89,11 @@ def _refuse_other_content(component: Component, content: str, before: Record | N
     installed = before.content if before is not None and before.version == component.version else ""
     what = f"component {component.name}: {component.version}"
     if content and published and content != published:
-        message = f"{what} is published with the SHA-256 {published}, and what came has {content}"
+        message = f"{what} is published with the SHA-256 {published}, but the downloaded content has {content}"
         raise EngineError(message, "find out who changed it, and delete the copy")
     if content and installed and content != installed:
-        message = f"{what} was installed here with the SHA-256 {installed}, and what came has {content}"
-        hint = f"find out who changed it; to take it, leave {component.name} out for one `cluster up`"
+        message = f"{what} was installed here with the SHA-256 {installed}, but the downloaded content has {content}"
+        hint = f"find out who changed it; to accept it, remove {component.name} for one `cluster up`"
         raise EngineError(message, hint)
 
 
@@ -126,7 +126,7 @@ def _refuse_foreign(context: Context, component: Component, refs: Iterable[Ref],
             by = f"component {owner}" if owner else "something else than Windlass"
             raise Foreign(
                 f"component {component.name}: {ref} exists already, installed by {by}",
-                f"leave {component.name} out to keep what is there, or remove that first",
+                f"remove {component.name} from the cluster file, or delete the existing object first",
             )
     if isinstance(component.source, Chart) and before is None:
         release = context.helm.find(component.name, component.namespace)

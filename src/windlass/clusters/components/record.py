@@ -137,4 +137,4 @@ def _read(found: Mapping[str, Any]) -> Record:
         )
     except (KeyError, TypeError, ValueError) as error:
         hint = f"kubectl -n {SYSTEM} get configmap {name} -o yaml; if nothing needs it, delete it"
-        raise EngineError(f"ConfigMap {name} in {SYSTEM} is no record of a component: {error!r}", hint) from error
+        raise EngineError(f"ConfigMap {name} in {SYSTEM} is not a valid component record: {error!r}", hint) from error

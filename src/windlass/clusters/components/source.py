@@ -85,7 +85,7 @@ class NetworkSource:
 
     def manifests(self, name: str, manifests: Manifests) -> str:
         """See `ChartSource`: by https only."""
-        url, hint = manifests.url, "is there a way to the internet? else copy it into a folder, and use --from FOLDER"
+        url, hint = manifests.url, "check the Internet access, or copy the file into a folder and use --from FOLDER"
         if not url.startswith("https://"):
             raise EngineError(f"manifests of {name}: {url} is not https")
         kept = self._cache / "manifests" / f"{_safe(url)}.yaml"

@@ -28,7 +28,7 @@ def parsed(text: str, what: str) -> list[dict[str, Any]]:
     found = [each for document in documents if document for each in _unlisted(document)]
     for each in found:
         if not _is_object(each):
-            raise EngineError(f"{what} has a document that is no object of Kubernetes")
+            raise EngineError(f"{what} has a document that is not a Kubernetes object")
     return found
 
 

@@ -41,11 +41,11 @@ class Purpose(StrEnum):
 
 
 TITLES: Final = {
-    Purpose.UP: "the person or role who runs windlass cluster plan, up, status and down",
-    Purpose.AUDIT: "the person or role who runs windlass cluster audit; down needs it too",
-    Purpose.DOCTOR: "the person or role who runs windlass doctor --on",
-    Purpose.RUNS: "persons who start runs; name them in access.users of the cluster file too",
-    Purpose.PODS: "the pods of runs: Terraform makes this role, there is nothing to attach",
+    Purpose.UP: "the user or role that runs windlass cluster plan, up, status and down",
+    Purpose.AUDIT: "the user or role that runs windlass cluster audit; down needs it too",
+    Purpose.DOCTOR: "the user or role that runs windlass doctor --on",
+    Purpose.RUNS: "users who start runs; list them in access.users of the cluster file too",
+    Purpose.PODS: "the pods of runs: Terraform creates this role, so nothing needs to be attached",
 }
 """Who needs each policy."""
 
@@ -57,7 +57,7 @@ def made(cluster: Cluster, scope: ArnScope) -> tuple[Statement, ...]:
         control.statements(cluster, scope),
         storage.statements(cluster, scope),
         events.statements(cluster, scope),
-        [Statement("FindKeptBuckets", ("s3:ListAllMyBuckets",), why="after a crash, buckets are looked for by name")],
+        [Statement("FindKeptBuckets", ("s3:ListAllMyBuckets",), why="after a crash, buckets are searched by name")],
     )
     return tuple(one for part in parts for one in part)
 

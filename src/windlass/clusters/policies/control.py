@@ -27,7 +27,7 @@ def _eks(scope: ArnScope) -> Iterator[Statement]:
         "MakeCluster",
         ("eks:CreateCluster",),
         conditions=both(scope.new, scope.here),
-        why="AWS checks eks:CreateCluster on no resource: the tag bounds it",
+        why="AWS checks eks:CreateCluster on no resource; the tag limits it",
     )
     yield Statement("ReadAddOnVersions", ("eks:DescribeAddonVersions",), conditions=scope.here)
     yield Statement(
@@ -78,7 +78,7 @@ def _roles(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
             "UntagRole", "UpdateAssumeRolePolicy", "UpdateRoleDescription",
         ),
         roles,
-        why="what the policies of these roles may allow is bounded by a permissions boundary or a service control "
+        why="the permissions that these roles can get are limited by a permissions boundary or a service control "
         "policy of the account, and not here",
     )  # fmt: skip
     aws = tuple(f"arn:{scope.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
@@ -116,7 +116,7 @@ def _roles(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         ("iam:CreateServiceLinkedRole",),
         tuple(scope.iam(f"role/aws-service-role/{name}/*") for name in services),
         {"StringEquals": {"iam:AWSServiceName": services}},
-        why="a service makes the role it works with at its first use in an account, by the caller's rights",
+        why="AWS creates a service-linked role at the first use in an account, with the caller's permissions",
     )
 
 
@@ -167,14 +167,14 @@ def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         ("kms:TagResource",),
         keys,
         both(scope.new, {"Null": {"kms:ResourceAliases": "true"}}),
-        why="AWS asks for it where a key is made with tags. A person with this right could tag, and so change, another "
-        "key of the region that has no alias",
+        why="AWS requires it for a key created with tags. A user with this permission could tag, and so change, "
+        "another key of the region that has no alias",
     )
     yield Statement(
         "ReadKeys",
         actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"),
         keys,
-        why="a key is described at once after it is made, and AWS knows its tags in policies after minutes",
+        why="a key is described immediately after its creation, but policies see its tags only after minutes",
     )
     yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=scope.here)
     yield Statement(
@@ -217,7 +217,7 @@ def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
                 }
             },
         ),
-        why="a service that encrypts with the key is given a grant on it, by the caller's rights",
+        why="a service that encrypts with the key gets a grant on it, with the caller's permissions",
     )
 
 

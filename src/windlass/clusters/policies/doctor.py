@@ -22,14 +22,14 @@ def statements(scope: ArnScope) -> Iterator[Statement]:
             "DescribeVpcs",
         ),
         conditions=scope.here,
-        why="descriptions of EC2 cannot be bounded to resources",
+        why="EC2 Describe actions cannot be limited to resources",
     )
     quotas = scope.arns("servicequotas", "ec2/*", "vpc/*")
     yield Statement(
         "ReadDefaultQuotas",
         ("servicequotas:GetAWSDefaultServiceQuota",),
         conditions=scope.here,
-        why="the defaults are those of all accounts",
+        why="AWS's default quotas are the same for all accounts",
     )
     yield Statement(
         "ReadQuotas",
@@ -40,13 +40,13 @@ def statements(scope: ArnScope) -> Iterator[Statement]:
         "RequestQuotas",
         ("servicequotas:RequestServiceQuotaIncrease",),
         quotas,
-        why="for doctor --request; leave it out otherwise",
+        why="for doctor --request; omit it otherwise",
     )
     yield Statement(
         "SimulateOwnRights",
         actions("iam", "GetRole", "SimulatePrincipalPolicy"),
         (scope.iam("role/*"), scope.iam("user/*")),
-        why="the name of the person or role who runs doctor is not known beforehand",
+        why="the name of the user or role that runs doctor is not known in advance",
     )
     yield Statement(
         "ReadAssociations",
@@ -57,7 +57,7 @@ def statements(scope: ArnScope) -> Iterator[Statement]:
         "AssociateRunRole",
         ("eks:CreatePodIdentityAssociation",),
         scope.arns("eks", f"cluster/{scope.name}"),
-        why="for a cluster that Windlass did not make, after a question; leave it out otherwise",
+        why="for a cluster that Windlass did not create, after confirmation; omit it otherwise",
     )
     yield Statement(
         "PassRunRole",

@@ -45,7 +45,7 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         "ReadNetwork",
         actions("ec2", *(f"Describe{name}" for name in DESCRIBED)),
         conditions=scope.here,
-        why="descriptions of EC2 cannot be bounded to resources",
+        why="EC2 Describe actions cannot be limited to resources",
     )
     yield Statement("MakeNetwork", actions("ec2", *made), _ec2(scope, kinds), scope.new)
     yield Statement(
@@ -53,7 +53,7 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         ("ec2:CreateTags",),
         _ec2(scope, kinds),
         both(scope.new, {"StringEquals": {"ec2:CreateAction": sorted(made)}}),
-        why="AWS asks for it where tags are given on creation; the tag cannot be put on what exists already",
+        why="AWS requires it for tags on creation; existing objects cannot be tagged with it",
     )
     yield Statement(
         "MakeInOwnNetwork",
@@ -63,7 +63,7 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
             "CreateSecurityGroup", "CreateSubnet", "CreateVpcEndpoint",
         ),
         _ec2(scope, ["elastic-ip", "internet-gateway", "route-table", "security-group", "subnet", "vpc"]), scope.own,
-        why="a thing is made in another one, on which AWS asks for the same action",
+        why="an object is created inside another one, for which AWS checks the same action",
     )  # fmt: skip
     yield Statement(
         "ChangeOwnNetwork",
@@ -93,8 +93,8 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         ("ec2:CreateTags",),
         _ec2(scope, ["security-group"]),
         scope.new,
-        why="EC2 makes the VPC's default group without tags, and Terraform takes its rules away: it has to be tagged "
-        "first. A person with this right could tag, and so change, another security group of the region",
+        why="EC2 creates the VPC's default group without tags, and Terraform removes its rules, so it must be tagged "
+        "first. A user with this permission could tag, and so change, another security group of the region",
     )
     yield from _deleting(cluster, scope)
     yield from _launching(cluster, scope)
@@ -144,5 +144,5 @@ def _launching(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         ("ec2:RunInstances",),
         (*_ec2(scope, [*with_pools, "security-group", "subnet"]), *public),
         {"ArnLike": {"ec2:LaunchTemplate": scope.arn("ec2", "launch-template/*")}},
-        why=f"{why}; the group that EKS makes for the cluster has no tag of ours",
+        why=f"{why}; the security group created by EKS for the cluster has no Windlass tag",
     )

@@ -20,7 +20,7 @@ def of_pods(scope: ArnScope, key_arn: str = "") -> Iterator[Statement]:
         actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"),
         _repositories(scope),
     )
-    yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
+    yield Statement("Login", ("ecr:GetAuthorizationToken",), why="does not support resources")
 
 
 def of_person(scope: ArnScope) -> Iterator[Statement]:
@@ -44,7 +44,7 @@ def of_person(scope: ArnScope) -> Iterator[Statement]:
         ),
         _repositories(scope),
     )
-    yield Statement("Login", ("ecr:GetAuthorizationToken",), why="names no resource")
+    yield Statement("Login", ("ecr:GetAuthorizationToken",), why="does not support resources")
 
 
 def _repositories(scope: ArnScope) -> tuple[str, ...]:

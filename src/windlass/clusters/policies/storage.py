@@ -48,7 +48,7 @@ def _bucket(scope: ArnScope) -> Iterator[Statement]:
         "EmptyBucket",
         actions("s3", "DeleteObject", "DeleteObjectVersion"),
         (f"{scope.bucket_arn}/*",),
-        why="for windlass cluster down --delete-bucket; leave it out where results must not be deleted",
+        why="for windlass cluster down --delete-bucket; omit it if results must not be deleted",
     )
 
 
@@ -81,7 +81,7 @@ def _efs(scope: ArnScope) -> Iterator[Statement]:
         "ListEfs",
         actions(service, "DescribeAccessPoints", "DescribeFileSystems", "DescribeMountTargets"),
         conditions=scope.here,
-        why="they are looked for by their name before there is an id, so that all are listed",
+        why="they are searched by name before their id is known, so all are listed",
     )
     yield Statement(
         "OwnEfs",
@@ -102,7 +102,7 @@ def _mount_targets(scope: ArnScope) -> Iterator[Statement]:
         actions("ec2", "CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"),
         scope.arns("ec2", *(f"{kind}/*" for kind in kinds)),
         THROUGH_A_SERVICE,
-        why="a mount target is a network interface, which the file system makes by the caller's rights",
+        why="a mount target is a network interface, which EFS creates with the caller's permissions",
     )
 
 
@@ -116,14 +116,14 @@ def _fsx(scope: ArnScope) -> Iterator[Statement]:
         ("fsx:TagResource",),
         (*links, *new),
         scope.new,
-        why="AWS asks for it where tags are given on creation. A person with this right could tag, and so change, "
+        why="AWS requires it for tags on creation. A user with this permission could tag, and so change, "
         "another file system of the region",
     )
     yield Statement(
         "ListFsx",
         actions("fsx", "DescribeDataRepositoryAssociations", "DescribeDataRepositoryTasks", "DescribeFileSystems"),
         conditions=scope.here,
-        why="descriptions of FSx cannot be bounded to resources",
+        why="FSx Describe actions cannot be limited to resources",
     )
     yield Statement(
         "OwnFsx",
@@ -146,14 +146,14 @@ def _fsx(scope: ArnScope) -> Iterator[Statement]:
         "ExportFsx",
         actions("fsx", "CreateDataRepositoryTask"),
         scope.arns("fsx", "task/*"),
-        why="down exports what the bucket lacks; a task is new and has no tag",
+        why="down exports files that are not in the bucket; a new task has no tag",
     )
     yield Statement(
         "GroupsForFsx",
         ("ec2:GetSecurityGroupsForVpc",),
         scope.arns("ec2", "vpc/*"),
         scope.own,
-        why="FSx checks the groups that it is given, by the caller's rights",
+        why="FSx checks security groups with the caller's permissions",
     )
     name = "s3.data-source.lustre.fsx.amazonaws.com"
     role = (scope.iam(f"role/aws-service-role/{name}/AWSServiceRoleForFSxS3Access_*"),)
@@ -182,7 +182,7 @@ def _s3_files(scope: ArnScope) -> Iterator[Statement]:
             "UpdateResource",
         ),
         conditions=scope.here,
-        why="Cloud Control names no resource; what it does is bounded by the next statement",
+        why="Cloud Control does not support resources; the next statement limits its actions",
     )
     yield Statement(
         "S3Files",

@@ -98,7 +98,7 @@ def _pool(name: str, types: tuple[str, ...], zones: tuple[str, ...], offered: Of
         return Finding(title, "fail", text, fix)
     if usable < len(types):
         return Finding(title, "warn", text, "leave out of instances: what is not offered there")
-    fix = "an offer is no capacity: nodes come where AWS has some free" if partly else ""
+    fix = "an offering does not guarantee capacity: nodes start only if AWS has free instances" if partly else ""
     return Finding(title, "ok", text, fix)
 
 

@@ -32,12 +32,12 @@ def program_findings(
         except WindlassError as error:
             yield Finding("terraform", "fail", error.message, error.hint)
     if builds and has_components:
-        yield _program("helm", ["version", "--short"], environ, HELM, "operators are installed by helm")
-    yield _program("aws", ["--version"], environ, CLI, "the kubeconfig of an EKS cluster logs in by it")
+        yield _program("helm", ["version", "--short"], environ, HELM, "components are installed with helm")
+    yield _program("aws", ["--version"], environ, CLI, "the kubeconfig of an EKS cluster uses it to log in")
     try:
         yield Finding("boto3", "ok", metadata.version("boto3"))
     except metadata.PackageNotFoundError:
-        yield Finding("boto3", "fail", "not installed, and calls to AWS are made by it", "pip install boto3")
+        yield Finding("boto3", "fail", "not installed, but required for AWS calls", "pip install boto3")
 
 
 def _program(name: str, words: list[str], environ: Mapping[str, str], fix: str, why: str) -> Finding:
@@ -68,7 +68,7 @@ def identity_finding(aws: Aws) -> Finding:
         return Finding(
             "identity",
             "warn",
-            f"{text}: the root user, whom no policy limits",
+            f"{text}: the root user, whom no policy restricts",
             "log in as a role or as a user of IAM Identity Center",
         )
     return Finding("identity", "ok", text)

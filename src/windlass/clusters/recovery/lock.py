@@ -23,7 +23,7 @@ def release(terraform: Terraform, error: StateLocked, *, is_forced: bool) -> Loc
     """
     lock = error.lock
     if not is_forced and (reason := why_kept(terraform, lock)):
-        hint = f"{reason}; if the holder is gone for good: windlass cluster up, or down, with {FLAG}"
+        hint = f"{reason}; if the holder no longer runs: windlass cluster up, or down, with {FLAG}"
         raise StateLocked(lock, hint, diagnostics=error.diagnostics, log=error.log)
     terraform.force_unlock(lock.id)
     return lock
@@ -45,7 +45,7 @@ def why_kept(terraform: Terraform, lock: LockInfo) -> str:
         return "it was not taken by a Terraform that Windlass started on this machine"
     taken = _unix(lock.created)
     if taken is None or not any(one.started_at - CLOCK_SECONDS <= taken for one in unseen):
-        return "it is older than any Terraform that Windlass lost sight of"
+        return "it is older than any Terraform process whose end Windlass did not observe"
     if process.is_held(folder):
         return "a Terraform that Windlass started still runs"
     try:

@@ -78,7 +78,7 @@ class _Recovery:
         except FolderError:
             kept = (folder.path / STATE).rename(folder.path / f"{STATE}.damaged")
             self._terraform.on_event(
-                TerraformNote(f"the state is damaged: kept as {kept}, and made again from what exists")
+                TerraformNote(f"the state is damaged: kept as {kept}, and rebuilt from existing resources")
             )
 
     @contextmanager
@@ -98,7 +98,9 @@ class _Recovery:
             if self._lock is not None:
                 raise
             self._lock = locks.release(self._terraform, error, is_forced=self._break_lock)
-            self._terraform.on_event(TerraformNote(f"released the lock of a command that is gone ({self._lock.doing})"))
+            self._terraform.on_event(
+                TerraformNote(f"released the lock of a command that no longer runs ({self._lock.doing})")
+            )
             return work()
 
     def _plan(self) -> Plan:
@@ -136,7 +138,7 @@ class _Recovery:
     def _import(self, imported: tuple[Imported, ...]) -> None:
         """Applies the import blocks. Raises TerraformFailed if the plan would destroy any resource."""
         self._terraform.on_event(
-            TerraformNote(f"importing {len(imported)} resources that exist and are not in the state")
+            TerraformNote(f"importing {len(imported)} existing resources that are missing in the state")
         )
         with self._quiet():
             plan = self._terraform.plan(targets=[one.address for one in imported])

@@ -83,7 +83,7 @@ class Search:
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Returns the response of one call; empty if the named object does not exist. Raises AwsError."""
         try:
-            with aws_errors(f"look for what an interrupted command has made ({service})"):
+            with aws_errors(f"find resources of an interrupted command ({service})"):
                 found: dict[str, Any] = getattr(self.aws.client(service), operation)(**arguments)
                 return found
         except AwsError as error:
@@ -97,7 +97,7 @@ class Search:
         if not client.can_paginate(operation):
             return list(self.call(service, operation, **arguments).get(key) or ())
         try:
-            with aws_errors(f"look for what an interrupted command has made ({service})"):
+            with aws_errors(f"find resources of an interrupted command ({service})"):
                 pages = client.get_paginator(operation).paginate(**arguments)
                 return [one for page in pages for one in page.get(key) or ()]
         except AwsError as error:

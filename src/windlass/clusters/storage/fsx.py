@@ -140,8 +140,10 @@ def export(named: ManagedCluster, found: Contents, aws: Aws, on_event: OnEvent, 
         except WindlassError as error:
             if not force:
                 raise
-            lost.append(f"the file system {system} was not exported, and went with all its files: {error.message}")
-            on_event(StageStarted(f"going on without the export of {system}: {error.message}"))
+            lost.append(
+                f"the file system {system} was not exported, and was deleted with all its files: {error.message}"
+            )
+            on_event(StageStarted(f"continuing without the export of {system}: {error.message}"))
     return tuple(lost)
 
 
@@ -153,7 +155,7 @@ def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> 
     if not folders and system in before:
         return
     for folder in folders:
-        on_event(StageStarted(f"exporting what {system} has and the bucket lacks"))
+        on_event(StageStarted(f"exporting files of {system} that are not in the bucket"))
         if earlier := under_way(aws, system, folder):  # the task of an interrupted `down` may miss files written since
             wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
         task = begin_export(aws, system, folder)
@@ -161,7 +163,7 @@ def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> 
     if FSX_PATH not in folders:
         what = f"all but {', '.join(folders)}" if folders else "all of it"
         raise UsageError(
-            f"{what} of the file system {system} is linked to no bucket, and cannot be exported",
-            f"windlass cluster up {named.cluster.name} links it; or --force, and it is deleted",
+            f"{what} of the file system {system} is not linked to a bucket and cannot be exported",
+            f"windlass cluster up {named.cluster.name} links it; --force deletes it",
         )
     write_private(record, json.dumps(sorted({*before, system})).encode())

@@ -26,7 +26,7 @@ def keep_or_empty(
     """
     others = bucket.name if bucket is not None and not bucket.is_managed else ""
     if is_to_delete and others:
-        on_event(StageStarted(f"leaving s3://{others}, which is not of this cluster"))
+        on_event(StageStarted(f"leaving s3://{others}, which does not belong to this cluster"))
     if is_to_delete and not others:
         return empty_bucket(terraform, on_event)
     return keep_bucket(terraform, aws, on_event, others=others)
@@ -88,9 +88,9 @@ def adoption(
     found, notes = {}, []
     if ADDRESS not in state:
         found[ADDRESS] = bucket.name
-        notes.append(f"s3://{bucket.name} is taken over, which an earlier cluster of this name has kept")
+        notes.append(f"s3://{bucket.name} was kept by an earlier cluster of this name and is adopted")
     if is_dry and (pending := _pending_key(cluster, bucket.name, aws)):
-        return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} waits for its deletion: `up` cancels that"]
+        return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} is pending deletion: `up` cancels it"]
     key, key_at, alias_at = usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
     if key and key_at not in state and key not in state.values():
         found[key_at] = key

@@ -54,5 +54,5 @@ def remembered(named: ManagedCluster) -> Volumes:
         found = json.loads(path.read_bytes()) if path.exists() else {}
         return Volumes(frozenset(map(str, found.get("names", ()))), frozenset(map(str, found.get("ids", ()))))
     except (ValueError, TypeError, AttributeError) as error:
-        hint = "delete it; then an audit does not know volumes that only it names"
+        hint = "delete it; an audit then misses volumes that are only recorded in it"
         raise FolderError(f"{path} is damaged", hint) from error

@@ -206,7 +206,7 @@ class _Watch:
         if is_first:
             process.terminate(self._record)
             self._on_event(
-                TerraformNote(f"stopping: terraform finishes the operations under way{self._what()}, then ends")
+                TerraformNote(f"stopping: terraform finishes the running operations{self._what()}, then ends")
             )
         else:
             self._on_event(TerraformNote(self._price()))

@@ -322,7 +322,7 @@ def _error(finished: commands.Finished, name: str) -> TerraformError:
     if finished.was_killed:
         number = -(finished.exit_code or 0)
         return _Killed(
-            f"terraform {name} was killed by signal {number}; what it had made may be missing in the state",
+            f"terraform {name} was killed by signal {number}; resources that it created may be missing in the state",
             "run the command again: it recovers first",
             diagnostics=finished.seen.errors,
             log=finished.log,

@@ -65,7 +65,7 @@ class StateLocked(TerraformError):
     def __init__(self, lock: LockInfo, hint: str = "", **rest: object) -> None:
         since = re.sub(r"\.\d+ \+0000 UTC$", " UTC", lock.created)
         message = f"the state {lock.path} is locked by {lock.who} since {since} ({lock.doing})"
-        default = "wait for that command; if it is gone for good: windlass cluster up, or down, with --break-lock"
+        default = "wait for that command; if it no longer runs: windlass cluster up, or down, with --break-lock"
         super().__init__(message, hint or default, **rest)  # type: ignore[arg-type]
         self.lock = lock
 
@@ -88,7 +88,7 @@ _RULES: Final = (
     (r"LocalState not locked", "the lock is held by a terraform that runs on this machine: wait for it, or end it"),
     (
         r"Unsupported state file format",
-        "restore the state, or have it made again from AWS: windlass cluster up --recover",
+        "restore the state, or rebuild it from AWS: windlass cluster up --recover",
     ),
     (
         r"No valid credential sources|NoCredentialProviders|failed to refresh cached credentials|no EC2 IMDS role"
@@ -119,7 +119,7 @@ _RULES: Final = (
     ),
     (
         r"DependencyViolation|DeleteConflict|BucketNotEmpty|RepositoryNotEmpty|ResourceInUse|has dependencies|InUse",
-        "something that Terraform did not make still uses it; `windlass cluster audit` lists what is left",
+        "a resource created outside Terraform still uses it; `windlass cluster audit` lists what is left",
     ),
     (r"Throttl|RequestLimitExceeded|TooManyRequests|SlowDown", "try again in a few minutes"),
     (
@@ -137,7 +137,7 @@ _RULES: Final = (
     ),
     (
         r"NoSuchBucket|NoSuchEntity|ResourceNotFound|NotFoundException|\.NotFound",
-        "something that the configuration needs does not exist (any more)",
+        "a resource needed by the configuration does not exist, or no longer exists",
     ),
 )
 _API_ERROR: Final = re.compile(

@@ -160,7 +160,7 @@ class ClusterFolder:
         try:
             return _read_json(self.path / STATE)
         except FolderError as error:
-            hint = f"restore it, or have it made again from AWS: windlass cluster up {self.name} --recover"
+            hint = f"restore it, or rebuild it from AWS: windlass cluster up {self.name} --recover"
             raise FolderError(error.message, hint) from error
 
     def write(self, configuration: Traversable, variables: Mapping[str, Any], backend: Backend) -> None:
