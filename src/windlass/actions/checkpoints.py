@@ -343,7 +343,7 @@ def _require_verified(found: Found, seen: Checkpoints) -> None:
         raise UsageError(f"{found.name} is {state_words(problems)}: {why}", hint)
 
 
-# -- what must not be lost --------------------------------------------------------------------------------------------
+# -- only copies ------------------------------------------------------------------------------------------------------
 
 
 def kept_only_here(engine: Engine, status: Status) -> str:

@@ -153,7 +153,7 @@ def check(ready: ReadyJob, target: Target, context: Context) -> Plan:
     return plan_for(ready, target, f"{ready.job.name}-{TOKEN_TO_LOOK}", context)
 
 
-# -- looking at scripts -----------------------------------------------------------------------------------------------
+# -- analysis of scripts ----------------------------------------------------------------------------------------------
 
 
 def look_into(folder: Path, script: str) -> Finding:
@@ -259,7 +259,7 @@ def _is_main_guard(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-# -- the text ---------------------------------------------------------------------------------------------------------
+# -- text of the job file ---------------------------------------------------------------------------------------------
 
 
 def _name_of(script: str, folder: Path) -> str:

@@ -216,7 +216,7 @@ def _require_code(plan: Plan, run_id: str) -> None:
         )
 
 
-# -- which run --------------------------------------------------------------------------------------------------------
+# -- finding runs -----------------------------------------------------------------------------------------------------
 
 
 def connect(target_name: str, store: Store, context: Context) -> Engine:
@@ -330,7 +330,7 @@ def opened(run: str | None, on: str | None = None) -> Iterator[tuple[Engine, str
         yield find(run, store, on, context)
 
 
-# -- how runs are -----------------------------------------------------------------------------------------------------
+# -- status of runs ---------------------------------------------------------------------------------------------------
 
 
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
@@ -371,7 +371,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     return [known.get(status.id) or RunState(status, now) for status in found]
 
 
-# -- what changes them ------------------------------------------------------------------------------------------------
+# -- changing runs ----------------------------------------------------------------------------------------------------
 
 
 def replanned(old: Plan, changes: Mapping[str, Any], more: Sequence[str], context: Context) -> Plan:

@@ -138,7 +138,7 @@ class _Account:
         act = functools.partial(request, self._aws, name, quota, wanted)
         return Finding(name, level, text, f"windlass doctor --on … --request, or: {command}", Offer(question, act))
 
-    # -- what is there -----------------------------------------------------------------------------------------------
+    # -- current usage -----------------------------------------------------------------------------------------------
 
     def _addresses(self, cluster: str) -> int:
         with aws_errors("list addresses", "ec2:DescribeAddresses"):

@@ -1,4 +1,4 @@
-# Plans of the main shapes, without AWS: `terraform init -backend=false && terraform test`.
+# Plans of typical clusters, without AWS: `terraform init -backend=false && terraform test`.
 
 mock_provider "aws" {
   mock_data "aws_caller_identity" {
@@ -28,47 +28,47 @@ run "defaults" {
 
   assert {
     condition     = output.zones == tolist(["eu-west-1a", "eu-west-1b", "eu-west-1c"])
-    error_message = "Three zones are taken, in the order of their names."
+    error_message = "The first three zones by name must be used."
   }
   assert {
     condition     = aws_subnet.private["eu-west-1b"].cidr_block == "10.40.32.0/19" && aws_subnet.public["eu-west-1b"].cidr_block == "10.40.228.0/22"
-    error_message = "Subnets of a zone depend on its place alone."
+    error_message = "The subnets of a zone must depend only on its position."
   }
   assert {
     condition     = alltrue([for subnet in aws_subnet.public : subnet.map_public_ip_on_launch != true]) && length(aws_nat_gateway.main) == 1
-    error_message = "One NAT gateway, and no public addresses."
+    error_message = "There must be one NAT gateway, and no public addresses."
   }
   assert {
     condition     = aws_eks_cluster.main.vpc_config[0].endpoint_private_access && !aws_eks_cluster.main.vpc_config[0].endpoint_public_access
-    error_message = "The API server is reached from the VPC alone."
+    error_message = "The API server must be reachable only from the VPC."
   }
   assert {
     condition     = aws_eks_cluster.main.version == "1.35" && aws_eks_cluster.main.access_config[0].authentication_mode == "API" && length(aws_eks_cluster.main.enabled_cluster_log_types) == 5
-    error_message = "Kubernetes 1.35 with access entries and all logs."
+    error_message = "The cluster must run Kubernetes 1.35 with access entries and all logs."
   }
   assert {
     condition     = aws_eks_node_group.system.ami_type == "AL2023_x86_64_STANDARD" && length(aws_eks_node_group.gpu) == 0
-    error_message = "System nodes run AL2023, and there are no GPU nodes."
+    error_message = "System nodes must run AL2023, and there must be no GPU nodes."
   }
   assert {
     condition     = aws_s3_bucket.main[0].bucket == "windlass-vision-123456789012" && !aws_s3_bucket.main[0].force_destroy && aws_s3_bucket_public_access_block.main[0].restrict_public_buckets
-    error_message = "The bucket has its default name, is private, and is not deleted with what it holds."
+    error_message = "The bucket must have its default name, be private, and not be deleted with its objects."
   }
   assert {
     condition     = toset(keys(aws_eks_addon.pod)) == toset(["aws-ebs-csi-driver", "coredns"]) && length(aws_efs_file_system.main) == 0 && length(aws_fsx_lustre_file_system.main) == 0
-    error_message = "Drivers are installed only where they are needed."
+    error_message = "Drivers must be installed only if they are needed."
   }
   assert {
     condition     = alltrue([for template in [aws_launch_template.system] : template.metadata_options[0].http_tokens == "required" && template.metadata_options[0].http_put_response_hop_limit == 1])
-    error_message = "Pods do not reach the nodes' credentials."
+    error_message = "Pods must not reach the nodes' credentials."
   }
   assert {
     condition     = aws_iam_role_policies_exclusive.main["run"].policy_names == toset(["bucket"]) && length(aws_iam_role_policy_attachments_exclusive.main["run"].policy_arns) == 0
-    error_message = "The role of the runs has its one policy, and none is attached."
+    error_message = "The role of the runs must have one inline policy and no attached ones."
   }
   assert {
     condition     = toset(keys(local.roles)) == toset(["cluster", "node", "flow", "run", "ebs_csi", "karpenter", "karpenter_node", "load_balancer_controller"])
-    error_message = "Each role that is made has exclusive policies."
+    error_message = "Each role must have exclusive policies."
   }
   assert {
     condition     = output.karpenter.queue_name == "vision-karpenter" && output.karpenter.node_role_name == "vision-karpenter-node"
@@ -119,75 +119,75 @@ run "all_options" {
 
   assert {
     condition     = length(aws_nat_gateway.main) == 2 && length(aws_eip.nat) == 2
-    error_message = "One NAT gateway in each zone."
+    error_message = "There must be one NAT gateway per zone."
   }
   assert {
     condition     = aws_eks_cluster.main.vpc_config[0].endpoint_public_access && aws_eks_cluster.main.vpc_config[0].public_access_cidrs == toset(["203.0.113.7/32"])
-    error_message = "The API server is open to the named addresses alone."
+    error_message = "The API server must be open only to the listed ranges."
   }
   assert {
     condition     = aws_eks_access_policy_association.main["arn:aws:iam::123456789012:role/research"].access_scope[0].namespaces == toset(["training"]) && endswith(aws_eks_access_policy_association.main["arn:aws:iam::123456789012:role/platform"].policy_arn, "AmazonEKSClusterAdminPolicy")
-    error_message = "Users have rights in the namespace, administrators in the cluster."
+    error_message = "Users must have permissions in the namespace, administrators in the cluster."
   }
   assert {
     condition     = aws_eks_node_group.system.ami_type == "AL2023_ARM_64_STANDARD"
-    error_message = "Graviton nodes have their own image."
+    error_message = "Graviton nodes must use an arm64 image."
   }
   assert {
     condition     = aws_eks_node_group.gpu["a10g"].capacity_type == "SPOT" && aws_eks_node_group.gpu["a10g"].scaling_config[0].min_size == 0 && aws_eks_node_group.gpu["a10g"].scaling_config[0].desired_size == 0
-    error_message = "GPU nodes begin at zero."
+    error_message = "GPU nodes must start at zero."
   }
   assert {
     condition     = aws_eks_node_group.gpu["a10g"].labels["windlass.dev/pool"] == "a10g" && aws_eks_node_group.gpu["a10g"].labels["team"] == "vision" && one(aws_eks_node_group.gpu["a10g"].taint).key == "nvidia.com/gpu"
-    error_message = "GPU nodes have their labels and their taint."
+    error_message = "GPU nodes must have their labels and their taint."
   }
   assert {
     condition     = toset(keys(aws_eks_addon.pod)) == toset(["aws-ebs-csi-driver", "aws-efs-csi-driver", "aws-fsx-csi-driver", "aws-mountpoint-s3-csi-driver", "coredns"])
-    error_message = "All drivers are installed."
+    error_message = "All drivers must be installed."
   }
   assert {
     condition     = length(aws_efs_mount_target.main) == 2 && aws_efs_file_system.main[0].throughput_mode == "bursting" && aws_efs_file_system.main[0].encrypted
-    error_message = "EFS has a mount target in each zone."
+    error_message = "EFS must have a mount target in each zone."
   }
   assert {
     condition     = length(aws_cloudcontrolapi_resource.s3_files_mount_target) == 2 && length(aws_iam_role.sagemaker) == 1 && length(aws_ecr_repository.main) == 2
-    error_message = "S3 Files, SageMaker and the repositories are made."
+    error_message = "S3 Files, the SageMaker role and the repositories must be created."
   }
   assert {
     condition     = aws_s3_bucket.main[0].bucket == "results" && aws_budgets_budget.main[0].limit_amount == "500"
-    error_message = "Names and limits are as given."
+    error_message = "Names and limits must be as configured."
   }
   assert {
     condition     = length(aws_launch_template.gpu["h100"].network_interfaces) == 32 && aws_launch_template.gpu["h100"].network_interfaces[0].interface_type == "efa" && aws_launch_template.gpu["h100"].network_interfaces[31].interface_type == "efa-only"
-    error_message = "One interface for each network card; the first has the node's address."
+    error_message = "There must be one interface per network card, and the first must have the node's address."
   }
   assert {
     condition     = aws_launch_template.gpu["h100"].network_interfaces[0].device_index == 0 && aws_launch_template.gpu["h100"].network_interfaces[31].device_index == 1 && aws_launch_template.gpu["h100"].network_interfaces[31].network_card_index == 31
-    error_message = "Interfaces are on their cards."
+    error_message = "Each interface must be on its network card."
   }
   assert {
     condition     = aws_launch_template.gpu["h100"].placement[0].group_name == "vision-gpu-h100" && aws_placement_group.gpu["h100"].strategy == "cluster"
-    error_message = "Nodes share a placement group."
+    error_message = "Nodes must share a placement group."
   }
   assert {
     condition     = local.pool_zones["h100"] == tolist(["eu-west-1b"])
-    error_message = "Nodes of a placement group are in one zone, that of the file system."
+    error_message = "Nodes of a placement group must be in the zone of the file system."
   }
   assert {
     condition     = strcontains(base64decode(aws_launch_template.gpu["h100"].user_data), "\"FastImagePull\": true") && aws_launch_template.gpu["h100"].block_device_mappings[0].ebs[0].iops == 4000
-    error_message = "Layers of an image are unpacked in parallel, on a disk that takes it."
+    error_message = "Image layers must be unpacked in parallel on a fast disk."
   }
   assert {
     condition     = aws_eks_node_group.gpu["block"].capacity_type == "CAPACITY_BLOCK" && aws_launch_template.gpu["block"].instance_market_options[0].market_type == "capacity-block"
-    error_message = "Nodes are started in the block."
+    error_message = "Nodes must be started in the capacity block."
   }
   assert {
     condition     = aws_launch_template.gpu["block"].capacity_reservation_specification[0].capacity_reservation_target[0].capacity_reservation_id == "cr-0123456789abcdef0" && aws_launch_template.gpu["block"].instance_type == "p5.48xlarge"
-    error_message = "The template names the block and its instance type."
+    error_message = "The launch template must contain the capacity block and its instance type."
   }
   assert {
     condition     = local.pool_zones["block"] == tolist(["eu-west-1b"])
-    error_message = "Nodes are in the zone of the block."
+    error_message = "Nodes must be in the zone of the capacity block."
   }
   assert {
     condition     = contains(aws_fsx_data_repository_association.main[0].s3[0].auto_export_policy[0].events, "DELETED") && !contains(aws_fsx_data_repository_association.main[0].s3[0].auto_import_policy[0].events, "DELETED")
