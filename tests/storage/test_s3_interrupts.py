@@ -76,7 +76,7 @@ def test_an_interrupted_copy_says_how_to_go_on_and_does(
     assert popen.returncode == code, err
     assert "interrupted: " in err
     assert "of 62 files" in err
-    assert err.endswith("the same command goes on from here\n")
+    assert err.endswith("run the same command again to continue\n")
     assert "Traceback" not in err
     until(lambda: proxy.num_open == 0)
     proxy.reset()
