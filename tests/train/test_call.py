@@ -45,10 +45,10 @@ def test_result_that_json_cannot_encode_does_not_fail_the_rank(
 ) -> None:
     write([numpy.zeros(3)], "a:f", os.environ)
     assert written(folder) == {"attempt": 2, "refused": "a value of type ndarray"}
-    assert "a:f returned what JSON does not hold" in capsys.readouterr().err
+    assert "a:f returned a value that JSON cannot encode" in capsys.readouterr().err
 
 
 def test_coroutine_or_generator_result_fails_the_rank(folder: Path) -> None:
-    with pytest.raises(TypeError, match="builtins:iter returned a list_iterator, and nothing of it has run"):
+    with pytest.raises(TypeError, match="builtins:iter returned a list_iterator, which was never run"):
         main(["builtins:iter", '{"args": [[1]], "kwargs": {}}'])
     assert not (folder / FOLDER).exists()

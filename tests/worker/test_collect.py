@@ -155,7 +155,7 @@ def test_links_that_lead_out_of_the_code_folder_are_not_followed(folder: Folder,
     report = folder.collect("**", "away/**")
     assert folder.copied() == ["out/latest.pt", "out/step-2.pt"]
     assert (folder.output / "out/latest.pt").read_text() == "new"
-    assert report.problems == ("away leads out of the code folder, and is not followed",)
+    assert report.problems == ("away leads out of the code folder and was skipped",)
 
 
 def test_immediate_stop_ends_the_copy_without_partial_file(folder: Folder) -> None:
@@ -240,10 +240,10 @@ def test_file_of_the_first_node_is_kept_if_two_nodes_copy_one_path(
     folder.write("log.txt", "node 1")
     report = folder.collect("*.txt", node=1, shared=False)
     assert (folder.output / "log.txt").read_text() == "node 0"
-    assert report.problems == ("log.txt is there already, of another node",)
+    assert report.problems == ("log.txt already exists, written by another node",)
     report = folder.collect("*.txt", shared=False)
     assert (folder.output / "log.txt").read_text() == "node 1"
-    assert report.problems == ("log.txt was there already, of another node or the script, and was replaced",)
+    assert report.problems == ("log.txt existed already, from another node or the script, and was replaced",)
 
 
 def test_equal_file_of_another_node_counts_as_copied(folder: Folder) -> None:
@@ -271,7 +271,7 @@ def test_nodes_copying_one_path_at_once_use_separate_partial_files(folder: Folde
 
     found.copy(found.wanted(), node=1, is_first=False, is_stop_requested=other_node)
     assert (folder.output / "log.txt").read_text() == "node 0"
-    assert found.report(0.0).problems == ("log.txt is there already, of another node",)
+    assert found.report(0.0).problems == ("log.txt already exists, written by another node",)
     assert folder.copied() == ["log.txt"]
 
 

@@ -90,7 +90,7 @@ def test_old_pickles_and_other_files_cannot_be_verified(tmp_path: Path) -> None:
     torch.save(STATE, old, _use_new_zipfile_serialization=False)
     other.write_bytes(b"\x89HDF\r\n\x1a\n")
     assert "torch.save writes zip files since torch 1.6" in problem_of(str(old))
-    assert "neither of torch.save nor safetensors" in problem_of(str(other))
+    assert "neither a torch.save nor a safetensors file" in problem_of(str(other))
     assert problem_of(str(tmp_path / "nowhere.pt")) == "it is not there"
 
 

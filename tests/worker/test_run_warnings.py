@@ -170,7 +170,7 @@ def test_later_attempt_that_starts_over_is_warned_with_the_newest_save(tmp_path:
     node = Node(tmp_path, attempt=2)
     node.warnings.began({"step": 1, "every": 1}, {})
     [warning] = node.found
-    assert warning.message == "attempt 2 began again at step 1, though step_15/model.pt had been saved"
+    assert warning.message == "attempt 2 started over at step 1 although step_15/model.pt had been saved"
     assert "checkpoint: {find: …, resume: …}" in warning.fix
 
 
@@ -179,7 +179,7 @@ def test_later_attempt_that_reports_only_epochs_is_warned_too(tmp_path: Path) ->
     anew, later = Node(tmp_path, attempt=2), Node(tmp_path, attempt=2)
     for epoch in (0, 1, 0):
         anew.warnings.began_epoch(epoch)
-    assert anew.found[0].message == "attempt 2 began again at epoch 0, though step_15/model.pt had been saved"
+    assert anew.found[0].message == "attempt 2 started over at epoch 0 although step_15/model.pt had been saved"
     for epoch in (1, 0):
         later.warnings.began_epoch(epoch)
     assert (anew.codes, later.codes) == (["saves-not-used"], [])

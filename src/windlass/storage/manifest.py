@@ -93,7 +93,7 @@ class Manifest:
         except (ValueError, AttributeError) as error:
             raise error if isinstance(error, BadManifest) else BadManifest(f"it cannot be read: {error}") from error
         if found.digest != header.get("digest") or len(found.files) != len(lines):
-            raise BadManifest("its lines do not have its digest")
+            raise BadManifest("its digest does not match its lines")
         return found
 
 

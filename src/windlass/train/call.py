@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> None:
     env = dict(os.environ)  # copied because the function may change the environment
     value = function(*given["args"], **given["kwargs"])  # type: ignore[operator]
     if hasattr(value, "__await__") or hasattr(value, "__next__") or hasattr(value, "__anext__"):
-        raise TypeError(f"{argv[0]} returned a {type(value).__name__}, and nothing of it has run")
+        raise TypeError(f"{argv[0]} returned a {type(value).__name__}, which was never run")
     write(value, argv[0], env)
 
 
@@ -42,7 +42,7 @@ def write(value: object, name: str, env: Mapping[str, str]) -> None:
         text = json.dumps({**found, "value": value}, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:
         text = json.dumps({**found, "refused": str(error)})
-        print(f"{name} returned what JSON does not hold ({error}): run.result() will raise", file=sys.stderr)
+        print(f"{name} returned a value that JSON cannot encode ({error}): run.result() will raise", file=sys.stderr)
     path = Path(env["WINDLASS_OUTPUT_DIR"], FOLDER, f"rank-{env['WINDLASS_RANK']}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")

@@ -151,7 +151,7 @@ class BatchSampler:
             if state[name] != getattr(self, name):
                 raise ValueError(
                     f"the checkpoint's sampler had {name}={state[name]}, this one has {getattr(self, name)}: samples "
-                    "would be lost or seen twice. Give the same value, or begin without that checkpoint"
+                    "would be lost or seen twice. Use the same value, or start without that checkpoint"
                 )
         self.epoch, self.consumed, self.repeated = int(state["epoch"]), int(state["consumed"]), int(state["repeated"])
         # A run saved after the last step of an epoch resumes in that epoch, to run the code after its loop.

@@ -97,7 +97,7 @@ class Collection:
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
         if not self._is_inside(start):
-            self._problems.append(f"{start} leads out of the code folder, and is not followed")
+            self._problems.append(f"{start} leads out of the code folder and was skipped")
             return
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
         found = self._changed(start, is_stop_requested=is_stop_requested)
@@ -171,7 +171,7 @@ class Collection:
             self._problems.append(f"{one.path} {OF_ANOTHER_NODE}")
             return
         if is_of_other:
-            self._problems.append(f"{one.path} was there already, of another node or the script, and was replaced")
+            self._problems.append(f"{one.path} existed already, from another node or the script, and was replaced")
         self.copied.append(File(one.path, found))
 
     def _copied(self, one: File, partial: str, is_stop_requested: Callable[[], bool]) -> os.stat_result:

@@ -97,9 +97,9 @@ def problem_of_end(path: str) -> str:
         file.seek(max(0, size - _END_OF_ZIP_BYTES))
         end = file.read()
     if start == b"PK\x03\x04":
-        return "" if end.startswith(_END_OF_ZIP) else f"it ends after {size:,} bytes, amid its content"
+        return "" if end.startswith(_END_OF_ZIP) else f"it ends after {size:,} bytes: it is truncated"
     is_cut = path.endswith(_PICKLED) and start[:1] == b"\x80" and not end.endswith(b".")
-    return f"it ends after {size:,} bytes, amid its content" if is_cut else ""
+    return f"it ends after {size:,} bytes: it is truncated" if is_cut else ""
 
 
 def _problem_of_json(path: str) -> str:
@@ -107,4 +107,4 @@ def _problem_of_json(path: str) -> str:
     with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace").strip("\0 \r\n\t")
     is_cut = not text or (text[0] in "{[" and text[-1] not in "}]")
-    return f"it ends after {os.path.getsize(path):,} bytes, amid its content" if is_cut else ""
+    return f"it ends after {os.path.getsize(path):,} bytes: it is truncated" if is_cut else ""

@@ -218,7 +218,7 @@ class LaunchedNode(Node):
         if self.ranks.live or not self._is_complete():
             self.fail_at = time.monotonic() + (LAUNCHER_DELAY_SECONDS if self.ranks.live else 0.0)
         elif self.launcher_code != 0 and not self.ranks.are_ending and not self.launch.serves:
-            self._warn(f"all ranks ended well, but {self._how_launcher_ended()}")
+            self._warn(f"all ranks succeeded, but {self._how_launcher_ended()}")
 
     def _fail_by_launcher(self) -> None:
         """Fails the attempt because the launcher killed the ranks or ended before them, unless a rank failed first."""

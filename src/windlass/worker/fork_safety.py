@@ -53,11 +53,11 @@ class Imports:
     def why_unsafe(self) -> str:
         """Returns why a fork would differ from a new interpreter; empty if it would not."""
         if self.watch.rank_variable:
-            return f"an import reads {self.watch.rank_variable}, which every rank has of its own"
+            return f"an import reads {self.watch.rank_variable}, which differs between ranks"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
         if children() - self.children:  # before the first fork: later, the nodes of runs are children too
-            return "the imports left a process running, which is not the ranks' child"
+            return "the imports left a process running, which would not be a child of the ranks"
         if changed := [name for name, value in process_state().items() if value != self.state[name]]:
             return f"the imports changed the {changed[0]} of their process"
         if opened := [path for number, path in _descriptors().items() if number not in self.descriptors]:

@@ -77,11 +77,11 @@ def import_all(parts: list[Part]) -> str:
             importlib.import_module(part)
         except ModuleNotFoundError as error:
             if not (part.startswith(f"{error.name}.") or part == error.name):
-                return f"{part} could not be imported ahead ({error})"
+                return f"{part} could not be preloaded ({error})"
             missing.add(name)
         except BaseException as error:
             if part == name or set(sys.modules) != before:
-                return f"{part} could not be imported ahead ({type(error).__name__}: {error})"
+                return f"{part} could not be preloaded ({type(error).__name__}: {error})"
             missing.add(name)  # this build does not include the module
     return ""
 

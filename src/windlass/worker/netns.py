@@ -35,7 +35,7 @@ def enter(network: NetworkSpec, scratch: str) -> None:
     """
     with open(network.namespace) as file:
         call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
-    call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="have a host name and mounts of its own")
+    call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="create namespaces for host name and mounts")
     mount(None, "/", None, MS_REC | MS_SLAVE)  # later mounts of this process must not be visible outside
     socket.sethostname(network.host)
     _show_hosts(network.hosts, os.path.join(scratch, network.host + ".hosts"))

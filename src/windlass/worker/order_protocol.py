@@ -130,9 +130,9 @@ def read(line: bytes) -> dict[str, object]:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise ProtocolError("a line is no JSON") from None
+        raise ProtocolError("a line is not JSON") from None
     if not isinstance(message, dict):
-        raise ProtocolError("a line is no JSON object")
+        raise ProtocolError("a line is not a JSON object")
     return message
 
 

@@ -128,7 +128,7 @@ class PieceReader:
             pass
         found = self._digest.hexdigest()
         if self._exactly(len(found) + 1) != found.encode() + b"\n":
-            raise PushError("its digest is another one")
+            raise PushError("its digest does not match")
         return found
 
 
@@ -157,7 +157,7 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
         tarpipe.send(folder, out)  # type: ignore[arg-type]
         expected = out.end()
         if protocol.text(connection.receive(), "kept") != expected:
-            raise protocol.ProtocolError("the supervisor has kept something else")
+            raise protocol.ProtocolError("the supervisor has stored other data")
 
 
 def push_once(work: str, pod: str, attempt: int, folder: str) -> None:

@@ -270,7 +270,7 @@ def _begin(folder: str, nodes: str, log: PodLog) -> int:
     spec, is_spare = _first_spec(nodes)
     client = _start_order_client(folder, spec.attempt, log)
     if is_spare:
-        log.line("a spare: waits for the place of a pod that is lost")
+        log.line("spare pod: waiting to replace a lost pod")
     shares_imports = PRELOAD in os.environ and len(spec.ranks) > 1
     if spec.warm and spec.launch is None and (spec.reuse_wait_seconds or is_spare or shares_imports):
         _execute(folder, nodes, log, client, spec)

@@ -30,7 +30,7 @@ GRACE_OVER = "grace-over"
 """Code of the warning that ranks had not exited when their grace period ended, and were killed."""
 OUTPUTS_INCOMPLETE = "outputs-incomplete"
 """Code of the warning that output files of ranks are missing in the outputs of the run."""
-OF_ANOTHER_NODE = "is there already, of another node"
+OF_ANOTHER_NODE = "already exists, written by another node"
 MORE_GRACE = "raise grace: above the longest step, evaluation and save included"
 """Fix of the warning GRACE_OVER, unless the ranks ignore SIGTERM."""
 VERSION = 1
@@ -637,5 +637,5 @@ def event_of(data: Mapping[str, Any]) -> NodeEvent:
     """Creates the node event described by JSON data. Raises ShapeError."""
     kind = EVENTS.get(str(data.get("kind")))
     if kind is None:
-        raise ShapeError(f"no kind of node event: {data.get('kind')}")
+        raise ShapeError(f"unknown kind of node event: {data.get('kind')}")
     return kind.from_json({name: value for name, value in data.items() if name != "kind"})

@@ -270,12 +270,12 @@ def _problem_of_file(path: str) -> str:
         return problem_of_safetensors(path)
     if start == b"PK\x03\x04" or path.endswith(ZIPPED):
         return _problem_of_zip(path, start)
-    return "it cannot be verified: it is neither of torch.save nor safetensors"
+    return "it cannot be verified: it is neither a torch.save nor a safetensors file"
 
 
 def _problem_of_zip(path: str, start: bytes) -> str:
     if start != b"PK\x03\x04":
-        return "it cannot be verified: torch.save writes zip files since torch 1.6, and this is none"
+        return "it cannot be verified: torch.save writes zip files since torch 1.6, and this file is not one"
     with zipfile.ZipFile(path) as file:
         bad = file.testzip()
     return f"the checksum of {bad} in it is wrong" if bad is not None else ""

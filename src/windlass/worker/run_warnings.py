@@ -96,8 +96,8 @@ class RunWarnings:
         self.add(
             "resumed-from-another-run",
             f"{did} {what} of another run: {where}",
-            "save into WINDLASS_OUTPUT_DIR or WINDLASS_CHECKPOINT_DIR, which each run has of its own; remove the old "
-            "file to train from the beginning. Where that is wanted, name the file in the arguments of the script",
+            "save into WINDLASS_OUTPUT_DIR or WINDLASS_CHECKPOINT_DIR, which are separate for each run; remove the old "
+            "file to train from the beginning. If this is intended, name the file in the arguments of the script",
         )
 
     def trains(self) -> None:
@@ -148,9 +148,9 @@ class RunWarnings:
         if saved and not (numbers and int(numbers[-1]) < number):  # a later step may have been continued from there
             self.add(
                 "saves-not-used",
-                f"attempt {self._spec.attempt} began again at {unit} {number}, though {saved} had been saved",
-                "let the script load the newest of its files as it starts, by their names and not by a pointer that is "
-                "written later; or name them by checkpoint: {find: …, resume: …}",
+                f"attempt {self._spec.attempt} started over at {unit} {number} although {saved} had been saved",
+                "load the newest saved file when the script starts, chosen by file name and not by a pointer file "
+                "written later; or set checkpoint: {find: …, resume: …}",
             )
 
     def _newest_saved(self) -> str:
@@ -197,7 +197,7 @@ class RunWarnings:
             self.add(
                 "processes-outlived",
                 f"{many} outlived it and {'was' if len(left) == 1 else 'were'} ended: {some}",
-                "let the script wait for what it starts, and not go to the background itself (&, nohup, setsid)",
+                "wait for child processes in the script, and do not run it in the background (&, nohup, setsid)",
                 sorted({number for number, _ in left}),
             )
         self._no_steps(ranks)
@@ -218,11 +218,11 @@ class RunWarnings:
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains, did="the script loaded")
         if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):
-            why = "the checkpoint that it loaded was that of a finished training" if self._has_restored else ""
+            why = "it loaded the checkpoint of a finished training" if self._has_restored else ""
             self.add(
                 "no-steps",
                 f"the script trained no step{': ' + why if why else ''}",
-                "remove or rename that checkpoint to train anew, or train for more epochs"
+                "remove or rename that checkpoint to train from the beginning, or train for more epochs"
                 if why
                 else "check that the data set and its loader are not empty on any rank",
             )

@@ -139,7 +139,7 @@ def receive(
             else:
                 found.leave_out(member.name, member.pax_headers.get(UNREAD, "neither file, folder nor link"))
         if not links and not found.files and not found.left_out and not os.path.isdir(into):
-            raise tarfile.ReadError("nothing has come")
+            raise tarfile.ReadError("nothing was received")
     for parts, target, shown in links:  # created last, so that nothing is written through a link
         _make_link(into, parts, target, shown, found)
     return found

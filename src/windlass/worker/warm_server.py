@@ -43,7 +43,7 @@ REQUEST_BYTES = 1 << 20
 MAX_DESCRIPTORS = 253
 """Maximum number of descriptors per request: the limit of Linux (SCM_MAX_FD). A node sends one for each rank with a
 port."""
-TRIES = "its imports are tried beside it, for the next run"
+TRIES = "its imports are being tried for the next run"
 CHANGED = "installed packages changed since they were imported"
 
 
@@ -126,7 +126,7 @@ class WarmProcess:
                 return {"refused": TRIES}
             return {"refused": self.left_out[0], "lasting": True}
         if name := self.reset.watch.differs(request["env"]):
-            self.stale = f"{name} is not what it was for the imports"
+            self.stale = f"{name} has changed since the imports"
             return {"refused": self.stale, "again": True}
         hidden = shadowed(request["script"])
         return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}

@@ -118,8 +118,8 @@ def format_of(address: str, objects: Sequence[Object]) -> str:
     """Returns the format derived from the file names. Raises StreamError if shards are mixed with other files."""
     if packed := next((one.name for one in objects if one.name.endswith(COMPRESSED)), None):
         raise StreamError(
-            f"{address}: {packed} is compressed, and a member of it cannot be read by itself: write shards as .tar, of "
-            "members that are compressed, or give format='files'"
+            f"{address}: {packed} is compressed, so its members cannot be read individually: write shards as .tar with "
+            "compressed members, or give format='files'"
         )
     for format, suffixes in SUFFIXES.items():
         shards = sum(one.name.endswith(suffixes) for one in objects)
@@ -128,7 +128,7 @@ def format_of(address: str, objects: Sequence[Object]) -> str:
         if shards:
             raise StreamError(
                 f"{address} has {shards} {suffixes[0]} files among {len(objects)}: give format={format!r} to read the "
-                "samples in these alone, or format='files' where each file is part of a sample"
+                "samples in these only, or format='files' if each file is part of a sample"
             )
     return "files"
 

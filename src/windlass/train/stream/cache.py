@@ -40,9 +40,9 @@ class Cache:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if os.stat(folder).st_uid != os.getuid():
-                raise StreamError(f"{folder} is another user's; give cache= a folder of yours")
+                raise StreamError(f"{folder} belongs to another user; set cache= to a folder of your own")
         except OSError as error:
-            raise StreamError(f"{folder}: {error.strerror}; give cache= a folder that can be written") from error
+            raise StreamError(f"{folder}: {error.strerror}; set cache= to a writable folder") from error
 
     def __reduce__(self) -> tuple[type[Cache], tuple[Path, int | None]]:
         return Cache, (self.folder, self._max_bytes)

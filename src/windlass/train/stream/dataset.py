@@ -99,8 +99,8 @@ class Stream(Dataset[T]):
         if state["digest"] != self.digest:
             raise SourceChanged(
                 f"{self._source.address} has changed since the checkpoint: it had {state['samples']:,} samples, and "
-                f"has {len(self):,}; samples would be lost or seen twice. Read the data of then, or begin without that "
-                "checkpoint"
+                f"has {len(self):,}; samples would be lost or seen twice. Use the data of that time, or "
+                "start without that checkpoint"
             )
 
     def _place(self, number: int) -> int:

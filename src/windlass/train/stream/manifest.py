@@ -35,14 +35,14 @@ def _objects(data: bytes) -> list[Object]:
     for one in found:
         whole.update(f'[{encode_basestring_ascii(one.name)}, {one.size}, "{one.digest}"]\n'.encode())
     if header.get("digest") != f"set:{whole.hexdigest()}" or header.get("files") != len(found):
-        raise ValueError("its lines do not have its digest")
+        raise ValueError("its digest does not match its lines")
     return found
 
 
 def _object(line: dict[str, object]) -> Object:
     name, size, digest = line["name"], line["size"], line["digest"]
     if not isinstance(name, str) or not isinstance(size, int) or size < 0 or not isinstance(digest, str):
-        raise ValueError("a line is none of a file")
+        raise ValueError("a line does not describe a file")
     if not _DIGEST.fullmatch(digest):
         raise ValueError(f"{name} has the digest {digest[:80]!r}")
     return Object(name, size, str(line.get("version", "")), digest)

@@ -155,7 +155,7 @@ class Reader:
         if digest_of(data, one.digest) == one.digest:
             return data
         raise StreamError(
-            f"{self._source.address}{one.name} is not as its manifest says: it was damaged, or replaced by one of "
+            f"{self._source.address}{one.name} does not match its manifest: it was damaged, or replaced by one of "
             "the same size; windlass data verify finds all such files"
         )
 

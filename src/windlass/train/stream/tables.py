@@ -66,7 +66,7 @@ class Tables:
         try:
             found = json.loads(line)
             if found["tables"] != VERSION or found["order"] != sys.byteorder or found["size"] != size:
-                raise BadTables(f"{path} was cut off, or made by another version")
+                raise BadTables(f"{path} is truncated, or was written by another version")
             self.head: dict[str, Any] = found["head"]
             self.numbers = {name: self._column(*place).cast("Q") for name, place in found["numbers"].items()}
             self.strings = {

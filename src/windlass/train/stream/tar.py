@@ -55,7 +55,7 @@ def members(file: RangeFile, size: int, what: str) -> Iterator[tuple[str, int, i
                     raise StreamError(f"{what}: {one.name} is sparse; write the shard without")
                 if one.isreg():
                     if one.size < 0 or one.offset_data + one.size > size:
-                        raise tarfile.ReadError(f"{one.name} ends behind its end")
+                        raise tarfile.ReadError(f"{one.name} extends beyond the end of the shard")
                     yield one.name, one.offset_data, one.size
             # tarfile mistakes a damaged header, except the first, for the end of the archive.
             file.seek(shard.offset)
@@ -63,7 +63,7 @@ def members(file: RangeFile, size: int, what: str) -> Iterator[tuple[str, int, i
             if end.strip(b"\0"):
                 raise tarfile.ReadError(f"a header is damaged at byte {shard.offset}")
             if len(end) < 2 * tarfile.BLOCKSIZE:  # an archive ends with two blocks of zeros
-                raise tarfile.ReadError(f"it has no end behind byte {shard.offset}: it was cut off")
+                raise tarfile.ReadError(f"its end is missing after byte {shard.offset}: it is truncated")
     except tarfile.TarError as error:
-        hint = "streams read tar files that are whole and not compressed"
+        hint = "streams need complete and uncompressed tar files"
         raise StreamError(f"{what} cannot be read as a tar file: {error}; {hint}") from error

@@ -186,7 +186,7 @@ ONE = packed(("root/a", b"a" * 1000))
     [
         (ONE[:700], b"", "broke off|unexpected end|cut"),
         (ONE, b"", "cut"),
-        (ONE, b"\0\0\0\0" + b"0" * 64 + b"\n", "its digest is another one"),
+        (ONE, b"\0\0\0\0" + b"0" * 64 + b"\n", "its digest does not match"),
         (ONE, b"\xff\xff\xff\xff", "a piece is too long"),
         (b"no archive" * 100, None, "incomplete"),
     ],

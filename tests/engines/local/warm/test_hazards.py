@@ -38,11 +38,11 @@ UNSAFE = {
     "a tracer": ("import sys\nsys.settrace(lambda *_: None)", "a tracer or profiler is active"),
     "a variable of the rank": (
         "import os\nRANK = int(os.environ.get('RANK', 0))",
-        "an import reads RANK, which every rank has of its own",
+        "an import reads RANK, which differs between ranks",
     ),
     "the visible GPUs": ("import os\nos.getenv('CUDA_VISIBLE_DEVICES')", "an import reads CUDA_VISIBLE_DEVICES"),
-    "an import that fails": ("import json\nraise RuntimeError('half')", "not be imported ahead (RuntimeError: half)"),
-    "an import that exits": ("raise SystemExit(3)", "could not be imported ahead (SystemExit: 3)"),
+    "an import that fails": ("import json\nraise RuntimeError('half')", "not be preloaded (RuntimeError: half)"),
+    "an import that exits": ("raise SystemExit(3)", "could not be preloaded (SystemExit: 3)"),
     "something missing": ("import nonexistent_module", "No module named 'nonexistent_module'"),
     "an interpreter that dies": ("import os\nos._exit(9)", "ended while it imported"),
     "a crash": ("import ctypes\nctypes.string_at(0)", "ended while it imported"),
@@ -63,7 +63,7 @@ def test_untried_modules_are_tried_in_parallel_with_cold_start(forks: Forks, wha
     text, reason = UNSAFE[what]
     forks.trusts = False
     forks.module("culprit", f"{text}")
-    assert forks.refused("done.py", "culprit") == "its imports are tried beside it, for the next run"
+    assert forks.refused("done.py", "culprit") == "its imports are being tried for the next run"
     until(lambda: forks.one().get("left_out"))
     assert reason in forks.refused("done.py", "culprit", OMP_PROC_BIND="true")
     assert forks.pids() == []
