@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.engines.kubernetes.planning.test_plan import planned
 
-from windlass.actions.artifacts import look
+from windlass.actions.artifacts import list_artifacts
 from windlass.cli.artifacts import where_words
 from windlass.engines.kubernetes.engine import KubernetesEngine
 from windlass.runs.events import entry_of
@@ -53,7 +53,7 @@ def looked(tmp_path: Path) -> Look:
                 folder = store.run_dir(made.run_id) / "output"
                 folder.mkdir(parents=True)
                 (folder / "model.pt").write_bytes(b"x" * 7)
-            found = look(Recorded(store), made.run_id)
+            found = list_artifacts(Recorded(store), made.run_id)
         assert found.files is None
         return {one.kind: one for one in found.artifacts}
 

@@ -205,7 +205,7 @@ def test_killed_pods_without_a_claim_resume_from_s3_with_the_same_weights(
         # the API object may be deleted before or after its preemption notice
         went_on(run, "(preemption|node-loss) node-loss")
         bed.kubectl("delete", "jobs", "--all", "-n", namespace, "--wait=true", "--timeout=600s")
-        seen = checkpoints.look(harness.engine, run.id)
+        seen = checkpoints.find_checkpoints(harness.engine, run.id)
         assert seen.folder == f"s3://runs/saved/{run.id}"
         checkpoints.export(seen, None, tmp_path / "model.safetensors", "model", NO_PLAN)
         assert hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest() == undisturbed

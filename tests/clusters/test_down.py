@@ -30,7 +30,7 @@ def test_bucket_with_unknown_owner_is_not_deleted(
     write_folder(named, context, bucket=Bucket("b", exists=True, owner="vision"))
     monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext())
     monkeypatch.setattr(ManagedCluster, "terraform", prepared)
-    monkeypatch.setattr("windlass.clusters.storage.bucket.look", refuse)
+    monkeypatch.setattr("windlass.clusters.storage.bucket.find_bucket", refuse)
     for is_to_delete, error in ((True, AwsError), (False, Prepared)):
         with pytest.raises(error):
             down(named, context, lambda _event: None, lambda *_: True, cast("Any", None), delete_bucket=is_to_delete)

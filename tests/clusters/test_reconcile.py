@@ -116,7 +116,7 @@ def test_credentials_of_another_account_can_neither_plan_nor_remove(
     aws: Any = SimpleNamespace(identity=Identity("222222222222", ""))
     monkeypatch.setattr(ManagedCluster, "aws", lambda *_: nullcontext(aws))
     monkeypatch.setattr(ManagedCluster, "terraform", lambda *_: terraform)
-    monkeypatch.setattr("windlass.clusters.storage.bucket.look", lambda *_, **_more: Bucket("b", exists=False))
+    monkeypatch.setattr("windlass.clusters.storage.bucket.find_bucket", lambda *_, **_more: Bucket("b", exists=False))
     said = "vision is in account 111111111111, but the credentials are of account 222222222222"
     for command in (
         lambda: plan_up(named, terraform, context, lambda _event: None),

@@ -215,12 +215,12 @@ class Run:
 
         Checkpoints in the pods of a cluster are listed by a pod. Raises WindlassError.
         """
-        from windlass.actions.checkpoints import look
+        from windlass.actions.checkpoints import find_checkpoints
         from windlass.views.checkpoints import CheckpointView
         from windlass.views.serialise import view_of
 
         with self._opened() as engine:
-            return tuple(view_of(CheckpointView, one) for one in look(engine, self.id).found)
+            return tuple(view_of(CheckpointView, one) for one in find_checkpoints(engine, self.id).found)
 
     def verify_checkpoints(self, name: str | None = None) -> dict[str, tuple[str, ...]]:
         """Verifies every byte of one checkpoint, or of all finished ones; returns the problems by checkpoint name,
@@ -228,10 +228,10 @@ class Run:
 
         Raises UsageError if the checkpoints are in a cluster, or if `name` does not exist.
         """
-        from windlass.actions.checkpoints import look, verify
+        from windlass.actions.checkpoints import find_checkpoints, verify
 
         with self._opened() as engine:
-            found = verify(look(engine, self.id), name)
+            found = verify(find_checkpoints(engine, self.id), name)
         return {one: tuple(map(str, problems)) for one, problems in found.items()}
 
     def wait(self, timeout: float | None = None, *, check: bool = True) -> Status:

@@ -26,7 +26,7 @@ FOLDER = "FOLDER"
 """Placeholder in commands for a folder that the user chooses."""
 
 
-def look(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
+def list_artifacts(engine: Engine, run_id: str, *, reach: bool = False) -> ArtifactList:
     """Lists the results of a run. Raises NoSuchRun, UsageError, EngineError.
 
     Results in a claim, in pods or in an object store are read only with `reach`, because a pod may have to be started.
@@ -111,7 +111,7 @@ def _checkpoints(
     elif _is_gone(status, place):
         copy = ""
     if kind == "folder" or (kind == "store" and reach):
-        seen = checkpoints.look(engine, status.id)
+        seen = checkpoints.find_checkpoints(engine, status.id)
     elif listing:
         seen = checkpoints.listed(status, folder, listing)
     else:

@@ -72,7 +72,7 @@ class Checkpoints:
         raise UsageError(f"{which} called '{name}'", hint)
 
 
-def look(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
+def find_checkpoints(engine: Engine, run_id: str, *, reach: bool = True) -> Checkpoints:
     """Lists the checkpoints of a run. Raises NoSuchRun, WindlassError.
 
     For a run on a cluster, a pod lists the folder; without `reach` no pod is used, and the list is empty.
@@ -355,7 +355,7 @@ def kept_only_here(engine: Engine, status: Status) -> str:
     folder, run_dir = engine.checkpoint_dir(status.id), engine.store.run_dir(status.id)
     if is_address(folder) or not Path(folder).resolve().is_relative_to(run_dir.resolve()):
         return ""  # the checkpoints are stored outside the run's folder
-    seen = look(engine, status.id)
+    seen = find_checkpoints(engine, status.id)
     verified, passed_over = newest_verified(seen)
     if verified is not None:
         return f"the only checkpoint of step {verified.step:,}"

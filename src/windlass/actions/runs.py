@@ -429,11 +429,11 @@ def resume(
     set; otherwise the code that was sent at the start. Raises NoSuchRun, UsageError, JobFileError, PlanError,
     EngineError, StoreError.
     """
-    from windlass.actions.checkpoints import look, to_resume_from
+    from windlass.actions.checkpoints import find_checkpoints, to_resume_from
 
     require_record(engine, run_id, "resume")
     if checkpoint is not None:
-        checkpoint = to_resume_from(look(engine, run_id), checkpoint)
+        checkpoint = to_resume_from(find_checkpoints(engine, run_id), checkpoint)
     is_planned = bool(changes or more or new_code)
     plan = replanned(engine.store.plan(run_id), changes or {}, more, context) if is_planned else None
     return engine.resume(run_id, plan, checkpoint)

@@ -35,11 +35,11 @@ def artifacts(run: str | None, files: bool, on: str | None, form: str) -> int:
       windlass artifacts
       windlass artifacts digits-7f3k2 --files
     """
-    from windlass.actions.artifacts import look
+    from windlass.actions.artifacts import list_artifacts
     from windlass.actions.runs import opened
 
     with opened(run, on) as (engine, run_id):
-        found = look(engine, run_id, reach=files)
+        found = list_artifacts(engine, run_id, reach=files)
     print_data(found, form, lambda paint: list(lines(found, paint)))
     return 0
 

@@ -64,11 +64,11 @@ def _run(ctx: click.Context) -> str | None:
 
 def _look(run: str | None, on: str | None) -> tuple[Checkpoints, Plan]:
     """Returns the checkpoints of a run, and its recorded plan."""
-    from windlass.actions.checkpoints import look
+    from windlass.actions.checkpoints import find_checkpoints
     from windlass.actions.runs import opened
 
     with opened(run, on) as (engine, run_id):
-        return look(engine, run_id), engine.store.plan(run_id)
+        return find_checkpoints(engine, run_id), engine.store.plan(run_id)
 
 
 @click.group(cls=RunFirst)

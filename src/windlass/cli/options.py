@@ -219,7 +219,7 @@ def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Completes names of checkpoints of the run given to this command or its group."""
-    from windlass.actions.checkpoints import look
+    from windlass.actions.checkpoints import find_checkpoints
     from windlass.actions.runs import find
     from windlass.errors import WindlassError
     from windlass.runs.context import here
@@ -229,7 +229,7 @@ def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incompl
         run = ctx.params.get("run") or next(iter(ctx.args), None)
         run = run or (ctx.parent.params.get("run") if ctx.parent is not None else None)
         with here().store() as store:
-            found = look(*find(run or None, store, ctx.params.get("on")), reach=False).found
+            found = find_checkpoints(*find(run or None, store, ctx.params.get("on")), reach=False).found
         return [one.name for one in found if one.name.startswith(incomplete)]
     except WindlassError:
         return []

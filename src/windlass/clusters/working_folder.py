@@ -47,7 +47,7 @@ def look_up_bucket(named: ManagedCluster, context: Context) -> Bucket:
 
     is_unfinished = needs_recovery(named.folder)
     with named.aws(context) as aws:
-        return bucket.look(aws, named.cluster, named.folder.variables(), is_unfinished=is_unfinished)
+        return bucket.find_bucket(aws, named.cluster, named.folder.variables(), is_unfinished=is_unfinished)
 
 
 def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None:

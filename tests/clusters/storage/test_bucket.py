@@ -11,7 +11,7 @@ from tests.fakeaws.emulator.fixtures import shared_aws
 from tests.servers.faulty import FORBIDDEN, HTML, PASS, Fault, Request, fault_proxy
 
 from windlass.clusters.aws import Aws, AwsError, Identity, NoAnswer
-from windlass.clusters.storage.bucket import Bucket, look, require_usable
+from windlass.clusters.storage.bucket import Bucket, find_bucket, require_usable
 from windlass.clusters.tags import OWNER
 from windlass.errors import UsageError
 from windlass.spec.cluster import Cluster
@@ -31,7 +31,7 @@ def named(bucket: str) -> Cluster:
 
 def seen(aws: Emulator, of: Cluster, before: Mapping[str, Any] | None = None, *, is_unfinished: bool = False) -> Bucket:
     with Aws("us-east-1", environ=aws.environ) as client:
-        return look(client, of, before or {}, is_unfinished=is_unfinished)
+        return find_bucket(client, of, before or {}, is_unfinished=is_unfinished)
 
 
 def made(aws: Emulator, name: str, tags: Mapping[str, str] | None = None) -> str:
@@ -109,7 +109,7 @@ class Elsewhere:
 
 def test_bucket_of_an_equally_named_cluster_in_another_region_is_refused() -> None:
     aws: Any = Elsewhere()
-    found = look(aws, cluster(), {}, is_unfinished=False)
+    found = find_bucket(aws, cluster(), {}, is_unfinished=False)
     assert not found.is_managed
     with pytest.raises(UsageError, match="is of a cluster vision in us-west-2, and this one is in us-east-1"):
         require_usable(found, cluster())
@@ -133,4 +133,4 @@ def test_unreadable_bucket_tags_are_an_error_emulated(
         proxy.fault = of_tagging(fault)
         environ = {**shared_aws.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
         with Aws("us-east-1", environ=environ) as client, pytest.raises(error):
-            look(client, named(name), {}, is_unfinished=False)
+            find_bucket(client, named(name), {}, is_unfinished=False)

@@ -12,7 +12,7 @@ from tests.engines.harness import Can, Case, Harness, Run, Way
 from tests.engines.local.planning import plan_local
 from tests.engines.local.test_staging import kill_supervisor
 
-from windlass.actions.artifacts import look
+from windlass.actions.artifacts import list_artifacts
 from windlass.engines.local.engine import LocalEngine
 from windlass.runs.events import NodeStarted
 from windlass.runs.phase import Phase
@@ -65,7 +65,7 @@ class TestCollect(Case):
         self, harness: Harness, job: dict[str, Any]
     ) -> None:
         run = harness.start("write.py", "0", base=job["base"]).succeeded()
-        [left] = [one for one in look(harness.engine, run.id).artifacts if one.kind == "code"]
+        [left] = [one for one in list_artifacts(harness.engine, run.id).artifacts if one.kind == "code"]
         assert (left.where, left.files, left.bytes) == (str(job["base"]), 1, 100_000)
         assert left.note == "not with the run, another run may overwrite them: out/model-0.pt"
 

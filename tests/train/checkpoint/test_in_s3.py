@@ -25,7 +25,7 @@ from tests.servers.s3 import S3Server, s3_server
 from tests.train.checkpoint.saved import build, flip, make
 from torch import nn
 
-from windlass.actions.checkpoints import look
+from windlass.actions.checkpoints import find_checkpoints
 from windlass.errors import WindlassError
 from windlass.train.checkpoint import Checkpoint, files
 from windlass.train.checkpoint.faults import UnreadableCheckpoint
@@ -178,7 +178,7 @@ def test_missing_bucket_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -
         restored("s3://nowhere/saved")
     engine: Any = SimpleNamespace(status=lambda _: None, checkpoint_dir=lambda _: "s3://nowhere/saved", is_remote=False)
     with pytest.raises(WindlassError, match="there is no bucket nowhere"):
-        look(engine, "r-1")
+        find_checkpoints(engine, "r-1")
 
 
 def test_wrong_keys_are_reported(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

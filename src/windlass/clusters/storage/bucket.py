@@ -36,7 +36,7 @@ class Bucket:
         return {"bucket_managed": self.is_managed, "bucket_key_arn": self.key_arn}
 
 
-def look(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished: bool) -> Bucket:
+def find_bucket(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unfinished: bool) -> Bucket:
     """Looks up the bucket that a cluster file names or implies.
 
     `before` are the Terraform variables of the last command. If that command was killed (`is_unfinished`), a bucket
