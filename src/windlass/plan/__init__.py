@@ -1,1 +1,1 @@
-"""Plans: every step that a run would take, as plain data. Making one touches nothing."""
+"""Plans: every step of a future run as plain data. Making a plan changes nothing."""

@@ -1,8 +1,8 @@
-"""Replaces `$WINDLASS_CHECKPOINT_DIR`, `$WINDLASS_LOCAL_RANK` and names like them in the arguments of a job. Pure.
+"""Replaces names such as `$WINDLASS_CHECKPOINT_DIR` and `$WINDLASS_LOCAL_RANK` in the arguments of a job. Pure.
 
-So a script that knows nothing of Windlass can get its folders and its rank by its own options. Folders are filled in
-when the plan is made, the numbers of a rank and of the group by `compose`; the variables of the job's `env` are in the
-words already: see `spec/runline.py`.
+A script without knowledge of Windlass can thus get its folders and its rank as command-line options. Folders are
+inserted when the plan is made; numbers of ranks and group sizes are inserted by `compose`. Variables of the job's `env`
+were inserted earlier, by `spec/runline.py`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _NAME = re.compile(r"\$(?:\{(WINDLASS_[A-Z0-9_]+)\}|(WINDLASS_[A-Z0-9_]+))")
 
 
 def fill_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """The arguments with these values in place of their names, `$NAME` or `${NAME}`."""
+    """Returns the arguments with the names `$NAME` or `${NAME}` replaced by these values."""
     return [_NAME.sub(lambda match: values.get(match[1] or match[2], match[0]), word) for word in words]
 
 
 def folders_in(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that name a folder of the run."""
+    """Returns the variables that contain a folder of the run."""
     return {name: value for name, value in env.items() if _FOLDER.fullmatch(name)}
 
 
 def script_arguments(job: Job, env: Mapping[str, str]) -> tuple[str, ...]:
-    """The arguments of every rank: of `run` with the folders filled in, of `command` as they are."""
+    """Returns the arguments of every rank: those of `run` with folders inserted, those of `command` unchanged."""
     words = job.script_argv[1:] if job.script_kind == "program" else job.script_argv
     return tuple(words) if job.command is not None else tuple(fill_in(words, folders_in(env)))
 
 
 def differ_by_rank(job: Job) -> bool:
-    """Whether `run` names a number of the rank or of the group, which `compose` fills in."""
+    """Whether `run` contains the number of a rank or the size of the group, which `compose` inserts."""
     return job.command is None and any(name in NUMBERS for name in _names(job.script_argv))
 
 
 def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
-    """Notes on names of Windlass in the arguments that look as if they would be replaced, and are not."""
+    """Returns notes on names of Windlass in the arguments that will not be replaced although they look so."""
     of_run, of_checkpoint = {*folders_in(env), *NUMBERS}, set(folders_in(env))
     in_run = () if job.run is None else job.script_argv
     in_checkpoint = (job.checkpoint.find or "", *job.resume_argv)
@@ -71,10 +71,10 @@ def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
 
 
 def hidden_launchers(job: Job) -> list[Note]:
-    """A note on torchrun or another launcher that the ranks of a job would start as their program."""
+    """Returns a note if the program of the ranks is torchrun or another launcher."""
     if job.script_kind != "program":
         return []
-    from windlass.spec.commandline import hidden_launcher  # only here: supervisors import this module
+    from windlass.spec.commandline import hidden_launcher  # imported here because supervisors import this module
 
     if (name := hidden_launcher(job.script_argv)) is None:
         return []
@@ -92,7 +92,7 @@ def _is_shell(word: str) -> bool:
 
 
 def resume_spec(job: Job, env: Mapping[str, str], code_dir: str) -> ResumeSpec | None:
-    """How a script that saves checkpoints for itself resumes; None where the job does not say."""
+    """Returns how a script with its own checkpoints resumes; None if the job does not define it."""
     if job.checkpoint.find is None:
         return None
     [find] = fill_in([job.checkpoint.find], {name: glob.escape(value) for name, value in folders_in(env).items()})

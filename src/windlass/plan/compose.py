@@ -1,7 +1,7 @@
 """Composes node specs: numbers the ranks of an attempt over its members, and merges their environments. Pure.
 
-This is the only place that does either, for every engine. `plan/environment.py` has the
-names and values: Windlass's own for all ranks, and those of torchrun, TensorFlow or JAX by the job's launcher.
+Every engine uses this module for both. `plan/environment.py` defines the names and values: Windlass's own for all
+ranks, and those of torchrun, TensorFlow or JAX by the job's launcher.
 
 Precedence of variables, a later source overriding the earlier ones:
 
@@ -9,16 +9,17 @@ Precedence of variables, a later source overriding the earlier ones:
 2. the attempt: `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RESTART_COUNT`, `WINDLASS_ATTEMPT`, `WINDLASS_HOSTS`
 3. the size of the group: `WORLD_SIZE`, `LOCAL_WORLD_SIZE`, `GROUP_WORLD_SIZE`, `WINDLASS_WORLD_SIZE`, …
 4. the contract: `WINDLASS_RUN_ID`, folders, checkpoint settings, the other variables of torchrun
-5. the engine's defaults: threads, buffering, interfaces; its `PYTHONPATH` is put behind that of 7 or 6, and
-   where neither has one, behind that of 1
+5. the engine's defaults: threads, buffering, interfaces; its `PYTHONPATH` is appended to that of 7 or 6, and
+   if neither sets one, to that of 1
 6. `env` of the target
 7. `env` of the job
-8. the node's own GPUs (`CUDA_VISIBLE_DEVICES`), which the engine leaves out where 1, 6 or 7 has chosen
-9. `WINDLASS_RESUME_FROM`, where the user has asked for a checkpoint
+8. the node's own GPUs (`CUDA_VISIBLE_DEVICES`), which the engine omits if 1, 6 or 7 sets them
+9. `WINDLASS_RESUME_FROM`, if the user has requested a checkpoint
 10. the rank: `RANK`, `LOCAL_RANK`, `ROLE_RANK`, `NODE_RANK`, `GROUP_RANK`, `WINDLASS_RANK`, `TF_CONFIG`, …
 
-So a user cannot override 9 and 10. The worker adds what only it knows, above all of these: where the rank's status is
-posted and its exit is marked. An external launcher's children have its variables (`OMPI_…`) beside 1.
+A user therefore cannot override 9 and 10. The worker finally adds variables that only it can determine: where the
+rank's status is posted and where its exit is recorded. Children of an external launcher inherit its variables
+(`OMPI_…`) in addition to 1.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from windlass.worker.values import StrictValue
 
 
 class NodeTemplate(StrictValue):
-    """What the nodes of all attempts of a run have in common, from which `compose` makes the specs of one attempt."""
+    """Common part of the nodes of all attempts of a run, from which `compose` creates the specs of one attempt."""
 
     run_id: str
     num_nodes: int
@@ -54,100 +55,102 @@ class NodeTemplate(StrictValue):
     worker_python: str
     cwd: str
     argv: tuple[str, ...]
-    """The command line of every rank; see `argv_by_rank`."""
+    """Command line of every rank; see `argv_by_rank`."""
     contract: Environment
-    """What the job's script is promised and no attempt changes: run id, folders, checkpoint settings."""
+    """Variables that the script may rely on and that are the same in all attempts: run id, folders, checkpoint
+    settings."""
     defaults: Environment
-    """What the engine sets, unless the user does."""
+    """Variables that the engine sets unless the user does."""
     target_env: Environment
     job_env: Environment
     grace_seconds: float
     node_env: Mapping[str, Environment] = EMPTY
-    """By number, what one node has of its own: its share of the machine's GPUs."""
+    """Variables of single nodes by node number: their share of the machine's GPUs."""
     known_at_start: tuple[str, ...] = ()
     progress: str | None = None
     warm: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    """Libraries that take long to import, and that the script imports; shown while its ranks start."""
+    """Libraries imported by the script that take long to import; displayed while the ranks start."""
     reuse_wait_seconds: float = 0.0
     outputs_max: int = 0
     setup: str = ""
-    """The job's script that runs once on a machine before the ranks."""
+    """Setup script of the job, which runs once on each machine before the ranks."""
     resume: ResumeSpec | None = None
     collect: CollectSpec | None = None
     notices: NoticeSpec | None = None
     networks: tuple[NetworkSpec, ...] = ()
-    """The network of each node, where nodes have networks of their own."""
+    """Network of each node, if nodes have separate networks."""
     launchers: tuple[LauncherSpec, ...] = ()
-    """The external launcher of each place of an attempt; where there are fewer, the last one is that of the rest."""
+    """External launcher for each place of an attempt; the last one also serves all further places."""
     launcher: str = "torchrun"
-    """The job's: which variables ranks get to find each other."""
+    """Launcher of the job, which decides by which variables ranks find each other."""
     argv_by_rank: bool = False
-    """Whether `argv` names numbers of the rank or of the group, as `$WINDLASS_RANK`, which `compose` fills in."""
+    """Whether `argv` contains numbers of the rank or sizes of the group, such as `$WINDLASS_RANK`, which `compose`
+    inserts."""
     one_worker: bool = False
-    """Whether one worker starts the ranks of all nodes: mpirun does, on one machine."""
+    """Whether one worker starts the ranks of all nodes, as mpirun does on one machine."""
 
     @property
     def common(self) -> Environment:
-        """The variables that all ranks of all attempts have alike."""
+        """Variables that are equal for all ranks of all attempts."""
         env = {**self.contract, **self.defaults, **self.target_env, **self.job_env}
         parts, chosen = self.defaults.get("PYTHONPATH"), env.get("PYTHONPATH")
-        if parts and chosen and chosen != parts:  # that of the user comes first
+        if parts and chosen and chosen != parts:  # the user's entries come first
             env["PYTHONPATH"] = f"{chosen}:{parts}"
         return env
 
 
 NO_NODES: Final = NodeTemplate("", 0, 1, "", "", "", (), {}, {}, {}, {}, 0.0)
-"""Of a plan that starts no node."""
+"""Template of a plan that starts no node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the ranks of one attempt meet."""
+    """Rendezvous of the ranks of one attempt."""
 
     master_addr: str
     master_port: int
     addresses: tuple[str, ...]
-    """By which the members reach each other, in their order."""
+    """Addresses of the members, in order."""
     rank_ports: tuple[int, ...] = ()
-    """A port for each rank to listen on, where the launcher needs them: see `plan/environment.py`."""
+    """Listening port of each rank, if the launcher needs one; see `plan/environment.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What earlier attempts, and the user, determine of an attempt."""
+    """Values for an attempt that are determined by earlier attempts and the user."""
 
     resume_from: str | None = None
-    """The checkpoint that the user has asked for."""
+    """Checkpoint that the user has requested."""
     asked_at: float = 0.0
-    """When, in unix seconds."""
+    """Time of that request in Unix seconds."""
     known_notices: tuple[tuple[str, str], ...] = ()
     """Action and time of the preemption notices that the run has acted on."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """What is known of an attempt when it starts."""
+    """Values of an attempt that are known when it starts."""
 
     number: int
-    """From 1."""
+    """Number of the attempt, from 1."""
     folder: str
-    """Where its nodes keep their files."""
+    """Folder for files of the attempt's nodes."""
     rendezvous: Rendezvous
     since: float = 0.0
-    """When the run began, in unix seconds."""
+    """Start of the run in Unix seconds."""
     reserved_port: int | None = None
-    """The master port, where the supervisor holds it for the ranks."""
+    """Master port, if the supervisor reserves it for the ranks."""
     continuation: Continuation = field(default_factory=Continuation)
 
 
 def compose(
     template: NodeTemplate, members: Sequence[int] | None = None, attempt: AttemptFacts | None = None
 ) -> list[NodeSpec]:
-    """The specs of the nodes that take part in an attempt, by place; all nodes unless `members` are given.
+    """Returns the specs of the nodes in an attempt, by place; all nodes unless `members` are given.
 
-    A node keeps its number for as long as the run lives; ranks are numbered over the members, as torch's elastic agents
-    number them. Without `attempt` the specs are as a plan shows them: without what only an attempt knows.
+    Node numbers are constant for the whole run. Ranks are numbered over the members, as by torch's elastic agents.
+    Without `attempt` the specs are those displayed in a plan, without the values that only an attempt has.
     """
     members = range(template.num_nodes) if members is None else members
     ranks = _ranks(template, members, None if attempt is None else attempt.rendezvous)
@@ -159,12 +162,12 @@ def compose(
 
 
 def ranks_by_node(num_nodes: int, procs_per_node: int) -> list[list[int]]:
-    """The ranks of each node, by place: consecutive within a node."""
+    """Returns the ranks of each node by place; they are consecutive within a node."""
     return [list(range(place * procs_per_node, (place + 1) * procs_per_node)) for place in range(num_nodes)]
 
 
 def _ranks(template: NodeTemplate, members: Sequence[int], meet: Rendezvous | None) -> list[tuple[RankSpec, ...]]:
-    """The ranks that each worker starts."""
+    """Returns the ranks that each worker starts."""
     if not members or template.procs_per_node < 1:
         raise ValueError(f"an attempt has at least one rank, not {len(members)} × {template.procs_per_node}")
     ranks = []
@@ -240,7 +243,9 @@ def _node(
 def _heartbeat(
     template: NodeTemplate, members: Sequence[int], node: int, attempt: AttemptFacts | None
 ) -> HeartbeatSpec | None:
-    """How a node tells the other members that it can be reached, where their networks may be cut."""
+    """Returns the heartbeat by which a node shows the other members that it is reachable; None if networks cannot be
+    cut.
+    """
     if attempt is None or not template.networks or template.one_worker or len(members) < 2:
         return None
     addresses = {other: template.networks[other].hosts[template.networks[other].host] for other in members}

@@ -1,15 +1,15 @@
-"""The variables by which ranks know themselves, their sizes and each other, by launcher. Pure.
+"""Environment variables by which ranks find their number, the group sizes and each other, by launcher. Pure.
 
-| launcher | what its ranks find |
+| launcher | variables of its ranks |
 |---|---|
 | `torchrun`, `pytorch`, `mpi` | those of torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py), plus
-  `NODE_RANK`: a script that runs under torchrun finds here what it finds there |
+  `NODE_RANK`: scripts for torchrun work unchanged |
 | `tensorflow` | `TF_CONFIG` (tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py) |
 | `jax` | `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; since JAX itself reads only the first of
   them (jax/_src/distributed.py), also those by which it detects Open MPI (jax/_src/clusters/ompi_cluster.py) |
-| `plain` | none: scripts that test for `RANK` take their path for several ranks where they find it |
+| `plain` | none, because scripts that find `RANK` run their code for several ranks |
 
-All have the `WINDLASS_…` ones. `compose` says which source of a variable overrides which.
+All ranks have the `WINDLASS_…` variables. `compose` defines the precedence of the sources of a variable.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 RESUME_VARIABLE: Final = "WINDLASS_RESUME_FROM"
-"""Names the checkpoint that the user has asked for; `train/checkpoint` reads it."""
+"""Variable with the checkpoint that the user has requested; `train/checkpoint` reads it."""
 STATUS_VARIABLES: Final = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN")
-"""Where the libraries of a Python rank may post its progress; see `worker/statusserver.py`."""
+"""Variables with the address to which libraries of a Python rank may post progress; see `worker/statusserver.py`."""
 STATUS_VARIABLES_OF_USERS: Final = (
     *STATUS_VARIABLES,
     "KUBEFLOW_TRAINER_SERVER_CA_CERT",
     "DISABLE_KUBEFLOW_INTEGRATION",
 )
-"""A user who has set one of these has decided where progress is posted, or that it is not."""
+"""Variables by which a user decides where progress is posted, or that it is not."""
 RANK_NUMBERS: Final = ("WINDLASS_RANK", "WINDLASS_LOCAL_RANK", "WINDLASS_NODE_RANK")
-"""Numbers that each rank has, whatever its launcher is."""
+"""Numbers that each rank has with every launcher."""
 NUMBERS: Final = (*RANK_NUMBERS, "WINDLASS_WORLD_SIZE", "WINDLASS_LOCAL_WORLD_SIZE", "WINDLASS_NUM_NODES")
-"""Those and the sizes of the group, which `run` may name: see `arguments.py`."""
+"""Numbers of ranks and sizes of the group, which `run` may contain; see `arguments.py`."""
 OF_TORCH: Final = frozenset(("torchrun", "pytorch", "mpi"))
-"""Launchers whose ranks find the variables of torchrun."""
+"""Launchers whose ranks have the variables of torchrun."""
 _OF_A_RUN: Final = re.compile(
     r"WINDLASS_(?!(HOME|MACHINE)$).*|(LOCAL_|NODE_|GROUP_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME"
     r"|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|TORCH_NCCL_ASYNC_ERROR_HANDLING|TF_CONFIG|OMPI_COMM_.*|OMPI_MCA_orte_hnp_uri"
     r"|PMIX_.*|JAX_(COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)|KUBEFLOW_TRAINER_SERVER_(URL|TOKEN)"
 )
-"""Variables that a rank has of its run and of its launcher."""
+"""Variables that a rank inherits from its run and its launcher."""
 RANK_PORT: Final = 21000
-"""The first of the ports at which ranks listen that have a network of their own: below those that kernels assign."""
+"""First listening port of ranks with a separate network, below the range of ports that kernels assign."""
 
 
 def outside_of_runs(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment of a process without what a run has set, where it is a rank or was started by one.
+    """Returns the environment of a process without variables set by a run, in case the process is a rank or was started
+    by one.
 
-    A run that it starts must find neither its peers nor its checkpoints in it.
+    A run started by such a process must not find the peers or checkpoints of the other run.
     """
     if "WINDLASS_RUN_ID" not in environ:
         return environ
@@ -56,19 +57,19 @@ def outside_of_runs(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def secret_variable(name: str) -> str:
-    """The environment variable with a secret: that of `slack-url` is `SLACK_URL`."""
+    """Returns the environment variable of a secret: `SLACK_URL` for `slack-url`."""
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def needs_rank_ports(launcher: str) -> bool:
-    """Whether each rank is to listen on a port that all others know."""
+    """Whether each rank must listen on a port that all other ranks know."""
     return launcher == "tensorflow"
 
 
 def consecutive_ports(launcher: str, num_nodes: int, procs_per_node: int, attempt: int) -> tuple[int, ...]:
-    """Ports by rank, where each node has a network of its own; none where the launcher needs none.
+    """Returns the ports by rank, for nodes with separate networks; empty if the launcher needs none.
 
-    Those of the next attempt differ: a rank that outlived its attempt must not be taken for one of the next.
+    The ports differ in the next attempt, so that a rank that outlived its attempt is not taken for one of the next.
     """
     if not needs_rank_ports(launcher):
         return ()
@@ -87,9 +88,10 @@ def contract(
     checkpoint_every: float | str | None = None,
     checkpoint_keep: int | None = None,
 ) -> dict[str, str]:
-    """What a script is promised and no attempt changes. `data` maps the names of data sets to their folders.
+    """Returns the variables that the script may rely on and that are the same in all attempts. `data` maps the names of
+    data sets to their folders.
 
-    `checkpoint_every` is a number of seconds, or `20 steps`; None where the script decides.
+    `checkpoint_every` is a number of seconds, or `20 steps`; None if the script decides.
     """
     every = f"{checkpoint_every:.12g}" if isinstance(checkpoint_every, int | float) else checkpoint_every
     of_torch = {
@@ -111,7 +113,9 @@ def contract(
 
 
 def of_attempt(launcher: str, number: int, addr: str, port: int, addresses: Sequence[str]) -> dict[str, str]:
-    """What is known only when an attempt starts: where its ranks meet, and the addresses of its nodes in order."""
+    """Returns the variables that are known when an attempt starts: the rendezvous of its ranks, and the node addresses
+    in order.
+    """
     found = {
         "WINDLASS_ATTEMPT": str(number),
         "WINDLASS_HOSTS": ",".join(_reachable(addr, addresses)),
@@ -122,12 +126,12 @@ def of_attempt(launcher: str, number: int, addr: str, port: int, addresses: Sequ
         found |= {"MASTER_ADDR": addr, "MASTER_PORT": str(port), "TORCHELASTIC_RESTART_COUNT": str(number - 1)}
     if launcher == "jax":
         found["JAX_COORDINATOR_ADDRESS"] = f"{addr}:{port}"
-        found["OMPI_MCA_orte_hnp_uri"] = f"4096.0;tcp://{addr}:{port}"  # that it is there is what JAX looks for
+        found["OMPI_MCA_orte_hnp_uri"] = f"4096.0;tcp://{addr}:{port}"  # JAX only tests whether this variable exists
     return found
 
 
 def of_group(launcher: str, num_nodes: int, procs_per_node: int) -> dict[str, str]:
-    """How many ranks there are: it changes when an elastic job continues on fewer nodes, or more."""
+    """Returns the variables with group sizes, which change if an elastic job continues on fewer or more nodes."""
     world_size = str(num_nodes * procs_per_node)
     found = {
         "WINDLASS_WORLD_SIZE": world_size,
@@ -147,7 +151,7 @@ def of_group(launcher: str, num_nodes: int, procs_per_node: int) -> dict[str, st
 
 
 def of_rank(launcher: str, rank: int, local_rank: int, place: int) -> dict[str, str]:
-    """What is one rank's own; `place` is that of its node among the members."""
+    """Returns the variables of one rank; `place` is the position of its node among the members."""
     found = dict(zip(RANK_NUMBERS, map(str, (rank, local_rank, place)), strict=True))
     if launcher in OF_TORCH:
         found |= {
@@ -169,9 +173,9 @@ def of_rank(launcher: str, rank: int, local_rank: int, place: int) -> dict[str, 
 def of_rank_in_attempt(
     launcher: str, rank: int, procs_per_node: int, addresses: Sequence[str], ports: Sequence[int]
 ) -> dict[str, str]:
-    """What is one rank's own, and known only when an attempt starts. `ports` are by rank.
+    """Returns the variables of one rank that are known when an attempt starts. `ports` are by rank.
 
-    Raises ValueError where the launcher needs ports and the engine gives none: ranks would train alone.
+    Raises ValueError if the launcher needs ports and the engine provides none, because ranks would then train alone.
     """
     if not needs_rank_ports(launcher):
         return {}
@@ -183,17 +187,17 @@ def of_rank_in_attempt(
 
 
 def known_at_start(launcher: str, *, is_python: bool, taken: Collection[str]) -> tuple[str, ...]:
-    """Names of the variables that only an attempt sets. `taken` are those that the user has set already."""
+    """Returns the names of variables that only an attempt sets. `taken` are the names that the user has set already."""
     posts = is_python and not any(name in taken for name in STATUS_VARIABLES_OF_USERS)
     of_rank = ("TF_CONFIG",) if needs_rank_ports(launcher) else ()
     return (*sorted(of_attempt(launcher, 1, "", 0, ())), *of_rank, *(STATUS_VARIABLES if posts else ()))
 
 
 def data_variable(name: str) -> str:
-    """The variable that holds a data set's folder: `coco-2017` → `WINDLASS_DATA_COCO_2017`."""
+    """Returns the variable with a data set's folder: `WINDLASS_DATA_COCO_2017` for `coco-2017`."""
     return "WINDLASS_DATA_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
 def _reachable(addr: str, addresses: Sequence[str]) -> Sequence[str]:
-    """The addresses of the nodes; of one alone that by which it reaches itself, since its name may not be known."""
+    """Returns the addresses of the nodes; for a single node its loopback address, since its name may not resolve."""
     return (addr,) if len(addresses) == 1 else addresses

@@ -1,4 +1,4 @@
-"""Notes of a plan, and those that every engine has: ranks that train alone, a time limit, missing packages. Pure."""
+"""Notes of a plan, and the notes of all engines: ranks that train alone, a time limit, missing packages. Pure."""
 
 from __future__ import annotations
 
@@ -12,41 +12,43 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 USE_CPU: Final = "ACCELERATE_USE_CPU"
-"""Without it, and without a GPU, accelerate makes a process group and reduces nothing over it (accelerate/state.py)."""
+"""Variable without which accelerate, on machines without a GPU, creates a process group but reduces nothing over it
+(accelerate/state.py)."""
 OF_LAUNCHERS: Final = {
     "tensorflow": ("TF_CONFIG", "TF_CONFIG"),
     "jax": ("the address of rank 0", "JAX_COORDINATOR_ADDRESS"),
 }
-"""Libraries that have a launcher of their name, what it alone tells their ranks, and the variable with it."""
+"""Libraries with a launcher of the same name, the information that only this launcher passes to ranks, and its
+variable."""
 BY_OTHER_MEANS: Final = frozenset({"torch", "horovod", "mpi4py", "ray", "lightning", "pytorch_lightning"})
-"""Modules of scripts whose ranks meet by these, whatever else they import."""
+"""Modules by which the ranks of a script communicate, whatever else it imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to know before the run."""
+    """A condition that the user should know before the run."""
 
     code: str
-    """Stable name: `ranks-exceed-cores`."""
+    """Stable name, such as `ranks-exceed-cores`."""
     message: str
-    """What was asked and what was found."""
+    """What was requested and what was found."""
     fix: str
-    """What the user can do about it; empty where there is nothing to do."""
+    """How the user can fix the condition; empty if there is nothing to do."""
     blocks: bool = False
-    """Whether the plan cannot be carried out as it is."""
+    """Whether the condition prevents the run."""
 
 
 def blocker(code: str, message: str, fix: str) -> Note:
-    """A note that blocks the plan."""
+    """Returns a note that prevents the run."""
     return Note(code, message, fix, blocks=True)
 
 
 def lone_ranks(
     job: Job, num_ranks: int, imports: Collection[str], env: Collection[str], *, no_gpus: str
 ) -> Iterator[Note]:
-    """Warnings of ranks that a library lets train alone, because it does not know of the others.
+    """Yields warnings about ranks that train alone because a library does not know of the other ranks.
 
-    `no_gpus` says why ranks find no GPU, if they find none; `env` has the names of their variables.
+    `no_gpus` is why ranks find no GPU, if they find none; `env` contains the names of their variables.
     """
     if num_ranks == 1 or job.launcher not in ("torchrun", "pytorch"):
         return
@@ -74,9 +76,9 @@ def lone_ranks(
 
 
 def time_limit(job: Job, saves_at_end: str) -> Iterator[Note]:
-    """A warning of a time limit that ends a run before its script saves anything.
+    """Yields a warning if a time limit may end the run before its script saves anything.
 
-    `saves_at_end` is where the script saves for the first time, after its loops; else empty.
+    `saves_at_end` is where the script first saves, if that is after its loops; otherwise empty.
     """
     if job.timeout is not None and saves_at_end:
         yield Note(
@@ -88,7 +90,7 @@ def time_limit(job: Job, saves_at_end: str) -> Iterator[Note]:
 
 
 def image_notes(job: Job) -> Iterator[Note]:
-    """A note on the package that the image of the job needs so that its ranks reach the stores that the job names."""
+    """Yields a note on the package that the job's image needs for access to the stores of the job."""
     if address := next(job.obstore_addresses(), ""):
         message = f"ranks access {address} with obstore, which the job's image must contain"
         yield Note("ranks-obstore", message, f"{INSTALL} in it, or by setup:")

@@ -1,4 +1,6 @@
-"""What a run would do, as plain data that prints, diffs and stores; `plan` of an engine makes it, `submit` does it."""
+"""Plan of a run as plain data that can be printed, compared and stored; `plan` of an engine makes it, `submit`
+runs it.
+"""
 
 from __future__ import annotations
 
@@ -22,35 +24,36 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Step)
 FORMAT: Final = 3
-"""Version of the JSON form; a plan of another one is not read. It changes with every field and every kind of step."""
+"""Version of the JSON form. Plans of other versions are not read. Every change to a field or kind of step increments
+it."""
 NOT_IN_JSON: Final[Mapping[str, Any]] = MappingProxyType({"json": False})
 """Metadata of a field that is not part of the JSON form."""
 
 
 class Policy(StrictValue):
-    """What the supervisor applies of a job: time limit, grace period, hang detection, restarts, webhook."""
+    """Settings of the job for the supervisor: time limit, grace period, hang detection, restarts, webhook."""
 
     timeout_seconds: float | None
-    """How long the run may take; null for no limit."""
+    """Time limit of the run; null for none."""
     grace_seconds: float
-    """From SIGTERM to SIGKILL."""
+    """Seconds from SIGTERM to SIGKILL."""
     hang_seconds: float | None
-    """For how long ranks may report nothing before they count as hung; null for as long as they like."""
+    """Time without output after which ranks count as hung; null for no limit."""
     max_restarts: int
     restart_on: tuple[str, ...]
     """Reasons for which an attempt is restarted: `failure`, `node-loss`, `preemption`, `hang`."""
     min_nodes: int
-    """The fewest nodes with which an attempt starts."""
+    """Minimum number of nodes for an attempt."""
     node_back_seconds: float = 0.0
-    """After how long a lost node of this machine takes part again."""
+    """Time after which a lost node of this machine rejoins."""
     notify: str | None = None
-    """The secret with the address of the webhook that is told of the end."""
+    """Secret with the address of the webhook that is notified of the end."""
     port: int | None = None
     """MASTER_PORT on this machine; null for a free one."""
 
     @classmethod
     def of_job(cls, job: Job) -> Policy:
-        """The policy of a job, without what depends on its target."""
+        """Returns the policy of a job, without settings that depend on its target."""
         return cls(
             timeout_seconds=job.timeout,
             grace_seconds=job.grace,
@@ -65,7 +68,7 @@ class Policy(StrictValue):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Every step and every request that a run would make. The same inputs give the same plan, byte for byte."""
+    """Every step and request of a future run. Equal inputs give byte-identical plans."""
 
     run_id: str
     name: str
@@ -75,24 +78,25 @@ class Plan:
     num_nodes: int
     procs_per_node: int
     policy: Policy
-    """What the supervisor applies of the job."""
+    """Settings of the job for the supervisor."""
     job: Mapping[str, Any]
-    """The job, every field that is not its default, from which `rerun` and `resume` make another plan."""
+    """Fields of the job that differ from their defaults, from which `rerun` and `resume` make another plan."""
     steps: tuple[Step, ...]
     notes: tuple[Note, ...] = ()
     price: Price | None = None
-    """What it costs an hour, and where the figure is from; null where the target has no price."""
+    """Price per hour and its source; null if the target has no price."""
     num_spares: int = 0
-    """How many pods wait beside those of the nodes, to take the place of a lost one."""
+    """Number of spare pods that wait to replace a lost one."""
     nodes: NodeTemplate = NO_NODES
-    """What `compose` makes the node specs of each attempt of. The steps of kind `node` show them without an attempt."""
+    """Template from which `compose` makes the node specs of each attempt. Steps of kind `node` show them without an
+    attempt."""
     format: int = FORMAT
-    """Version of this form."""
+    """Version of the JSON form."""
     revision: Revision | None = None
-    """The commit that the folder of the code is at; null outside of a git work tree."""
+    """Commit of the code folder; null outside of a git work tree."""
     archive: bytes | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
-    """The archive of the code, as it was packed while planning, for the command that submits it. It is not part of the
-    JSON: None in a plan that was read from a record, and where no code travels."""
+    """Archive of the code, packed while planning, for the command that submits the plan. It is not part of the JSON:
+    None in a plan from a record, and if no code is sent."""
 
     def __repr__(self) -> str:
         blocked = ", cannot be run" if any(note.blocks for note in self.notes) else ""
@@ -106,41 +110,43 @@ class Plan:
 
     @property
     def runs_here(self) -> bool:
-        """Whether the nodes are processes of the machine that submits the run: they share its folders."""
+        """Whether the nodes are processes on the machine that submits the run, and share its folders."""
         return self.first(FolderStep) is not None
 
     @property
     def warnings(self) -> tuple[Note, ...]:
-        """What does not stop the run."""
+        """Notes that do not prevent the run."""
         return tuple(note for note in self.notes if not note.blocks)
 
     def require_runnable(self) -> None:
-        """Raise PlanError with all the reasons why this plan cannot be carried out, if there are any."""
+        """Raises PlanError with all reasons that prevent the run, if there are any."""
         problems = [Problem(self.name, "", note.message, note.fix) for note in self.notes if note.blocks]
         if problems:
             raise PlanError(problems)
 
     def every(self, kind: type[S]) -> list[S]:
-        """All steps of a class, in order."""
+        """Returns all steps of a class, in order."""
         return [step for step in self.steps if isinstance(step, kind)]
 
     def first(self, kind: type[S]) -> S | None:
-        """The first step of a class; None where the plan has none."""
+        """Returns the first step of a class; None if the plan has none."""
         return next((step for step in self.steps if isinstance(step, kind)), None)
 
     def only(self, kind: type[S]) -> S:
-        """The one step of a class that every plan of the engine has. Raises StoreError where there is not just one."""
+        """Returns the only step of a class that occurs once in every plan of the engine. Raises StoreError for another
+        number.
+        """
         found = self.every(kind)
         if len(found) != 1:
             raise StoreError(f"the plan of {self.run_id} has {len(found)} steps of kind {kind.kind}, and needs one")
         return found[0]
 
     def manifests(self, *kinds: type[ManifestStep]) -> list[Mapping[str, Any]]:
-        """The manifests of all steps of these classes, in the order of the classes."""
+        """Returns the manifests of all steps of these classes, in the order of the classes."""
         return [step.manifest for kind in kinds for step in self.every(kind)]
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON data."""
+        """Returns the plan as JSON data."""
         names = [one.name for one in dataclasses.fields(self) if one.metadata.get("json", True)]
         return {
             **{name: getattr(self, name) for name in names},
@@ -153,13 +159,13 @@ class Plan:
         }
 
     def to_text(self) -> str:
-        """The plan as JSON text, the same for the same plan."""
+        """Returns the plan as JSON text; equal plans give equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Read `to_json` back. Raises StoreError, also for unknown fields and kinds of steps; UnsupportedVersion for
-        another format.
+        """Parses the output of `to_json`. Raises StoreError, also for unknown fields and kinds of steps, and
+        UnsupportedVersion for another format.
         """
         if not isinstance(data, Mapping):
             raise StoreError(f"the plan is a {type(data).__name__}, and no mapping", "give it what to_json made")
@@ -188,4 +194,4 @@ class Plan:
 
 
 NO_PLAN: Final = Plan("", "", "", "", "", 0, 0, Policy(None, 0.0, None, 0, (), 0), {}, ())
-"""In place of the plan of a run where none is known."""
+"""Placeholder for an unknown plan."""

@@ -1,4 +1,4 @@
-"""The price of a plan by the hour, from that of one node. Pure."""
+"""Price of a plan per hour, computed from the price of one node. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from windlass.pricing.table import Table
 
 LISTED_IN: Final = "USD"
-"""The currency of list prices."""
+"""Currency of list prices."""
 
 
 class Price(StrictValue):
-    """What a run costs by the hour."""
+    """Price of a run per hour."""
 
     per_hour: float
-    """Of all nodes and spares."""
+    """Price per hour of all nodes and spares."""
     per_node_hour: float
     currency: str
-    """`USD`, …"""
+    """ISO 4217 code, such as `USD`."""
     source: str
-    """Where the figure is from."""
+    """Source of the price."""
 
 
 def price(per_node_hour: float | None, currency: str, num_nodes: int, source: str, num_spares: int = 0) -> Price | None:
-    """The price of `num_nodes` nodes and of spares; None where that of one node is not known."""
+    """Returns the price of `num_nodes` nodes and of the spares; None if the price of one node is unknown."""
     if per_node_hour is None:
         return None
     return Price(round(per_node_hour * (num_nodes + num_spares), 6), per_node_hour, currency, source)
@@ -35,9 +35,9 @@ def price(per_node_hour: float | None, currency: str, num_nodes: int, source: st
 def list_price(
     instance_type: str | None, region: str | None, table: Table | None, *, is_spot: bool = False
 ) -> tuple[float, str] | None:
-    """What a node of an instance type costs an hour by the list, in US dollars, and where the figure is from.
+    """Returns the list price of an instance type per hour in US dollars, and its source.
 
-    For spot instances the highest price of the known range. None where the list has none, as for `ml.*`.
+    For spot instances the highest price of the known range. None for types that are not listed, such as `ml.*`.
     """
     if instance_type is None or region is None or table is None:
         return None

@@ -1,4 +1,4 @@
-"""The node template of runs whose code is sent to other machines: pods of a cluster, hosts of SageMaker. Pure."""
+"""Node template of runs whose code is sent to other machines: pods of a cluster, hosts of SageMaker. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where a machine has what was sent to it."""
+    """Folders on a machine with the files that were sent to it."""
 
     code: str
-    """The job's folder; ranks start in it."""
+    """Folder of the job, in which ranks start."""
     travel: str
-    """The parts of this package."""
+    """Folder of the parts of this package."""
 
     def proxy(self, python: str) -> tuple[str, ...]:
-        """The command that an external launcher starts in place of each rank."""
+        """Returns the command that an external launcher starts in place of each rank."""
         return python, "-I", "-S", f"{self.travel}/windlass/worker/rank_proxy.py"
 
 
@@ -47,8 +47,9 @@ def remote_nodes(
     grace_seconds: float,
     threads: int | None,
 ) -> NodeTemplate:
-    """What all attempts have in common. `data` maps the names of data sets to their folders; `imports` are the modules
-    that the script imports, `threads` the number of threads a rank computes with, None for that of its libraries.
+    """Returns the common part of all attempts. `data` maps the names of data sets to their folders; `imports` are the
+    modules that the script imports; `threads` is the number of compute threads per rank, None for the default of its
+    libraries.
     """
     promised = contract(
         run_id=run_id,
@@ -90,9 +91,9 @@ def remote_nodes(
 
 
 def _defaults(job: Job, folders: Folders, threads: int | None) -> dict[str, str]:
-    """What ranks get on top of what the image and the machine set, unless the user sets it."""
+    """Returns variables that ranks get in addition to those of image and machine, unless the user sets them."""
     env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": folders.travel}
-    if threads is not None:  # ranks must not fight for the cores of their machine
+    if threads is not None:  # ranks must not compete for the cores of their machine
         env["OMP_NUM_THREADS"] = str(max(1, threads))
     if job.resources.gpus:
         env |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}

@@ -1,7 +1,7 @@
-"""The steps of a plan, each with what is sent or done as typed fields; and how steps are written as JSON and read back.
+"""Steps of a plan, each with its request as typed fields, and their conversion from and to JSON.
 
-In JSON a step is `{"kind": …, "summary": …, "request": {…}}`. An engine of another package declares steps of its own
-kinds as subclasses of `Step`; they can be read where the module of that engine is imported.
+The JSON form of a step is `{"kind": …, "summary": …, "request": {…}}`. An engine in another package defines its own
+kinds of steps as subclasses of `Step`, which can be read once the module of that engine is imported.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
+from windlass.compat import override
 from windlass.plan.compose import NodeTemplate, compose
 from windlass.worker.protocol import EMPTY, NodeSpec
 from windlass.worker.values import ShapeError, StrictValue
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 KINDS: Final[dict[str, type[Step]]] = {}
-"""The class of each kind of step."""
+"""Step classes by kind."""
 
 
 class Step(StrictValue):
-    """One thing that a run does, with the request as it will be sent."""
+    """One action of a run, with its request exactly as it will be sent."""
 
     kind: ClassVar[str] = ""
-    """The name of this kind of step in JSON."""
+    """Name of this kind of step in JSON."""
     shared: ClassVar[tuple[str, ...] | None] = None
-    """The fields that another machine uses when it reads the plan of a run from a cluster; it ignores the others, which
-    may name folders and programs of the machine that made the plan. None: a plan in a cluster has no such step."""
+    """Fields that are used by a machine that reads the plan of a run from a cluster. It ignores the others, which may
+    contain folders and programs of the machine that made the plan. None: plans in clusters have no such step."""
     summary: str
-    """What the step does, in one line."""
+    """The action in one line."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -39,21 +40,23 @@ class Step(StrictValue):
 
     @property
     def request(self) -> dict[str, Any]:
-        """The fields of the step as JSON data, without its summary."""
+        """Returns the fields of the step, without its summary, as JSON data."""
         return {name: value for name, value in StrictValue.to_json(self).items() if name != "summary"}
 
     def to_json(self) -> dict[str, Any]:
-        """The step as JSON data."""
+        """Returns the step as JSON data."""
         return {"kind": self.kind, "summary": self.summary, "request": self.request}
 
     @classmethod
     def of_request(cls, summary: str, request: Mapping[str, Any]) -> Self:
-        """The step with this request. Raises ShapeError."""
+        """Creates the step with this request. Raises ShapeError."""
         return super().from_json({**request, "summary": summary})
 
     @classmethod
     def from_json(cls, data: Any) -> Any:
-        """Read `to_json` back, as a step of the class of its kind. Raises ShapeError, also for an unknown kind."""
+        """Parses the output of `to_json` as a step of the class for its kind. Raises ShapeError, also for an unknown
+        kind.
+        """
         if not isinstance(data, Mapping) or data.keys() != {"kind", "summary", "request"}:
             raise ShapeError("a step has the fields kind, summary and request, and no others")
         if not isinstance(data["kind"], str) or data["kind"] not in KINDS:
@@ -68,7 +71,7 @@ class Step(StrictValue):
             raise ShapeError(f"step {data['kind']}: {error}") from None
 
     def as_shared(self) -> Self:
-        """The step with the fields that are `shared`; the others have their defaults."""
+        """Returns the step with its `shared` fields; all others have their defaults."""
         hidden = self.fields().keys() - {"summary", *(self.shared or ())}
         return self.replace(**{name: self.fields()[name] for name in hidden})
 
@@ -77,21 +80,21 @@ class ManifestStep(Step):
     """Creates an object in a cluster; its request is the manifest."""
 
     names: ClassVar[tuple[str, ...]] = ()
-    """What the names of such objects have after the run's id; none for objects that are not of one run."""
+    """Suffixes of the names of such objects after the run's id; none for objects that do not belong to one run."""
     manifest: Mapping[str, Any]
 
     @property
     def request(self) -> dict[str, Any]:
-        """The manifest."""
+        """Returns the manifest."""
         return dict(self.manifest)
 
     @classmethod
+    @override
     def of_request(cls, summary: str, request: Mapping[str, Any]) -> Self:
-        """See `Step`."""
         return cls(summary, request)
 
     def as_shared(self) -> Self:
-        """The step as it is: the reader of the plan checks the object's kind, name and namespace."""
+        """Returns the step unchanged: the reader of the plan checks the object's kind, name and namespace."""
         return self
 
 
@@ -99,25 +102,25 @@ class ManifestStep(Step):
 
 
 class FolderStep(Step):
-    """Makes the folders of a run on this machine."""
+    """Creates the folders of a run on this machine."""
 
     kind = "folder"
     path: str
-    """The folder of its outputs."""
+    """Folder of the outputs."""
     checkpoints: str
     base: str = ""
-    """The folder to which paths of the job are relative; empty where it is not known."""
+    """Folder to which paths of the job are relative; empty if unknown."""
 
 
 class SentFile(StrictValue):
-    """A file of the code."""
+    """A file of the code archive."""
 
     name: str
     bytes: int
 
 
 class IgnoredFiles(StrictValue):
-    """Files and folders that are not sent, by the line of an ignore file."""
+    """Files and folders that are not sent, grouped by the matching line of an ignore file."""
 
     source: str
     """File and line of the pattern."""
@@ -126,37 +129,37 @@ class IgnoredFiles(StrictValue):
 
 
 class Added(StrictValue):
-    """The files of Windlass itself in the archive."""
+    """Files of Windlass itself in the archive."""
 
     files: int
     bytes: int
 
 
 class CodeStep(Step):
-    """Sends the code: the archive of the job's folder and of the parts of Windlass that its nodes need."""
+    """Sends the code: an archive of the job's folder and of the parts of Windlass that the nodes need."""
 
     kind = "code"
     shared = ("digest", "bytes", "source", "pieces")
     digest: str
     """SHA-256 of the archive."""
     folder: str = ""
-    """The job's folder, on the machine that made the plan."""
+    """Folder of the job on the machine that made the plan."""
     bytes: int = 0
-    """Of the archive."""
+    """Size of the archive."""
     source: str = ""
-    """Address of the archive in a store; empty where `pieces` carry it, and on SageMaker, which has an `address`."""
+    """Address of the archive in a store; empty if `pieces` contain it, and on SageMaker, which uses `address`."""
     address: str = ""
-    """Address of the folder in a store that has the archive, as SageMaker reads it."""
+    """Address of the folder in a store that contains the archive, as SageMaker reads it."""
     pieces: tuple[Mapping[str, Any], ...] = ()
-    """The objects of a cluster that carry the archive, without their content."""
+    """Cluster objects that contain the archive, without their content."""
     unpacked_bytes: int = 0
-    """Of the folder's files that are sent."""
+    """Size of the folder's files that are sent."""
     files: tuple[SentFile, ...] = ()
-    """Of the folder, by name."""
+    """Files of the folder, sorted by name."""
     left_out: tuple[IgnoredFiles, ...] = ()
     added: Added | None = None
     is_imported: bool = False
-    """Whether another machine made the plan: this one has no folder with the code."""
+    """Whether another machine made the plan, so that this machine does not have the code folder."""
 
 
 class StageStep(Step):
@@ -165,12 +168,12 @@ class StageStep(Step):
     kind = "stage"
     shared = ("name", "source", "link")
     name: str
-    """Of the data set."""
+    """Name of the data set."""
     source: str
     link: str
-    """The path at which the ranks find it."""
+    """Path at which the ranks find the data set."""
     python: str = ""
-    """The interpreter that copies it on this machine; empty in a cluster."""
+    """Interpreter that copies the data set on this machine; empty in a cluster."""
 
 
 class UploadStep(Step):
@@ -179,23 +182,23 @@ class UploadStep(Step):
     kind = "upload"
     shared = ("source", "destination", "at")
     source: str
-    """The folder of the outputs."""
+    """Folder of the outputs."""
     destination: str
     at: Literal["end", "checkpoint"] = "end"
-    """`end`: after the last attempt; `checkpoint`: after each checkpoint too."""
+    """`end`: upload after the last attempt; `checkpoint`: also after each checkpoint."""
     python: str = ""
-    """The interpreter that uploads them on this machine; empty in a cluster."""
+    """Interpreter that uploads the outputs on this machine; empty in a cluster."""
 
     @classmethod
     def of_job(cls, job: Job, source: str, destination: str, python: str = "") -> UploadStep:
-        """The upload to `destination`, at the times that the job sets."""
+        """Returns the upload to `destination`, at the times that the job sets."""
         when = "each checkpoint and after the last attempt" if job.outputs.at == "checkpoint" else "the last attempt"
         summary = f"upload the outputs to {destination} after {when}"
         return cls(summary, source, destination, "checkpoint" if job.outputs.at == "checkpoint" else "end", python)
 
 
 class NodeStep(Step):
-    """Starts the worker of a node. Its spec lacks what only an attempt determines; `Plan.nodes` is what counts."""
+    """Starts the worker of a node. Its spec lacks the values of an attempt; `Plan.nodes` is authoritative."""
 
     kind = "node"
     shared = ("spec",)
@@ -203,7 +206,9 @@ class NodeStep(Step):
 
     @property
     def request(self) -> dict[str, Any]:
-        """The spec. Fields that readers of `-o json` find in every node are there also where they are empty."""
+        """Returns the spec. Fields that readers of `-o json` expect in every node are included even if they are
+        empty.
+        """
         shown: dict[str, Any] = {
             "host": f"node-{self.spec.node}",
             "warm": [],
@@ -213,20 +218,20 @@ class NodeStep(Step):
         return {**shown, **self.spec.to_json()}
 
     @classmethod
+    @override
     def of_request(cls, summary: str, request: Mapping[str, Any]) -> Self:
-        """See `Step`."""
         if unknown := request.keys() - {*NodeSpec.fields(), "host", "version"}:
             raise ShapeError(f"unknown field: {', '.join(sorted(unknown))}")
         return cls(summary, NodeSpec.from_json(request))
 
     def as_shared(self) -> Self:
-        """The step with the number of the node, the folder, the variables and the ranks."""
+        """Returns the step with the number of the node, the folder, the variables and the ranks."""
         spec = self.spec
         return self.replace(spec=NodeSpec(spec.node, "", "", spec.cwd, spec.env, spec.ranks, 0.0))
 
 
 def node_steps(template: NodeTemplate, job: Job) -> Iterator[NodeStep]:
-    """The steps that start the nodes, one for each worker."""
+    """Yields the steps that start the nodes, one for each worker."""
     shown = shlex.join(job.script_argv if job.script_kind == "program" else ("python", *job.script_argv))
     for spec in compose(template):
         ranks = [rank.rank for rank in spec.ranks]
@@ -252,16 +257,16 @@ class QueueStep(Step):
 
     kind = "queue"
     takes: int
-    """Slots that the run needs."""
+    """Number of slots that the run needs."""
     of: int
-    """Slots of the target."""
+    """Number of slots of the target."""
     priority: int
     gpus: bool
     """Whether a slot is a GPU."""
 
 
 class NetworkNode(StrictValue):
-    """A node with a network namespace of its own."""
+    """A node with a separate network namespace."""
 
     node: int
     host: str
@@ -270,17 +275,17 @@ class NetworkNode(StrictValue):
 
 
 class NetworkStep(Step):
-    """Makes a network namespace for each node: see `engines/netns.py`."""
+    """Creates a network namespace for each node; see `engines/netns.py`."""
 
     kind = "network"
     bridge: str
-    """The namespace of the bridge that joins the nodes."""
+    """Network namespace of the bridge that connects the nodes."""
     interface: str
     rate: str | None
-    """Limit of each link, as `100mbit`; null without one."""
+    """Rate limit of each link, such as `100mbit`; null without a limit."""
     nodes: tuple[NetworkNode, ...]
     make: tuple[tuple[str, ...], ...]
-    """The commands that create the network."""
+    """Commands that create the network."""
     remove: tuple[tuple[str, ...], ...]
 
 
@@ -288,32 +293,32 @@ class NetworkStep(Step):
 
 
 class ClusterStep(Step):
-    """Names the cluster and the namespace, and how the pods are made there."""
+    """Selects the cluster, the namespace, and the workload kind of the pods."""
 
     kind = "cluster"
     shared = ("namespace", "via", "why", "expires_seconds", "supervisor_queue", "image", "user", "keeps_claim")
     namespace: str
     via: str
-    """The workload: `job`, `jobset`, …"""
+    """Workload kind: `job`, `jobset`, …"""
     context: str = ""
     kubeconfig: str = ""
-    """Of the machine that made the plan."""
+    """Kubeconfig of the machine that made the plan."""
     why: str = ""
-    """Why it is this workload."""
+    """Why this workload kind was selected."""
     expires_seconds: float | None = None
-    """How long after its end the run is kept in the cluster; null where it does not expire."""
+    """Time for which the run is kept in the cluster after its end; null if it does not expire."""
     supervisor_queue: str = ""
-    """The queue that admits the supervisor's pod."""
+    """Queue that admits the supervisor's pod."""
     image: str = ""
-    """The image of the runtime on which the pods stand; empty without a runtime."""
+    """Image of the runtime on which the pods are based; empty without a runtime."""
     user: int | None = None
-    """The user id of those pods; null without a runtime."""
+    """User id of pods based on a runtime; null without one."""
     keeps_claim: bool = False
-    """Whether the claim of the results stays when the run is removed."""
+    """Whether the claim with the results remains when the run is removed."""
 
 
 class ObjectStep(ManifestStep):
-    """Creates an object that all attempts share. The first one owns all others of the run."""
+    """Creates an object that all attempts share. The first such object owns all others of the run."""
 
     kind = "object"
     names = ("",)
@@ -327,28 +332,28 @@ class NetworkPolicyStep(ManifestStep):
 
 
 class ClaimStep(ManifestStep):
-    """Creates the claim of the results."""
+    """Creates the claim for the results."""
 
     kind = "claim"
     names = ("",)
 
 
 class AttemptPartStep(ManifestStep):
-    """Creates an object to which that of the step `attempt` refers."""
+    """Creates an object to which the object of the step `attempt` refers."""
 
     kind = "attempt-part"
     names = ("-1",)
 
 
 class AttemptStep(ManifestStep):
-    """Creates the object that makes the pods of the first attempt; each later attempt has one of its own."""
+    """Creates the object that owns the pods of the first attempt; each later attempt has a separate one."""
 
     kind = "attempt"
     names = ("-1",)
 
 
 class SupervisorStep(ManifestStep):
-    """Creates an object of the supervisor in the cluster: its key, its code with the plan, its Service, its Job."""
+    """Creates an object of the supervisor in the cluster: its key, its code with the plan, its Service or its Job."""
 
     kind = "supervisor"
     names = ("-supervisor", "-key")
@@ -376,26 +381,26 @@ class UploadJobStep(ManifestStep):
 
 
 class CheckJobStep(ManifestStep):
-    """Creates the Job that checks, while the ranks start, that the store of the outputs can be listed."""
+    """Creates the Job that checks the store of the outputs while the ranks start: whether it can be listed."""
 
     kind = "check-job"
     names = ("-outputs-check",)
 
 
 class DataClaimStep(ManifestStep):
-    """Creates the claim in which data sets are staged; no run removes it."""
+    """Creates the claim in which data sets are staged; removing a run keeps it."""
 
     kind = "data-claim"
 
 
 class MountVolumeStep(ManifestStep):
-    """Creates the PersistentVolume of a data set that is mounted; no run removes it."""
+    """Creates the PersistentVolume of a mounted data set; removing a run keeps it."""
 
     kind = "mount-volume"
 
 
 class MountClaimStep(ManifestStep):
-    """Creates the claim of that volume; no run removes it."""
+    """Creates the claim of a mounted data set's volume; removing a run keeps it."""
 
     kind = "mount-claim"
 
@@ -406,15 +411,15 @@ class MountStep(Step):
     kind = "mount"
     shared = ("name", "source", "by", "claim", "folder", "why")
     name: str
-    """Of the data set."""
+    """Name of the data set."""
     source: str
     by: str
-    """`mountpoint`, `s3-files` or `lustre`."""
+    """Driver: `mountpoint`, `s3-files` or `lustre`."""
     claim: str
     folder: str
-    """The folder of the claim that has the set; empty for all of it."""
+    """Folder of the claim that contains the set; empty for the whole claim."""
     why: str
-    """Why it is mounted by this driver."""
+    """Why this driver was selected."""
 
 
 class CollectStep(Step):
@@ -423,27 +428,27 @@ class CollectStep(Step):
     kind = "collect"
     shared = ("source", "max_bytes")
     source: str
-    """The folder of the outputs in the pods."""
+    """Folder of the outputs in the pods."""
     max_bytes: int
-    """Larger outputs are deleted with the pods."""
+    """Maximum size of the outputs; larger outputs are deleted with the pods."""
 
 
 class NodePool(StrictValue):
-    """A NodePool of Karpenter that matches the pods."""
+    """A Karpenter NodePool that matches the pods."""
 
     name: str
     instance_types: tuple[str, ...] = ()
-    """Empty where it names none."""
+    """Instance types of the pool; empty if it names none."""
     capacity_types: tuple[str, ...] = ()
-    """`on-demand`, `spot`, …"""
+    """Capacity types of the pool, such as `on-demand` or `spot`."""
     requirements: tuple[str, ...] = ()
-    """Its other requirements, in words."""
+    """Other requirements of the pool, in words."""
     prices: Mapping[str, float] = EMPTY
-    """What the target says that an instance type costs an hour."""
+    """Price per hour of each instance type, as configured for the target."""
 
 
 class NodePoolsStep(Step):
-    """Waits for new nodes where no node has the capacity."""
+    """Waits for new nodes if no existing node has the capacity."""
 
     kind = "machines"
     shared = ("pools",)
@@ -454,35 +459,35 @@ class NodePoolsStep(Step):
 
 
 class ServiceStep(Step):
-    """Names the service that runs training jobs: SageMaker, or its hosts on this machine."""
+    """Selects the service that runs training jobs: SageMaker, or simulated hosts on this machine."""
 
     kind = "service"
     engine: Literal["sagemaker", "sagemaker-local"]
     region: str = ""
     account: str = ""
-    """The AWS account; empty where it is not known."""
+    """AWS account; empty if unknown."""
     home: str = ""
-    """The folder of the records, for hosts on this machine."""
+    """Folder of the records, for hosts on this machine."""
     path: str = ""
-    """The folder of the interpreter of these hosts."""
+    """Folder of the interpreter, for hosts on this machine."""
     base: str = ""
-    """The folder to which paths of the job are relative; empty where it is not known."""
+    """Folder to which paths of the job are relative; empty if unknown."""
 
 
 class TrainingJobStep(Step):
-    """Creates the training job of the first attempt; its request is that of CreateTrainingJob."""
+    """Creates the training job of the first attempt; the request is the body of CreateTrainingJob."""
 
     kind = "training-job"
     body: Mapping[str, Any]
 
     @property
     def request(self) -> dict[str, Any]:
-        """The body of CreateTrainingJob."""
+        """Returns the body of CreateTrainingJob."""
         return dict(self.body)
 
     @classmethod
+    @override
     def of_request(cls, summary: str, request: Mapping[str, Any]) -> Self:
-        """See `Step`."""
         return cls(summary, request)
 
 
@@ -492,4 +497,4 @@ class ModelStep(Step):
     kind = "model"
     source: str
     path: str
-    """The folder that it is copied to."""
+    """Folder on this machine that the model is copied to."""
