@@ -199,5 +199,5 @@ def data_variable(name: str) -> str:
 
 
 def _reachable(addr: str, addresses: Sequence[str]) -> Sequence[str]:
-    """Returns the addresses of the nodes; for a single node its loopback address, since its name may not resolve."""
+    """Returns the addresses of the nodes; for a single node the master address, as its name may not resolve."""
     return (addr,) if len(addresses) == 1 else addresses

@@ -103,7 +103,7 @@ class EventDeduplicator:
     def __init__(self) -> None:
         self.token: str | None = None
         self.num_ignored = 0
-        """Lines that were no event of this node."""
+        """Number of lines that were not events of this node."""
 
     def take(self, line: bytes) -> NodeEvent | None:
         """Returns the event in a line; None if the line is not an event of this node. Never raises."""

@@ -537,9 +537,9 @@ class RunWriter:
         self._late: list[Event] = []
         """Events that are not written yet because the disk is full."""
         self._urgent = False
-        """Whether one of them must not wait for space."""
+        """Whether any delayed event is urgent and must not wait for space."""
         self._early = 0
-        """How often the reserve was used for events that do not end the attempt, since there was last space."""
+        """How often the reserve was used for events that do not end the attempt, since the disk last had space."""
 
     def append(self, entry: Entry, *, at: float | None = None, plan: str | None = None) -> None:
         """Writes one event, observed at `at` (Unix seconds; default: now). Raises StoreError or StoreFull.

@@ -104,7 +104,7 @@ class Tally:
         """When the run entered each phase, in order."""
         self.attempts: list[AttemptTime] = []
         self.dead: list[Interval] = []
-        """From when to when no process of the run worked, between attempts."""
+        """Intervals between attempts in which no process of the run worked."""
         self.seen_at = self.turns[0][0]
         self.last_seq = first.seq
         self.take(remaining)

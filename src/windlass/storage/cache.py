@@ -55,7 +55,7 @@ class DataCache:
         self._sets = SetFolder(root, self._mode)
         self._readers = readers
         self._num_helpers = None if readers is None else number_here
-        """The memory of a pod has no room for any."""
+        """Number of helper processes; None on volumes, because the memory of a pod does not suffice for any."""
         self._bound = bound or self._share
 
     async def stage(

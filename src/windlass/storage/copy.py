@@ -96,15 +96,15 @@ class Copy:
         self._journal = journal
         self._window = window or Window(most=source.max_requests)
         self._files: dict[str, File] = {}
-        """Of the destination, verified."""
+        """Verified files of the destination."""
         self._refused: list[Refusal] = []
         self._num_forbidden = 0
         self._lock = threading.Lock()
-        """For what the threads write down."""
+        """Protects the results of the threads."""
         self._before: dict[str, File] = {}
-        """Of the destination, in the versions of an earlier copy."""
+        """Files of the destination in the versions of an earlier copy."""
         self._expected: dict[str, File] = {}
-        """Of the source, by its own manifest."""
+        """Files in the source's own manifest."""
         self._noted = noted
         self._num_helpers = num_helpers
         self._helpers: Helpers | None = None
@@ -112,9 +112,9 @@ class Copy:
         self._by_content = by_content
         self._keeps_others = keeps_others
         self._there: list[Entry] | None = None
-        """What a store at the destination lists, where it was asked."""
+        """Listing of a destination in a store, if it was listed."""
         self._there_digest = ""
-        """Digest of what the destination lists, where it was asked."""
+        """Digest of the destination's listing, if it was listed."""
 
     async def run(self) -> Copied:
         """Copies the files that differ. Raises StorageError if no further file can be copied."""

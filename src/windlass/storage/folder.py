@@ -64,9 +64,9 @@ class Folder(Place):
         self._root = Path(address.path)
         self._may_be_missing = may_be_missing
         self._may_be_nameless = hasattr(os, "O_TMPFILE")
-        """Whether its file system may make files without a name."""
+        """Whether the file system may support unnamed files."""
         self._made: set[str] = set()
-        """Folders that are there."""
+        """Folders that are known to exist."""
 
     @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:

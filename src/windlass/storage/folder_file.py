@@ -32,9 +32,9 @@ class FolderFile(PartialFile):
         self._journal = part.with_suffix(".parts")
         self._head = {"name": entry.name, "size": parts.size, "source": source}
         self._kept: dict[int, int] = {}
-        """Bytes of parts that are not whole."""
+        """Number of bytes written of each incomplete part."""
         self._noted_boot = ""
-        """That of the notes which were found."""
+        """Boot id in the journal that was found."""
         self.done = dict(self._written())
         if len(self.done) < len(parts) and not part.exists():
             self.done, self._kept = {}, {}

@@ -133,7 +133,7 @@ class Helpers:
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        """The first thread of each helper, then the second of each, and so on: the copy asks them in this order."""
+        """First thread of each helper, then the second of each, and so on: the order in which the copy uses them."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")
         try:
             connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]

@@ -24,16 +24,16 @@ class Journal:
         self._boot = process.boot_id()
         found, self._num_settled = _read(path, self._boot)
         self._num_lines = len(found)
-        """Of files; the settled ones, from the first, are known to be on the disk."""
+        """Number of journaled files; the first `_num_settled` of them are known to be on disk."""
         self.files = {one.name: one for one in found}
-        """Of an earlier copy, by name."""
+        """Files of an earlier copy, by name."""
         with system_errors(str(path)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
             self._file.write(b"\n")  # the last line may be truncated
         self._write({"boot": self._boot})
         self._first_bytes = os.fstat(self.descriptor).st_size
-        """Before any file was added, also by another process whose answer has not come."""
+        """Size of the journal before any file was added, including files added by other processes."""
 
     def __enter__(self) -> Self:
         return self

@@ -65,7 +65,7 @@ class S3Upload(PartialFile):
         self._etags: dict[int, str] = {}
         self._head = {"bucket": bucket, "key": key, "size": parts.size, "source": source}
         self._completed = ""
-        """ETag of the object, where an earlier copy has completed the upload."""
+        """ETag of the object if an earlier copy has completed the upload; otherwise empty."""
         with store_errors(key):
             self._id, self.done = self._known()
             if not self._id:

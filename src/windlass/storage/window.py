@@ -38,16 +38,16 @@ class Window:
     ) -> None:
         self.size = float(min(FIRST, most))
         self.processes = 1
-        """Of the copy, this one among them, that may run at once."""
+        """Number of processes of the copy, including this one, that may run at once."""
         self._spent = 0.0
         self._most = most
         self._max_bytes = max_bytes
         self._clock = clock or Clock()
         self._was_throttled = self._is_busy = False
         self._since, self._cpu_since = self._clock.monotonic(), self._clock.process_time()
-        """When a period began, and the processor time that had been taken."""
+        """Start of the current period, and the processor time used before it."""
         self._latest_bytes = 0
-        """Of the last request that was let in."""
+        """Size of the last request that was admitted."""
         self._requests = 0
         self._bytes = 0
         self._threads = ThreadPoolExecutor(most, "transfer")

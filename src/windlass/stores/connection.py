@@ -31,7 +31,7 @@ class Kept:
 
     def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
         self.of = of
-        """The process that made it, whether it is by TLS, and the host."""
+        """Process that opened the connection, whether it uses TLS, and the host."""
         self.route = route
 
     def __del__(self) -> None:
@@ -47,12 +47,12 @@ class Connections:
         """
         self._environ, self._hint, self._ca_variable = environ, hint, ca_variable
         self._context: ssl.SSLContext | None = None
-        """Made once: reading the certificates takes longer than a request."""
+        """TLS context, created once because reading the certificates takes longer than a request."""
         self._local = threading.local()
         self._pause_until: dict[str, float] = {}
-        """When requests to a host may be sent again, in monotonic seconds, where it has asked for a pause."""
+        """When requests may be sent again to each host that has asked for a pause, in monotonic seconds."""
         self._answered: set[str] = set()
-        """Hosts that have answered, ever: their address is right."""
+        """Hosts that have ever answered, whose address is therefore right."""
 
     def wait(self, host: str) -> None:
         """Waits, in every thread, until the pause that a host has requested is over."""

@@ -34,13 +34,13 @@ class Availability:
         self._policy = policy
         self._clock = clock
         self._hold_at = 0.0
-        """When the supervisor tries next to hold the run."""
+        """Time of the next try to acquire the run."""
         self._num_delays = 0
-        """How often in a row the target was unavailable."""
+        """Number of consecutive failures to reach the target."""
         self._num_interrupted = 0
-        """How often files were moved again, since a store did not answer."""
+        """Number of transfer retries after a store did not answer."""
         self._trouble_since: float | None = None
-        """Since when the target does not answer, by the monotonic clock; None while it answers."""
+        """Start of the outage of the target, by the monotonic clock; None while it answers."""
 
     def acquire(self) -> bool:
         """Acquires the run, unless it is already acquired. Returns False if another supervisor has it."""

@@ -40,7 +40,7 @@ class TargetUnavailable(EngineError):
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
         self.kind = kind
-        """The type of the run's condition meanwhile: `LoginFailed`, `ClusterUnreachable`, `HolderUnknown`."""
+        """Condition type of the run during the outage: `LoginFailed`, `ClusterUnreachable`, `HolderUnknown`."""
 
 
 class HeldElsewhere(EngineError):
@@ -79,23 +79,23 @@ class Node(ABC):
         self.boot = ""
         self.failures: list[RankFailure] = []
         self.host: HostReport | None = None
-        """What its worker has read of its machine, if a rank has failed."""
+        """Host facts read by the node's worker, if a rank has failed."""
         self.alone: tuple[int, ...] = ()
-        """Its ranks that trained without ever reaching another."""
+        """Ranks of the node that trained without ever reaching another rank."""
         self.outputs = 0
-        """Bytes of outputs that it keeps until they are collected."""
+        """Bytes of outputs that the node keeps until they are fetched."""
         self.ended = False
-        """Whether it has reported its end."""
+        """Whether the node has reported its end."""
         self.is_collecting = False
-        """Whether all of its ranks have ended, and it copies files of the code folder to the output."""
+        """Whether all ranks of the node have ended and it is copying files of the code folder to the output."""
         self.lost = False
-        """Whether it ended without reporting that."""
+        """Whether the node ended without reporting its end."""
         self.begun = False
-        """Whether its worker has reported anything."""
+        """Whether the node's worker has reported any event."""
         self.worker_failed = False
-        """Whether its worker has reported that it failed."""
+        """Whether the node's worker has reported that it failed."""
         self.not_started = False
-        """Whether it was ended because the attempt was, before its worker had reported anything."""
+        """Whether the node was ended, because the attempt was, before its worker reported any event."""
         self._offset = 0
         self._partial = b""
         self._deduplicator = EventDeduplicator()
@@ -205,11 +205,11 @@ class Attempt:
 
     def __init__(self, folder: Path, nodes: Sequence[Node], warnings: Sequence[str] = ()) -> None:
         self.folder = folder
-        """In the folder of the run: logs, events and specs of the nodes."""
+        """Folder of the attempt in the folder of the run: logs, events and specs of the nodes."""
         self.nodes = tuple(nodes)
-        """By place."""
+        """Nodes by place."""
         self.warnings = tuple(warnings)
-        """Deviations from the request at its start."""
+        """Deviations of the attempt's start from the request."""
 
     @property
     def num_staged(self) -> int:

@@ -40,7 +40,7 @@ class HangDetector:
         ranks = [rank for node in attempt.nodes for rank in node.ranks]
         self._silence = Silence(attempt.folder, ranks, policy.hang_seconds, clock)
         self._stacks_from: set[int] | None = None
-        """Nodes whose stacks are awaited before the attempt ends as hung; None where it does not end as hung."""
+        """Nodes whose stacks are awaited before the attempt ends as hung; None if it does not end as hung."""
         self._stacks_until = 0.0
         self._dumped_for = ""
         """Why stacks were requested: `silence`, `timeout`, `stop` or `failure`."""
@@ -120,12 +120,12 @@ class Silence:
         self._looked_at = 0.0
         self._dumped_at: float | None = None
         self._waits_until = 0.0
-        """Until then, what is written may be the stacks."""
+        """Time until which output may be the requested stacks."""
         self._awaited: set[int] = set()
-        """Ranks whose stacks are not there yet: those of several nodes come one after the other."""
+        """Ranks whose stacks have not arrived yet; nodes send them one after the other."""
         self._over: HangEnded | None = None
         self.since = clock.time()
-        """Unix seconds of the last sign of life."""
+        """Time of the last sign of life in Unix seconds."""
 
     def begin(self) -> None:
         """Restarts the measurement; earlier silence does not count."""

@@ -41,7 +41,7 @@ class EventIngestion:
         self._num_staged = num_staged
         self._has_output = False
         self._stages: dict[int, Phase] = {}
-        """Start phase of each node, by number, where nodes have to be provisioned."""
+        """Start phase of each node by number, if nodes must be provisioned."""
 
     def take(self, node: Node, event: NodeEvent) -> None:
         """Records an event. Raises StoreError."""
@@ -116,7 +116,7 @@ class RunProgress:
         self._next_event_at = 0.0
         self._rates: dict[int, float] = {}
         self._steps_from = num_nodes
-        """The lowest node that has reported a step."""
+        """Lowest node that has reported a step."""
 
     def begin(self) -> None:
         """Starts a new attempt, whose nodes have reported nothing and whose first progress becomes an event."""

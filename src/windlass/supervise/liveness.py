@@ -26,9 +26,9 @@ class Liveness:
         self._unreachable = unreachable
         self._clock = clock
         self._silent: dict[int, tuple[int, ...]] = {}
-        """For each node of the attempt that has reported it, the nodes whose heartbeat it does not receive."""
+        """Nodes whose heartbeat is not received, by the node of the attempt that reported it."""
         self.cut: set[int] = set()
-        """Nodes that were declared lost since the others do not receive their heartbeat."""
+        """Nodes that were declared lost because the others do not receive their heartbeat."""
         self._looked_at: float | None = None
 
     def begin(self) -> None:

@@ -161,14 +161,14 @@ class LogTail:
         every = (*files.names.values(), *files.indexes.values())
         cursor.lengths = {name: cursor.lengths.get(name, 0) for name in every}
         self._seen_again = 0
-        """Of the lines with the time of the cursor, how many this stream has shown."""
+        """Number of lines with the time of the cursor that this stream has repeated."""
         self._timeless: set[bytes] = set()
-        """Lines without a time that were taken."""
+        """Lines without a time that were read."""
         for name, length in cursor.lengths.items():
             os.close(os.open(files.folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             os.truncate(files.folder / name, length)
         self._is_broken = False
-        """Whether lines could not be written: they must be read again."""
+        """Whether lines could not be written, so that they must be read again."""
         if cursor.finished and not was_finished:
             # all lines of the attempt are missing, and the next attempt starts from this position
             cursor.write(files.cursor)
@@ -367,7 +367,7 @@ class _Batch:
         self._lengths = dict(lengths)
         self._data: dict[str, bytearray] = {}
         self._stamps: dict[str, list[tuple[int, int]]] = {}
-        """By rank, when (ns) the log had which length."""
+        """Times (ns) and lengths of the log by rank."""
 
     def add(self, tag: str, data: bytes, moment: int) -> None:
         """Adds a piece of the output of `tag`."""

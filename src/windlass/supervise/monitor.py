@@ -66,24 +66,25 @@ class AttemptMonitor:
     def __init__(self, attempt: Attempt, run: RunState, *, adopted: bool = False) -> None:
         self.attempt = attempt
         self.adopted = adopted
-        """Whether another supervisor has started it."""
+        """Whether another supervisor started the attempt."""
         self.shutdown = Shutdown(attempt, run.policy.grace_seconds, run.clock)
         self.hangs = HangDetector(attempt, run.record, run.policy, run.clock)
         self.ended_at: float | None = None
-        """When the last of its nodes that reported its end has ended, in unix seconds."""
+        """Latest reported end of a node in Unix seconds."""
         self._run = run
         self._record = run.record
         self._may_be_alone = run.has_process_group
         self._failed_node: int | None = None
-        """The node that failed or was lost first."""
+        """Node that failed or was lost first."""
         self._failed_at: dict[int, float] = {}
-        """When ranks failed by themselves, in unix seconds: a node may be killed before it reports more of it."""
+        """When ranks failed by themselves, in Unix seconds, because a node may be killed before it reports more about
+        them."""
         self._lost: list[int] = []
-        """The nodes that were lost, in order; a node that we killed has not reported its end either, and is not one."""
+        """Lost nodes in order. A node that the supervisor killed does not report its end either, but is not lost."""
         self._notices: list[PreemptionNotice] = []
         """Preemption notices of nodes that are not handled yet."""
         self._is_signalled = False
-        """Whether a node has ended because it was signalled."""
+        """Whether a node ended because it received a signal."""
         self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
 
     def read_updates(self) -> None:

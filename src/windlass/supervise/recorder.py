@@ -29,9 +29,9 @@ class Recorder:
         self._clock = clock or Clock()
         self._observers = observers
         self._recorded_until = 0.0
-        """Time of the newest event of the supervisor before this one: what nodes reported before is in the record."""
+        """Time of the previous supervisor's newest event; earlier reports of nodes are in the record."""
         self._recorded: set[str] = set()
-        """The events of that supervisor, where this one reads the reports of the nodes again."""
+        """Events of the previous supervisor, while this one reads the reports of the nodes again."""
         for event in writer.events():
             self._observe(event.entry, event.time)
 

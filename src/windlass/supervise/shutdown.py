@@ -25,17 +25,17 @@ class Shutdown:
         self.reason: str | None = None
         """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None before a shutdown begins."""
         self._now_at: float | None = None
-        """When the grace period of its ranks ends, where the nodes do not enforce it."""
+        """End of the ranks' grace period, if nodes do not enforce it."""
         self._kill_at: float | None = None
         self._is_hurried = False
         self._spared: set[Node] = set()
-        """Nodes with ranks that work by themselves."""
+        """Nodes with ranks that are still working on their own."""
         self._spared_until = 0.0
-        """Until when that counts, by the monotonic clock."""
+        """Time until which such nodes are spared, by the monotonic clock."""
         self._kept_until: dict[Node, float] = {}
-        """Until when nodes whose ranks have worked are not killed, by the monotonic clock."""
+        """Time until which nodes with formerly spared ranks are not killed, by the monotonic clock."""
         self._ended: set[Node] = set()
-        """Nodes whose grace period was ended before its time."""
+        """Nodes whose grace period was cut short."""
 
     def is_killing(self, node: Node) -> bool:
         """Whether this node, if it ends now without reporting, was killed by the supervisor."""

@@ -80,20 +80,20 @@ class Supervisor:
             has_process_group=plan.nodes.launcher == "torchrun",
         )
         self.monitor: AttemptMonitor | None = None
-        """The attempt in progress; None between two."""
+        """Attempt in progress; None between attempts."""
         self.next_at: float | None = None
-        """When the next attempt begins, in unix seconds; None while one is in progress."""
+        """Start of the next attempt in Unix seconds; None while one is in progress."""
         self.ending: RunEnding | None = writer.status.ending
-        """How the run ends once its outputs are uploaded or collected; None before that is decided."""
+        """How the run ends once its outputs are uploaded or fetched; None before that is decided."""
         self.detached = False
         """Whether this supervisor has detached: the run is still open, and its nodes keep running."""
         self.stop_request: StopRequest | None = None
-        """What a signal requested; the user's requests are files."""
+        """Stop request made by a signal; users request stops by files."""
         self.terminated = False
-        """Whether the machine shuts down (SIGTERM): the run is left for the next command to adopt."""
+        """Whether the machine is shutting down (SIGTERM); the next command then adopts the run."""
         self.patience_seconds = FULL_DISK_PATIENCE_SECONDS
         self._upload_at = 0.0
-        """When the outputs are uploaded next, in unix seconds."""
+        """Time of the next upload of the outputs in Unix seconds."""
 
     # -- main loop
     # ---------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self._began: dict[str, tuple[float, int]] = {}
-        """By name, when its first progress was reported, in Unix seconds, and how many bytes were moved by then."""
+        """Time of the first report by name, in Unix seconds, and the bytes moved by then."""
 
     def of(self, line: Line, name: str, now: float) -> dict[str, Any]:
         """Returns the run's progress for a report of the transfer; `now` is in Unix seconds."""

@@ -32,7 +32,7 @@ class ObstoreStore(Store):
         self.address = f"{kind}://{bucket}"
         self._kind, self._bucket = kind, bucket
         self._has_answered = False
-        """Whether its store has, ever: then it is at this address."""
+        """Whether the store has ever answered, so that its address is right."""
         with self._errors():
             self._once, self._patient = _opened(kind, bucket, ONCE), _opened(kind, bucket, PATIENT)
         self._has_answered = False

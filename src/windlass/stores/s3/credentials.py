@@ -41,9 +41,9 @@ class Credentials:
         self._lock = (os.getpid(), threading.Lock())
         self._profile = Profile(environ)
         self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or self._profile.region or REGION
-        """Where the first request goes; the bucket may name another."""
+        """Region of the first request; the bucket may name another one."""
         self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or self._profile.endpoint
-        """URL of a store that is not AWS; else empty."""
+        """URL of a store other than AWS; otherwise empty."""
         self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
 
     def keys(self) -> Keys:
