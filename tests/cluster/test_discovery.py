@@ -155,7 +155,7 @@ def test_stop_from_another_machine_is_requested_from_the_supervisor(
     until(lambda: elsewhere("ps", "-q").out == "", "not removed", WAY_SECONDS)
 
 
-def test_stopped_run_is_not_restarted_by_its_returning_supervisor(
+def test_run_stopped_from_another_machine_is_not_restarted(
     windlass: Call, elsewhere: Elsewhere, targets: None, home: Path, ended: Callable[..., Status]
 ) -> None:
     run = submit(windlass, WAIT, "--set", "restarts=2", "--set", "kubernetes.via=job")

@@ -52,7 +52,7 @@ def test_sold_out_instance_type_is_not_provisioned(scaled: Bed, lone_namespace: 
         scaled.sell_out()
 
 
-def test_node_that_never_registers_is_emulated(scaled: Bed, lone_namespace: str) -> None:
+def test_node_that_never_gets_ready_is_not_initialized(scaled: Bed, lone_namespace: str) -> None:
     with operated.pooled(scaled, POOL, "g5.12xlarge", labels={NEVER_READY: "true"}):
         scaled.apply(*operated.hungry(scaled, lone_namespace, 4), namespace=lone_namespace)
         claim = wait_for(lambda: _registered(scaled), "a node", 240)

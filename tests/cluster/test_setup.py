@@ -146,7 +146,7 @@ def test_a_set_up_from_before_an_operator_was_installed_is_found_and_mended(
     assert (supervisor(cluster, namespace, on)["level"], notes()) == ("ok", [])
 
 
-def test_removal_waits_until_no_run_uses_the_objects(cluster: Cluster, namespace: str, on: On) -> None:
+def test_removal_is_refused_while_a_run_uses_the_service_account(cluster: Cluster, namespace: str, on: On) -> None:
     on(cluster, namespace, "target", "setup", "lab")
     labels = {layout.MANAGED_LABEL: "windlass", layout.RUN_LABEL: "digits-7f3k2"}
     spec = {"serviceAccountName": NAME, "restartPolicy": "Never", "containers": [{"name": "c", "image": cluster.image}]}
