@@ -335,7 +335,7 @@ def test_a_deactivated_workload_stops_the_run_and_any_other_eviction_is_a_preemp
     cluster = Suspended(reason)
     cluster.logs[0] = said(BEGIN)
     with attempt_of(cluster, tmp_path) as (attempt, _):
-        until(lambda: attempt.is_taken_back)
+        until(lambda: attempt.is_evicted)
         [node] = attempt.nodes
         found = [one.entry.kind if isinstance(one, Reported) else one.kind for one in node.updates()]
         assert attempt.ended_by_target == ended_by

@@ -109,7 +109,7 @@ def test_closing_a_log_reader_deletes_no_suspended_owner_object(server: ObjectSe
             until(lambda: attempt.pods.are_made)
             put_job(server, suspend=True)
             server.remove("Pod", f"{RUN}-1-0-abcde")
-            until(lambda: attempt.pods.owner.taken_back)
+            until(lambda: attempt.pods.owner.eviction)
         assert server.names("Job") == [f"{RUN}-1"]
 
 

@@ -40,7 +40,7 @@ class Waiting:
         self.clock = FakeClock(1_767_225_700.0)
         monkeypatch.setattr(background, "start", lambda *_args: None)
         monkeypatch.setattr(problems, "time", self.clock)
-        self.pods = types.SimpleNamespace(pod=lambda _place: POD, owner=types.SimpleNamespace(ends=[], taken_back=None))
+        self.pods = types.SimpleNamespace(pod=lambda _place: POD, owner=types.SimpleNamespace(ends=[], eviction=None))
         self.queue = types.SimpleNamespace(holds=False)
         client = cast("Client", types.SimpleNamespace(health=None))
         self.problems = PodProblems(

@@ -42,7 +42,7 @@ def test_runtime_is_deleted_with_its_trainjob_and_kept_by_a_stop() -> None:
     shutdown.remove(cast("Client", removed), "r")
     kinds = [("TrainingRuntime", True), ("TrainJob", True), ("JobSet", True), ("ConfigMap", False)]
     assert [(kind, is_first) for kind, _, is_first in removed.deleted] == kinds
-    shutdown.delete_makers(cast("Client", stopped), "r")
+    shutdown.delete_owner_objects(cast("Client", stopped), "r")
     assert [(kind, is_first) for kind, _, is_first in stopped.deleted] == [("TrainJob", False), ("JobSet", False)]
 
 
@@ -62,18 +62,18 @@ def beside(name: str, ours: str, other: str | None = "running") -> dict[str, Any
 def test_pods_that_a_sidecar_keeps_running_are_deleted_once_the_ranks_have_ended() -> None:
     pods = [beside("r-1-0", "terminated"), beside("r-1-1", "terminated", "terminated")]
     client = RecordingClient(Job=[{"metadata": {"name": "r-1"}}], JobSet=[], Pod=pods)
-    assert shutdown.end_beside_sidecars(cast("Client", client), "r") == ["istio-proxy"]
+    assert shutdown.delete_pods_with_sidecars(cast("Client", client), "r") == ["istio-proxy"]
     assert [(kind, name) for kind, name, _ in client.deleted] == [("Job", "r-1"), ("Pod", "r-1-0")]
 
 
 def test_pods_without_a_sidecar_are_kept_with_their_logs() -> None:
     client = RecordingClient(Pod=[beside("r-1-0", "terminated", None), beside("r-1-1", "running", None)])
-    assert shutdown.end_beside_sidecars(cast("Client", client), "r") == []
+    assert shutdown.delete_pods_with_sidecars(cast("Client", client), "r") == []
     assert client.deleted == []
 
 
 def test_ranks_that_still_run_beside_a_sidecar_are_waited_for() -> None:
     client = RecordingClient(Pod=[beside("r-1-0", "terminated"), beside("r-1-1", "running")])
     with pytest.raises(EngineError, match="r-1-1 have not ended yet"):
-        shutdown.end_beside_sidecars(cast("Client", client), "r")
+        shutdown.delete_pods_with_sidecars(cast("Client", client), "r")
     assert client.deleted == []

@@ -57,7 +57,7 @@ def server(server: ObjectServer) -> ObjectServer:
 
 
 def holding(client: Client, run_dir: Path) -> threading.Thread:
-    thread = threading.Thread(target=outputs.hold, args=(client, RUN, run_dir, Clock()), daemon=True)
+    thread = threading.Thread(target=outputs.keep_until_fetched, args=(client, RUN, run_dir, Clock()), daemon=True)
     thread.start()
     return thread
 
@@ -77,12 +77,12 @@ def test_pod_keeps_outputs_until_they_are_fetched(server: ObjectServer, client: 
 
 def test_pod_does_not_keep_outputs_of_a_removed_run(server: ObjectServer, client: Client, tmp_path: Path) -> None:
     server.remove("ConfigMap", RUN)
-    outputs.hold(client, RUN, brought(tmp_path / "run"), Clock())
+    outputs.keep_until_fetched(client, RUN, brought(tmp_path / "run"), Clock())
     assert not is_watched(server)
 
 
 def test_pod_without_collected_outputs_ends_at_once(server: ObjectServer, client: Client, tmp_path: Path) -> None:
-    outputs.hold(client, RUN, tmp_path, Clock())
+    outputs.keep_until_fetched(client, RUN, tmp_path, Clock())
     assert server.requests == []
 
 
@@ -99,7 +99,7 @@ def test_pod_keeps_outputs_for_a_limited_time_in_spite_of_an_unreachable_server(
     run_dir, clock = brought(tmp_path / "run"), Hours(time.time())
     server.fails = lambda request: status(503, "ServiceUnavailable") if request.plural == "configmaps" else None
 
-    outputs.hold(client, RUN, run_dir, clock)
+    outputs.keep_until_fetched(client, RUN, run_dir, clock)
     assert len(clock.waits) == 3
 
 

@@ -63,7 +63,7 @@ class PodNode(Node):
         super().__init__(number, ranks, folder)
         self.place = place
         self.attempt = attempt
-        self.is_taken_away = False
+        self.is_ended_by_others = False
         """Whether the pod was ended by something other than Windlass."""
         self.is_explained = False
         """Whether the cluster's reason for the end of the pod was read."""
@@ -119,7 +119,7 @@ class PodNode(Node):
             self.last_event_at = max(self.last_event_at, event.at)
             # the cluster's node is shut down, or a command on another machine requested the end
             if isinstance(event, PreemptionNotice):
-                self.is_taken_away |= event.source == "sigterm" and Intent.STOP not in self._sent
+                self.is_ended_by_others |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
                     attempt.stop_requests.relay()
             yield event
@@ -130,10 +130,10 @@ class PodNode(Node):
             yield NodeWarning(time.time(), message)
         if all_read or attempt.pods.is_lost(self.place):
             yield from self._believe()
-        if attempt.is_taken_back:
+        if attempt.is_evicted:
             yield from attempt.notices()
-            self._end_taken_back()
-        attempt.hold_ended()
+            self._end_evicted()
+        attempt.keep_ended_alive()
         if self.pid is None and attempt.has_first_done and time.monotonic() - self._ended_first_at >= AGAIN_SECONDS:
             self._ended_first_at = time.monotonic()
             attempt.signals.tell_first_ended(self)
@@ -173,7 +173,7 @@ class PodNode(Node):
             )
             yield NodeWarning(time.time(), message)
 
-    def _end_taken_back(self) -> None:
+    def _end_evicted(self) -> None:
         """Ends the node after its pod was preempted before it could report an end, so that the node does not count as
         lost.
         """
@@ -196,7 +196,7 @@ class PodNode(Node):
             return False
         self._over_at = self._over_at or time.monotonic()
         is_late = time.monotonic() - self._over_at > REASON_SECONDS
-        return is_late or self.is_explained or not self.is_taken_away
+        return is_late or self.is_explained or not self.is_ended_by_others
 
     @override
     def lives(self) -> bool:
@@ -348,7 +348,7 @@ class PodAttempt(Attempt):
         """Whether the first node has succeeded; nodes that have not started would wait for its host name forever."""
         return self.nodes[0].ended and not self.nodes[0].failures
 
-    def hold_ended(self) -> None:
+    def keep_ended_alive(self) -> None:
         """Keeps the pods of nodes alive that have ended with outputs, while other nodes of the attempt run."""
         now = time.monotonic()
         if now - self._held_at >= HOLD_SECONDS:
@@ -363,9 +363,9 @@ class PodAttempt(Attempt):
         return {node: pod for node, pod in found.items() if node in numbers and container_state(pod)[0] == "running"}
 
     @property
-    def is_taken_back(self) -> bool:
+    def is_evicted(self) -> bool:
         """Whether a queue has suspended the owner object of the pods."""
-        return self.pods.owner.taken_back is not None
+        return self.pods.owner.eviction is not None
 
     @property
     @override
@@ -374,9 +374,9 @@ class PodAttempt(Attempt):
         pods = [pod for node in self.nodes if (pod := node.pod) is not None]
         if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
             return "timeout"
-        if self.pods.owner.taken_back is not None and is_deactivated(self.pods.owner.taken_back):
+        if self.pods.owner.eviction is not None and is_deactivated(self.pods.owner.eviction):
             return "stop"
-        return "preemption" if self.is_taken_back else None
+        return "preemption" if self.is_evicted else None
 
     @property
     @override
@@ -390,7 +390,7 @@ class PodAttempt(Attempt):
 
         A new attempt would create a new, active Workload, which would override the administrator.
         """
-        if not self._is_noticed and (seen := self.pods.owner.taken_back) is not None:
+        if not self._is_noticed and (seen := self.pods.owner.eviction) is not None:
             self._is_noticed = True
             if is_deactivated(seen):
                 yield Reported(time.time(), StopRequested(QUEUE))
@@ -416,7 +416,7 @@ class PodAttempt(Attempt):
         """Stops all reading and watching. A suspended owner object is deleted, so that a queue cannot start it
         again.
         """
-        if self.is_taken_back:
+        if self.is_evicted:
             with contextlib.suppress(EngineError):
                 self.pods.end()
         self.pods.close()

@@ -117,7 +117,7 @@ class AttemptStart:
         The other pods of the attempt already have their order, so they are not delayed.
         """
         status = self._record.status
-        left = self._spares.left(status)
+        left = self._spares.live(status)
         created, taken = assignment.created, self._spares.taken(status, assignment)
         num_spares = max(0, self._spares.num - len(left))
         if created or taken:

@@ -420,7 +420,7 @@ class KubernetesBackend(Backend):
         well = status.phase is Phase.SUCCEEDED
         markers.put_end(self.client, self.plan.run_id, stopped=status.supervision.stop_requested, well=well)
         if WORKLOADS[self.via].remakes(self.plan.only(AttemptStep).manifest) and status.attempts:
-            shutdown.end_makers(self.client, self.plan.run_id, WORKLOADS[self.via])
+            shutdown.end_owner_objects(self.client, self.plan.run_id, WORKLOADS[self.via])
         number = len(status.attempts)
         folder = self._folder(number)
         if number and self.is_started(folder):
@@ -432,7 +432,7 @@ class KubernetesBackend(Backend):
             self._delete_attempts()
         self.spares.end(status)
         self._transfers.end()
-        if names := shutdown.end_beside_sidecars(self.client, self.plan.run_id):
+        if names := shutdown.delete_pods_with_sidecars(self.client, self.plan.run_id):
             message = f"the pods were deleted, with their logs: {', '.join(names)} ran on beside the ranks"
             record.note(Warned(message))
 

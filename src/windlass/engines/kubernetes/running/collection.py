@@ -137,11 +137,11 @@ class OutputsCollection:
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
-    def _run(self, ids: dict[int, PodId], left: dict[int, Pod], wake: Callable[[], None]) -> None:
-        holder = threading.Thread(target=self._hold, args=(left,), name="hold", daemon=True)
+    def _run(self, ids: dict[int, PodId], remaining: dict[int, Pod], wake: Callable[[], None]) -> None:
+        holder = threading.Thread(target=self._keep_alive, args=(remaining,), name="hold", daemon=True)
         holder.start()
         try:
-            self._collect(ids, left)
+            self._collect(ids, remaining)
         except (EngineError, OSError) as error:
             self._found = Collected(warnings=[f"the outputs could not be fetched: {_words(error)}; {KEEP}"])
         except Exception as error:
@@ -151,8 +151,8 @@ class OutputsCollection:
             holder.join()
             wake()
 
-    def _collect(self, ids: dict[int, PodId], left: dict[int, Pod]) -> None:
-        """Collects the outputs; `left` has the pods that remain to be read, as last observed. Raises EngineError,
+    def _collect(self, ids: dict[int, PodId], remaining: dict[int, Pod]) -> None:
+        """Collects the outputs; `remaining` has the pods that remain to be read, as last observed. Raises EngineError,
         OSError.
         """
         found, work = self._found, self._run_dir / FOLDER
@@ -161,8 +161,8 @@ class OutputsCollection:
         parts, lost, failures = dict[int, Path](), dict[int, str](), Counter[int]()
         pauses = itertools.chain(PAUSES_SECONDS, itertools.repeat(PAUSES_SECONDS[-1]))
         while waiting := {node: ids[node] for node in sorted(ids) if node not in parts and node not in lost}:
-            is_answered = self._look(waiting, left, lost)
-            for node, pod in sorted(left.items()):
+            is_answered = self._look(waiting, remaining, lost)
+            for node, pod in sorted(remaining.items()):
                 budget = self._max_bytes - sum(measure(str(part)).bytes for part in parts.values())
                 part = work / f"node-{node}"
                 try:
@@ -171,15 +171,17 @@ class OutputsCollection:
                     failures[node] += is_answered
                     if isinstance(error, OutputsSkipped) or failures[node] == TRIES:
                         lost[node] = _words(error)
-                        del left[node]
+                        del remaining[node]
                     continue
                 parts[node] = part
                 found.warnings += skipped_words(node, skipped)
-                del left[node]
+                del remaining[node]
                 # a pod that is being deleted receives no later request to end
                 if "deletionTimestamp" in pod["metadata"]:
                     list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
-            if (left or not is_answered) and self._closed.wait(next(pauses) if is_answered else UNANSWERED_SECONDS):
+            if (remaining or not is_answered) and self._closed.wait(
+                next(pauses) if is_answered else UNANSWERED_SECONDS
+            ):
                 raise EngineError("the collection was ended", "")
         for why in dict.fromkeys(lost.values()):
             found.warnings += lost_words([node for node in sorted(lost) if lost[node] == why], why)
@@ -191,7 +193,7 @@ class OutputsCollection:
             found.nodes = sorted(parts)
         shutil.rmtree(work, ignore_errors=True)
 
-    def _look(self, waiting: Mapping[int, PodId], left: dict[int, Pod], lost: dict[int, str]) -> bool:
+    def _look(self, waiting: Mapping[int, PodId], remaining: dict[int, Pod], lost: dict[int, str]) -> bool:
         """Lists which pods still have outputs; returns whether the API server has answered. Raises Refused.
 
         While the API server does not answer, pods count as lost only after their deadline, when the kubelet ends them.
@@ -203,17 +205,17 @@ class OutputsCollection:
             if self._num_refused == MAX_REFUSALS:
                 raise
             self._unanswered = error
-            for node in [node for node, pod in left.items() if time.time() + self._client.ahead > ends_at(pod)]:
+            for node in [node for node, pod in remaining.items() if time.time() + self._client.ahead > ends_at(pod)]:
                 lost[node] = "the API server did not answer until the deadline of the pod"
-                del left[node]
+                del remaining[node]
             return False
         self._unanswered = None
         for node, one in waiting.items():
             # Pods that are being deleted count too: they wait for the collection during their grace period.
             if one in pods and container_state(pods[one])[0] == "running":
-                left[node] = pods[one]
+                remaining[node] = pods[one]
             else:
-                left.pop(node, None)
+                remaining.pop(node, None)
                 lost[node] = "the pod has ended"
         return True
 
@@ -221,10 +223,10 @@ class OutputsCollection:
         shutil.rmtree(part, ignore_errors=True)
         return self._fetch(pod, part, max_bytes)
 
-    def _hold(self, left: Mapping[int, Pod]) -> None:
+    def _keep_alive(self, remaining: Mapping[int, Pod]) -> None:
         """Keeps the pods alive that were not read yet."""
         while not self._closed.wait(HOLD_SECONDS):
-            list(self._control.call_all([(pod, Request.hold()) for pod in list(left.values())], ANSWER_SECONDS))
+            list(self._control.call_all([(pod, Request.hold()) for pod in list(remaining.values())], ANSWER_SECONDS))
 
 
 # -- from a pod -------------------------------------------------------------------------------------------------------

@@ -33,9 +33,9 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
         known = claims.recorded(store.events(run_id), time.time(), every_attempt=True)
         watch = ProvisioningWatch(client, [one for one in claims.still_there(known) if one.state != KEPT])
         give_up = time.monotonic() + MAX_SECONDS
-        while watch.left and store.status(run_id).phase.is_terminal:
+        while watch.remaining and store.status(run_id).phase.is_terminal:
             if time.monotonic() >= give_up:
-                for one in watch.left:
+                for one in watch.remaining:
                     _record(store, run_id, claims.event_of(one.replace(state=KEPT)))
                 return
             try:
@@ -47,7 +47,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
                 client.health.crashed("machines", error)
                 for warning in client.health.updates():
                     _record(store, run_id, Warned(warning.message))
-            if watch.left:
+            if watch.remaining:
                 time.sleep(LOOK_SECONDS)
 
 
@@ -56,7 +56,7 @@ def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
     changes = list(watch.changes())
     is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in changes]
     for at, event in enumerate(changes):
-        left = len(watch.left) + sum(is_gone[at + 1 :])
+        left = len(watch.remaining) + sum(is_gone[at + 1 :])
         entry = NodeProvisioning.from_json({**event.entry.to_json(), "left": left}) if is_gone[at] else event.entry
         yield Reported(event.at, entry)
 

@@ -49,7 +49,7 @@ class _Begun(NamedTuple):
 class _FollowedAttempt(PodAttempt):
     """An attempt that a supervisor controls: if its queue suspends it, the log reader does not delete its objects."""
 
-    is_taken_back = False
+    is_evicted = False
 
 
 class LogReader:
@@ -124,8 +124,8 @@ class LogReader:
         first = layout.attempt_of(config)
         of = {one: spec for one, spec in beginning_pods(config).items() if nodes is None or spec.node in nodes}
         assignment = PodAssignment(number, tuple(of))
-        maker = self._maker(assignment.newest) if of else None
-        if maker is None:
+        owner = self._owner_object(assignment.newest) if of else None
+        if owner is None:
             return
         specs = list(of.values())
         plan = Plan(
@@ -138,7 +138,7 @@ class LogReader:
             procs_per_node=len(_ranks(specs[0])),
             policy=Policy(None, 0.0, None, 0, (), 1),
             job={},
-            steps=(AttemptStep("", maker),),
+            steps=(AttemptStep("", owner),),
         )
         for other in self._attempts.values():  # older pods that waited for an attempt which now has new pods
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
@@ -164,7 +164,7 @@ class LogReader:
         found = self._client.find("v1", "ConfigMap", layout.of_attempts(self._run_id))["items"]
         return sorted(found, key=layout.attempt_of)
 
-    def _maker(self, number: int) -> dict[str, Any] | None:
+    def _owner_object(self, number: int) -> dict[str, Any] | None:
         for api, kind in OWNER_KINDS:
             try:
                 found = self._client.get(api, kind, layout.attempt_name(self._run_id, number))

@@ -35,7 +35,7 @@ class OwnerObject:
         self.finished: frozenset[int] = frozenset()
         """Completion indexes for which the object creates no further pods."""
         self.is_suspended = False
-        self.taken_back: QueueStatus | None = None
+        self.eviction: QueueStatus | None = None
         """Queue status with the reason why the object was suspended after its pods were created (they are then
         deleted); None if it was not."""
 
@@ -53,8 +53,8 @@ class OwnerObject:
         self.ends = list(ends_of(found, self._kind, self.name))
         self.finished = finished_indexes(found)
         self.is_suspended = is_suspended(found)
-        if self.is_suspended and pods and self.taken_back is None:
-            self.taken_back = evicted(self._client, found)
+        if self.is_suspended and pods and self.eviction is None:
+            self.eviction = evicted(self._client, found)
         if why := why_over(found):
             self.over = f"{self._kind} {self.name} is {why}"
 

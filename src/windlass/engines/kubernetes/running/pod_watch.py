@@ -153,7 +153,7 @@ class PodWatch:
         """Returns the pod with Karpenter's reason for its eviction, which is requested once the pod has ended."""
         if (
             not has_ended(pod)
-            or self.owner.taken_back is not None
+            or self.owner.eviction is not None
             or self.owner.over is not None
             or self._num_asked >= MAX_ASKED
         ):

@@ -123,7 +123,7 @@ class PodProblems:
 
     def _is_expected(self, place: int) -> bool:
         """Returns whether a pod is deleted by Windlass, by a queue, or by its owner because another pod failed."""
-        if self._pods.owner.taken_back is not None:
+        if self._pods.owner.eviction is not None:
             return True
         others = (pod_status(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)

@@ -38,14 +38,14 @@ class ProvisioningWatch:
         """Reasons why no node is provisioned."""
 
     @property
-    def left(self) -> tuple[NodeClaimStatus, ...]:
+    def remaining(self) -> tuple[NodeClaimStatus, ...]:
         """Nodes that are not deleted yet."""
         return claims.still_there(self._nodes)
 
     @property
     def is_open(self) -> bool:
         """Whether a provisioned node has more states to report."""
-        return any(one.state not in claims.FINAL for one in self.left)
+        return any(one.state not in claims.FINAL for one in self.remaining)
 
     def is_provisioning(self, pod: str) -> bool:
         """Returns whether a node is being provisioned for a pod, or is not ready yet."""

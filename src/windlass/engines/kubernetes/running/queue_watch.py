@@ -43,7 +43,7 @@ class QueueWatch:
 
     def changes(self) -> Iterator[Reported]:
         """Yields the queue status if it has changed."""
-        seen = self._pods.owner.taken_back or self._seen
+        seen = self._pods.owner.eviction or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):
             return
         if seen.state in WAITS and self._pods.are_made:  # the pods may have trained and ended before this read

@@ -48,7 +48,7 @@ def stop(client: Client, run_id: str, *, now: bool) -> None:
     Unreachable.
     """
     request(client, run_id, now=now)
-    delete_makers(client, run_id)
+    delete_owner_objects(client, run_id)
     if now:
         for pod in client.find("v1", "Pod", layout.of_attempts(run_id))["items"]:
             client.delete("v1", "Pod", pod["metadata"]["name"], grace=0)
@@ -59,7 +59,7 @@ def remove(client: Client, run_id: str) -> None:
     # Pods are deleted before Jobs: after a restart of the API server, Kubernetes may not remove the finalizers of ended
     # pods whose Job is missing. The owner ConfigMap is deleted last, since the objects that it owns would be deleted in
     # the other order.
-    delete_makers(client, run_id, are_pods_first=True)
+    delete_owner_objects(client, run_id, are_pods_first=True)
     client.delete("v1", "ConfigMap", run_id)
     for name in live_pods(client, run_id):  # their owner object may have been deleted before, without them
         client.delete("v1", "Pod", name)
@@ -82,30 +82,30 @@ def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
         client.delete("v1", "Pod", name, grace=0 if now else None)
 
 
-def delete_makers(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
+def delete_owner_objects(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
     """Deletes the owner objects of a run's pods, and thereby the pods. Raises Refused, Unreachable."""
     for api, kind in (*OWNING_PARTS, *OWNER_KINDS) if are_pods_first else OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
 
 
-def end_makers(client: Client, run_id: str, way: Workload) -> None:
+def end_owner_objects(client: Client, run_id: str, workload: Workload) -> None:
     """Ensures that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
 
     Raises Refused, Unreachable.
     """
     give_up = time.monotonic() + OWNER_END_SECONDS
     while True:
-        found = client.find(way.api, way.kind, layout.of_attempts(run_id))["items"]
+        found = client.find(workload.api, workload.kind, layout.of_attempts(run_id))["items"]
         going = [one["metadata"]["name"] for one in found if not why_over(one)]
         if not going or time.monotonic() > give_up:
             break
         time.sleep(OWNER_PAUSE_SECONDS)
     for name in going:
-        client.delete(way.api, way.kind, name)
+        client.delete(workload.api, workload.kind, name)
 
 
-def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
+def delete_pods_with_sidecars(client: Client, run_id: str) -> list[str]:
     """Deletes the owner objects of pods that only sidecar containers keep running, and thereby the pods.
 
     Returns the names of the sidecars. Raises EngineError while the ranks' container still runs, and Refused,
@@ -116,7 +116,7 @@ def end_beside_sidecars(client: Client, run_id: str) -> list[str]:
     if going := [pod["metadata"]["name"] for pod in held if not has_ended(pod)]:
         raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command tries again")
     if held:
-        delete_makers(client, run_id)
+        delete_owner_objects(client, run_id)
         for pod in held:  # their owner object may have been deleted before, without them
             client.delete("v1", "Pod", pod["metadata"]["name"])
     return sorted({name for pod in held for name in sidecars(pod)})

@@ -31,7 +31,7 @@ class Spares:
         """Number of spares of the run."""
         self._run_dir = run_dir
 
-    def left(self, status: Status) -> dict[PodId, Pod]:
+    def live(self, status: Status) -> dict[PodId, Pod]:
         """Returns the unused spares that have not ended, oldest first. Raises EngineError."""
         if not self.num:
             return {}
@@ -44,7 +44,7 @@ class Spares:
 
     def ready(self, status: Status) -> list[PodId]:
         """Returns the unused spares that run on reachable nodes. Raises EngineError."""
-        return [one for one, pod in self.left(status).items() if is_alive(pod)]
+        return [one for one, pod in self.live(status).items() if is_alive(pod)]
 
     def taken(self, status: Status, assignment: PodAssignment) -> list[int]:
         """Returns the places of the newest attempt whose pods were spares before."""
@@ -55,7 +55,7 @@ class Spares:
         """Ends all spares, or those created before attempt `before`; spares that do not answer are deleted. Raises
         EngineError.
         """
-        pods = [pod for one, pod in self.left(status).items() if before is None or one.made_for < before]
+        pods = [pod for one, pod in self.live(status).items() if before is None or one.made_for < before]
         ended = reuse.dismiss(self._control, pods)
         for name in {str(pod["metadata"]["name"]) for pod in pods} - ended:
             self._client.delete("v1", "Pod", name, grace=0)

@@ -61,7 +61,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
             code = _supervise(client, run_id, home, plan)
             if code == 0:
                 outputs.end_at_sigterm()
-                outputs.hold(client, run_id, home / "runs" / run_id, Clock())
+                outputs.keep_until_fetched(client, run_id, home / "runs" / run_id, Clock())
                 shutdown.end_supervisor_job(client, run_id)
             return code
         except WindlassError as error:  # for example another holder of the Lease, or an unreachable API server

@@ -48,7 +48,7 @@ def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
 # -- in the supervisor's pod ------------------------------------------------------------------------------------------
 
 
-def hold(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
+def keep_until_fetched(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
     """Waits until the outputs in the folder of the run are fetched or HELD_SECONDS old; returns at once if there are
     none.
     """
