@@ -1,4 +1,4 @@
-"""What `why` and `status` say of checkpoints that were damaged or could not be read."""
+"""`why` and `status` report checkpoints that are damaged or unreadable."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def plain(text: str, *_: Any, **__: Any) -> str:
 
 
 def shown(*more: tuple[str, dict[str, Any]]) -> str:
-    """What `status` shows of a failed run with these events."""
+    """Returns the `status` output for a failed run with these events."""
     status = seen(Phase.FAILED, more=[*AGAIN, *more]).status
     run = run_of(status, NO_PLAN, Ledger({}, {}, 0.0, 1, 0), 200.0, is_here=True)
     return "\n".join(status_lines(run, 200.0, plain))

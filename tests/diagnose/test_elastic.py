@@ -1,4 +1,4 @@
-"""Attempts with another number of ranks that cannot load what was saved before."""
+"""Attempts with another number of ranks that cannot load earlier checkpoints are recognized."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_error_that_does_not_name_ranks_may_have_another_cause() -> None:
     [
         [TRAINED, attempt(2, 2)],  # the same size
         [LOST, attempt(2, 1)],  # nothing was trained before
-        [TRAINED, LOST, attempt(2, 1), TRAINED, attempt(3, 1)],  # an attempt of that size could train
+        [TRAINED, LOST, attempt(2, 1), TRAINED, attempt(3, 1)],  # an attempt of that size was able to train
         [TRAINED, LOST, attempt(2, 1), TRAINED],
     ],
 )

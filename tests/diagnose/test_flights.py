@@ -1,4 +1,4 @@
-"""What torch's flight recorder says of ranks that hang or fail, from records made by hand."""
+"""torch's flight recorder explains ranks that hang or fail, with handwritten records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that SIGTERM did not end within the grace period, in runs that were stopped, and that reached their limit."""
+"""Ranks that did not end within the grace period are explained, in stopped runs and at the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that are launchers themselves: of all that their children and they print, the child's own error counts."""
+"""For ranks that are launchers, the child's own error counts among all output of launcher and children."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def prefixed(prefix: str, text: str) -> str:
 
 
 def mixed(one: str, other: str) -> str:
-    """Line by line, as two processes write at the same time."""
+    """Interleaves two texts line by line, as two concurrent processes write."""
     pairs = zip(one.splitlines(), other.splitlines(), strict=True)
     return "".join(f"{first}\n{second}\n" for first, second in pairs)
 
 
 def table(root_rank: int, traceback: str, code: str = "1 (pid: 893) ", error_file: str = "<N/A>") -> str:
-    """What torchrun and accelerate print at their end."""
+    """Returns the report that torchrun and accelerate print at their end."""
     indented = traceback.rstrip().replace("\n", "\n  ")
     return f"""W1122 13:42:26.946000 872 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 892 closing signal SIGTERM
 E1122 13:42:26.978000 872 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 1 (pid: 893) of binary: /venv/bin/python
@@ -209,7 +209,7 @@ def test_a_child_of_torchrun_that_ended_without_a_traceback_is_told_by_its_own_w
 
 @pytest.mark.parametrize("code", ["\N{SUPERSCRIPT TWO}", "-\N{SUPERSCRIPT TWO}", "9" * 5000, "-" + "9" * 5000])
 def test_what_looks_like_a_report_of_torchrun_and_has_no_number_says_nothing_of_a_child(code: str) -> None:
-    """A script may print anything: neither the worker nor `why` may fail by it."""
+    """A script may print anything; neither the worker nor `why` may fail because of it."""
     text = table(0, NO_RECORD, f"{code} (pid: 893) ")
     assert (child_code(text), child_signal(text)) == (0, 0)
     assert failed(text).verdict.summary
@@ -224,7 +224,7 @@ def test_what_looks_like_a_report_of_torchrun_and_has_no_number_says_nothing_of_
     ],
 )
 def test_numbers_of_any_length_in_what_a_script_prints_are_no_internal_error(text: str) -> None:
-    """Python refuses to read one of 5,000 digits."""
+    """Python refuses to parse a number of 5,000 digits."""
     assert failed(text.format("9" * 5000)).verdict.summary
 
 
@@ -288,7 +288,7 @@ def test_a_rank_that_left_without_mpi_finalize_is_named_as_mpirun_names_it() -> 
     assert (verdict.code, verdict.rank) == ("mpi-not-finalized", 1)
     assert verdict.summary == "rank 1 exited without MPI_Finalize"
     assert verdict.fix.endswith("windlass logs r-1 --rank 1 --tail 50")
-    assert failed(IMPROPERLY).verdict.rank == 0  # mpirun is the job's own command: MPI's ranks have no logs
+    assert failed(IMPROPERLY).verdict.rank == 0  # mpirun is the job's own command, and MPI's ranks have no logs
 
 
 @pytest.mark.parametrize("code", ["with errorcode 7.\n", "  Proc: [[5402,1],1]\n  Errorcode: 7\n"])

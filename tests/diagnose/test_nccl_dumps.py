@@ -1,4 +1,4 @@
-"""The files of NCCL's watchdog are read without running what a pickle may ask for."""
+"""Dumps of NCCL's watchdog are read without executing code from their pickles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENTRY = {
 
 
 def dump(**fields: Any) -> dict[str, Any]:
-    """What torch writes, in the shape of version 2.4."""
+    """Returns a dump in the format of torch 2.4."""
     return {
         "version": "2.4",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},

@@ -1,4 +1,4 @@
-"""What is observed of a run by its record and its logs."""
+"""Observations are collected from the record and the logs of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORT = '::windlass {"step": 119, "loss": 0.02}\n'
 
 
 def with_log(store: Store, text: str) -> Path:
-    """A run whose rank 0 has printed this."""
+    """Creates a run whose rank 0 printed this text."""
     with contextlib.closing(
         store.create("a-1", name="a", target="local", output_dir="/o", plan=NO_PLAN.to_text(), time=100.0)
     ) as writer:
@@ -54,7 +54,8 @@ def test_the_stacks_that_we_requested_are_no_output_of_a_rank(
     stack = 'Thread 0x1 (most recent call first):\n  File "train.py", line 9 in <module>\nthread 0x1: MainThread\n'
     ranks = [{"rank": 0, "state": "S", "stack": stack}]
     with Store(tmp_path) as store:
-        os.utime(with_log(store, f"step 1\n{stack}{after}"), (200.0, 200.0))  # of a pod: when it was fetched
+        # the time at which a pod's log was fetched
+        os.utime(with_log(store, f"step 1\n{stack}{after}"), (200.0, 200.0))
         writer = store.writer("a-1")
         assert writer is not None
         with contextlib.closing(writer):
@@ -83,7 +84,9 @@ END = ("end", {"phase": "failed", "exit_code": 124, "reason": "timeout"})
 
 
 def cut(store: Store, *between: tuple[str, dict[str, object]]) -> tuple[str, str, list[str]]:
-    """The verdict on a run whose attempt 1 refused its arguments, and whose attempt 2 its time limit ended."""
+    """Returns the verdict on a run whose first attempt refused its arguments and whose second ended at its time
+    limit.
+    """
     with_log(store, USAGE)
     store.run_dir("a-1").joinpath("attempt-2").mkdir()
     told: list[tuple[str, dict[str, object]]] = [

@@ -1,4 +1,4 @@
-"""Rules on observations made by hand: what cannot be provoked on every machine, and what must not be mixed up."""
+"""Rules are tested on handwritten observations: cases that cannot be provoked everywhere or are easily confused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def seen(
     reason: str | None = None,
     **fields: Any,
 ) -> Observations:
-    """A run of these ranks that ended so."""
+    """Returns observations on a run with these ranks and this end."""
     many = max(1, len(ranks))
     told: list[tuple[str, dict[str, Any]]] = [
         ("created", {"id": "r-1", "name": "r", "target": "local", "output_dir": "/out"}),
@@ -63,7 +63,7 @@ def seen(
 
 
 def as_recorded(cause: dict[str, Any], ranks: Sequence[RankSeen], host: dict[str, Any] | None) -> dict[str, Any]:
-    """A root cause as a supervisor records it: read from the last words of the rank that failed first."""
+    """Returns a root cause as a supervisor records it, parsed from the last output of the first failed rank."""
     first = next((one for one in ranks if one.rank == cause.get("rank")), None)
     if first is None:
         return cause
@@ -75,7 +75,7 @@ def as_recorded(cause: dict[str, Any], ranks: Sequence[RankSeen], host: dict[str
 
 
 def failed(tail: str = "", exit_code: int = 1, **fields: Any) -> Diagnosis:
-    """The diagnosis of a run of one rank with these last words."""
+    """Returns the diagnosis of a run of one rank with this last output."""
     rank = RankSeen(0, exit_code=exit_code, ended_at=103.0, tail=tail)
     cause = {"rank": 0, "summary": "", "exit_code": exit_code, "traceback": "", "victims": []}
     return diagnose(seen(ranks=[rank], cause=cause, exit_code=exit_code, **fields))
@@ -207,7 +207,7 @@ def test_a_step_that_fails_twice_claims_no_checkpoint_that_does_not_exist() -> N
          "checkpoint-unreadable", "windlass resume r-1, with --from NAME"),
         ('  File "<frozen os>", line 679, in __getitem__\nKeyError: \'LOCAL_RANK\'',
          "launcher-variables", "launcher: torchrun"),
-        ("KeyError: 'RANK'", "exception", "train.py:7"),  # of a dict of the script
+        ("KeyError: 'RANK'", "exception", "train.py:7"),  # a dict of the script
         ("ValueError: coordinator_address should be defined.", "launcher-variables", "launcher: jax"),
         ('  File "/env/deepspeed/comm/comm.py", line 861, in mpi_discovery\n    from mpi4py import MPI\n'
          "ModuleNotFoundError: No module named 'mpi4py'", "launcher-variables", "launcher: torchrun"),
@@ -391,7 +391,7 @@ STEP = ("progress", {"step": 3, "rank": 0})
         ("the worker exited with 1\n", {}, "main-guard-missing"),
         (TRACE + "RuntimeError: DataLoader worker (pid(s) 71) exited unexpectedly\n", {}, "main-guard-missing"),
         (TRACE + "EOFError\n", {}, "main-guard-missing"),
-        (TRACE + "ValueError: bad batch\n", {"more": [STEP]}, "exception"),  # it trained after that
+        (TRACE + "ValueError: bad batch\n", {"more": [STEP]}, "exception"),  # the attempt trained after that
     ],
 )
 def test_a_missing_main_guard_is_named_whatever_the_script_makes_of_it(
@@ -467,7 +467,7 @@ def test_a_connection_to_a_server_is_none_to_a_peer(line: str) -> None:
     ]
     verdict = diagnose(seen(ranks=ranks, cause=cause.to_json())).verdict
     assert (verdict.code, verdict.rank, line in verdict.summary) == ("exception", 1, True)
-    own = RankFailure(1, 1, 9.9, TRACE + "KeyError: 'x'")  # such a connection may have been one between ranks
+    own = RankFailure(1, 1, 9.9, TRACE + "KeyError: 'x'")  # the connection may have been one between ranks
     cause = first_cause([RankFailure(0, 1, 9.5, TRACE + line), own])
     assert cause is not None
     assert cause.rank == 1
@@ -834,7 +834,8 @@ def test_what_manages_an_environment_is_found_by_its_files(tmp_path: Path) -> No
     uv = "home = /usr/bin\nuv = 0.9.2\n"
     assert kind(made("a/.venv", "a/uv.lock", config=uv), "a/src") == "uv-project"
     assert kind(made("b/.venv", config=uv), "b") == "uv"
-    assert kind(made("b/other", "b/uv.lock", config="home = /usr/bin\n"), "b") == "venv"  # not the project's own
+    # not the project's own environment
+    assert kind(made("b/other", "b/uv.lock", config="home = /usr/bin\n"), "b") == "venv"
     assert kind(made("c/env", "c/poetry.lock", config="home = /usr/bin\n"), "c") == "poetry"
     assert kind(made("d/env", "d/env/conda-meta/history"), "d") == "conda"
     assert kind(made("e"), "e") == "system"
@@ -855,7 +856,7 @@ def change(rank: int, step: int, good: float) -> tuple[str, dict[str, Any]]:
 
 
 def never_finite(step: int) -> tuple[str, dict[str, Any]]:
-    """The loss of an attempt that goes on from a checkpoint with NaN in it."""
+    """Returns the loss of an attempt that continues from a checkpoint with NaN."""
     return "loss", {"rank": 0, "step": step, "loss": "nan"}
 
 
@@ -1042,7 +1043,7 @@ def test_a_worker_whose_interpreter_does_not_work_was_not_killed(words: str, run
 
 
 def test_a_run_whose_logs_are_gone_is_explained_by_its_recorded_cause() -> None:
-    """Neither the log of the rank nor the report of its node is there."""
+    """Both the rank's log and its node's report are missing."""
     host = {"oom_kills_of_group": 1, "memory_limit_bytes": 1 << 30}
     killed = {"rank": 0, "summary": "killed", "exit_code": 137, "failure": "signal", "code": -9, "host": host}
     assert diagnose(seen(cause=killed)).verdict.code == "oom-killed"

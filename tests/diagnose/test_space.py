@@ -1,4 +1,4 @@
-"""No space, and no right to write: which file system it was, and where the results of a run belong."""
+"""Errors about space and write permission name the file system, and where the results of a run belong."""
 
 from __future__ import annotations
 

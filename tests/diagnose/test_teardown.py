@@ -1,4 +1,4 @@
-"""Ranks whose scripts have ended and whose processes have not, from stacks made by hand."""
+"""Ranks whose scripts have ended but whose processes have not are explained, from handwritten stacks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_where_no_name_was_written_no_thread_is_blamed() -> None:
             "a child process that it has started (multiprocessing)",
         ),
         ((), "its exit handlers"),
-        (((RANK, 144, "write_stacks"),), "its exit handlers"),  # of C, interrupted by the request for stacks
+        (((RANK, 144, "write_stacks"),), "its exit handlers"),  # C handlers, interrupted by the request for stacks
     ],
 )
 def test_an_exit_handler_that_does_not_end_is_named(frames: tuple[tuple[str, int, str], ...], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Uneven inputs behind collectives that do not match, from records made by hand."""
+"""Uneven inputs are recognized behind mismatched collectives, from handwritten records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIFFER = {
     0: flight(group(call(1), call(2), waits(3, "barrier", size=1))),
     1: flight(group(call(1), call(2), waits(3))),
 }
-"""Rank 0 has left a loop that rank 1 is still in."""
+"""Rank 0 has left a loop that rank 1 is still running."""
 
 
 def hung(*tails: str, flights: dict[int, Any] = DIFFER) -> Verdict:

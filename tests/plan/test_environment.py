@@ -1,4 +1,4 @@
-"""What a run that is started by a rank of another run finds in its environment."""
+"""A run started by a rank of another run does not inherit the other run's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job in, node specs out, on both engines: the cases of `tests/cases/node_specs.yaml`."""
+"""Jobs become node specs on both engines, as listed in `tests/cases/node_specs.yaml`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def kubernetes(case: dict[str, Any], job: Job) -> tuple[Plan, AttemptFacts]:
 
 
 def seen(spec: NodeSpec, expected: dict[str, Any]) -> dict[str, Any]:
-    """What of a spec the case names."""
+    """Returns the part of a spec that the case names."""
     last = spec.ranks[-1]
     env = {**spec.env, **last.env}
     argv = [*last.argv, *(spec.launch.argv if spec.launch is not None else ())]
@@ -86,7 +86,7 @@ def test_a_job_becomes_these_node_specs(case: dict[str, Any], engine: str) -> No
     job = Job(**{"name": "case", "run": "train.py", **case["job"]})
     made, facts = ENGINES[engine](case, job)
     specs = compose(made.nodes, case.get("attempt", {}).get("members"), facts)
-    if "all" in case:  # which launcher starts the ranks is another case
+    if "all" in case:  # another case tests which launcher starts the ranks
         expected = [
             {"launcher": spec.launch.name if spec.launch else None, **one}
             for spec, one in zip(specs, expected, strict=True)

@@ -1,4 +1,4 @@
-"""Which ranks are expected to train alone, by what their script imports."""
+"""Ranks that are expected to train alone are predicted from the imports of their script."""
 
 from __future__ import annotations
 

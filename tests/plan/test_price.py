@@ -1,4 +1,4 @@
-"""List prices of instance types, as a plan shows them."""
+"""Plans show list prices of instance types."""
 
 from __future__ import annotations
 

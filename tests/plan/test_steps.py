@@ -1,4 +1,4 @@
-"""Steps of a plan as JSON: they are read back as they were, and nothing that is unknown is read."""
+"""Steps of a plan survive a round trip through JSON, and unknown steps and fields are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES: dict[str, Any] = {"str": "x", "int": 3, "float": 2.5, "bool": True}
 
 
 def examples() -> Iterator[Step]:
-    """A step of each kind, with a value for each field that has no default."""
+    """Yields a step of each kind, with a value for each field without a default."""
     spec = NodeSpec(0, "t.py", "python", "/code", {"A": "1"}, (RankSpec(0, 0, ("t.py",), {}),), 1.0)
     for kind in KINDS.values():
         if kind is NodeStep:

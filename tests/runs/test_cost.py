@@ -1,4 +1,4 @@
-"""Prices of ledgers and plans: money follows the nodes that were held."""
+"""Prices of ledgers and plans follow the allocated nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.views.serialise import to_json
 
 
 def ledger() -> Ledger:
-    """Two nodes for an hour, then an ended run for a day."""
+    """Returns the ledger of a run with two nodes for an hour that ended a day ago."""
     seconds = {Spent.TRAINING: 2700.0, Spent.REDONE: 600.0, Spent.HUNG: 300.0, Spent.IDLE: 86_400.0}
     held = {Spent.TRAINING: 5400.0, Spent.REDONE: 1200.0, Spent.HUNG: 600.0}
     return Ledger(seconds, held, 90_000.0, 2, 40)

@@ -1,4 +1,4 @@
-"""Two runs of a job that did not read the same data are told apart."""
+"""Differences between the data sets of two runs of a job are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are typed once: every kind reads whatever a record holds, and writes what it has read."""
+"""Every kind of event can be read from any record, and is written as it was read."""
 
 from __future__ import annotations
 

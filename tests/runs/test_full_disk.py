@@ -1,4 +1,4 @@
-"""The record on a full disk: what ends a run is written into the reserve, what can wait leaves it alone."""
+"""On a full disk, the end of a run is written into the reserve, and events that can wait do not use it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_the_end_is_written_on_a_full_disk_with_all_that_was_delayed_before_it(d
             writer.note(entry_of("warning", {"message": f"{number} {'x' * 500}"}))
             writer.note(entry_of("progress", {"step": number}))
             writer.set_progress({"step": number})
-        assert len(recorded(store)[1]) < 100  # they wait: the space is not for them
+        assert len(recorded(store)[1]) < 100  # the events wait, because the reserve is not for them
         assert (store.home / "reserve").exists()
         writer.note(entry_of("end", {"phase": "succeeded", "exit_code": 0}))
-        assert recorded(store) == (writer.status, ["created", *["warning"] * 200, "end"])  # progress is not kept
+        assert recorded(store) == (writer.status, ["created", *["warning"] * 200, "end"])  # progress is discarded
         assert not (store.home / "reserve").exists()
 
 
@@ -90,7 +90,7 @@ def test_exit_codes_and_dropped_lines_are_recorded_early_but_not_without_bound(d
     with Store(disk / "home") as store, contextlib.closing(begin(store)) as writer:
         writer.note(entry_of("attempt", {"number": 1, "world_size": 40, "nodes": [list(range(40))]}))
         fill(disk)
-        for number in range(200):  # what room SQLite's files still have goes first
+        for number in range(200):  # the free space in SQLite's files is used first
             writer.note(entry_of("warning", {"message": "x" * 500 + str(number)}))
         for rank in range(40):
             writer.note(entry_of("rank", {"rank": rank, "exit_code": 0}))
@@ -142,10 +142,10 @@ def test_a_log_leaves_the_last_space_to_the_record_and_counts_what_it_lacks(disk
     assert reserve.make()
     log = LogFile(str(disk), 0, None, reserve)
     written = 0
-    while log.dropped_lines < 50:  # the disk has room for 300
+    while log.dropped_lines < 50:  # the disk has space for 300 lines
         log.keep(b"x" * 9999 + b"\n", time.time_ns())
         written += 10_000
-    assert 490_000 < log.dropped_bytes <= 500_000  # of the line that met the end of the disk a part was kept
+    assert 490_000 < log.dropped_bytes <= 500_000  # a part of the line that reached the end of the disk was kept
     assert log.length + log.dropped_bytes == written
     filler = fill(disk)
     assert reserve.release()
@@ -170,7 +170,7 @@ def test_a_reserve_is_made_only_with_room_besides(disk: Path) -> None:
     assert not reserve.make(margin_bytes=0)
     with open(filler, "r+b") as file:
         file.truncate(filler.stat().st_size - (512 << 10))
-    assert not reserve.make()  # the margin is not there
+    assert not reserve.make()  # the required free margin is missing
     assert reserve.make(margin_bytes=0)
     assert sorted(path.name for path in disk.iterdir()) == ["filler", "reserve"]
     filler.unlink()

@@ -15,7 +15,7 @@ ATTEMPT = {"number": 1, "world_size": 1, "nodes": [[0]]}
 
 
 def told(*kinds: tuple[str, Mapping[str, Any]]) -> tuple[History, Status]:
-    """The folds of one event each ten seconds, after the creation at 1000."""
+    """Returns history and status after one event every ten seconds, the first at 1000."""
     seen = [Event(n, 990.0 + 10 * n, kind, data) for n, (kind, data) in enumerate((("created", CREATED), *kinds), 1)]
     return History.of(seen), fold(seen)
 

@@ -1,4 +1,4 @@
-"""The ledger: whatever happens to a run, its phases sum to the wall clock, and each rule labels what it should."""
+"""The phases of a ledger sum to the wall time in every run, and each rule labels the right intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Story = list[tuple[float, str, dict[str, Any]]]
 
 
 def told(story: Story) -> list[Event]:
-    """A run's events, their times and the times that they carry counted from its beginning."""
+    """Returns the events of a run, with all times relative to its start."""
     found = [BIRTH]
     for seq, (at, kind, data) in enumerate(story, 2):
         moved = {name: BORN + value if name in MOMENTS else value for name, value in data.items()}
@@ -66,7 +66,7 @@ def test_a_node_that_is_lost_with_a_clock_that_is_ahead_was_lost_when_that_was_n
 
 @pytest.mark.parametrize(("progressed_at", "lost_from"), [(9.0, 10.0), (20.0, 20.0)])
 def test_the_time_until_the_loss_of_a_node_is_noticed_is_lost(progressed_at: float, lost_from: float) -> None:
-    """Its last sign of life was at 10; peers that made progress after that did not wait for it."""
+    """The last sign of life was at 10; peers that made progress later were not waiting for the node."""
     story: Story = [
         *BEGIN,
         (progressed_at, "progress", {"step": 4}),
@@ -208,7 +208,9 @@ def test_a_failure_that_ends_the_run_is_no_restart() -> None:
 
 
 def killed(at: float, **restored: Any) -> Story:
-    """A rank dies; the next attempt starts after one second, trains after another, and may restore a checkpoint."""
+    """Returns a story in which a rank dies and the next attempt starts a second later, trains after another second, and
+    may restore a checkpoint.
+    """
     news: Story = [(at + 1.5, "checkpoint", {"action": "restored", **restored})] if restored else []
     return [
         (at, "rank", {"rank": 0, "exit_code": -9}),
@@ -261,7 +263,9 @@ def logged(at: float, line: str = "Resuming training from out", **names: Any) ->
 
 
 def twice(first: Story, second: Story, reached: int | None = 7075) -> list[Event]:
-    """A run whose first attempt comes to a step and is killed after 10 s, and whose second trains from second 12 on."""
+    """Returns a run whose first attempt reaches a step and is killed after 10 s, and whose second trains from second
+    12.
+    """
     news: Story = [] if reached is None else [(9, "progress", {"step": reached})]
     return told([*BEGIN, *first, *news, *killed(10), *second, *end(40, "failed")])
 
@@ -371,7 +375,7 @@ def test_a_checkpoint_is_where_an_attempt_went_on_also_if_none_before_has_traine
 
 
 def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
-    """Neither within an attempt nor at the next one, which goes on in the epoch of the one before."""
+    """This holds within an attempt, and for the next attempt, which continues in the same epoch."""
     bar: Story = [
         (at, "progress", {"epoch": epoch, "step": step})
         for at, epoch, step in ((3, 0, 50), (5, 0, 100), (6, 1, 0), (8, 1, 90))
@@ -397,7 +401,7 @@ def test_epochs_tell_that_all_was_trained_again_where_steps_do_not() -> None:
 
 
 def test_the_first_step_that_an_old_record_has_is_no_proof_of_a_resume() -> None:
-    """It was written up to a minute after the first step."""
+    """The event was written up to a minute after the first step."""
     story = [
         *BEGIN,
         (3, "progress", {"step": 5}),
@@ -464,7 +468,7 @@ def test_ranks_that_work_on_without_a_keeper_are_not_idle() -> None:
 # -- a cluster's pods without a supervisor ----------------------------------------------------------------------------
 
 OFF: Story = [*BEGIN, (10, "progress", {"step": 5}), (1000, "adopted", {"observed_until": 12})]
-"""A supervisor that saw its pods for 12 s, and a second one that took the run up after 1000."""
+"""A supervisor that observed its pods for 12 s, and a second one that took over the run after 1000 s."""
 
 
 def progressed(*times: float) -> Story:
@@ -681,7 +685,7 @@ KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Events of a run in any order, with clocks that step back, numbers that repeat, and times that cannot be."""
+    """Generates events of a run in any order, with clocks set back, repeated numbers and impossible times."""
     events, seq, steady, at = [BIRTH], 1, draw(st.booleans()), BORN
     for kind in draw(st.lists(st.sampled_from(sorted(KINDS)), max_size=40)):
         seq += draw(st.sampled_from([1, 1, 1, 1, 0, 5]))
@@ -697,7 +701,7 @@ def test_every_moment_is_in_exactly_one_phase(events: list[Event], now: float) -
         status = fold(events[:length])
         until = status.times.phase_since if status.phase.is_terminal else max(now, status.times.phase_since)
         assert all(seconds > 0 for seconds in ledger.seconds.values())
-        # To the microsecond: sums of whole microseconds, not of floats.
+        # The sum is exact to the microsecond, because whole microseconds are added, not floats.
         assert sum(round(value * MICRO) for value in ledger.seconds.values()) == round(ledger.wall_seconds * MICRO)
         assert round(ledger.wall_seconds * MICRO) == round(until * MICRO) - round(BORN * MICRO)
         assert 0 <= ledger.goodput <= 1

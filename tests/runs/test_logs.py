@@ -237,7 +237,7 @@ def test_a_huge_line_in_small_records_costs_linear_time(tmp_path: Path) -> None:
     assert [len(line.data) for line in RunLogs(tmp_path).read()] == [size, 5]
     assert [len(line.data) for line in RunLogs(tmp_path).read(tail=2)] == [size, 5]
     assert [len(line.data) for line in RunLogs(tmp_path).read(tail=1)] == [5]
-    assert time.process_time() - begin < 30  # 100 MiB re-read for each of 1600 records would be minutes
+    assert time.process_time() - begin < 30  # reading 100 MiB again for each of 1600 records would take minutes
 
 
 # ---------------------------------------------------------------- against a model
@@ -246,9 +246,9 @@ _PIECES = st.lists(
     st.sampled_from([b"a", b"\n", b"bc\nd", b"\n\n", b"\re", b"\xffx\ny\n", b"\n" + REPORT]), min_size=1, max_size=4
 ).map(b"".join)
 _RANK = st.tuples(
-    st.lists(st.tuples(st.integers(0, 3), _PIECES), max_size=8),  # time since the record before, bytes
-    st.one_of(st.just(b""), _PIECES),  # bytes that no record speaks of
-    st.integers(0, 15),  # bytes of a torn record
+    st.lists(st.tuples(st.integers(0, 3), _PIECES), max_size=8),  # time since the previous record, bytes
+    st.one_of(st.just(b""), _PIECES),  # bytes without a record
+    st.integers(0, 15),  # bytes of a truncated record
 )
 _RUN = st.lists(st.lists(_RANK, max_size=4), min_size=1, max_size=3)
 _Rank = tuple[list[tuple[int, bytes]], bytes, int]
@@ -322,7 +322,7 @@ _STEP = st.tuples(st.integers(1, 2), st.integers(0, 2), _PIECES, st.booleans()) 
 
 
 def _steps_as_over(steps: list[Callable[[], object]]) -> Callable[[], bool]:
-    """An `is_over` that lets one more thing happen each time it is asked."""
+    """Returns an `is_over` that performs one more step at each call."""
     waiting = iter(steps)
 
     def is_over() -> bool:
@@ -340,7 +340,7 @@ def test_following_loses_and_doubles_nothing(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, bytes, bool]], tail: int | None
 ) -> None:
     run_dir = tmp_path_factory.mktemp("run")
-    steps = sorted(steps, key=lambda step: step[0])  # attempts one after the other
+    steps = sorted(steps, key=lambda step: step[0])  # one attempt after the other
     written: dict[tuple[int, int], bytes] = {}
     todo: list[Callable[[], object]] = []
     writers: dict[tuple[int, int], Writer] = {}

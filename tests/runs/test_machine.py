@@ -1,4 +1,4 @@
-"""Which machine keeps a run, and which file systems several machines may use at once."""
+"""Each run belongs to one machine, and file systems shared by several machines are detected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = Machine("aaaa", "node-1", "boot-1")
         (Machine("bbbb", "old-name", "boot-1"), True),  # the same kernel: the host was renamed, or a container is new
         (Machine("bbbb", "node-2", "boot-2"), False),
         (Machine("bbbb", "node-2", ""), False),
-        (Machine("bbbb", "node-1", "boot-2"), False),  # two may have one name
+        (Machine("bbbb", "node-1", "boot-2"), False),  # two machines may have the same name
     ],
 )
 def test_a_run_is_kept_where_its_processes_are(run: Machine, kept: bool) -> None:
@@ -43,7 +43,7 @@ def test_nodes_that_boot_one_image_differ_by_host_name_and_none_shows_its_machin
     assert this_machine({}, tmp_path).id != here.id
     named = this_machine({VARIABLE: "node-7"}, tmp_path)
     assert named.id != here.id
-    assert named.keeps(Machine("cccc", "node-7", "boot-7"))  # that machine is gone, and this one acts for it
+    assert named.keeps(Machine("cccc", "node-7", "boot-7"))  # that machine is gone, and this one replaces it
     assert not named.keeps(here)
     assert Machine.from_json(here.to_json()) == here
 
@@ -80,7 +80,7 @@ half a line
         ("/home/me/scratch", "lustre", True),
         ("/homestead", "ext4", False),
         ("/mnt/with space/x", "fuse.sshfs", True),
-        ("/mnt/disk", "tmpfs", False),  # the last mount on a point is the one that is seen
+        ("/mnt/disk", "tmpfs", False),  # the last mount at a point is visible
     ],
 )
 def test_the_mount_nearest_above_a_folder_says_what_it_is_on(folder: str, kind: str, network: bool) -> None:

@@ -1,4 +1,4 @@
-"""One rule for what stands for a run, on this machine and on targets."""
+"""Runs are named by the same rule on this machine and on targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read as an event of a node is one; no other line stops the supervisor or ends the run."""
+"""Only valid events of a node are accepted; no other line stops the supervisor or ends the run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_an_event_of_no_time_is_none(event: dict[str, Any], at: object) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        {"kind": "stage", "stage": "queued"},  # what a supervisor alone can tell
+        {"kind": "stage", "stage": "queued"},  # an event that only a supervisor creates
         {"kind": "queue", "state": "evicted"},
         {"kind": ["end"]},
         {"kind": "end"},

@@ -1,4 +1,4 @@
-"""Records are their user's alone, whatever was there before and whatever the umask is."""
+"""Records are accessible to their user only, whatever existed before and whatever the umask is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def others_may(path: Path) -> int:
 
 
 def exposed(home: Path) -> list[Path]:
-    """What another user can reach below a folder that they may enter."""
+    """Returns the paths that another user can reach below an accessible folder."""
     found = []
     for path in home.iterdir():
         if others_may(path):
@@ -56,7 +56,7 @@ def test_a_new_home_and_all_in_it_is_closed_to_others(tmp_path: Path) -> None:
 def test_a_folder_of_ours_that_was_open_to_others_is_closed(tmp_path: Path, filled: bool) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o775)
-    if filled:  # as a version before this one left it
+    if filled:  # created by an earlier version
         Store(home).close()
         (home / "record.db").chmod(0o644)
         (home / "runs").chmod(0o755)
@@ -107,7 +107,7 @@ def test_a_link_that_another_user_put_into_a_folder_for_all_is_refused(name: str
 
 def test_a_link_to_another_disk_that_the_user_or_root_made_is_followed() -> None:
     with open_folder() as home, open_folder() as disk:
-        (home / "data").symlink_to(disk)  # root's
+        (home / "data").symlink_to(disk)  # a link created by root
         assert as_other_user(lambda: (home / "runs").symlink_to(disk)) == ""
         assert as_other_user(lambda: Store(home).close()) == ""
 
@@ -131,7 +131,7 @@ def test_a_home_that_sudo_has_left_is_named_as_roots_with_the_command_that_gives
 
 
 def open_with_hint(home: Path) -> None:
-    """Raises what opening a home raises, with its hint."""
+    """Opens a home and raises its error with its hint."""
     try:
         Store(home)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""A record in a folder that cannot be written is read as it is, also what only its WAL has."""
+"""A record in a read-only folder can be read, including the content of its WAL."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_record_of_a_read_only_file_system_is_read_and_nothing_is_written(di
 
 
 def copy_with_wal(disk: Path, tmp_path: Path) -> None:
-    """A home as it is while a process writes: the run is in the WAL alone."""
+    """Copies a home while a process writes, so that the run is only in the WAL."""
     with Store(tmp_path / "live") as store:
         begin(store, "a-1").close()
         assert (store.home / "record.db-wal").stat().st_size

@@ -1,4 +1,4 @@
-"""The fold: whatever happens to a run, in whatever order, folds into a status that adds up."""
+"""Any events of a run, in any order, fold into a consistent status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.views.run import run_of
 from windlass.views.serialise import to_json
 
 BIRTH = Event(1, 1_700_000_000.0, "created", {"id": "a-1", "name": "a", "target": "local", "output_dir": "/o"})
-CLOCK_ERROR = 1e-3  # unix times have a resolution of 2e-7 s; some dozen of them are added up
+CLOCK_ERROR = 1e-3  # Unix times have a resolution of 2e-7 s, and some dozens of them are added
 
 times = st.floats(BIRTH.time - 1e6, BIRTH.time + 1e6)
 phases = st.sampled_from(list(Phase)).map(str)
@@ -70,7 +70,7 @@ KINDS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """A run's events with all that may befall them: numbers that repeat or jump, clocks that step back, many ends."""
+    """Generates the events of a run with repeated or skipped numbers, clocks set back and several ends."""
     events, seq = [BIRTH], 1
     for kind in draw(st.lists(st.sampled_from(sorted(KINDS)), max_size=30)):
         seq += draw(st.sampled_from([1, 1, 1, 1, 0, -1, 5]))
@@ -204,7 +204,7 @@ def test_a_story_of_two_attempts_and_a_stop() -> None:
     assert middle.cause == RootCause("killed", 1)
     assert status.phase is Phase.STOPPED
     assert [(a.number, str(a.phase)) for a in status.attempts] == [(1, "failed"), (2, "stopped")]
-    assert status.cause is None  # of the attempt before
+    assert status.cause is None  # the cause of the previous attempt is dropped
     assert {str(phase): seconds for phase, seconds in status.times.phases.items()} == {
         "queued": 1,
         "starting": 4,
@@ -216,7 +216,7 @@ def test_a_story_of_two_attempts_and_a_stop() -> None:
 
 
 def story(*told: tuple[float, str, dict[str, Any]]) -> Status:
-    """The status after events at these seconds since the birth."""
+    """Returns the status after events at these seconds since the creation."""
     return fold([BIRTH, *(Event(n, BIRTH.time + t, kind, data) for n, (t, kind, data) in enumerate(told, 2))])
 
 
@@ -325,7 +325,7 @@ def test_a_run_that_waits_for_a_machine_says_how_far_it_is() -> None:
 
 
 def test_lines_are_missing_of_ranks_alone_whatever_tags_a_pod_reports() -> None:
-    """One warning that cannot be read would make the whole record one."""
+    """A single unreadable warning would make the whole record unreadable."""
     missing = {"n": 1, "w": 2, "\N{SUPERSCRIPT TWO}": 3, "9" * 5000: 4, "0": 5}
     events = [
         Event(1, 1.0, "created", {"id": "a-1", "name": "a", "target": "lab", "output_dir": "/o"}),

@@ -1,4 +1,4 @@
-"""What follows an attempt is decided in one place, for every engine."""
+"""The restart policy decides in one place, for every engine, what follows an attempt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def died(name: str) -> RootCause:
 
 
 def played(*attempts: tuple[RootCause | None, int | None], restored: int | None = None) -> History:
-    """A history of attempts, each with the cause of its end and the step that it came to; the last one goes on."""
+    """Returns a history of attempts, each with its root cause and the step it reached; the last one is in progress."""
     history = History()
     left = POLICY.max_restarts
     for number, (cause, step) in enumerate(attempts, 1):
@@ -116,7 +116,7 @@ def test_planned_evictions_without_progress_do_not_go_on_for_ever() -> None:
         history = played(*[(CAUSE, 7)] * before)
         history.restarts_left = 3
         left.append(outcome("preemption", TERMINATED, history, POLICY, is_planned=True).restarts_left)
-    assert left == [3, 3, 3, 3, 3, 3, 3, 2, 2]  # the first attempt reaches step 7, and none gets beyond it
+    assert left == [3, 3, 3, 3, 3, 3, 3, 2, 2]  # the first attempt reaches step 7, and none gets further
 
 
 # -- the same step twice ----------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def placed(line: int) -> RootCause:
     [
         (placed(7), placed(8)),
         (RootCause(USAGE, rank=0, exit_code=2), RootCause(USAGE, rank=0, exit_code=3)),
-        (CAUSE, CAUSE),  # it has said nothing
+        (CAUSE, CAUSE),  # the attempt has reported nothing
         (RootCause("exit code 3; no output", rank=0, exit_code=3),) * 2,
         (died("SIGSEGV"), died("SIGSEGV")),
         (raised("ConnectionError: x").replace(transient=True),) * 2,
@@ -299,7 +299,7 @@ def test_after_a_resume_everything_is_tried_anew() -> None:
 
 
 def waits(*steps: int | None) -> list[float]:
-    """The back-off after each of these attempts."""
+    """Returns the back-off after each of these attempts."""
     return [
         wait_seconds([*history.ended, history.ending("failure", CAUSE)])
         for number in range(1, len(steps) + 1)
@@ -323,7 +323,7 @@ def test_a_checkpoint_is_progress() -> None:
 
 
 def lived(*seconds: float, step: int | None = None) -> History:
-    """A history of attempts that ended after so long; the last one, which has lived for 0 s, goes on."""
+    """Returns a history of attempts with these durations; the last one is in progress since 0 s."""
     history, now = History(), 1000.0
     for number, life in enumerate((*seconds, 0.0), 1):
         history.take(entry_of("attempt", {"number": number}), now)
@@ -361,12 +361,12 @@ def test_an_attempt_whose_end_no_supervisor_saw_lived_until_its_last_sign_of_lif
     ("restored", "steps", "caught_up_at"),
     [
         (6, [7, 8, 9, 10], 9),
-        (6, [12], 12),  # progress is told some times a second
+        (6, [12], 12),  # progress is reported several times per second
         (9, [10, 11], None),
         (None, [1, 5, 9, 10], 9),
-        (None, [10, 11], None),  # it restored for itself
+        (None, [10, 11], None),  # the script restored by itself
         (6, [7, 8], None),
-        (6, [7, 3, 9], None),  # steps that begin anew
+        (6, [7, 3, 9], None),  # steps restart in each epoch
     ],
 )
 def test_what_was_lost_is_made_up_for_once(restored: int | None, steps: list[int], caught_up_at: int | None) -> None:

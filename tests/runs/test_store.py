@@ -1,4 +1,4 @@
-"""The store: what was written is read, by any process, whatever befell the writer, the file or the disk."""
+"""The store returns what was written, to any process, after any failure of the writer, the file or the disk."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def python(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """Another process that runs `code`; ended with the block."""
+    """Runs `code` in another process, which ends with the block."""
     preamble = (
         "import os, sys, time\nfrom pathlib import Path\n"
         "from windlass.runs.events import Warned\n"
@@ -167,7 +167,7 @@ def test_a_prefix_stands_for_the_one_run_that_begins_with_it(store: Store) -> No
         begin(store, run_id, BIRTH + number).close()
     assert store.find("m") == store.find() == "mnist-aaaaa"
     assert store.find("digits-aa") == "digits-aaaaa"
-    assert store.find("digits-ab") == "digits-ab"  # a whole id is meant, though another begins with it
+    assert store.find("digits-ab") == "digits-ab"  # a complete id takes precedence over longer ids with the same prefix
     with pytest.raises(NoSuchRun, match="several runs begin with 'digits-a': digits-abbbb, digits-ab, digits-aaaaa"):
         store.find("digits-a")
 
@@ -499,7 +499,7 @@ def test_a_folder_removed_by_hand_does_not_make_the_record_unreadable(store: Sto
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """10,000 runs, five of them unfinished, 30 events each in one of a hundred."""
+    """Creates 10,000 runs, five of them unfinished, with 30 events in every hundredth."""
     with Store(tmp_path_factory.mktemp("large")) as store:
         begin(store, "template").close()
         (status,) = store._db.execute("SELECT status FROM runs").fetchone()
@@ -528,7 +528,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def plans_of_queries(store: Store) -> Iterator[list[str]]:
-    """What SQLite says of how it finds the rows of each query in the block; filled when the block ends."""
+    """Yields SQLite's query plans of the queries in the block; filled when the block ends."""
     statements: list[str] = []
     plans: list[str] = []
     store._db.set_trace_callback(statements.append)
@@ -578,7 +578,8 @@ def test_among_ten_thousand_runs_rows_are_found_by_an_index(large: Store, read: 
 
 
 def test_ten_thousand_runs_are_listed_newest_first(large: Store) -> None:
-    large._db.execute("UPDATE runs SET ended_at = 1 WHERE id = 'digits-00001'")  # the test above gave it an event
+    # the previous test added an event to this run
+    large._db.execute("UPDATE runs SET ended_at = 1 WHERE id = 'digits-00001'")
     last = large.statuses(last=20)
     assert [status.id for status in last] == [
         f"{'digits' if number % 2 else 'mnist'}-{number:05d}" for number in range(9999, 9979, -1)
@@ -590,7 +591,7 @@ def test_ten_thousand_runs_are_listed_newest_first(large: Store) -> None:
     assert large.find() == "digits-09999"
     with pytest.raises(NoSuchRun, match="several runs begin with 'digits-'") as caught:
         large.find("digits-")
-    assert len(caught.value.message) < 200  # a handful of names, not five thousand
+    assert len(caught.value.message) < 200  # a few names, not five thousand
 
 
 # -- full disks, missing rights, broken files -------------------------------------------------------------------------
@@ -641,7 +642,7 @@ def test_a_full_disk_refuses_an_event_whole_and_the_writer_goes_on_once_there_is
         with pytest.raises(StoreFull, match="no space left"):
             append_for_ever(writer)
         before = writer.status
-        for _ in range(3):  # refused again and again, and always for the same reason
+        for _ in range(3):  # refused every time, for the same reason
             with pytest.raises(StoreFull):
                 writer.append(entry_of("warning", {"message": "y" * 10_000}))
         assert writer.status == before == store.status("a-1") == fold(store.events("a-1"))

@@ -1,4 +1,4 @@
-"""A deletion that is killed at any step is finished by a later command, and leaves nothing."""
+"""A deletion that is killed at any step is completed by a later command."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_deletion_killed_at_any_step_is_finished_or_never_was(tmp_path: Path, 
     assert done.returncode == -9
     with Store(tmp_path) as store:
         runs = [status.id for status in store.statuses()]
-        if step == "rename":  # nothing had happened
+        if step == "rename":  # nothing was changed
             assert sorted(runs) == ["a-1", "b-1"]
             assert (store.run_dir("a-1") / "attempt-1" / "rank-0.log").stat().st_size == 100_000
             store.delete("a-1")
         else:
-            assert runs == ["b-1"]  # as soon as a command looks
+            assert runs == ["b-1"]  # as soon as a command opens the store
             assert left_of(tmp_path, "a-1")
             store.empty_trash()
         assert left_of(tmp_path, "a-1") == []

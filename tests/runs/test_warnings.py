@@ -1,4 +1,4 @@
-"""Warnings of a run: events fold into them, every view shows them, and the docs list their kinds."""
+"""Events fold into warnings of a run, every view shows them, and the documentation lists their kinds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALONE = Warned("each trained alone", code="ranks-alone", fix="make a group", ran
 
 
 def status_after(*entries: Entry) -> Status:
-    """The status of a run with these events."""
+    """Returns the status of a run with these events."""
     began = [Created("r-1", "r", "local", "/o"), AttemptStarted(1, 2)]
     return fold(entry.event(number, float(number)) for number, entry in enumerate([*began, *entries], 1))
 

@@ -1,4 +1,4 @@
-"""Servers of stores for the tests of storage: one for each test process, and a bucket and a proxy for each test."""
+"""Store servers for the tests of storage: one server per test process, a bucket and a proxy per test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bucket(server: S3Server) -> Iterator[str]:
     name = f"b{secrets.token_hex(6)}"
     server.client().create_bucket(Bucket=name)
     yield name
-    # The server may still write what a client sent that was killed.
+    # The server may still be writing data of a client that was killed.
     shutil.rmtree(server.folder / name, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""A container of Azurite or a bucket of the emulated Google Cloud Storage: its objects, and what passes to and fro."""
+"""A container of Azurite or a bucket of the emulated Google Cloud Storage, with its objects and requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.servers.faulty import PASS, Fault, FaultProxy, Request
 
 @dataclass(frozen=True)
 class Store:
-    """A bucket, or container, of a server, behind a proxy."""
+    """Bucket or container of a server, behind a proxy."""
 
     kind: str
     server: Azurite | EmulatedGcs
@@ -29,7 +29,7 @@ class Store:
         return f"{self.kind}://{self.bucket}/{prefix}"
 
     def put(self, key: str, data: bytes) -> None:
-        """Behind the back of the command."""
+        """Writes an object directly, without the command."""
         obstore.put(self._opened(), key, data)
 
     def get(self, key: str) -> bytes:
@@ -52,18 +52,18 @@ class Store:
         )
 
     def key_of(self, request: Request) -> str:
-        """Of the object that a request reads or writes; empty for a listing."""
+        """Returns the key of the object that a request reads or writes; empty for a listing."""
         return unquote(request.path).partition(f"/{self.bucket}/")[2]
 
     def moved(self, *methods: str) -> list[str]:
-        """Keys of objects of sets, not of manifests, that were read or written so far, once for each request."""
+        """Returns the keys of set objects (not manifests) that were read or written so far, once per request."""
         keys = [self.key_of(one) for one in list(self.proxy.requests) if one.method in methods and one.status < 300]
         return [key for key in keys if key and "/.windlass/" not in key]
 
 
 @dataclass
 class Gate:
-    """Holds up all requests for the data of one object but the first ones."""
+    """Blocks all requests for the data of one object after the first ones."""
 
     store: Store
     name: str
@@ -92,12 +92,12 @@ class Gate:
 
 
 def journaled(folder: Path) -> set[str]:
-    """Names of files that a copy whose journal is below this folder has noted as written."""
+    """Returns the names of files that the journals below this folder record as written."""
     lines = [line for path in folder.rglob("journal.jsonl") for line in path.read_text().splitlines()]
     return {json.loads(line)["name"] for line in lines if line.startswith('{"name"') and line.endswith("}")}
 
 
 def num_parts(folder: Path) -> int:
-    """Parts of files that a copy to this folder has noted as written."""
+    """Returns the number of file parts that a copy to this folder has recorded as written."""
     lines = [line for path in folder.rglob("*.parts") for line in path.read_text().splitlines()]
     return sum(re.fullmatch(r"\d+ [0-9a-f]{64}", line) is not None for line in lines)

@@ -1,4 +1,4 @@
-"""Pods that move data, as processes of this machine: our package from a zip file, and Python with nothing else."""
+"""Pods that move data, simulated by processes on this machine with Windlass in a zip file and Python only."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from windlass.engines.kubernetes.objects.package import transfer_archive
 
 
 def package(path: Path) -> Path:
-    """The zip file."""
+    """Creates the zip file of the package."""
     path.write_bytes(transfer_archive())
     return path
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A pod that has ended."""
+    """Result of a pod that has ended."""
 
     code: int
     lines: list[dict[str, Any]]
-    """Of its standard output."""
+    """Lines of standard output."""
     outcome: Any
-    """What it has written for the kubelet; None where that is nothing."""
+    """Termination message written for the kubelet; None if there is none."""
     err: str
 
 
 @dataclass
 class Pod:
-    """A pod that runs."""
+    """Running pod."""
 
     popen: subprocess.Popen[str]
     result: Path
@@ -46,7 +46,7 @@ class Pod:
 
 @dataclass
 class Pods:
-    """Pods of one claim, which is a folder."""
+    """Pods that share one claim, which is a folder."""
 
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Helpers that have started before their copy goes on, and a folder that does there what a test wants."""
+"""Helpers that have started before their copy continues, and a folder that performs test actions in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.storage.place import Buffer, Entry, Fatal, SourceChanged, Throttle
 
 
 class Started(Helpers):
-    """They move every small file, since they have started before the first one is."""
+    """Helpers that move every small file, because they have started before the first one is copied."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -25,10 +25,10 @@ class Started(Helpers):
 
 
 class Sent(Folder):
-    """Before some files are read, an act is done, in the process that reads them."""
+    """Folder that performs an action before some files are read, in the process that reads them."""
 
     def __init__(self, path: Path, acts: dict[str, str], marks: Path) -> None:
-        """`acts` by the names of files; in `marks` is a line for each read."""
+        """`acts` are actions by file name; `marks` gets a line for each read."""
         super().__init__(Address("folder", "", str(path)))
         self._acts, self._marks, self._copy_pid = acts, marks, os.getpid()
 
@@ -54,7 +54,8 @@ class Sent(Folder):
             os.kill(os.getpid(), signal.SIGKILL)
         if is_helper and act in ("SIGKILL", "SIGINT") and self._is_first(name):
             os.kill(self._copy_pid, signal.Signals[act])
-            threading.Event().wait()  # this file keeps the copy from being done before it has noticed
+            # blocks this file, so that the copy is not complete before it has noticed the action
+            threading.Event().wait()
 
     def _is_first(self, name: str) -> bool:
         try:

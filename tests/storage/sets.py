@@ -18,7 +18,7 @@ Done = subprocess.CompletedProcess[str]
 
 @dataclass(frozen=True)
 class Shape:
-    """Small files, and large ones that are copied in parts."""
+    """Number and sizes of small files, and of large files that are copied in parts."""
 
     num_small: int
     small_bytes: int
@@ -32,13 +32,13 @@ class Shape:
 
 QUICK = Shape(60, 100_000, 2, 36_000_000)
 LARGE = Shape(2000, 100_000, 2, 1_000_000_000)
-"""As in the claims of the docs; with `LARGE=1` in the environment."""
+"""Sizes claimed in the documentation; used with `LARGE=1` in the environment."""
 
 
 IN_FLIGHT = {"up": 64 << 20, "down": 20 << 20}
-"""Bytes under way when a copy is killed: parts of an upload are kept whole, those of a download by pieces.
+"""Bytes in flight when a copy is killed: uploads keep complete parts, downloads keep pieces.
 
-An upload holds as many parts in memory as `window.MAX_BYTES` allows, all of which it may have to send again.
+An upload holds as many parts in memory as `window.MAX_BYTES` allows, and may have to send all of them again.
 """
 
 
@@ -47,7 +47,7 @@ def shape() -> Shape:
 
 
 def write_set(folder: Path, shape: Shape, seed: int = 1) -> Path:
-    """Random bytes: no part is like another."""
+    """Writes random files, so that no part equals another."""
     rng = random.Random(seed)
     for number in range(shape.num_small):
         path = folder / f"small/{number % 10}/{number:05}.bin"
@@ -61,13 +61,13 @@ def write_set(folder: Path, shape: Shape, seed: int = 1) -> Path:
 
 
 def names(folder: Path) -> set[str]:
-    """Of the files of a set, without ours."""
+    """Returns the names of the files of a set, without Windlass's own."""
     found = (one.relative_to(folder) for one in folder.rglob("*") if one.is_file())
     return {str(one) for one in found if not one.parts[0].startswith(".windlass")}
 
 
 def assert_equal(one: Path, other: Path) -> None:
-    """Two folders have the same files, byte for byte."""
+    """Asserts that two folders have the same files, byte for byte."""
     assert names(one) == names(other)
     for name in names(one):
         assert all(mine == theirs for mine, theirs in zip(_blocks(one / name), _blocks(other / name), strict=True)), (
@@ -82,23 +82,23 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 class Server(Protocol):
-    """A store that runs, of any kind."""
+    """Running store server of any kind."""
 
     def environ(self, endpoint: str = "") -> dict[str, str]:
-        """What its clients read; `endpoint` may be that of a proxy."""
+        """Returns the environment of clients; `endpoint` may be the address of a proxy."""
         ...
 
 
 @dataclass(frozen=True)
 class Data:
-    """The command, in a home of its own, with the keys of a server."""
+    """The command `windlass data` in a separate home, with the keys of a server."""
 
     home: Path
     server: Server
     endpoint: str = ""
-    """Of a proxy; else the server's own."""
+    """Endpoint of a proxy; empty for the server's own."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of the environment; an empty one is taken away."""
+    """Environment variables; an empty value removes the variable."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -118,7 +118,7 @@ class Data:
         return Done(popen.args, popen.returncode, out, err)
 
     def json(self, *words: str) -> Any:
-        """What a command that ends with 0 prints for programs."""
+        """Runs a command that must exit with 0. Returns its JSON output."""
         done = self.run(*words, "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""The cache of data sets: they are fetched once, do not change under runs, and are removed where that may be."""
+"""The cache fetches data sets once, does not change them under runs, and removes only unused ones."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_a_script_has_changed_is_fetched_again(home: Path, source: Address,
 
 
 def names(folder: Path) -> set[str]:
-    """Those of the folders too."""
+    """Returns the names of all files and folders."""
     return {str(one.relative_to(folder)) for one in folder.rglob("*")}
 
 
@@ -159,7 +159,7 @@ def test_two_at_once_fetch_it_once(home: Path, source: Address, tmp_path: Path) 
 
 @contextmanager
 def held(source: Address, home: Path, text: str = "") -> Iterator[None]:
-    """Meanwhile another process has the lock of a source."""
+    """Holds the lock of a source in another process during the block."""
     with open(staging_lock(home / "data", source), "a+") as lock:
         lock.truncate(0)
         lock.write(text)
@@ -171,7 +171,7 @@ def held(source: Address, home: Path, text: str = "") -> Iterator[None]:
 def test_a_set_that_is_whole_is_read_while_another_process_cannot_reach_its_store(
     home: Path, source: Address, tmp_path: Path
 ) -> None:
-    """Such a process lists the store without an end, and may have the lock."""
+    """The other process lists the store endlessly, and may hold the lock."""
     stage(home, source)
     with held(source, home), ThreadPoolExecutor(1) as pool:
         assert pool.submit(stage, home, source, tmp_path / "link").result(BOUND_SECONDS).num_moved == 0
@@ -185,7 +185,7 @@ def test_no_lock_is_held_while_a_store_is_asked_what_it_has(
 
     class Watched(Folder):
         async def listed(self, cuts: Sequence[str] = ()) -> list[Entry]:
-            if not listed:  # else a copy has begun
+            if not listed:  # otherwise a copy has started
                 with open(staging_lock(home / "data", source), "a") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             listed.append(True)
@@ -211,7 +211,7 @@ def test_a_wait_for_another_process_names_it(home: Path, source: Address) -> Non
 def test_what_was_fetched_before_a_kill_is_not_fetched_again(home: Path, source: Address) -> None:
     staged = stage(home, source)
     [staging] = {lock.with_suffix("") for lock in (home / "data" / "staging").glob("*.lock")}
-    staged.folder.parent.rename(staging)  # as if it was killed before the set got its name
+    staged.folder.parent.rename(staging)  # simulates a kill before the set got its final name
     (staging / "manifest.jsonl").rename(staging / "files" / manifests.IN_FOLDER)
     again = stage(home, source)
     assert (again.digest, again.num_moved, contents(again.folder)) == (staged.digest, 0, SET)
@@ -276,7 +276,7 @@ def test_a_set_is_removed_by_its_source_or_its_digest_unless_a_run_reads_it(
 
 
 def begin(home: Path, source: Address) -> Path:
-    """Stage a set and kill that before it is whole; gives the lock of a process that stages this source."""
+    """Stages a set and kills the process before it is complete. Returns the lock file of the source."""
     staged = stage(home, source)
     lock = staging_lock(home / "data", source)
     staged.folder.parent.rename(lock.with_suffix(""))
@@ -312,7 +312,7 @@ def test_what_was_fetched_of_a_set_is_removed_for_another(home: Path, tmp_path: 
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """That of the pods."""
+    """Sets the umask of pods."""
     before = os.umask(0o002)
     yield
     os.umask(before)
@@ -377,7 +377,7 @@ print(stage(".", source))
 def test_a_pod_of_another_user_goes_on_with_what_was_begun() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may become other users")
-    with tempfile.TemporaryDirectory() as name:  # folders of pytest are closed to other users
+    with tempfile.TemporaryDirectory() as name:  # pytest's folders are not accessible to other users
         disk = Path(name)
         disk.chmod(0o755)
         source, volume = fill(disk / "source", SET), disk / "volume"
@@ -386,7 +386,7 @@ def test_a_pod_of_another_user_goes_on_with_what_was_begun() -> None:
         volume.chmod(0o2775)
         staged = stage_in(volume, source)
         [staging] = {lock.with_suffix("") for lock in (volume / "staging").glob("*.lock")}
-        staged.folder.parent.rename(staging)  # as if it was killed before the set got its name
+        staged.folder.parent.rename(staging)  # simulates a kill before the set got its final name
         (staging / "manifest.jsonl").rename(staging / "files" / manifests.IN_FOLDER)
         (staging / "files" / "a" / "1.bin").unlink()
         for path in [volume, *volume.rglob("*")]:

@@ -1,4 +1,4 @@
-"""Copies between folders, and from places that fail: each file whole and verified, or refused by its name."""
+"""Copies between folders and from failing places verify each file, or refuse it by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def refusals(done: Copied) -> dict[str, str]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Small files, an empty one, and one of three parts."""
+    """Creates small files, an empty file, and a file of three parts."""
     rng, path = random.Random(7), tmp_path / "source"
     for number in range(40):
         (path / f"f{number % 4}").mkdir(parents=True, exist_ok=True)
@@ -167,7 +167,7 @@ def test_a_file_in_the_place_of_a_folder_is_named_and_the_others_are_copied(sour
 def test_a_file_system_without_nameless_files_gets_small_files_under_other_names_first(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
-    """NFS refuses to make one, and others to name it; the system without /proc too."""
+    """NFS cannot create unnamed files, some file systems cannot link them, and neither works without /proc."""
     called, plain = [], getattr(os, name)
 
     def refuse(*args: Any, **named: Any) -> Any:
@@ -218,7 +218,7 @@ def test_two_copies_to_one_place_at_once_are_refused(source: Path, tmp_path: Pat
 
 
 class Scripted(Place):
-    """Files in memory, whose reads go through a function."""
+    """Place with files in memory, whose reads go through a function."""
 
     def __init__(
         self, files: dict[str, bytes], before: Callable[[Entry, int], None] = lambda _entry, _start: None
@@ -349,7 +349,7 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
 
 
 class OnceDamaged(Scripted):
-    """Files whose reads give a wrong byte, so many times, and whose manifest has the right digests."""
+    """Place whose reads return a wrong byte a number of times, and whose manifest has the right digests."""
 
     def __init__(self, files: dict[str, bytes], times: int, *, always_alike: bool = True) -> None:
         super().__init__(files)
@@ -467,11 +467,11 @@ def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(
     assert {one.name for one in to.iterdir()} == {"small", manifests.IN_FOLDER}
     killed(Address("s3", "bucket", "another"))
     copied(small, to, noted=noted)
-    assert len(list((to / ".windlass/partial").iterdir())) == 2  # a copy of the other source goes on with it
+    assert len(list((to / ".windlass/partial").iterdir())) == 2  # a copy of the other source resumes it
 
 
 class Streaming(Scripted):
-    """A store that takes no file in parts."""
+    """Store that does not accept files in parts."""
 
     takes_parts = False
 

@@ -1,4 +1,4 @@
-"""A copy that has nothing to do knows it by a note of the one before, as long as all is as it was."""
+"""The note of an earlier copy shows that nothing has to be copied, as long as both places are unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windlass.storage.walk import digest_beside, digest_of, walk
 
 
 class Asked(Folder):
-    """A folder that counts how often it is listed, and notes by which cuts."""
+    """Folder that counts its listings and records their cuts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Address("folder", "", str(path)))
@@ -35,7 +35,7 @@ class Asked(Folder):
 
 
 class Set:
-    """A folder, another one, and copies from the one to the other."""
+    """Source and destination folders, and copies between them."""
 
     def __init__(self, path: Path) -> None:
         self.source, self.to, self.note = path / "source", path / "to", path / "home/notes/one.json"
@@ -50,7 +50,7 @@ class Set:
 
     @property
     def is_known(self) -> bool:
-        """Whether a copy finds nothing to do, and that by the note: it has looked at no file of the manifest."""
+        """Whether a copy finds nothing to do by the note alone, without reading any file of the manifest."""
         done = self.copy()
         assert (done.num_unchanged, done.num_copied) == (3, 0)
         assert [len(one.cuts) for one in self.places] == ([1, 1] if not done.files else [1, len(self.places[1].cuts)])

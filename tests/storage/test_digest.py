@@ -1,4 +1,4 @@
-"""Parts of files, and their digests."""
+"""Files are split into parts, and parts and files have digests."""
 
 from __future__ import annotations
 

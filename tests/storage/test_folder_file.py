@@ -1,4 +1,4 @@
-"""A file in parts goes on in another process: by its notes, and by its bytes where these may be older."""
+"""Another process resumes a file in parts by its journal, or by its bytes if the journal may be outdated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTS = Parts.of(SIZE)
 
 
 class Cut(Exception):
-    """The connection is gone."""
+    """The connection is broken."""
 
 
 def opened(folder: Path, source: str = "s3://bucket/ 1") -> FolderFile:
@@ -31,13 +31,13 @@ def opened(folder: Path, source: str = "s3://bucket/ 1") -> FolderFile:
 
 
 def note_boot(folder: Path, boot: str) -> None:
-    """The notes of the file become those of another boot, or of another machine."""
+    """Replaces the boot id in the journal of a file, as if written before a reboot or on another machine."""
     first, *others = (folder / "part.parts").read_text().splitlines()
     (folder / "part.parts").write_text("\n".join([json.dumps({**json.loads(first), "boot": boot}), *others, ""]))
 
 
 def pieces(number: int, begun: int = 0, cut_after: int | None = None) -> Iterator[bytes]:
-    """What follows the first bytes of a part."""
+    """Yields the rest of a part after its first bytes."""
     start, length = PARTS.span(number)
     for at in range(begun, length, 1 << 20):
         if cut_after is not None and at >= cut_after:
@@ -57,7 +57,7 @@ def finished(file: FolderFile) -> None:
 
 
 def begun(folder: Path) -> None:
-    """One part is whole, and another was cut off after 3 MiB."""
+    """Creates a file with one complete part and one that was interrupted after 3 MiB."""
     first = opened(folder)
     first.write(0, pieces(0))
     with pytest.raises(Cut):
@@ -81,7 +81,7 @@ def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> 
     with pytest.raises(Cut):
         first.write(1, pieces(1, cut_after=3 << 20))
     with open(tmp_path / "part", "r+b") as file:
-        file.write(b"\0" * 4096)  # what the disk had not got
+        file.write(b"\0" * 4096)  # bytes that had not reached the disk
     note_boot(tmp_path, "before")
     again = opened(tmp_path)
     assert again.done == {2: sha256(2)}
@@ -91,7 +91,9 @@ def test_after_a_restart_of_the_machine_parts_are_read_again(tmp_path: Path) -> 
 
 
 def test_nodes_that_share_a_disk_do_not_trust_notes_of_each_other(tmp_path: Path) -> None:
-    """The second one loses power with its notes written and its data not; then the first one goes on."""
+    """The second node loses power after writing its journal but before its data is on disk; then the first node
+    continues.
+    """
     begun(tmp_path)
     note_boot(tmp_path, "of the first")
     of_second = opened(tmp_path)

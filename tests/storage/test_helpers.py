@@ -1,4 +1,4 @@
-"""Processes beside a copy that move its small files: nothing is lost, or done twice, whatever ends them or the copy."""
+"""Helper processes of a copy lose no small file and copy none twice, whatever ends them or the copy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def marks(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Helpers]:
-    """All helpers of the test."""
+    """Collects all helpers of the test."""
     made: list[Helpers] = []
 
     def make(*args: Any) -> Helpers:
@@ -66,7 +66,7 @@ def copied(source: Sent, to: Path, number: int = 2, window: Window | None = None
 
 
 def readers(marks: Path) -> Counter[int]:
-    """How many files each process has read."""
+    """Returns how many files each process has read."""
     return Counter(int(line.split()[0]) for line in (marks / "reads").read_text().splitlines())
 
 
@@ -135,7 +135,7 @@ def test_the_files_of_one_that_is_killed_are_moved_by_the_others_and_where_none_
     source: Path, marks: Path, tmp_path: Path, started: list[Helpers], act: str, left: int
 ) -> None:
     every = {f"f{number % 7}/{number}.bin": act for number in (range(NUM_FILES) if act == "die" else [1])}
-    # One helper has threads for half of 64 requests: with more than that the copy may help the one that is left.
+    # One helper has threads for half of 64 requests; with more requests the copy could support the remaining helper.
     window = Window(most=32)
     window.size = 32
     done = copied(Sent(source, every, marks), tmp_path / "to", window=window)

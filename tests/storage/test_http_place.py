@@ -1,4 +1,4 @@
-"""Copies from HTTP servers: one file, resumed, verified, redirected; and what a server may do wrong."""
+"""Copies from HTTP servers are resumed, verified and redirected, and faulty servers are detected."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def copied(host: FileHost, name: str, to: Path, stated: str = "") -> Copied:
 
 
 def assert_no_secret(folder: Path) -> None:
-    """No file below it has the query of a URL."""
+    """Asserts that no file below the folder contains the query of a URL."""
     for path in folder.rglob("*"):
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
 
 
 def bodies(host: FileHost) -> list[Get]:
-    """Requests for more than the first byte."""
+    """Returns the requests for more than the first byte."""
     return [one for one in host.gets if one.range != "bytes=0-0"]
 
 
 def faults(host: FileHost, replies: list[Reply]) -> None:
-    """The first requests for the content are answered so."""
+    """Answers the first requests for the content with these replies."""
     left = iter(replies)
     host.reply = lambda get: Reply() if get.range == "bytes=0-0" else next(left, Reply())
 

@@ -1,4 +1,4 @@
-"""Copies from an HTTP server to object stores: verified before the object is there; to S3 resumed by parts."""
+"""Copies from an HTTP server to object stores are verified before the object exists; to S3 they resume by parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals: what a copy that was killed has written is known; what a power failure may have taken is not."""
+"""Journals record what a killed copy has written, except for files that a power failure may have lost."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def written(path: Path) -> None:
     with Journal(path) as journal:
         journal.add(ONE)
         with journal.settling():
-            journal.add(TWO)  # too late for this one
+            journal.add(TWO)  # too late for this sync
 
 
 def restart(path: Path) -> None:
-    """The machine is restarted: the lines of the journal are those of another boot."""
+    """Simulates a reboot: the lines of the journal get another boot id."""
     path.write_text(path.read_text().replace(process.boot_id(), f"before {process.boot_id()}"))
 
 

@@ -1,4 +1,4 @@
-"""Pages of a listing of S3: exact keys, folder markers left out, and what is no listing refused."""
+"""Pages of an S3 listing contain exact keys without folder markers, and invalid listings are refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_is_no_listing_is_refused() -> None:
 
 
 class Store:
-    """Lists names in pages of two, as S3 does or as another store might; `shown` is its order."""
+    """Store that lists names in pages of two, in the order `shown`."""
 
     def __init__(self, shown: Sequence[str], *, ignores_start: bool = False, by_place: bool = False) -> None:
         self.shown, self.ignores_start, self.by_place = list(shown), ignores_start, by_place

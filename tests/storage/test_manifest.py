@@ -1,4 +1,4 @@
-"""Manifests: what is written is read again, and nothing else is."""
+"""Manifests can be written and read, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_changed_byte_is_noticed(files: list[File], data: st.DataObject) -> No
         found = Manifest.from_bytes(bytes(good))
     except BadManifest:
         return
-    # Versions are no part of the digest: they only save work.
+    # Versions only save work, and are not part of the digest.
     assert found.digest == Manifest.of(files).digest
 
 

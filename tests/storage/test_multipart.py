@@ -1,4 +1,4 @@
-"""Uploads in parts: another process goes on with what S3 has, and no note of it is trusted more than S3."""
+"""Another process resumes an upload with the parts that S3 lists, and trusts S3 more than its own notes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTS = Parts.of(sum(map(len, DATA)))
 
 
 class FakeUploads(Uploads):
-    """One object of a store, in memory."""
+    """One object of a store in memory."""
 
     def __init__(self) -> None:
         super().__init__(Bucket("bucket", {}), "key")
@@ -133,7 +133,7 @@ def test_a_completion_whose_answer_was_lost_is_found_by_the_digest_of_the_object
     with pytest.raises(Throttled):
         asyncio.run(first.finish(DIGESTS))
     assert asyncio.run(first.finish(DIGESTS)) == '"whole"'
-    again = begin(store, tmp_path)  # it was killed before it had forgotten the upload
+    again = begin(store, tmp_path)  # the process was killed before it removed its note of the upload
     assert (again.done, asyncio.run(again.finish(DIGESTS)), len(store.sent)) == (dict(enumerate(DIGESTS)), '"whole"', 3)
 
 
@@ -141,7 +141,7 @@ def test_a_completion_whose_answer_was_lost_is_found_by_the_digest_of_the_object
 def test_an_object_that_is_another_or_hidden_is_sent_anew(
     store: FakeUploads, tmp_path: Path, refusal: type[StoreError]
 ) -> None:
-    """Without the right to list a bucket, what is not there is forbidden."""
+    """Without permission to list a bucket, a missing object is reported as forbidden."""
     first = begin(store, tmp_path)
     write(first, 0, 1, 2)
     store.loses_answer = True
@@ -152,7 +152,7 @@ def test_an_object_that_is_another_or_hidden_is_sent_anew(
 
 
 def test_an_object_that_the_store_is_still_putting_together_is_waited_for(store: FakeUploads, tmp_path: Path) -> None:
-    """The process was killed while the store completed the upload, which it shows no more."""
+    """The process was killed while the store completed the upload, which the store no longer lists."""
     first = begin(store, tmp_path)
     write(first, 0, 1, 2)
     asyncio.run(first.finish(DIGESTS))

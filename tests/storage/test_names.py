@@ -1,4 +1,4 @@
-"""Which names may be written below a folder."""
+"""Names that may be written below a folder are accepted, and others refused."""
 
 from __future__ import annotations
 

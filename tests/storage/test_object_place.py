@@ -1,4 +1,4 @@
-"""S3 as a place: its errors as those of storage, its listings, and uploads that are ended."""
+"""S3 works as a place: errors are mapped to those of storage, listings are parsed, and uploads are aborted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_uploads_of_files_that_a_source_no_longer_has_are_ended(tmp_path: Path) 
     asyncio.run(store.discard_partial("/data"))
     assert sorted(fake.asked, key=str) == [("DELETE", {"uploadId": f"u-{number}"}) for number in range(3)]
     assert {"3.upload", "4.upload"} < {one.name for one in tmp_path.iterdir()}
-    assert len(list(tmp_path.iterdir())) == 3  # that of the store which was busy is ended after another copy
+    assert len(list(tmp_path.iterdir())) == 3  # the upload in the busy store is aborted after another copy
 
 
 @pytest.mark.parametrize("name", ["a@evil.example", "a?b", "-a", "a b", "ä"])

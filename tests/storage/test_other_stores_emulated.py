@@ -1,4 +1,4 @@
-"""Sets in Azurite and in an emulated Google Cloud Storage, by the command: as with S3, but large uploads begin anew."""
+"""Sets are copied to Azurite and an emulated Google Cloud Storage as to S3, but large uploads restart."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ NUM_SMALL, SMALL_BYTES, LARGE_BYTES = 20, 10_000, 30_000_000
 NUM_FILES = NUM_SMALL + 1
 LARGE = "large é+%.bin"
 CLOSED = "http://127.0.0.1:9"
-"""The port of the protocol `discard`, on which no server of today listens."""
+"""Address of the discard port, on which no server listens."""
 NO_METADATA = {"GCE_METADATA_HOST": "127.0.0.1:9", "GCE_METADATA_IP": "127.0.0.1:9"}
-"""A machine of Google's that runs these tests would have credentials."""
+"""Disables the metadata server, by which a Google machine that runs these tests would have credentials."""
 
 
 BOTH = pytest.mark.parametrize("store", ["az", "gs"], indirect=True)
-"""What CI tries of each; all else of the second, which differs by the words of its errors, a night."""
+"""Runs a test for both stores in CI. Other tests of the second store, which differ only in error messages, run
+nightly."""
 AZURE = pytest.mark.parametrize("store", ["az"], indirect=True)
 GOOGLE = pytest.mark.parametrize("store", ["gs"], indirect=True)
 
@@ -59,7 +60,7 @@ def data(tmp_path: Path, store: Store) -> Data:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Small files in folders, with names that must be encoded in addresses, and a large one."""
+    """Creates small files in folders, with names that URLs must encode, and a large file."""
     rng = random.Random(1)
     folder = tmp_path / "source"
     for number in range(NUM_SMALL):
@@ -116,7 +117,7 @@ def test_a_file_that_changed_is_the_only_one_copied(data: Data, store: Store, so
 def test_an_upload_that_arrives_changed_is_sent_again_and_after_three_times_named(
     data: Data, store: Store, source: Path, tmp_path: Path, is_large: bool
 ) -> None:
-    """The store is told no checksum: what it has is read again."""
+    """The store receives no checksum, so its content is read back."""
     name, left = LARGE if is_large else min(small_names(source)), 99
 
     def flip(request: Request) -> Fault:
@@ -193,7 +194,7 @@ def test_busy_answers_and_connections_that_are_cut_are_repeated(
     def fault(request: Request) -> Fault:
         with lock:
             asked[request.target] += 1
-            # No request meets two in a row: a listing is repeated once.
+            # No request meets two faults in a row, because a listing is repeated only once.
             kind = rng.choice([*faults, "none", "none", "none"]) if asked[request.target] % 2 else "none"
             met[kind] += 1
         return faults.get(kind, PASS)
@@ -224,7 +225,7 @@ def test_an_upload_whose_last_answer_is_lost_ends_well(data: Data, store: Store,
 def test_a_part_that_fails_and_an_end_of_its_upload_that_is_lost_are_repeated(
     data: Data, store: Store, source: Path
 ) -> None:
-    """Azure forgets an upload that failed, by itself; Google's store is asked to end it."""
+    """Azure discards a failed upload by itself; Google's store is asked to abort it."""
     busy, lost, seen = [BUSY] * 10, [Fault(loses_answer=True)], []
 
     def fault(request: Request) -> Fault:
@@ -353,7 +354,7 @@ def test_a_stream_that_fails_leaves_no_object(store: Store, monkeypatch: pytest.
 
 
 def opened(store: Store, monkeypatch: pytest.MonkeyPatch) -> ObstorePlace:
-    """The set, as the command opens it."""
+    """Opens the set as the command does."""
     for name, value in store.server.environ().items():
         monkeypatch.setenv(name, value)
     return ObstorePlace(Address(store.kind, store.bucket, "set"))
@@ -382,7 +383,7 @@ def test_a_file_that_is_truncated_while_it_is_uploaded_leaves_no_object(
 
 
 def killed(data: Data, store: Store, is_ready: Callable[[], bool], *words: str) -> None:
-    """Run a copy until it is ready while requests for the large file are held up, but for two, and kill it."""
+    """Runs a copy until it is ready, with all but two requests for the large file blocked, and kills it."""
     gate = Gate(store, LARGE, 2)
     popen = data.start(*words)
     until(lambda: popen.poll() is not None or (gate.num_held > 0 and is_ready()))
@@ -432,7 +433,7 @@ Call = Callable[..., Done]
 
 @pytest.fixture
 def refused(tmp_path: Path, store: Store) -> Call:
-    """A command that ends with 1 and one clear sentence; no secret may be in what it prints."""
+    """Returns a call of a command that must exit with 1 and one clear sentence without secrets."""
     (tmp_path / "small").mkdir()
     (tmp_path / "small/a.bin").write_bytes(b"a")
     secret = store.server.key if isinstance(store.server, Azurite) else '"private_key"'
@@ -482,7 +483,7 @@ def test_a_key_that_the_store_refuses_is_told(
     with ExitStack() as stack:
         if store.kind == "az":
             settings, endpoint = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}, ""
-        else:  # no credentials are checked by the emulation: it has none that the server behind it takes
+        else:  # the emulation accepts any credentials
             settings, endpoint = {}, stack.enter_context(emulated_gcs(server, secret_key="wrong")).endpoint
         for words in commands(store.address("credentials"), tmp_path):
             done = refused(*words, endpoint=endpoint, **settings)
@@ -515,7 +516,7 @@ def test_a_server_that_is_not_there_is_told(refused: Call, store: Store, tmp_pat
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a job, with its script."""
+    """Returns a function that writes a job with its script."""
 
     def write(script: str, **fields: object) -> Path:
         folder = tmp_path / "job"

@@ -1,4 +1,4 @@
-"""Streams and checkpoints in Azurite and in an emulated Google Cloud Storage, as in S3: in forks, and through kills."""
+"""Streams and checkpoints work in Azurite and an emulated Google Cloud Storage, in forks and through kills."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BOTH = pytest.mark.parametrize("store", ["az", "gs"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def environment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process and its children reach the store, through the proxy."""
+    """Configures this process and its children to reach the store through the proxy."""
     for name, value in store.server.environ(store.proxy.endpoint).items():
         monkeypatch.setenv(name, value)
 
@@ -76,7 +76,7 @@ def test_what_is_written_is_listed_and_read_and_nothing_is_overwritten(opened: P
     assert {one.key for one in opened.listed("") if not isinstance(one, str)} == set(content)
     below = list(opened.listed("a/", "/"))
     assert ([one for one in below if isinstance(one, str)], below[0].key) == (["a/b/"], "a/one")  # type: ignore[union-attr]
-    opened.put("other", b"4")  # as after an answer that was lost
+    opened.put("other", b"4")  # simulates a lost response
     with pytest.raises(Changed):
         opened.put("other", b"5")
     opened.remove("other")
@@ -187,7 +187,7 @@ def test_an_object_that_is_written_or_removed_in_mid_epoch_is_named(store: Store
     with pytest.raises(SourceChanged, match=f"{name} was written since the stream was opened"):
         list(found)
     store.remove(f"a set/+ü&/{name}")
-    with pytest.raises(SourceChanged, match=rf"{name} was (removed|written)"):  # Azurite answers 412
+    with pytest.raises(SourceChanged, match=rf"{name} was (removed|written)"):  # Azurite responds with 412
         list(found)
 
 
@@ -263,7 +263,7 @@ def test_checkpoints_are_restored_and_a_damaged_one_is_passed_over(
     model, optimizer = build()
     saved = Checkpoint(model=model, optimizer=optimizer, folder=folder, every=1, when_busy="wait")
     assert (saved.restore(), torch.equal(model.weight, weights[3])) == (4, True)
-    saved.step()  # which sets it aside
+    saved.step()  # sets the damaged checkpoint aside
     saved.close()
     aside = next(one for one in files.list_checkpoints(folder) if one.is_set_aside)
     assert aside.name == f"{newest.name}.damaged"
@@ -330,7 +330,9 @@ def machine(tmp_path: Path, store: Store) -> Iterator[Machine]:
 def test_a_run_streams_and_saves_there_through_kills_and_another_world_size(
     machine: Machine, store: Store, tmp_path: Path
 ) -> None:
-    """Each sample once per epoch: a rank is killed by signal 9 until the run fails, and it is resumed with one rank."""
+    """Each sample is seen once per epoch: a rank is killed by signal 9 until the run fails, which is resumed with one
+    rank.
+    """
     address = upload(store, dict(pictures(NUM_SAMPLES)), "set")
     folder, seen = store.address("saved"), tmp_path / "seen"
     seen.mkdir()
@@ -372,7 +374,7 @@ def test_a_run_that_is_killed_resumes_with_the_same_weights(machine: Machine, st
     for kills in ([], ["12:1", "30:0"]):
         place = tmp_path / f"kills-{len(kills)}"
         place.mkdir()
-        # Patient: a kill waits for the checkpoint before it, however slow the upload is.
+        # With --patient, a kill waits for the checkpoint before it, however slow the upload is.
         words = [str(EXACT), str(place), "--patient", *(["--kill", *kills] if kills else [])]
         job = {
             "name": "exact",

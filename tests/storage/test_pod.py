@@ -1,4 +1,6 @@
-"""The program of a pod that moves data: what it is asked, what it reports, how it ends. Stores are folders here."""
+"""The transfer program of a pod parses its request, reports its outcome and exits correctly; stores are folders
+here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store is asked before a run: only what cannot change by the end of the run refuses it."""
+"""The check of a store before a run fails only for errors that cannot disappear by the end of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests are repeated with longer pauses while a store is busy, and given up in the end."""
+"""Requests are repeated with increasing pauses while a store is busy, and finally fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 class Store:
-    """Fails some times, and then answers."""
+    """Store that fails some times, and then answers."""
 
     def __init__(self, num_failures: int, error: StorageError) -> None:
         self.num_failures, self.error, self.num_calls = num_failures, error, 0

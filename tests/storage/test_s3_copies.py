@@ -1,4 +1,4 @@
-"""Copies between folders and an S3 server: equal sets, nothing moved twice, memory bounded, damage found."""
+"""Copies between folders and an S3 server give equal sets, move nothing twice, bound memory and detect damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Prints the most memory of a command in KiB. It is small: a child begins with the size of its parent."""
+"""Prints the peak memory of a command in KiB. It is a small program, because a child starts with the size of its
+parent."""
 
 
 def test_a_set_goes_from_a_folder_through_two_buckets_and_back(

@@ -1,4 +1,4 @@
-"""What goes wrong before anything is copied is said in one message, without secrets."""
+"""Errors before a copy starts are reported in one message, without secrets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from windlass.storage import manifest
 pytestmark = pytest.mark.slow
 Call = Callable[..., Done]
 CLOSED = "http://127.0.0.1:9"
-"""The port of the protocol `discard`, on which no server of today listens."""
+"""Address of the discard port, on which no server listens."""
 
 
 @pytest.fixture
 def call(tmp_path: Path, server: S3Server) -> Call:
-    """A command with settings of its own; no secret may be in what it prints."""
+    """Returns a call of the command with separate settings; its output must not contain secrets."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source/a.bin").write_bytes(b"a")
 

@@ -1,4 +1,4 @@
-"""Copies to and from an S3 server that is busy, breaks connections, changes its objects or lists hostile names."""
+"""Copies survive an S3 server that is busy, breaks connections, changes its objects or lists hostile names."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = pytest.mark.slow
 
 
 def refused(done: Done) -> dict[str, str]:
-    """By name, the reasons for which files were not copied."""
+    """Returns the reasons for which files were not copied, by name."""
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return {one["name"]: one["why"] for one in found["refused"]}
 
 
 def every(number: int, faults: tuple[Fault, ...]) -> Callable[[Request], Fault]:
-    """Of all requests, each of this number meets a fault, in turn."""
+    """Returns a function that injects a fault, in turn, into every nth request."""
     lock, counted, chosen = threading.Lock(), itertools.count(1), itertools.cycle(faults)
 
     def decide(_request: Request) -> Fault:
@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused_by_name(
     data: Data, server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
     source, there = write_set(tmp_path / "source", QUICK), f"s3://{bucket}/set"
-    os.truncate(source / "large-0.bin", 20 * PART_BYTES)  # more than are under way at once
+    os.truncate(source / "large-0.bin", 20 * PART_BYTES)  # more bytes than are in flight at once
 
     def change(request: Request) -> Fault:
         if "large-0.bin" in request.path and "partNumber" in request.query:
@@ -167,7 +167,7 @@ def test_an_object_that_changes_while_it_is_fetched_is_refused_by_name(
 
 
 def listing(keys: list[str]) -> str:
-    """What S3 answers to a request for a list with `encoding-type=url`."""
+    """Returns S3's response to a list request with `encoding-type=url`."""
     found = "".join(
         f"<Contents><Key>{escape(quote(key))}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
         f"<ETag>&quot;none&quot;</ETag><Size>4</Size></Contents>"
@@ -182,7 +182,7 @@ def listing(keys: list[str]) -> str:
 def test_hostile_names_in_a_bucket_are_refused_one_by_one(
     data: Data, server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
-    """They are put into the listing, as the server's own folder could not hold them."""
+    """The names are injected into the listing, because the server's own folder could not hold them."""
     etag = server.client().put_object(Bucket=bucket, Key="set/good.bin", Body=b"good")["ETag"]
     hostile = ["../up", "/abs", "a\0b", "x" * 300, "a//b", "deep/../../up", "a\nb", "./c", "slash/"]
     keys = [f"set/{name}" for name in ["good.bin", *hostile]]

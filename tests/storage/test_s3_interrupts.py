@@ -1,4 +1,4 @@
-"""A copy from an S3 server on a terminal: its bar, and Ctrl-C, after which the same command goes on."""
+"""A copy from an S3 server shows a progress bar on a terminal, and resumes after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Held:
-    """Holds up requests for data once some have passed, until it is let go."""
+    """Blocks requests for data after some have passed, until released."""
 
     def __init__(self, proxy: FaultProxy, num_passed: int) -> None:
         self.go = threading.Event()
@@ -51,7 +51,7 @@ def test_a_terminal_shows_a_bar_with_files_bytes_rate_and_time_left(
         held.go.set()
         child.expect("62 files copied, 74 MiB in ")
         child.expect(pexpect.EOF)
-        child.wait()  # it closes its terminal before it has ended, and `close` would end it
+        child.wait()  # the child closes its terminal before it exits, and `close` would end it
     finally:
         held.go.set()
         child.close(force=True)
@@ -67,8 +67,8 @@ def test_an_interrupted_copy_says_how_to_go_on_and_does(
     proxy.reset()
     held = Held(proxy, num_passed := 30)
     popen = data.start("copy", there, str(back))
-    # The files that passed are there: then only requests that are held up are under way.
-    # Which ones pass need not be the first that came: each is decided on in a thread of its own.
+    # All files that passed are complete, and only blocked requests are in progress. The passed requests need not be the
+    # first ones, because a separate thread decides on each.
     until(lambda: sum(one.down > 0 for one in proxy.data) == num_passed < len(proxy.data))
     os.kill(popen.pid, number)
     _, err = popen.communicate()

@@ -1,4 +1,4 @@
-"""Copies to and from an S3 server that are killed at any moment, and go on where they were."""
+"""Copies to and from an S3 server that are killed at any moment resume where they were."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.storage.sets import IN_FLIGHT, LARGE, Data, assert_equal, shape
 
 pytestmark = pytest.mark.slow
 KILLS = 2
-"""Of each copy."""
+"""Number of kills per copy."""
 SEEDS = 10 if shape() is LARGE else 5
-"""Of each direction."""
+"""Number of seeds per direction."""
 
 
 def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:
-    """Run a copy until so many bytes of data have passed, since the proxy was made, and kill it at that moment."""
+    """Runs a copy until the proxy has passed `at` bytes of data, and kills it at that moment."""
     pids: list[int] = []
     is_started, striking = threading.Event(), threading.Lock()
 
@@ -30,7 +30,7 @@ def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:
         if num_bytes < at:
             return
         is_started.wait()
-        with striking:  # nothing more passes before it is killed
+        with striking:  # the proxy passes no more data before the kill
             if pids:
                 os.kill(pids.pop(), signal.SIGKILL)
 
@@ -45,7 +45,7 @@ def killed(data: Data, proxy: FaultProxy, at: int, *words: str) -> None:
 
 
 def seeded(seed: str) -> list[float]:
-    """When a copy is killed, in parts of all its bytes."""
+    """Returns the moments of kills as fractions of all bytes."""
     rng = random.Random(seed)
     return sorted(rng.uniform(0.03, 0.97) for _ in range(KILLS))
 

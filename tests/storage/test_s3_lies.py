@@ -1,4 +1,4 @@
-"""Copies by an endpoint that lies: nothing that is not stored counts as stored, and one bad object ends no copy."""
+"""Copies detect a lying endpoint: nothing counts as stored that is not, and one bad object does not end a copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refused(done: Done) -> dict[str, str]:
 
 
 def first(number: int, fault: Fault, fits: Callable[[Request], bool]) -> Callable[[Request], Fault]:
-    """The first requests that fit, of each path, meet a fault."""
+    """Returns a function that injects a fault into the first matching requests of each path."""
     counts: dict[str, itertools.count[int]] = {}
     lock = threading.Lock()
 
@@ -170,7 +170,7 @@ def test_a_store_that_asks_for_a_pause_gets_few_requests_meanwhile(
 def test_an_answer_that_comes_late_is_no_second_object_and_no_loss(
     server: S3Server, proxy: FaultProxy, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client has given each request up by then, and made it again."""
+    """By then the client has given up each request and repeated it."""
     monkeypatch.setattr(bucket_module, "SECONDS", 1)
     proxy.fault = first(1, Fault(delay_seconds=30), lambda request: request.method != "GET")
     store = S3Store(bucket, server.environ(proxy.endpoint))
@@ -215,6 +215,6 @@ def test_no_request_is_made_for_what_the_answers_confirm(
 ) -> None:
     data.json("copy", str(files), f"s3://{bucket}/set")
     num_parts = 3
-    # Of large files: begin, parts and completion; and the manifest, asked for and written, and a listing.
+    # Further requests: create, parts and completion of large files; reads and writes of the manifest, and a listing.
     assert len([one for one in proxy.requests if one.is_data]) == SET.num_small + num_parts
     assert len(proxy.requests) <= SET.num_small + num_parts + 2 + 5

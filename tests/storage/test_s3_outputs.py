@@ -1,4 +1,4 @@
-"""Runs whose outputs go to an S3 server: they are there, verified, once a run has ended, also after a kill."""
+"""Outputs of runs are in the S3 server, verified, once a run has ended, even after a kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ shutil.copytree(os.environ["SET"], os.environ["WINDLASS_OUTPUT_DIR"], copy_funct
 
 @pytest.fixture
 def job(tmp_path: Path, bucket: str) -> Path:
-    """A job that writes a set."""
+    """Writes a job that creates a set."""
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "write.py").write_text(SCRIPT)
@@ -34,7 +34,7 @@ def job(tmp_path: Path, bucket: str) -> Path:
 
 
 def assert_uploaded(data: Data, bucket: str, run: str) -> None:
-    """The run has succeeded, and its store has what it wrote, byte for byte."""
+    """Asserts that the run succeeded and its store contains its outputs, byte for byte."""
     status = json.loads(windlass(data, "status", run, "-o", "json").stdout)
     to = f"s3://{bucket}/runs/{run}/"
     assert (status["phase"], status["outputs"]["destination"]) == ("succeeded", to)

@@ -1,4 +1,4 @@
-"""Pods that stage sets from an S3 server and upload outputs to it, by Python alone, killed and restarted meanwhile."""
+"""Pods stage sets from an S3 server and upload outputs to it, with Python alone and through kills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPE = Shape(40, 100_000, 1, 40_000_000)
 
 @pytest.fixture
 def data(tmp_path: Path, server: S3Server) -> Data:
-    """The command on this machine, past the proxy."""
+    """The command on this machine, connected without the proxy."""
     return Data(tmp_path / "home", server)
 
 
@@ -39,13 +39,13 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def there(data: Data, source: Path, bucket: str) -> str:
-    """The set in a bucket, with its manifest."""
+    """Uploads the set to a bucket, with its manifest."""
     data.json("copy", str(source), f"s3://{bucket}/set")
     return f"s3://{bucket}/set/"
 
 
 class Stopped:
-    """Stops all data once so much has passed, and then drops it."""
+    """Blocks all data after a number of bytes, and then drops it."""
 
     def __init__(self, proxy: FaultProxy, at: int) -> None:
         self.is_reached, self._over = threading.Event(), threading.Event()
@@ -59,14 +59,14 @@ class Stopped:
             raise ConnectionError("the client was killed")
 
     def end(self) -> None:
-        """The client was killed: its connections are closed, and the next one's data passes."""
+        """Closes the connections of the killed client and lets the next client's data pass."""
         self._over.set()
         until(lambda: self._proxy.num_open == 0, "the connections of a killed pod stay open")
         self._proxy.passed = lambda _num_bytes: None
 
 
 def num_written(root: Path) -> int:
-    """Bytes in files of a set that is being staged, by the journals of its large files."""
+    """Returns the bytes in files of a set that is being staged, from the journals of its large files."""
     [files] = root.glob("staging/*/files")
     whole = sum((files / name).stat().st_size for name in names(files))
     parts: dict[str, int] = {}
@@ -84,7 +84,7 @@ def test_a_pod_that_is_killed_in_a_large_file_is_gone_on_with(
     stopped = Stopped(proxy, 28_000_000)
     pod = pods.stage(there)
     assert stopped.is_reached.wait(250)
-    # What has passed is on its way to the disk; less than a piece of each request is not handed on.
+    # Data that has passed is being written to disk, except for less than a piece per request.
     until(lambda: num_written(pods.root) >= proxy.num_bytes - 5 * PIECE_BYTES - 2_500_000)
     pod.popen.send_signal(number)
     ended = pod.ended()
@@ -175,7 +175,7 @@ def test_a_bucket_that_is_not_there_is_named(pods: Pods, source: Path) -> None:
 def test_the_role_of_a_service_account_is_enough(
     pods: Pods, server: S3Server, source: Path, there: str, tmp_path: Path
 ) -> None:
-    """STS is emulated: it gives the keys of the S3 server."""
+    """STS is emulated, and returns the keys of the S3 server."""
     (tmp_path / "token").write_text("token")
     with emulated_roles() as roles:
         roles.given = (server.access_key, server.secret_key, "")

@@ -1,4 +1,4 @@
-"""Parts of a bucket as the source of a copy: one object, patterns, and public buckets without credentials."""
+"""One object, patterns, and public buckets without credentials can be the source of a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose data is in an S3 server: it is fetched once for all, also where a supervisor is killed meanwhile."""
+"""Runs whose data is in an S3 server fetch it once for all runs, even if a supervisor is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print("bytes", sum(one.stat().st_size for one in folder.rglob("*") if one.is_fil
 
 @pytest.fixture
 def job(tmp_path: Path, data: Data, proxy: FaultProxy, bucket: str) -> Path:
-    """A job that reads a set of the bucket."""
+    """Writes a job that reads a set of the bucket."""
     data.json("copy", str(write_set(tmp_path / "source", shape())), f"s3://{bucket}/set")
     proxy.reset()
     folder = tmp_path / "job"

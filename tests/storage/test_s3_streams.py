@@ -1,4 +1,4 @@
-"""Streams from an S3 server: as they are, through faults, and through kills of the ranks that train on them."""
+"""Streams from an S3 server are correct through faults, and through kills of the ranks that train on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
 
 @pytest.fixture
 def address(server: S3Server, bucket: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of a prefix that is empty, behind the proxy."""
+    """Returns the address of an empty prefix, behind the proxy."""
     for name, value in server.environ(proxy.endpoint).items():
         monkeypatch.setenv(name, value)
     return f"s3://{bucket}/a set/+ü&"
@@ -54,7 +54,7 @@ def test_samples_are_those_of_the_store_also_in_forks(
 ) -> None:
     found = stream(upload(server, address, files), cache=tmp_path, cache_bytes=0)
     assert len(found) == 40
-    assert_pictures([found[3]], [3])  # the connection of this process is none of its children's
+    assert_pictures([found[3]], [3])  # children do not use the connection of this process
     sampler = BatchSampler(40, 7, seed=3)
     loader: Any = DataLoader(found, batch_sampler=sampler, num_workers=num_workers, collate_fn=list)
     assert_pictures([one for batch in loader for one in batch], [number for batch in sampler for number in batch])
@@ -106,7 +106,8 @@ def test_busy_answers_and_connections_that_are_cut_are_repeated(
     def fault(request: Request) -> Fault:
         with lock:
             asked[request.target] += 1
-            # Which request meets which fault differs from run to run: none meets as many in a row as it is repeated.
+            # The assignment of faults to requests varies between runs; no request meets as many in a row as it is
+            # repeated.
             is_random = asked[request.target] % (retry.TRIES // 2)
             kind = rng.choice(["busy", "cut", "lost", "pass", "pass", "pass"]) if is_random else "pass"
             faults[kind] += 1

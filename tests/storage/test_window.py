@@ -1,4 +1,4 @@
-"""How many requests a copy makes at once."""
+"""The number of concurrent requests of a copy adapts to the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.storage.window import LARGE_BYTES, LEAST, PERIOD_SECONDS, Window
 
 
 def answers(clock: FakeClock, window: Window, number: int, cpu: float = 0.0) -> None:
-    """So many answers, each in a new period in which the process has taken a share of a processor."""
+    """Simulates responses, each in a new period in which the process has used a share of a processor."""
     for _ in range(number):
         clock.now += PERIOD_SECONDS
         clock.cpu += cpu * PERIOD_SECONDS

@@ -1,4 +1,4 @@
-"""Errors of a store pass between processes whole, and are errors of a file system."""
+"""Errors of a store can be pickled, and are errors of a file system."""
 
 from __future__ import annotations
 

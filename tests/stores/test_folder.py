@@ -1,4 +1,4 @@
-"""A folder as a store: files are whole or do not exist, and errors are those of any store."""
+"""A folder works as a store: files are complete or do not exist, and errors are those of any store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to a store go through the proxy that the environment names."""
+"""Requests to a store go through the proxy of the environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_host_has_the_proxy_of_the_environment(environ: dict[str, str], host: 
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """Answers each request itself, and notes it."""
+    """Proxy that answers each request itself, and records it."""
 
     asked: list[tuple[str, str, str]]
 
@@ -49,7 +49,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.wfile.write(b"ok")
 
     def log_message(self, *_words: object) -> None:
-        """Nothing is logged."""
+        """Logs nothing."""
 
 
 def test_a_request_without_tls_is_sent_to_the_proxy_with_its_whole_url() -> None:

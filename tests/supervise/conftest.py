@@ -12,7 +12,7 @@ from tests.supervise.fakes import FakeRun
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
-    """Makes runs with a policy; closed after the test."""
+    """Returns a function that creates runs with a policy; they are closed after the test."""
     made: list[FakeRun] = []
 
     def make(**policy: Any) -> FakeRun:
@@ -26,5 +26,5 @@ def make_run(tmp_path: Path) -> Iterator[Callable[..., FakeRun]]:
 
 @pytest.fixture
 def run(make_run: Callable[..., FakeRun]) -> FakeRun:
-    """A run of one rank."""
+    """Creates a run of one rank."""
     return make_run()

@@ -1,4 +1,4 @@
-"""A clock, a backend and a run for tests of the supervisor: no process, no thread, no waiting."""
+"""A fake clock, backend and run for tests of the supervisor, without processes, threads or waiting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POLICY = Policy(
 
 
 class FakeNode(Node):
-    """A node that reports what a test puts in; `obeys` is what each intent does to it."""
+    """Node that reports events set by a test; `obeys` is the effect of each intent."""
 
     exit_code = 1
 
@@ -54,17 +54,17 @@ class FakeNode(Node):
         }
 
     def report(self, kind: str, **data: Any) -> None:
-        """Report an event."""
+        """Reports an event."""
         self.events.append(event_of({"kind": kind, "at": self.clock.time(), **data}))
 
     def begin(self) -> None:
-        """Its worker has started its ranks."""
+        """Reports that the worker has started its ranks."""
         self.report("node", start="cold", pid=7, start_ticks=1, boot="")
         for rank in self.ranks:
             self.report("rank", rank=rank, pid=70 + rank)
 
     def end(self, *exit_codes: int, tail: str = "", ended_by_us: bool = False, **more: Any) -> None:
-        """All its ranks end; one exit code is that of all."""
+        """Reports the end of all ranks; a single exit code applies to all of them."""
         if not self.is_alive:
             return
         codes = exit_codes if len(exit_codes) == len(self.ranks) else exit_codes * len(self.ranks)
@@ -82,7 +82,7 @@ class FakeNode(Node):
         self.is_alive = False
 
     def die(self) -> None:
-        """End without reporting anything."""
+        """Ends the node without reporting anything."""
         self.is_alive = False
 
     def updates(self) -> Iterator[NodeEvent]:
@@ -117,12 +117,12 @@ class FakeNode(Node):
 
     @property
     def intents(self) -> list[Intent]:
-        """What it was sent, without repetitions."""
+        """Intents that were sent to the node, without repetitions."""
         return list(dict.fromkeys(intent for _, intent in self.sent))
 
 
 class FileNode(Node):
-    """A node whose events are read from its file, which a test writes."""
+    """Node whose events are read from a file that a test writes."""
 
     exit_code = 1
 
@@ -130,7 +130,7 @@ class FileNode(Node):
         return True
 
     def send(self, intent: Intent) -> None:
-        """It has no process."""
+        """Does nothing, because the node has no process."""
 
 
 class FakeAttempt(Attempt):
@@ -154,7 +154,7 @@ class FakeAttempt(Attempt):
 
 
 class FakeBackend(Backend):
-    """A target that does what a test says; `script` is called with each attempt that begins or is adopted."""
+    """Target controlled by a test; `script` is called with each attempt that is started or adopted."""
 
     def __init__(self, procs_per_node: int = 1, *, outlives_supervisor: bool = False) -> None:
         self.procs_per_node = procs_per_node
@@ -265,7 +265,7 @@ class FakeBackend(Backend):
 
 
 class FakeRun:
-    """A run with its record, its backend and its clock."""
+    """Run with its record, its backend and its clock."""
 
     def __init__(self, home: Path, *, nodes: int = 1, procs: int = 1, outlives: bool = False, **policy: Any) -> None:
         self.store = Store(home)
@@ -283,13 +283,13 @@ class FakeRun:
         return Supervisor(self.writer, self.plan, self.dir, self.backend, self.clock)
 
     def run(self, script: Callable[[FakeAttempt], object] | None = None) -> Status:
-        """Supervise the run to its end."""
+        """Supervises the run until it ends."""
         self.backend.script = script or self.backend.script
         self.supervisor().run()
         return self.status
 
     def begin(self, at: float | None = START) -> None:
-        """An attempt that another supervisor has started."""
+        """Records an attempt that another supervisor has started."""
         count, procs = self.plan.num_nodes, self.plan.procs_per_node
         nodes = [list(range(node * procs, (node + 1) * procs)) for node in range(count)]
         data = {"number": 1, "world_size": self.plan.world_size, "nodes": nodes, "members": list(range(count))}
@@ -302,7 +302,7 @@ class FakeRun:
 
     @property
     def node(self) -> FakeNode:
-        """The first node of the newest attempt."""
+        """First node of the newest attempt."""
         return self.backend.attempts[-1].nodes[0]
 
     @property
@@ -311,7 +311,7 @@ class FakeRun:
 
     @property
     def ends(self) -> list[tuple[str, str | None]]:
-        """How each attempt ended, and why."""
+        """Returns how each attempt ended, and why."""
         return [(attempt.phase.value, attempt.reason) for attempt in self.status.attempts]
 
     def events(self, kind: str) -> list[Event]:
@@ -325,7 +325,7 @@ class FakeRun:
 
 
 def ends_with(code: int) -> Callable[[FakeAttempt], None]:
-    """The only node of an attempt begins, and ends with this exit code."""
+    """Returns a script in which the only node of an attempt starts and ends with this exit code."""
 
     def script(attempt: FakeAttempt) -> None:
         attempt.nodes[0].begin()

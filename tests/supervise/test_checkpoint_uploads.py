@@ -1,4 +1,4 @@
-"""When outputs are uploaded while a run trains: after checkpoints, one at a time, and no failure ends the run."""
+"""Outputs are uploaded during training after checkpoints, one upload at a time, and failures do not end the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHERE = "s3://bucket/runs/r-1/"
 
 
 class Scripted(Transfer):
-    """Gives what a test has told it, one answer a turn."""
+    """Transfer with scripted reports, one per turn."""
 
     def __init__(self) -> None:
         self.answers: list[list[Line] | Exception] = []

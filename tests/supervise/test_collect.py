@@ -1,4 +1,4 @@
-"""What a supervisor decides about outputs that nodes keep, which are collected between the last attempt and the end."""
+"""A supervisor fetches outputs that nodes keep, between the last attempt and the end of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.supervise.adoption import settle
 
 @pytest.fixture
 def run(make_run: Callable[..., FakeRun]) -> FakeRun:
-    """A run of one rank, whose node keeps outputs."""
+    """Creates a run of one rank, whose node keeps outputs."""
     run = make_run()
     run.backend.with_outputs = (0,)
     return run
@@ -52,7 +52,7 @@ def test_the_next_supervisor_goes_on_with_the_same_nodes(run: FakeRun) -> None:
     run.backend.script = ends_with(0)
     assert not settle(run.supervisor())
     assert run.status.phase is Phase.UPLOADING
-    run.backend.with_outputs = ()  # what the nodes have reported is gone with the pod of the first supervisor
+    run.backend.with_outputs = ()  # the node's reports are lost with the pod of the first supervisor
     assert run.run().phase is Phase.SUCCEEDED
     assert run.backend.collected == [(0,)]
 

@@ -1,4 +1,4 @@
-"""When the ranks of an attempt are silent for too long."""
+"""Ranks of an attempt that are silent for too long are detected as hung."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.supervise.hang_detection import ANSWER_SECONDS, Silence
 
 
 class Logs:
-    """Two ranks' logs and a clock that is moved by hand."""
+    """Logs of two ranks and a manual clock."""
 
     def __init__(self, folder: Path, hang_seconds: float | None = 10.0) -> None:
         self.clock = FakeClock()
@@ -51,7 +51,7 @@ def test_after_a_sign_of_life_a_new_silence_may_begin(tmp_path: Path) -> None:
 
 
 def test_a_silence_ends_when_a_rank_wrote_again_and_not_when_its_log_came(tmp_path: Path) -> None:
-    """The laptop of a supervisor was asleep meanwhile, or its cluster did not answer."""
+    """The supervisor's laptop was suspended meanwhile, or its cluster did not answer."""
     logs = Logs(tmp_path)
     began = logs.silence.since
     assert logs.after(11)

@@ -1,4 +1,4 @@
-"""The supervisor needs the standard library alone: it may run as a pod, in an image that has nothing else."""
+"""The supervisor imports only the standard library, because it may run in a pod whose image has nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node events in the record: the phase of a run whose nodes are provisioned, and what it waits for."""
+"""Node events are recorded: the phase of a run whose nodes are provisioned, and what the run waits for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ingestion:
         self.nodes = [FakeNode(number, (number,), Path("/nowhere"), run.clock) for number in range(2)]
 
     def take(self, node: int, event: Callable[[float], NodeEvent]) -> Phase:
-        """Ingest an event of the node, a second later."""
+        """Ingests an event of the node, one second later."""
         self.run.clock.now += 1
         self.ingestion.take(self.nodes[node], event(self.run.clock.now))
         return self.record.status.phase
@@ -61,7 +61,7 @@ def test_a_run_that_trains_does_not_wait_again_for_a_node(ingestion: Ingestion) 
 
 
 def test_an_attempt_in_which_a_pod_cannot_be_created_waits_though_others_print(ingestion: Ingestion) -> None:
-    """A pod was lost, a quota refuses the new one, and the other pods of the attempt run again at once."""
+    """A pod was lost and a quota refuses its replacement, while the other pods of the attempt are running again."""
     ingestion.ingestion = EventIngestion(ingestion.record, ingestion.progress, 2)
     ingestion.take(0, stage("starting"))
     assert ingestion.take(0, OutputBegan) is Phase.STARTING
@@ -85,7 +85,7 @@ def test_a_rate_that_is_no_number_is_recorded_and_not_added_up(ingestion: Ingest
 
 
 def test_progress_never_looks_older_than_what_another_node_reported(ingestion: Ingestion) -> None:
-    """Of two records of a run, a machine keeps that with the newer progress."""
+    """A machine keeps the record with the newer progress."""
     early, late = ingestion.run.clock.now + 0.5, ingestion.run.clock.now + 1.0
     ingestion.take(1, lambda _at: ProgressMade(late, {"step": 7, "rank": 1}))
     ingestion.take(0, lambda _at: ProgressMade(early, {"step": 7, "rank": 0}))
@@ -109,7 +109,7 @@ def test_the_status_counts_lines_that_were_lost(ingestion: Ingestion) -> None:
 
 
 def test_progress_that_is_read_late_is_saved_too(ingestion: Ingestion) -> None:
-    """A supervisor that adopts reads minutes of it at once; of these few come into the history."""
+    """An adopting supervisor reads minutes of progress at once, few of which enter the history."""
     for step in range(1, 4):
         event = ProgressMade(START - 600 + step / 10, {"step": step})
         ingestion.ingestion.take(ingestion.nodes[0], event)
@@ -121,7 +121,7 @@ def test_progress_that_is_read_late_is_saved_too(ingestion: Ingestion) -> None:
 def test_a_new_attempt_leaves_the_progress_of_the_one_before_as_it_was_given_to_the_record(
     ingestion: Ingestion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store may write it later, as one does that mirrors it to a cluster."""
+    """A store may write it later, as the store that copies the record to a cluster does."""
     given: list[Mapping[str, object]] = []
     monkeypatch.setattr(ingestion.record.writer, "set_progress", given.append)
     ingestion.take(0, progress(step=798))

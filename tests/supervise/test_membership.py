@@ -1,4 +1,4 @@
-"""Which nodes of an elastic run take part: pure functions."""
+"""Pure functions determine which nodes of an elastic run take part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.supervise.membership import Membership, cut_off
 
 
 def told(nodes: Membership, *events: tuple[str, dict[str, Any]], begin: float = 100.0) -> Membership:
-    """The nodes after these events, a second apart."""
+    """Returns the membership after these events, one second apart."""
     for seconds, (kind, data) in enumerate(events):
         nodes.take(entry_of(kind, data), begin + seconds)
     return nodes
@@ -29,7 +29,7 @@ def test_a_lost_node_may_come_back_after_its_time() -> None:
 def test_a_run_of_fixed_size_waits_for_all_its_nodes() -> None:
     nodes = told(Membership(2, 2, return_seconds=10), ("lost-node", {"node": 1}))
     assert (nodes.is_elastic, nodes.is_enough) == (False, False)
-    assert nodes.may_come_back(100) == [1]  # nothing is gained by waiting: the others stand still
+    assert nodes.may_come_back(100) == [1]  # waiting has no benefit, because the other nodes are idle
 
 
 def test_nodes_that_are_all_lost_need_not_wait() -> None:
@@ -45,7 +45,7 @@ def test_who_takes_no_part_in_an_attempt_is_away_since_it_was_lost() -> None:
     ]
     assert told(Membership(3, 1, 10), *events).away == {2: 101.0}
     assert told(Membership(3, 1, 10), *events, ("attempt", {"members": [0, 1, 2]})).away == {}
-    assert told(Membership(3, 1, 10), ("attempt", {})).away == {}  # of a record from before there were members
+    assert told(Membership(3, 1, 10), ("attempt", {})).away == {}  # an event from a record without members
 
 
 def test_nodes_that_a_resume_has_added_were_never_away() -> None:
@@ -68,10 +68,10 @@ def test_nodes_that_a_resume_has_added_were_never_away() -> None:
         ({}, set()),
         ({0: [2], 1: [2]}, {2}),
         ({2: [0, 1]}, {2}),
-        ({0: [1, 2]}, {0}),  # the node where the ranks meet is cut off from the two others
-        ({0: [2]}, set()),  # 0 and 2 still reach each other through 1: no side is lost
+        ({0: [1, 2]}, {0}),  # the rendezvous node is cut off from the two others
+        ({0: [2]}, set()),  # 0 and 2 still reach each other through 1, so no side is lost
         ({0: [1, 2], 1: [0, 2]}, {1, 2}),
-        ({7: [9], 0: [8]}, set()),  # of nodes that take no part
+        ({7: [9], 0: [8]}, set()),  # nodes that do not take part
     ],
 )
 def test_the_smaller_side_of_a_cut_is_lost(silent: dict[int, list[int]], lost: set[int]) -> None:

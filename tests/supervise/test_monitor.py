@@ -1,4 +1,4 @@
-"""The attempt monitor: which deaths of nodes are losses, which failure comes first, ranks that never met."""
+"""The attempt monitor decides which node deaths are losses, which failure was first, and whether ranks ever met."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from windlass.worker.root_cause import failed_by_itself, first_cause
 
 @pytest.fixture
 def monitor(make_run: Callable[..., FakeRun]) -> AttemptMonitor:
-    """Of three nodes, whose workers do not handle signals yet: a signal ends them before they report anything."""
+    """Monitors three nodes whose workers do not handle signals yet, so that a signal ends them before any report."""
     return monitored(make_run(nodes=3, max_restarts=3, restart_on=["node-loss"]))
 
 
@@ -71,7 +71,7 @@ def test_a_node_ended_before_it_started_is_neither_lost_nor_a_victim(monitor: At
 def test_an_attempt_trains_once_a_rank_prints_where_one_node_reports_the_phase_of_all(
     make_run: Callable[..., FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on SageMaker: ranks of the other hosts may print nothing."""
+    """On SageMaker, ranks of the other hosts may print nothing."""
     monkeypatch.setattr(FakeAttempt, "num_staged", 1)
     nodes = nodes_of(monitor := monitored(run := make_run(nodes=3)))
     found = []
@@ -131,7 +131,7 @@ def test_a_node_that_dies_by_itself_before_it_starts_is_lost(monitor: AttemptMon
 def test_a_rank_that_failed_is_the_cause_though_its_node_is_killed_before_it_reports_more(
     monitor: AttemptMonitor,
 ) -> None:
-    """As on a machine so busy that the launcher of a failed rank does not end within the time that all nodes have."""
+    """On a busy machine, the launcher of a failed rank may not exit within the time that all nodes have."""
     nodes = nodes_of(monitor)
     for node in nodes:
         node.begin()
@@ -160,7 +160,7 @@ def test_an_attempt_that_its_target_ended_before_it_started_a_rank_blames_none(m
 
 
 def test_an_attempt_that_its_target_failed_after_its_ranks_has_not_succeeded(monitor: AttemptMonitor) -> None:
-    """As where SageMaker cannot upload the model."""
+    """SageMaker may fail to upload the model."""
     for node in nodes_of(monitor):
         node.begin()
     monitor.read_updates()
@@ -179,7 +179,7 @@ def test_an_attempt_that_its_target_failed_after_its_ranks_has_not_succeeded(mon
 def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_reported_first(
     monitor: AttemptMonitor,
 ) -> None:
-    """As on SageMaker, which reports a killed host once the job has ended."""
+    """SageMaker reports a killed host only after the job has ended."""
     nodes = nodes_of(monitor)
     for node in nodes:
         node.begin()
@@ -196,7 +196,7 @@ def test_a_node_that_is_lost_is_the_cause_though_ranks_that_waited_for_it_are_re
 
 
 def test_nodes_that_we_killed_after_a_failure_are_not_lost(monitor: AttemptMonitor) -> None:
-    """`restarts: on: [failure]` counts the failure, whatever its node still had to do when its time was over."""
+    """`restarts: on: [failure]` counts the failure, even if its node was still busy when the time ended."""
     nodes = nodes_of(monitor)
     for node in nodes:
         node.begin()
@@ -267,7 +267,7 @@ def test_a_lost_node_and_not_its_signal_is_the_cause(monitor: AttemptMonitor) ->
         node.begin()
     monitor.read_updates()
     nodes[1].lost_why, nodes[1].lost_since = "pod p-1 was deleted, and its node does not answer", 1007.0
-    nodes[1].exit_code = -9  # of a pod whose end will never be reported
+    nodes[1].exit_code = -9  # exit code of a pod whose end will never be reported
     nodes[1].die()
     monitor.read_updates()
     nodes[0].end(-15, ended_by_us=True)

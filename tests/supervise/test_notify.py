@@ -1,4 +1,4 @@
-"""The webhook of a job, by a real server on loopback."""
+"""The webhook of a job is called, with a real server on loopback."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = "/services/T0/B0/very-secret"
 
 @dataclass
 class Hook:
-    """A webhook that answers as it is told."""
+    """Webhook with scripted responses."""
 
     answers: list[int]
     address: str = ""
@@ -118,7 +118,7 @@ def test_no_error_has_the_address() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """With an ended run."""
+    """Creates a store with an ended run."""
     with Store(tmp_path) as store:
         with contextlib.closing(
             store.create("digits-7", name="digits", target="lab", output_dir="/o", plan="{}", time=100.0)
@@ -147,7 +147,7 @@ def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could
 
 
 def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
-    """Else what resumes or removes it would wait as long as a webhook that does not answer is tried."""
+    """Otherwise resuming or removing the run would wait for all tries of an unresponsive webhook."""
     held: list[bool] = []
     clock = FakeClock()
     for seconds in itertools.accumulate((0.0, *PAUSES)):

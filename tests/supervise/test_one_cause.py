@@ -1,4 +1,4 @@
-"""What `status` calls the cause and what `why` names are one: both start from the root cause in the record."""
+"""`status` and `why` name the same cause, because both start from the recorded root cause."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PLAYS: dict[str, tuple[int, list[Callable[[FakeRank], object]]]] = {
     "a rank that is killed, and a victim with a traceback": (1, [blames_its_peer, dies(signal.SIGKILL)]),
     "only victims": (-1, [blames_its_peer, blames_its_peer]),
 }
-"""For each case the rank that is the root cause (−1: any), and what each rank does."""
+"""For each case, the rank that is the root cause (−1: any), and the behaviour of each rank."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.mark.parametrize("case", PLAYS)
 def test_status_and_why_name_the_same_rank(store: Store, case: str) -> None:
     expected, plays = PLAYS[case]
-    has_cause = threading.Event()  # a victim fails because of its cause, so after it
+    has_cause = threading.Event()  # a rank that fails as a consequence fails after its cause
 
     def play(rank: FakeRank) -> int | None:
         is_victim = plays[rank.rank] is blames_its_peer

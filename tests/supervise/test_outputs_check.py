@@ -1,4 +1,4 @@
-"""When a store is asked whether it takes the outputs of a run, and what counts of its answer."""
+"""A store is checked before it receives the outputs of a run, and only permanent errors count."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AWAY = TargetUnavailable("ClusterUnreachable", "no answer")
 
 @pytest.fixture
 def run(make_run: Callable[..., FakeRun]) -> FakeRun:
-    """A run that trains."""
+    """Creates a run that trains."""
     run = make_run()
     run.begin()
     return run

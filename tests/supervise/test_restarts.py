@@ -1,4 +1,4 @@
-"""How attempts end and what follows: hangs, preemption, shutdown, time limits, lost nodes, back-off, stop requests."""
+"""Attempts end and restart: hangs, preemption, shutdown, time limits, lost nodes, back-off, stop requests."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def succeed(attempt: FakeAttempt) -> None:
 
 
 def first(script: Callable[[FakeAttempt], object]) -> Callable[[FakeAttempt], object]:
-    """The first attempt does this, and all others succeed."""
+    """Returns a script for the first attempt; all later ones succeed."""
     return lambda attempt: script(attempt) if attempt.folder.name == "attempt-1" else succeed(attempt)
 
 
 def write(node: FakeNode, text: str = "x\n") -> None:
-    """A rank of the node writes, which the log file shows at the time of the fake clock."""
+    """Writes output of a rank, with the fake clock's time as the modification time of the log."""
     log = node.folder / f"rank-{node.ranks[0]}.log"
     with open(log, "a") as file:
         file.write(text)
@@ -56,7 +56,7 @@ def write(node: FakeNode, text: str = "x\n") -> None:
 
 
 def answer(node: FakeNode, seconds: float, run: FakeRun) -> None:
-    """The node writes the stacks of its ranks when they are requested."""
+    """Makes the node write the stacks of its ranks when they are requested."""
 
     def dump() -> None:
         at = run.clock.now - START + seconds
@@ -397,7 +397,7 @@ def test_an_elastic_run_goes_on_with_fewer_nodes_and_grows_again_after_a_checkpo
 def test_an_elastic_run_goes_on_without_the_nodes_that_find_no_capacity(
     make_run: MakeRun, num_waiting: int, first: int, members: list[tuple[int, ...]]
 ) -> None:
-    """Also where they were taken away in order, and so were not lost."""
+    """This includes nodes that were evicted, and therefore not lost."""
     run = make_run(nodes=4, min_nodes=2, node_back_seconds=10.0, max_restarts=1, restart_on=["preemption"])
 
     def script(attempt: FakeAttempt) -> None:
@@ -411,7 +411,7 @@ def test_an_elastic_run_goes_on_without_the_nodes_that_find_no_capacity(
         elif waiting:
             for place in waiting:
                 attempt.nodes[place].words = "pod r-2-3: Unschedulable: 0/4 nodes are available"
-            attempt.waiting = {place: run.clock.time() + place for place in waiting}  # each somewhat later
+            attempt.waiting = {place: run.clock.time() + place for place in waiting}  # each a little later
             run.clock.at(now + 120, lambda: end_all(attempt))
         elif number == 3:
             attempt.nodes[0].report("checkpoint", action="saved", step=7, name="step-7")
@@ -567,14 +567,14 @@ def test_what_the_supervisor_before_has_recorded_is_not_recorded_again(make_run:
 
 
 def handed_over(run: FakeRun, reason: str, *more: tuple[str, dict[str, Any]]) -> None:
-    """Another supervisor has begun to end the attempt, and was killed."""
+    """Records that another supervisor began to end the attempt, and was killed."""
     run.begin()
     for kind, data in (*more, ("shutdown", {"reason": reason})):
         run.writer.append(entry_of(kind, data), at=START)
 
 
 def terminated(node: FakeNode) -> None:
-    """The node reports what the supervisor before has done, as though its machine went down."""
+    """Makes the node report the previous supervisor's SIGTERM as if its machine were shutting down."""
     node.report("notice", source="sigterm", action="terminate", time="2026-01-01T00:00:00Z")
     node.end(-15, ended_by_us=True)
 
@@ -588,7 +588,7 @@ def test_a_node_that_was_lost_with_its_supervisor_gave_its_last_sign_of_life_to_
 
     def script(attempt: FakeAttempt) -> None:
         attempt.nodes[0].begin()
-        attempt.nodes[1].die()  # on a machine that does not answer: nothing of it can be read again
+        attempt.nodes[1].die()  # on an unresponsive machine, whose events cannot be read again
         attempt.nodes[1].begun = True
 
     assert run.run(first(script)).phase is Phase.SUCCEEDED
@@ -606,7 +606,7 @@ def test_the_signals_of_a_supervisor_that_was_killed_are_no_preemption(make_run:
         failed, peer = attempt.nodes
         failed.obeys = {}
         terminated(peer)
-        run.clock.at(2, lambda: failed.end(3, tail="ValueError: loss is nan"))  # its events arrive later
+        run.clock.at(2, lambda: failed.end(3, tail="ValueError: loss is nan"))  # the events arrive later
 
     assert run.run(script).phase is Phase.FAILED
     assert (run.ends, run.kinds("notice")) == ([("failed", "failure")], [])
@@ -622,7 +622,7 @@ def test_a_hang_that_a_supervisor_had_begun_to_end_is_one_for_the_next(make_run:
 
     def script(attempt: FakeAttempt) -> None:
         begun(attempt)
-        attempt.nodes[0].end(-9, ended_by_us=True)  # STOP_NOW is no notice
+        attempt.nodes[0].end(-9, ended_by_us=True)  # STOP_NOW is not a preemption notice
 
     run.run(first(script))
     assert run.ends == [("failed", "hang"), ("succeeded", None)]
@@ -632,7 +632,7 @@ def test_a_hang_that_a_supervisor_had_begun_to_end_is_one_for_the_next(make_run:
 
 
 def test_a_shutdown_that_reached_no_node_ends_nothing(run: FakeRun) -> None:
-    """Its supervisor was killed before it signalled; the ranks have ended by themselves."""
+    """The supervisor was killed before it signalled, and the ranks ended by themselves."""
     handed_over(run, "preemption")
     assert run.run(succeed).phase is Phase.SUCCEEDED
     assert run.node.intents == []

@@ -1,4 +1,4 @@
-"""A node that copies results to the output has ended its ranks: nothing but `stop --now` cuts it short."""
+"""Only `stop --now` interrupts a node whose ranks have ended while it copies results to the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ LONG_SECONDS = 3600.0
 
 
 def copying(run: FakeRun, code: int = 0, seconds: float = LONG_SECONDS) -> Callable[[FakeAttempt], None]:
-    """The ranks end with this code after a second, and their node then copies files for so long."""
+    """Returns a script whose ranks end with this code after a second, and whose node then copies files for
+    `seconds`.
+    """
 
     def script(attempt: FakeAttempt) -> None:
         [node] = attempt.nodes

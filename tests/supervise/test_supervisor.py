@@ -1,4 +1,4 @@
-"""What a supervisor decides between attempts: crashes, detaching, an unavailable target, the end of a run."""
+"""Between attempts, a supervisor handles crashes, detaching, an unavailable target and the end of the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def succeed(attempt: FakeAttempt) -> None:
 
 @pytest.fixture
 def pods(make_run: MakeRun) -> FakeRun:
-    """A run whose nodes outlive the supervisor's machine."""
+    """Creates a run whose nodes outlive the supervisor's machine."""
     return make_run(outlives=True)
 
 
@@ -240,7 +240,7 @@ def test_a_stop_needs_no_target_before_anything_was_started(run: FakeRun) -> Non
 
 
 def test_an_attempt_that_was_recorded_and_never_started_is_started(run: FakeRun) -> None:
-    """Its supervisor was killed while it waited for the cluster: the pods were never made."""
+    """The supervisor was killed while it waited for the cluster, before any pod was created."""
     run.begin()
     run.backend.started.clear()
     assert run.run(succeed).phase is Phase.SUCCEEDED
@@ -249,7 +249,7 @@ def test_an_attempt_that_was_recorded_and_never_started_is_started(run: FakeRun)
 
 
 def test_an_attempt_that_was_started_and_never_recorded_is_adopted(run: FakeRun) -> None:
-    """Its supervisor was killed while a full disk kept events from the record: its workers train on."""
+    """The supervisor was killed while a full disk blocked the record; its workers continue to train."""
     folder = run.dir / "attempt-1"
     folder.mkdir(parents=True)
     run.backend.started.add(folder)
@@ -284,7 +284,7 @@ def test_ranks_that_ended_in_time_while_no_supervisor_was_attached_have_succeede
 
     def script(attempt: FakeAttempt) -> None:
         succeed(attempt)
-        run.clock.now = START + 500  # only now a supervisor is attached
+        run.clock.now = START + 500  # a supervisor is attached only now
 
     run.run(script)
     assert run.status.phase is Phase.SUCCEEDED

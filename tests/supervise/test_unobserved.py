@@ -1,4 +1,4 @@
-"""A supervisor that takes a run up on a cluster: what the pods wrote meanwhile goes into the record, with its times."""
+"""A supervisor that takes over a run on a cluster records what the pods wrote meanwhile, with its times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFF_AT, TAKEN_UP_AT = 20.0, 600.0
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[RunWriter]:
-    """A run that began to train, whose supervisor was off after 20 s."""
+    """Creates a run that began to train, and whose supervisor ended after 20 s."""
     with Store(tmp_path) as store:
         made = store.create("r-1", name="r", target="lab", output_dir="/o", plan="{}", time=BORN)
         made.note(entry_of("attempt", {"number": 1, "world_size": 1, "nodes": [[0]], "members": [0]}), at=BORN)
@@ -35,7 +35,7 @@ def writer(tmp_path: Path) -> Iterator[RunWriter]:
 
 
 def hear(writer: RunWriter, until: float, *more: dict[str, Any]) -> None:
-    """Have a supervisor hear all that the only node has told until then: a step each second from second 2 on."""
+    """Makes a supervisor ingest all reports of the only node up to `until`: one step per second from second 2."""
     record = Recorder(writer)
     if writer.status.attempts and len(writer.events()) > 2:
         record.begin_replay()
@@ -88,7 +88,7 @@ def test_what_was_heard_before_is_not_written_again(writer: RunWriter) -> None:
 
 
 def test_a_pod_that_runs_was_alive_all_the_time(writer: RunWriter) -> None:
-    """The first supervisor that sees it knows that anyway."""
+    """The first supervisor that sees the pod knows this from its state."""
     hear(writer, 2, {"kind": "alive", "at": BORN + 3})
     take_up(writer)
     assert Spent.UNOBSERVED in ledger(writer, TAKEN_UP_AT + 1).seconds

@@ -1,4 +1,4 @@
-"""What a supervisor decides about the upload of outputs, which comes between the last attempt and the end of a run."""
+"""A supervisor uploads the outputs between the last attempt and the end of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFUSED = EngineError("s3://bucket/runs/r-1/: access denied", "check the credent
 
 @pytest.fixture
 def run(make_run: Callable[..., FakeRun]) -> FakeRun:
-    """A run of one rank, whose outputs are uploaded."""
+    """Creates a run of one rank, whose outputs are uploaded."""
     run = make_run()
     run.backend.uploads_outputs = True
     return run

@@ -1,8 +1,8 @@
-"""Trains on the stream `pictures`, writes down which samples each step had, and is killed where it is told to.
+"""Trains on the stream `pictures`, records the samples of each step, and is killed at given steps.
 
     seen.py FOLDER [--kill STEP:RANK:WORLD_SIZE ...]
 
-Each kill happens once, after a checkpoint is whole: a file in FOLDER says that it has.
+Each kill happens once, after a checkpoint is complete; a file in FOLDER records it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVERY = 3
 
 
 def decoded(sample: dict[str, Any]) -> tuple[str, float]:
-    """The key, and the label that the files of that number have. Raises AssertionError for other bytes."""
+    """Returns the key and the label of a sample. Raises AssertionError if its bytes are wrong."""
     number = int(sample["cls"])
     assert sample["jpg"] == random.Random(number).randbytes(1000), sample["__key__"]
     return sample["__key__"], float(number)

@@ -1,4 +1,4 @@
-"""A bucket that gives answers in turn."""
+"""A bucket that returns scripted responses in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Given = bytes | StoreError
 
 
 class FakeBucket(Bucket):
-    """Gives answers in turn."""
+    """Bucket that returns scripted responses in order."""
 
     def __init__(self, *answers: Given) -> None:
         super().__init__("bucket", KEYS)

@@ -1,4 +1,4 @@
-"""Requests to S3: how they are signed, repeated and redirected, and what their errors say."""
+"""Requests to S3 are signed, repeated and redirected, and their errors are explained."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_requests_are_signed_as_the_examples_of_aws() -> None:
 
 
 class Scripted(ThreadingHTTPServer):
-    """Answers each request with the next of its answers: status, headers and body."""
+    """Server that answers each request with the next scripted response: status, headers and body."""
 
     def __init__(self, answers: Sequence[Answered]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -67,7 +67,7 @@ class Scripted(ThreadingHTTPServer):
         self.asked: list[tuple[str, str, dict[str, str]]] = []
 
     def next(self, asked: Mapping[str, str]) -> Answered:
-        """The next answer; of writes that come at once, the first that confirms the one which was asked for."""
+        """Returns the next response; for concurrent writes, the first one that confirms the requested write."""
         wanted = next((asked[name] for name in asked if name.lower() == "x-amz-checksum-sha256"), None)
         fits = [one for one in self.answers if wanted and one[1].get("x-amz-checksum-sha256") == wanted]
         found = (fits or self.answers)[0]
@@ -93,12 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815 - the names that the library calls
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Logs nothing."""
 
 
 @contextlib.contextmanager
 def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float]]]:
-    """A bucket whose store gives these answers, and the pauses that it makes."""
+    """Yields a bucket whose store gives these responses, the server, and the pauses that the bucket makes."""
     clock = FakeClock()
     with Scripted(answers) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr("windlass.stores.retry.time", clock)
@@ -116,7 +116,7 @@ def answering(*answers: Answered) -> Iterator[tuple[Bucket, Scripted, list[float
 
 
 def send(bucket: Bucket, method: str, key: str, **fields: Any) -> BucketResponse:
-    """A request that is repeated, with the pauses that `answering` notes."""
+    """Sends a request with repetitions; `answering` records the pauses."""
     return repeated(lambda: bucket.send(method, key, **fields))
 
 
@@ -224,7 +224,7 @@ def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
 
 
 def confirmed(body: bytes) -> dict[str, str]:
-    """Header fields of a store that has an object with this content."""
+    """Returns the headers of a store that contains an object with this content."""
     return {"ETag": '"e"', "x-amz-checksum-sha256": base64.b64encode(hashlib.sha256(body).digest()).decode()}
 
 
@@ -272,7 +272,7 @@ def completed(checksum: str) -> bytes:
         ([HTML], "the answer to the completion of an upload is a html"),
         ([(200, {}, completed("other-2"))], "confirmed the SHA-256 other-2"),
         ([(200, {}, completed(composite()))], ""),
-        # The answer to the first completion was lost: the object itself is asked for.
+        # The response to the first completion was lost, so the object itself is requested.
         ([(404, {}, error("NoSuchUpload")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
         ([(200, {}, completed("")), (200, {"ETag": '"e"', "x-amz-checksum-sha256": composite()}, b"")], ""),
         ([(404, {}, error("NoSuchUpload")), HTML], "no ETag"),
@@ -326,7 +326,7 @@ def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
     ],
 )
 def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str) -> None:
-    """What a proxy in front of a store sends is no internal error."""
+    """A response of a proxy in front of a store must not cause an internal error."""
     busy: Answered = (503, {"Retry-After": date}, b"")
     denied: Answered = (403, {"Date": date}, error("AccessDenied"))
     with answering(busy, denied) as (bucket, _, pauses):

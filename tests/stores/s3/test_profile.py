@@ -1,4 +1,4 @@
-"""Profiles of the AWS CLI give region, endpoint and keys without botocore, which is asked for logins and roles."""
+"""Profiles of the AWS CLI provide region, endpoint and keys without botocore, which is used for logins and roles."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_role_that_is_refused_is_denied_and_one_that_may_come_is_busy(
 
 
 def used(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of this process, which is what botocore reads, with this profile alone."""
+    """Sets this profile in the environment of the process, which botocore reads."""
     for variable in [one for one in os.environ if one.startswith("AWS_") and one != "AWS_ENDPOINT_URL_STS"]:
         monkeypatch.delenv(variable)
     settings = {

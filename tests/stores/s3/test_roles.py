@@ -1,4 +1,4 @@
-"""Roles of pods give keys for S3: by an emulated agent (EKS Pod Identity, ECS), and by an emulated STS (IRSA)."""
+"""Pod roles provide credentials for S3, by an emulated agent (EKS Pod Identity, ECS) and an emulated STS (IRSA)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ def token(tmp_path: Path) -> Path:
 
 
 def of_agent(roles: EmulatedRoles, token: Path) -> dict[str, str]:
-    """What EKS Pod Identity sets in a pod."""
+    """Returns the variables that EKS Pod Identity sets in a pod."""
     uri = f"{roles.address}/v1/credentials"
     return {"AWS_CONTAINER_CREDENTIALS_FULL_URI": uri, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(token)}
 
 
 def of_emulated_sts(roles: EmulatedRoles, token: Path) -> dict[str, str]:
-    """What EKS sets in a pod of a service account with a role, and the address of the emulation."""
+    """Returns the variables that EKS sets in a pod of a service account with a role, and the address of the
+    emulation.
+    """
     return {
         "AWS_ROLE_ARN": ROLE,
         "AWS_WEB_IDENTITY_TOKEN_FILE": str(token),
@@ -122,7 +124,7 @@ def test_threads_at_once_ask_once(roles: EmulatedRoles, token: Path) -> None:
 
 
 def test_a_lock_that_a_thread_of_the_parent_had_taken_is_not_waited_for(roles: EmulatedRoles, token: Path) -> None:
-    """As after a fork, in which that thread is not."""
+    """Simulates a fork, in which the thread that holds the lock does not exist."""
     credentials, taken = Credentials(of_agent(roles, token), "s3://runs"), threading.Lock()
     assert taken.acquire()
     credentials._lock = (os.getppid(), taken)

@@ -1,4 +1,6 @@
-"""Secrets of Secrets Manager, by the standard library against an emulated service, which botocore's model checks."""
+"""Secrets of Secrets Manager are read by the standard library, against an emulated service checked by
+botocore's model.
+"""
 
 from __future__ import annotations
 

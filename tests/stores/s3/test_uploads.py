@@ -1,4 +1,4 @@
-"""Requests about uploads in parts: what S3 answers, also after its 200."""
+"""Multipart uploads handle every response of S3, including errors after status 200."""
 
 from __future__ import annotations
 
