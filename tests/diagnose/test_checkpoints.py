@@ -47,7 +47,7 @@ def test_a_start_at_step_0_though_there_were_checkpoints_is_what_is_wrong() -> N
     assert verdict.evidence == ("step-40: rank-0.json is damaged", "step-20: rank-0.json is damaged")
 
 
-def test_so_is_a_restore_of_an_older_one() -> None:
+def test_restore_of_older_checkpoint_is_reported() -> None:
     verdict = diagnose(seen(Phase.TRAINING, more=[*AGAIN, refused(40), RESTORED])).verdict
     assert (verdict.code, verdict.summary) == (
         "checkpoint-damaged",

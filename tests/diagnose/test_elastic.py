@@ -38,7 +38,7 @@ def test_a_world_that_shrank_is_named_with_the_number_that_the_checkpoint_needs(
     assert verdict.fix.startswith("nodes: 2 keeps the number")
 
 
-def test_so_is_one_that_has_grown_and_lacks_the_shard_of_a_new_rank() -> None:
+def test_grown_world_that_lacks_shard_of_new_rank_is_named() -> None:
     error = "FileNotFoundError: [Errno 2] No such file or directory: '/ckpt/optim_rank2.pt'"
     more = [TRAINED, LOST, attempt(2, 3)]
     verdict = failed_again(error, more, many=3).verdict

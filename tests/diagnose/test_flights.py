@@ -73,7 +73,7 @@ def test_the_missing_rank_is_named_with_the_number_of_the_collective() -> None:
     assert "flight recorder: rank 1 came to #5, all_reduce [4] Float" in verdict.evidence
 
 
-def test_it_is_named_where_every_stack_stands_in_the_same_place() -> None:
+def test_missing_rank_is_named_if_all_stacks_are_equal() -> None:
     """With NCCL the collectives are queued, and the script waits for the device."""
     flights = {0: flight(group(waits(7))), 1: flight(group(waits(7))), 2: flight(group(call(6)))}
     verdict = hung(flights, IN_SYNC, IN_SYNC, IN_SYNC)
@@ -133,11 +133,11 @@ def test_ranks_outside_a_group_are_not_missing_in_it() -> None:
     assert (finding.kind, finding.joined, finding.missing) == ("not-joined", (0,), (1,))
 
 
-def test_a_rank_that_told_nothing_is_not_called_missing() -> None:
+def test_rank_without_recording_is_not_called_missing() -> None:
     assert [finding.missing for finding in find(flights_of({0: flight(group(waits(2), ranks=[0, 1]))}))] == []
 
 
-def test_what_was_written_long_before_the_others_does_not_count() -> None:
+def test_outdated_recording_is_ignored() -> None:
     flights = {0: flight(group(waits(900))), 1: flight(group(call(5)), at=1900.0)}
     assert find(flights_of(flights)) == ()
 

@@ -247,7 +247,7 @@ def test_a_rank_of_its_own_that_lost_its_connection_is_a_victim_whatever_it_hand
     )
 
 
-def test_colours_hide_nothing() -> None:
+def test_colours_do_not_hide_errors() -> None:
     text = "".join(
         f"\x1b[31m{line}\x1b[0m\n"
         for line in trace("\x1b[1mModuleNotFoundError\x1b[0m: No module named 'sklearn'").splitlines()
@@ -292,7 +292,7 @@ def test_a_rank_that_left_without_mpi_finalize_is_named_as_mpirun_names_it() -> 
 
 
 @pytest.mark.parametrize("code", ["with errorcode 7.\n", "  Proc: [[5402,1],1]\n  Errorcode: 7\n"])
-def test_who_called_mpi_abort_is_told_with_its_error_code(code: str) -> None:
+def test_rank_that_called_mpi_abort_is_named_with_error_code(code: str) -> None:
     rank = RankSeen(1, exit_code=7, ended_at=103.0, tail="step 3\n")
     made = seen(ranks=[RankSeen(0), rank], cause={"rank": 1, "summary": "", "exit_code": 7})
     verdict = diagnose(replace(made, nodes=[NodeSeen(0, "-----\n" + ABORTED + code)])).verdict

@@ -567,7 +567,7 @@ IN_USE = TRACE + "OSError: [Errno 98] Address already in use\n"
         ),
     ],
 )
-def test_a_port_in_use_is_told_with_who_has_it(tail: str, facts: dict[str, Any], said: str) -> None:
+def test_port_in_use_is_reported_with_its_process(tail: str, facts: dict[str, Any], said: str) -> None:
     verdict = failed(tail, host=facts).verdict
     assert verdict.code == "port-taken"
     assert said in verdict.summary
@@ -601,7 +601,7 @@ def hang(*stacks: str, states: str = "SSSS", reason: str = "silence") -> tuple[s
         ((IN_LOADING, IN_LOADING), "SS", "hang", None),
     ],
 )
-def test_stacks_say_who_is_missing(stacks: tuple[str, ...], states: str, code: str, rank: int | None) -> None:
+def test_stacks_show_missing_rank(stacks: tuple[str, ...], states: str, code: str, rank: int | None) -> None:
     ranks = [RankSeen(number, last_output_at=40.0) for number in range(len(stacks))]
     verdict = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(*stacks, states=states)])).verdict
     assert (verdict.code, verdict.rank) == (code, rank)
@@ -635,7 +635,7 @@ def test_a_silence_that_ended_is_no_hang() -> None:
     assert (found.verdict.code, found.others) == ("none", ())
 
 
-def test_one_who_stops_a_run_is_the_reason_of_its_end_and_the_stacks_are_told_beside() -> None:
+def test_user_stop_is_the_cause_and_stacks_are_shown_in_addition() -> None:
     ranks = [RankSeen(0, last_output_at=40.0), RankSeen(1, last_output_at=40.0)]
     stop = ("stop", {"now": False, "reason": "asked"})
     more = [hang(IN_ALL_REDUCE, IN_LOADING, reason="stop"), stop]
@@ -753,7 +753,7 @@ def test_a_module_that_run_names_and_python_does_not_find_is_named(line: str, mo
     assert (verdict.code, verdict.summary) == ("module-missing", f"there is no module {module}, which run: names")
 
 
-def test_an_apostrophe_is_no_quotation_mark() -> None:
+def test_apostrophe_is_not_a_quotation_mark() -> None:
     tail = TRACE + "FileNotFoundError: can't find a module script at '/job/tasks/train.py'\n"
     verdict = failed(tail).verdict
     assert (verdict.code, verdict.summary) == (
@@ -778,7 +778,7 @@ def test_a_world_of_mpi_that_is_smaller_than_the_job_is_the_cause() -> None:
     assert "PRTE_MCA_prte_default_hostfile" in verdict.fix
 
 
-def test_a_rule_of_dashes_is_no_last_line() -> None:
+def test_line_of_dashes_is_not_a_last_line() -> None:
     assert failed("no vocabulary\n----------\n").verdict.summary.endswith("its last line: no vocabulary")
 
 
@@ -952,7 +952,7 @@ def test_ranks_without_a_stack_are_named() -> None:
     assert "where rank 2 was: their nodes have not answered" in said
 
 
-def test_of_a_run_that_ended_nothing_is_left_to_look_at() -> None:
+def test_ended_run_reports_nothing_unobserved() -> None:
     assert failed(TRACE + "ValueError: x\n").not_seen == ()
 
 

@@ -43,7 +43,7 @@ def test_a_rank_that_has_finished_while_a_silent_one_repeats_its_calls_has_fewer
     assert (verdict.code, "rank 0 has finished its 10 batches" in verdict.summary) == ("uneven-inputs", True)
 
 
-def test_without_that_uneven_inputs_are_one_of_two_explanations() -> None:
+def test_uneven_inputs_are_one_of_two_explanations_without_step_counts() -> None:
     for tails in (
         ("", ""),
         ("step 3/10 loss 0.1\n", "step 3/10 loss 0.1\n"),

@@ -10,7 +10,7 @@ MINE = {"PATH": "/bin", "OMP_NUM_THREADS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "pytorch", "mpi", "tensorflow", "jax", "plain"])
-def test_nothing_of_a_run_reaches_the_runs_that_its_ranks_start(launcher: str) -> None:
+def test_run_started_by_a_rank_inherits_nothing_of_its_run(launcher: str) -> None:
     outer = {
         **environment.contract(
             run_id="digits-1",
@@ -31,6 +31,6 @@ def test_nothing_of_a_run_reaches_the_runs_that_its_ranks_start(launcher: str) -
     assert environment.outside_of_runs({**MINE, **outer}) == MINE
 
 
-def test_what_a_user_has_set_is_left_as_it_is() -> None:
+def test_variables_set_by_user_are_kept() -> None:
     mine = {**MINE, "RANK": "0", "WINDLASS_CHECKPOINT_EVERY": "60"}
     assert environment.outside_of_runs(mine) == mine

@@ -36,11 +36,11 @@ def test_a_script_of_mpi_is_alone_under_another_launcher(library: str) -> None:
     assert codes(library, launcher="mpi") == codes(library, nodes=1) == []
 
 
-def test_nor_is_one_whose_user_sets_what_it_needs() -> None:
+def test_script_whose_user_sets_the_variables_is_not_warned() -> None:
     assert codes("tensorflow", env=("TF_CONFIG",)) == []
 
 
-def test_accelerate_without_a_gpu_needs_to_be_told() -> None:
+def test_accelerate_without_gpu_needs_use_cpu_variable() -> None:
     assert codes("accelerate", "torch", no_gpus="no GPU is here") == ["accelerate-alone"]
     assert codes("accelerate", "torch") == []
     assert codes("accelerate", "torch", no_gpus="no GPU is here", env=("ACCELERATE_USE_CPU",)) == []

@@ -26,7 +26,7 @@ def test_what_was_spent_is_the_price_of_the_nodes_that_were_held() -> None:
     assert Spent.IDLE not in cost.spent
 
 
-def test_its_json_has_all_of_it() -> None:
+def test_json_of_cost_has_all_fields() -> None:
     cost = cost_of(ledger(), price(0.5, "USD", 2, "target local"))
     assert cost is not None
     data = to_json(cost)
@@ -50,7 +50,7 @@ def test_the_price_of_a_plan_is_that_of_all_its_nodes() -> None:
     }
 
 
-def test_what_is_free_costs_nothing() -> None:
+def test_free_node_costs_nothing() -> None:
     cost = cost_of(ledger(), price(0.0, "USD", 3, "target local"))
     assert cost is not None
     assert cost.total == 0

@@ -50,7 +50,7 @@ def test_the_end_is_written_on_a_full_disk_with_all_that_was_delayed_before_it(d
         assert not (store.home / "reserve").exists()
 
 
-def test_after_the_reserve_is_released_what_can_wait_leaves_the_space_to_other_runs(disk: Path) -> None:
+def test_events_that_can_wait_do_not_use_released_reserve(disk: Path) -> None:
     with contextlib.ExitStack() as stack:
         store, other = (stack.enter_context(Store(disk / "home")) for _ in range(2))
         ending = stack.enter_context(contextlib.closing(begin(store)))
@@ -68,7 +68,7 @@ def test_after_the_reserve_is_released_what_can_wait_leaves_the_space_to_other_r
         assert recorded(other, "b-1")[0].phase is Phase.FAILED
 
 
-def test_once_there_is_room_the_reserve_is_made_again(disk: Path) -> None:
+def test_reserve_is_created_again_when_there_is_space(disk: Path) -> None:
     with Store(disk / "home") as store, contextlib.closing(begin(store)) as writer:
         filler = fill(disk)
         while (store.home / "reserve").exists():
@@ -128,7 +128,7 @@ def test_without_a_reserve_a_full_disk_is_named_as_the_reason(disk: Path) -> Non
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_stop_needs_no_space(disk: Path, now: bool) -> None:
+def test_stop_request_needs_no_space(disk: Path, now: bool) -> None:
     fill(disk)
     assert read_stop_request(disk) is None
     write_stop_request(disk, StopRequest(now=now))

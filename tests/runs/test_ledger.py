@@ -229,7 +229,7 @@ def test_redone_is_from_the_training_start_until_it_has_caught_up() -> None:
     assert ledger.goodput == pytest.approx(13 / 20)
 
 
-def test_an_attempt_that_begins_anew_redoes_all() -> None:
+def test_attempt_from_beginning_redoes_all_steps() -> None:
     story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (13, "progress", {"step": 3}), *end(20, "failed")]
     ledger = fold_ledger(told(story), BORN)
     assert ledger.seconds[Spent.REDONE] == 8
@@ -335,7 +335,7 @@ STARTS: dict[str, tuple[Story, Story, Start, int | None]] = {
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_where_an_attempt_went_on(name: str) -> None:
+def test_start_of_attempt_is_determined(name: str) -> None:
     first, second, start, redone = STARTS[name]
     reached: Story = []
     if start.step is not None and redone and start.origin is not Origin.UNKNOWN:
@@ -432,7 +432,7 @@ def test_the_time_between_an_end_and_a_resume_is_idle_and_holds_no_node() -> Non
     assert ledger.wall_seconds == 70
 
 
-def test_waiting_for_a_new_keeper_is_idle() -> None:
+def test_waiting_for_new_supervisor_is_idle() -> None:
     story = [
         *BEGIN,
         (5, "rank", {"rank": 0, "exit_code": 143}),
@@ -461,7 +461,7 @@ def test_a_node_that_is_back_while_the_others_train_is_no_idle_time() -> None:
     assert spent(story) == {"starting": 2, "training": 8}
 
 
-def test_ranks_that_work_on_without_a_keeper_are_not_idle() -> None:
+def test_ranks_without_supervisor_are_not_idle() -> None:
     assert spent([*BEGIN, (30, "adopted", {}), *end(40)]) == {"starting": 2, "training": 38}
 
 
@@ -641,7 +641,7 @@ def test_an_old_record_tells_its_restarts_too() -> None:
     assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, None)]
 
 
-def test_no_events_have_no_ledger() -> None:
+def test_ledger_without_events_is_refused() -> None:
     with pytest.raises(ValueError, match="without events"):
         fold_ledger([], BORN)
 
@@ -723,7 +723,7 @@ def test_spans_are_the_same_time_without_a_gap(events: list[Event], now: float) 
 
 
 @given(histories(), times, st.integers(0, 40))
-def test_a_ledger_that_was_asked_before_is_the_same(events: list[Event], now: float, cut: int) -> None:
+def test_repeated_ledger_is_equal(events: list[Event], now: float, cut: int) -> None:
     tally = Tally(events[: max(1, cut)])
     ledger_of(tally, now)
     tally.take(events)

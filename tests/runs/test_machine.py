@@ -29,7 +29,7 @@ HERE = Machine("aaaa", "node-1", "boot-1")
         (Machine("bbbb", "node-1", "boot-2"), False),  # two machines may have the same name
     ],
 )
-def test_a_run_is_kept_where_its_processes_are(run: Machine, kept: bool) -> None:
+def test_run_belongs_to_machine_of_its_processes(run: Machine, kept: bool) -> None:
     assert HERE.keeps(run) is kept
 
 

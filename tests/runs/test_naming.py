@@ -26,7 +26,7 @@ def test_an_id_counts_before_the_beginning_of_one_and_that_before_a_name(asked: 
     assert choose(asked, NEWEST_FIRST) == meant
 
 
-def test_several_that_begin_so_are_named() -> None:
+def test_ambiguous_prefix_names_its_runs() -> None:
     with pytest.raises(NoSuchRun, match="several runs on lab begin with 'mnist-a': mnist-ab, mnist-abbbb") as caught:
         choose("mnist-a", NEWEST_FIRST, "lab")
     assert caught.value.hint == "write more letters of the id", "for rm too, which takes no name of a job"
@@ -34,6 +34,6 @@ def test_several_that_begin_so_are_named() -> None:
         choose("digit", [f"digits-{number}" for number in range(1, 8)])
 
 
-def test_only_a_name_is_said_with_the_run_that_it_stands_for() -> None:
+def test_only_job_name_is_reported_with_its_run() -> None:
     assert newest_of("digits", "digits-aaaaa") == "digits: its newest run is digits-aaaaa"
     assert newest_of("digits-a", "digits-aaaaa") == newest_of("digits-aaaaa", "digits-aaaaa") == ""

@@ -49,7 +49,7 @@ def line(event: object) -> bytes:
 
 
 @pytest.mark.parametrize("event", GOOD, ids=lambda event: str(event["kind"]))
-def test_what_workers_say_is_read_as_they_say_it(event: dict[str, Any]) -> None:
+def test_events_of_workers_are_read_unchanged(event: dict[str, Any]) -> None:
     found = node_events.parse(line({"at": 3.0, **event}))
     assert found is not None
     assert event_of({"at": 3.0, **event}) == found.event
@@ -58,7 +58,7 @@ def test_what_workers_say_is_read_as_they_say_it(event: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("at", [None, "3", True, -1.0, float("inf"), 1e18, 10**30])
 @pytest.mark.parametrize("event", GOOD[:2])
-def test_an_event_of_no_time_is_none(event: dict[str, Any], at: object) -> None:
+def test_event_without_time_is_ignored(event: dict[str, Any], at: object) -> None:
     assert node_events.parse(line({"at": at, **event})) is None
 
 
@@ -80,7 +80,7 @@ def test_an_event_of_no_time_is_none(event: dict[str, Any], at: object) -> None:
         {**START, "pid": "7"},
     ],
 )
-def test_an_event_of_another_shape_is_none(event: dict[str, Any]) -> None:
+def test_event_of_wrong_shape_is_ignored(event: dict[str, Any]) -> None:
     assert node_events.parse(line({"at": 3.0, **event})) is None
 
 

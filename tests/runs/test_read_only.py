@@ -58,7 +58,7 @@ def copy_with_wal(disk: Path, tmp_path: Path) -> None:
         shutil.copytree(store.home, disk / "home")
 
 
-def test_what_only_the_wal_has_is_read(disk: Path, tmp_path: Path) -> None:
+def test_content_of_wal_is_read(disk: Path, tmp_path: Path) -> None:
     copy_with_wal(disk, tmp_path)
     make_read_only(disk)
     with Store(disk / "home") as store:
@@ -66,7 +66,7 @@ def test_what_only_the_wal_has_is_read(disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("journal", ["record.db-wal", "record.db-journal"])
-def test_changes_that_cannot_be_read_without_a_write_are_named(disk: Path, tmp_path: Path, journal: str) -> None:
+def test_wal_that_cannot_be_read_without_writing_is_named(disk: Path, tmp_path: Path, journal: str) -> None:
     if journal == "record.db-wal":
         copy_with_wal(disk, tmp_path)
         (disk / "home" / "record.db-shm").unlink()

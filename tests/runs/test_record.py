@@ -94,7 +94,7 @@ def test_phases_are_not_negative_and_sum_to_the_wall_clock(events: list[Event], 
 
 
 @given(histories())
-def test_an_end_is_the_last_word_unless_the_run_is_resumed(events: list[Event]) -> None:
+def test_end_is_final_unless_run_is_resumed(events: list[Event]) -> None:
     status = fold(events[:1])
     for event in events[1:]:
         after = advance(status, event)
@@ -109,7 +109,7 @@ def test_an_end_is_the_last_word_unless_the_run_is_resumed(events: list[Event]) 
 
 
 @given(histories())
-def test_a_stop_is_left_by_the_end_alone(events: list[Event]) -> None:
+def test_stopping_phase_is_left_only_by_the_end(events: list[Event]) -> None:
     stopping = False
     status = fold(events[:1])
     for event in events[1:]:
@@ -123,7 +123,7 @@ def test_a_stop_is_left_by_the_end_alone(events: list[Event]) -> None:
 
 
 @given(histories())
-def test_a_number_that_was_seen_changes_nothing(events: list[Event]) -> None:
+def test_repeated_event_number_changes_nothing(events: list[Event]) -> None:
     status = fold(events)
     for event in events:
         assert advance(status, event) == status
@@ -164,7 +164,7 @@ def test_a_run_begins_with_created(kind: str) -> None:
         fold([Event(1, 0.0, kind, {})])
 
 
-def test_no_events_have_no_status() -> None:
+def test_status_without_events_is_refused() -> None:
     with pytest.raises(ValueError, match="without events"):
         fold([])
 
@@ -181,7 +181,7 @@ def test_every_end_has_an_exit_code_and_nothing_else_has() -> None:
     assert 0 not in [EXIT_CODES[phase] for phase in TERMINAL - {Phase.SUCCEEDED}]
 
 
-def test_a_story_of_two_attempts_and_a_stop() -> None:
+def test_two_attempts_and_a_stop_fold_into_status() -> None:
     story: list[tuple[float, str, dict[str, Any]]] = [
         (1, "attempt", {"number": 1, "world_size": 2, "nodes": [[0], [1]]}),
         (2, "rank", {"rank": 0, "pid": 70}),
@@ -280,7 +280,7 @@ def test_a_resumed_run_goes_on_and_the_gap_was_idle() -> None:
     assert sum(story(*told).times.phases.values()) == 110
 
 
-def test_what_followed_a_death_that_no_supervisor_saw_was_idle() -> None:
+def test_time_after_unobserved_end_is_idle() -> None:
     end = {"phase": "failed", "reason": "node-loss", "restarts_left": 0, "died_at": BIRTH.time + 10}
     status = story((1, "attempt", attempt(1)), (4, "phase", {"phase": "training"}), (50, "attempt-end", end))
     assert status.phase is Phase.RESTARTING

@@ -78,7 +78,7 @@ def test_a_stop_leaves_nothing_to_explain() -> None:
     assert outcome("stop", CAUSE, History(), POLICY) == Outcome(Phase.STOPPED, 3, reason="stop")
 
 
-def test_what_no_supervisor_saw_end_is_a_lost_node_and_lost_where_that_is_no_reason_to_restart() -> None:
+def test_unobserved_end_is_a_lost_node_or_a_lost_run() -> None:
     lost = RootCause("gone")
     assert outcome(None, lost, History(), POLICY, nothing_left=True).phase is Phase.LOST
     policy = POLICY.replace(restart_on=("node-loss",))
@@ -86,7 +86,7 @@ def test_what_no_supervisor_saw_end_is_a_lost_node_and_lost_where_that_is_no_rea
     assert (found.phase, found.reason, found.restarts_left) == (None, "node-loss", 1)
 
 
-def test_a_change_of_nodes_uses_up_nothing() -> None:
+def test_resize_uses_up_no_restart() -> None:
     history = played((CAUSE, None), (CAUSE, None), (CAUSE, None))
     found = outcome("resize", TERMINATED, history, POLICY)
     assert (found.phase, found.restarts_left, found.wait_seconds) == (None, 0, 0.0)
@@ -110,7 +110,7 @@ def test_a_planned_eviction_follows_the_policy_and_uses_up_no_restart(policy: di
     assert outcome("preemption", TERMINATED, history, POLICY.replace(**policy)).phase is Phase.STOPPED
 
 
-def test_planned_evictions_without_progress_do_not_go_on_for_ever() -> None:
+def test_planned_evictions_without_progress_are_limited() -> None:
     left = []
     for before in range(9):
         history = played(*[(CAUSE, 7)] * before)
@@ -126,13 +126,13 @@ def end_of(history: History, cause: RootCause) -> str | None:
     return outcome(None, cause, history, POLICY).reason
 
 
-def test_the_same_death_at_the_same_step_is_not_tried_a_third_time() -> None:
+def test_same_failure_at_same_step_is_not_retried_again() -> None:
     found = outcome(None, raised("ValueError: x"), played((raised("ValueError: x"), 7), (None, 7)), POLICY)
     assert (found.phase, found.reason, found.step) == (Phase.FAILED, "same-step-twice", 7)
     assert end_of(played((died("SIGSEGV"), 7), (None, 7)), died("SIGSEGV")) == "same-step-twice"
 
 
-def test_a_death_right_after_the_checkpoint_is_at_the_step_of_the_checkpoint() -> None:
+def test_failure_after_checkpoint_counts_at_step_of_checkpoint() -> None:
     history = played((raised("ValueError: x"), 20), (None, None), restored=20)
     assert end_of(history, raised("ValueError: x")) == "same-step-twice"
 
@@ -154,7 +154,7 @@ def test_a_death_right_after_the_checkpoint_is_at_the_step_of_the_checkpoint() -
         ([(OUTSIDE, 7)], 7, OUTSIDE),
     ],
 )
-def test_another_death_is_tried_again(
+def test_different_failure_is_retried(
     before: list[tuple[RootCause, int | None]], step: int | None, cause: RootCause
 ) -> None:
     assert end_of(played(*before, (None, step)), cause) == "failure"
@@ -173,7 +173,7 @@ USAGE = "exit code 2; its last line: train.py: error: unrecognized arguments: fi
         RootCause(USAGE, rank=0, exit_code=2),
     ],
 )
-def test_the_same_failure_at_the_start_is_not_tried_a_third_time(cause: RootCause) -> None:
+def test_same_failure_at_start_is_not_retried_again(cause: RootCause) -> None:
     found = outcome(None, cause, played((cause, None), (None, None)), POLICY)
     assert (found.phase, found.reason) == (Phase.FAILED, "same-error-twice")
     between = played((cause, None), (died("SIGTERM"), None), (None, None))
@@ -182,7 +182,7 @@ def test_the_same_failure_at_the_start_is_not_tried_a_third_time(cause: RootCaus
     assert end_of(played((cause, None), (None, None)), cause.replace(rank=3)) == "same-error-twice"
 
 
-def test_the_same_failure_of_a_script_that_restores_the_same_file_is_not_tried_a_third_time() -> None:
+def test_same_failure_after_restore_of_same_file_is_not_retried_again() -> None:
     history = played((raised("EOFError: x"), None))
     for number, line in ((1, "loading a"), (2, "loading b"), (3, "loading b"), (4, "")):
         if line:
@@ -194,7 +194,7 @@ def test_the_same_failure_of_a_script_that_restores_the_same_file_is_not_tried_a
         history.take(entry_of("attempt", {"number": number + 1}))
 
 
-def test_what_differs_in_each_attempt_makes_no_other_failure() -> None:
+def test_varying_parts_of_message_do_not_make_a_different_failure() -> None:
     first, second = (
         RootCause(f"exit code 1; its last line: {line}", rank=0, exit_code=1)
         for line in ("12:00:01,7 [pid 71] no config at 0x7f01", "12:00:02,9 [pid 82] no config at 0x7fa0")
@@ -275,7 +275,7 @@ def test_an_error_of_the_program_after_ten_minutes_is_tried_again() -> None:
     assert found.reason == "failure"
 
 
-def test_a_death_by_another_hand_in_between_changes_nothing() -> None:
+def test_external_kill_between_equal_failures_changes_nothing() -> None:
     history = played((raised("ValueError: x"), 7), (died("SIGKILL"), 5), (None, 7))
     assert end_of(history, raised("ValueError: x")) == "same-step-twice"
 
@@ -286,7 +286,7 @@ def test_steps_that_begin_anew_are_no_step_that_is_known() -> None:
     assert end_of(history, raised("ValueError: x")) == "failure"
 
 
-def test_after_a_resume_everything_is_tried_anew() -> None:
+def test_resume_resets_repeated_failures() -> None:
     history = played((raised("ValueError: x"), 7), (None, None))
     history.take(entry_of("resume", {"reason": "asked"}))
     history.take(entry_of("attempt", {"number": 3}))
@@ -307,7 +307,7 @@ def waits(*steps: int | None) -> list[float]:
     ]
 
 
-def test_restarts_in_vain_come_more_and_more_slowly() -> None:
+def test_restarts_without_progress_are_delayed_increasingly() -> None:
     assert waits(*[None] * 10) == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert waits(5, 5, 5, 5) == [0, 0, 1, 2]
 
@@ -335,7 +335,7 @@ def lived(*seconds: float, step: int | None = None) -> History:
     return history
 
 
-def test_of_a_script_that_reports_no_step_a_long_life_is_progress() -> None:
+def test_long_attempt_without_steps_counts_as_progress() -> None:
     def wait(history: History, life: float) -> float:
         at = history.now.began_at + life
         return wait_seconds([*history.ended, history.ending("failure", CAUSE, at)])
@@ -369,20 +369,20 @@ def test_an_attempt_whose_end_no_supervisor_saw_lived_until_its_last_sign_of_lif
         (6, [7, 3, 9], None),  # steps restart in each epoch
     ],
 )
-def test_what_was_lost_is_made_up_for_once(restored: int | None, steps: list[int], caught_up_at: int | None) -> None:
+def test_catching_up_is_recorded_once(restored: int | None, steps: list[int], caught_up_at: int | None) -> None:
     history = played((CAUSE, 9), (None, None), restored=restored)
     told = [step for step in steps if history.reach(step)]
     assert told == ([] if caught_up_at is None else [caught_up_at])
     assert not told or not history.reach(max(steps) + 1)
 
 
-def test_a_checkpoint_that_was_asked_for_and_cannot_be_had_is_not_asked_for_again() -> None:
+def test_requested_checkpoint_that_is_unavailable_is_not_requested_again() -> None:
     cause = raised("FileNotFoundError: WINDLASS_RESUME_FROM=/etc: there is no checkpoint /etc")
     found = outcome(None, cause, played((cause, None)), POLICY)
     assert (found.phase, found.reason, found.restarts_left) == (Phase.FAILED, "failure", 2)
 
 
-def test_each_rank_logs_a_restore_and_one_is_news() -> None:
+def test_restore_logged_by_each_rank_is_recorded_once() -> None:
     history = History()
     history.take(entry_of("attempt", {"number": 2}), 1000.0)
     line = {"action": "restored", "source": "log", "line": "Resuming training from out"}

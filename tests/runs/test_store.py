@@ -72,7 +72,7 @@ def python(code: str, *words: object) -> Iterator[subprocess.Popen[str]]:
 # -- round trip -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_created_is_read(store: Store) -> None:
+def test_created_run_is_read(store: Store) -> None:
     with contextlib.closing(begin(store, "digits-aaaaa")) as writer:
         assert store.status("digits-aaaaa") == writer.status
     assert store.engine_of("digits-aaaaa") == "local"
@@ -200,7 +200,7 @@ NEVER_IDS = [
 
 
 @pytest.mark.parametrize("prefix", NEVER_IDS, ids=ascii)
-def test_what_no_id_begins_with_is_no_such_run(store: Store, prefix: str) -> None:
+def test_unknown_prefix_is_no_such_run(store: Store, prefix: str) -> None:
     begin(store, "digits-aaaaa").close()
     with pytest.raises(NoSuchRun):
         store.find(prefix)
@@ -440,7 +440,7 @@ def test_a_child_that_inherits_the_lock_keeps_the_run(store: Store) -> None:
         until(lambda: not store.is_held("a-1"))
 
 
-def test_those_who_only_look_do_not_stand_in_a_writers_way(store: Store) -> None:
+def test_readers_do_not_block_a_writer(store: Store) -> None:
     begin(store, "a-1").close()
     over = threading.Event()
     seen: list[bool] = []
@@ -469,7 +469,7 @@ def test_those_who_only_look_do_not_stand_in_a_writers_way(store: Store) -> None
     assert refused == 0
 
 
-def test_lookers_do_not_take_one_another_for_a_keeper(store: Store) -> None:
+def test_concurrent_lock_tests_do_not_see_a_holder(store: Store) -> None:
     begin(store, "a-1").close()
     found: list[bool] = []
 

@@ -54,7 +54,7 @@ def test_one_kind_is_one_warning_which_counts() -> None:
     assert (warning.ranks, warning.times, warning.fix) == ((0, 1, 3), 2, "")
 
 
-def test_what_ends_a_warning() -> None:
+def test_warning_ends_when_its_condition_ends() -> None:
     unsaved, saved = CheckpointChanged("failed", 20, reason="No space"), CheckpointChanged("saved", 30)
     missing = CheckpointChanged("missing", find="ck-*", folder="/ck")
     end = RunEnded(Phase.FAILED, exit_code=1)

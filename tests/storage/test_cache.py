@@ -150,7 +150,7 @@ def test_equal_sources_share_a_set(home: Path, source: Address, tmp_path: Path) 
     assert len(cache_of(home).sets()) == 1
 
 
-def test_two_at_once_fetch_it_once(home: Path, source: Address, tmp_path: Path) -> None:
+def test_concurrent_stagings_fetch_set_once(home: Path, source: Address, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda number: stage(home, source, tmp_path / f"link-{number}"), range(4)))
     assert sorted(one.num_moved for one in found) == [0, 0, 0, 7]
@@ -239,7 +239,7 @@ def test_the_set_that_a_source_had_makes_room_for_the_one_it_has_and_what_both_h
     assert [one.digest for one in cache_of(home).sets()] == [after.digest]
 
 
-def test_a_set_that_is_not_whole_is_none(home: Path, source: Address, tmp_path: Path) -> None:
+def test_incomplete_set_is_not_used(home: Path, source: Address, tmp_path: Path) -> None:
     Path(source.path, "out").symlink_to("/etc/hostname")
     with pytest.raises(StorageError, match="out: it is a link to a place outside of the folder"):
         stage(home, source, tmp_path / "link")

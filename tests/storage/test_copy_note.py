@@ -64,7 +64,7 @@ def both(tmp_path: Path) -> Set:
     return found
 
 
-def test_the_second_copy_is_known_to_have_nothing_to_do(both: Set) -> None:
+def test_second_copy_finds_nothing_to_do_by_note(both: Set) -> None:
     first = both.copy()
     assert (first.num_files, first.set_bytes, first.num_unchanged, first.refused) == (3, 20, 3, ())
     stored = manifests.Manifest.from_bytes((both.to / manifests.IN_FOLDER).read_bytes())
@@ -73,7 +73,7 @@ def test_the_second_copy_is_known_to_have_nothing_to_do(both: Set) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.bin", "deep/c.bin"])
-def test_a_file_that_was_written_since_is_copied(both: Set, name: str) -> None:
+def test_file_written_after_note_is_copied(both: Set, name: str) -> None:
     path = both.source / name
     before = path.stat()
     path.write_bytes(b"x" * before.st_size)
@@ -84,7 +84,7 @@ def test_a_file_that_was_written_since_is_copied(both: Set, name: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["removed", "written", "renamed"])
-def test_a_file_that_is_not_there_any_more_is_copied(both: Set, change: str) -> None:
+def test_file_missing_at_destination_is_copied(both: Set, change: str) -> None:
     path = both.to / "b.bin"
     if change == "removed":
         path.unlink()
@@ -114,12 +114,12 @@ def test_a_manifest_that_was_changed_is_read(both: Set) -> None:
     assert both.copy().num_copied == 3
 
 
-def test_a_note_that_is_damaged_is_none(both: Set) -> None:
+def test_damaged_note_is_ignored(both: Set) -> None:
     both.note.write_text('{"source": 1}')
     assert [both.is_known, both.is_known] == [False, True]
 
 
-def test_where_a_file_is_refused_nothing_is_noted(both: Set) -> None:
+def test_copy_with_refused_file_writes_no_note(both: Set) -> None:
     both.note.unlink()
     (both.source / "out").symlink_to("/etc/hostname")
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_where_a_file_is_refused_nothing_is_noted(both: Set) -> None:
     assert not both.note.exists()
 
 
-def test_a_large_destination_is_listed_by_a_process_of_its_own(both: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_destination_is_listed_by_separate_process(both: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     (both.to / "a b é").mkdir()
     (both.to / "a b é" / os.fsdecode(b"\xff")).touch()
     (both.to / "out").symlink_to("/etc/hostname")

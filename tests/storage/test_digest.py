@@ -48,6 +48,6 @@ def test_a_stream_has_the_digest_of_its_parts_wherever_it_is_cut(data: bytes, cu
 
 
 @given(st.text(max_size=60))
-def test_what_is_no_checksum_gives_none(text: str) -> None:
+def test_invalid_checksum_gives_no_digest(text: str) -> None:
     found = from_s3(text)
     assert found == "" or len(found.partition(":")[2]) == 64

@@ -124,7 +124,7 @@ def test_a_file_that_has_its_name_and_was_not_noted_is_known_again(tmp_path: Pat
     assert [one.name for one in tmp_path.iterdir()] == ["large.bin"]
 
 
-def test_and_is_written_anew_where_it_was_changed_meanwhile(tmp_path: Path) -> None:
+def test_finished_file_changed_meanwhile_is_written_again(tmp_path: Path) -> None:
     finished(opened(tmp_path))
     with open(tmp_path / "large.bin", "r+b") as file:
         file.write(b"changed")
@@ -135,13 +135,13 @@ def test_and_is_written_anew_where_it_was_changed_meanwhile(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("note", ["", "[]", "no json\n0 ff\n", f'{{"boot": "{process.boot_id()}"}}\n', "\0\n"])
-def test_notes_that_cannot_be_read_count_as_none(tmp_path: Path, note: str) -> None:
+def test_unreadable_journal_is_ignored(tmp_path: Path, note: str) -> None:
     begun(tmp_path)
     (tmp_path / "part.parts").write_text(note)
     assert opened(tmp_path).done == {}
 
 
-def test_lines_of_notes_that_were_cut_off_are_passed_over(tmp_path: Path) -> None:
+def test_truncated_journal_lines_are_skipped(tmp_path: Path) -> None:
     begun(tmp_path)
     with (tmp_path / "part.parts").open("a") as file:
         file.write("1 +99999999999\n7 +1\n2 abc\nx +1\n1 +3+4\n2")

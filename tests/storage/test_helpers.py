@@ -70,7 +70,7 @@ def readers(marks: Path) -> Counter[int]:
     return Counter(int(line.split()[0]) for line in (marks / "reads").read_text().splitlines())
 
 
-def test_they_move_all_small_files_and_end_with_the_copy(
+def test_helpers_move_all_small_files_and_end_with_copy(
     source: Path, marks: Path, tmp_path: Path, started: list[Helpers]
 ) -> None:
     done = copied(Sent(source, {}, marks), tmp_path / "to")
@@ -121,9 +121,7 @@ def test_a_file_that_its_source_says_is_damaged_is_not_written(source: Path, mar
     assert not (tmp_path / "to/f1/1.bin").exists()
 
 
-def test_no_space_ends_the_copy_and_all_of_them(
-    source: Path, marks: Path, tmp_path: Path, started: list[Helpers]
-) -> None:
+def test_full_disk_ends_copy_and_helpers(source: Path, marks: Path, tmp_path: Path, started: list[Helpers]) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         copied(Sent(source, {"f1/1.bin": "no space"}, marks), tmp_path / "to")
     assert raised.group_contains(StorageError, match="No space left on device")
@@ -182,7 +180,7 @@ print(done.num_copied)
 
 
 @pytest.mark.parametrize("act", ["SIGKILL", "SIGINT"])
-def test_what_they_have_moved_is_not_moved_again_after_the_copy_was_killed(
+def test_files_moved_by_helpers_are_not_moved_again_after_kill(
     source: Path, marks: Path, tmp_path: Path, act: str
 ) -> None:
     to = tmp_path / "to"
@@ -218,13 +216,13 @@ def test_helpers_that_cannot_import_the_package_end_silently(
     assert capfd.readouterr().err == ""
 
 
-def test_an_error_in_one_that_is_not_ours_is_met_by_the_copy_itself(source: Path, marks: Path, tmp_path: Path) -> None:
+def test_unexpected_error_of_helper_is_raised_by_copy(source: Path, marks: Path, tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         copied(Sent(source, {"f1/1.bin": "bug"}, marks), tmp_path / "to")
     assert raised.group_contains(ZeroDivisionError)
 
 
-def test_a_limit_of_tasks_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_low_task_limit_disables_helpers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: range(4))
     for text, expected in (("max", 4), ("100000", 4), ("512", 0)):
         (tmp_path / "pids.max").write_text(f"{text}\n")
@@ -235,7 +233,7 @@ def test_a_limit_of_tasks_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert number_here(10**6) == 0
 
 
-def test_few_files_and_few_cores_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_or_few_cores_disable_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _kind: (-1, -1))
     monkeypatch.setattr("windlass.storage.helpers.PIDS_MAX", Path("/nowhere"))
     for cores, expected in ((1, 0), (2, 2), (4, 4), (64, MOST)):

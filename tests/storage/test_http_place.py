@@ -432,7 +432,7 @@ def test_the_text_of_a_url_has_no_secret_and_can_be_sent(text: str, url: str, na
         "https://me:5ec7e7@℀/x",
     ],
 )
-def test_what_is_no_url_is_refused_without_repeating_it(text: str) -> None:
+def test_invalid_url_is_refused_without_quoting_it(text: str) -> None:
     with pytest.raises(ValueError, match=r"^it |^its ") as raised:
         Url.parse(f"{text}?{SECRET}")
     assert "5ec7e7" not in str(raised.value)

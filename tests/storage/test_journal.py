@@ -34,13 +34,13 @@ def restart(path: Path) -> None:
     path.write_text(path.read_text().replace(process.boot_id(), f"before {process.boot_id()}"))
 
 
-def test_after_a_kill_all_is_known(path: Path) -> None:
+def test_journal_is_complete_after_kill(path: Path) -> None:
     written(path)
     with Journal(path) as journal:
         assert list(journal.files.values()) == [ONE, TWO]
 
 
-def test_after_a_restart_of_the_machine_only_what_was_settled(path: Path) -> None:
+def test_only_synced_entries_count_after_reboot(path: Path) -> None:
     written(path)
     restart(path)
     with Journal(path) as journal:
@@ -55,20 +55,20 @@ def test_after_a_restart_of_the_machine_only_what_was_settled(path: Path) -> Non
         assert set(journal.files.values()) == {ONE, THREE}
 
 
-def test_what_another_process_has_added_stays_though_its_answer_has_not_come(path: Path) -> None:
+def test_entries_of_other_process_are_kept_before_its_response(path: Path) -> None:
     with Journal(path) as journal:
         append(journal.descriptor, ONE)
     with Journal(path) as journal:
         assert list(journal.files.values()) == [ONE]
 
 
-def test_one_to_which_nothing_was_added_is_removed(path: Path) -> None:
+def test_empty_journal_is_removed(path: Path) -> None:
     with Journal(path):
         pass
     assert not path.exists()
 
 
-def test_a_line_that_was_cut_off_is_left_out(path: Path) -> None:
+def test_truncated_line_is_skipped(path: Path) -> None:
     written(path)
     whole = path.read_bytes()
     for cut in range(1, 30):
@@ -77,7 +77,7 @@ def test_a_line_that_was_cut_off_is_left_out(path: Path) -> None:
             assert list(journal.files.values())[:1] == [ONE]
 
 
-def test_a_line_after_one_that_was_cut_off_is_read(path: Path) -> None:
+def test_line_after_truncated_line_is_read(path: Path) -> None:
     written(path)
     path.write_bytes(path.read_bytes()[:-5])
     with Journal(path) as journal:
@@ -86,7 +86,7 @@ def test_a_line_after_one_that_was_cut_off_is_read(path: Path) -> None:
         assert journal.files["three"] == THREE
 
 
-def test_hostile_lines_are_left_out(path: Path) -> None:
+def test_hostile_lines_are_skipped(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"name":"../x","size":1,"digest":"' + DIGEST + '"}\n[]\n7\n\0\n{"settled":true}\n')
     with Journal(path) as journal:

@@ -58,7 +58,7 @@ def test_a_page_names_the_next_one() -> None:
         read(entry("set/a"), cut)
 
 
-def test_what_is_no_listing_is_refused() -> None:
+def test_invalid_listing_is_refused() -> None:
     with pytest.raises(KeyError):
         read("<Contents><Key>set/a</Key></Contents>")
 

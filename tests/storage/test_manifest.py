@@ -64,6 +64,6 @@ def test_hostile_lines_are_refused(line: object) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b'{"windlass":"manifest","version":9}'])
-def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+def test_invalid_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(BadManifest):
         Manifest.from_bytes(data)

@@ -174,7 +174,7 @@ def test_an_object_that_should_long_be_there_is_not_waited_for(store: FakeUpload
     assert (begin(store, tmp_path, clock=clock).done, clock.waits) == ({}, [])
 
 
-def test_a_note_that_is_damaged_is_none(store: FakeUploads, tmp_path: Path) -> None:
+def test_damaged_note_is_ignored(store: FakeUploads, tmp_path: Path) -> None:
     write(begin(store, tmp_path), 0)
     [note] = tmp_path.iterdir()
     note.write_bytes(note.read_bytes()[:20])

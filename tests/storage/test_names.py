@@ -10,7 +10,7 @@ from windlass.storage.names import clashes, is_own, own_file, problem
 
 
 @pytest.mark.parametrize("name", ["a", "a/b.bin", "…/ä ö", "a" * 255, "/".join(["b" * 100] * 10), "...", ".hidden/x"])
-def test_ordinary_names_are_taken(name: str) -> None:
+def test_ordinary_names_are_accepted(name: str) -> None:
     assert problem(name) == ""
 
 
@@ -34,26 +34,26 @@ def test_ordinary_names_are_taken(name: str) -> None:
         ("/".join(["y" * 200] * 6), "longer than 1024"),
     ],
 )
-def test_others_are_refused_with_a_reason(name: str, why: str) -> None:
+def test_invalid_names_are_refused_with_reason(name: str, why: str) -> None:
     assert why in problem(name)
 
 
 @given(st.text(max_size=60))
-def test_what_is_taken_stays_below_the_folder(name: str) -> None:
+def test_accepted_names_stay_below_folder(name: str) -> None:
     if not problem(name):
         assert not name.startswith("/")
         assert ".." not in name.split("/")
         assert "\0" not in name
 
 
-def test_a_file_cannot_stand_where_a_folder_is_needed_or_beside_one_of_another_case() -> None:
+def test_names_conflict_with_folders_and_names_of_other_case() -> None:
     found = dict(clashes(["a", "a/b", "c/d", "C", "e", "E", "f/g", "F/h"]))
     assert set(found) == {"a/b", "C", "E"}
     assert "the file a" in found["a/b"]
     assert "upper and lower case" in found["E"]
 
 
-def test_our_own_files_are_no_part_of_a_set() -> None:
+def test_files_of_windlass_are_not_part_of_a_set() -> None:
     assert is_own(".windlass/manifest.jsonl")
     assert is_own(own_file(".windlass/manifest.jsonl"))
     assert not is_own(".windlassignore")

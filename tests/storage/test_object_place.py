@@ -57,12 +57,12 @@ def test_a_listing_of_several_pages_names_what_is_below_the_prefix() -> None:
     assert [one.name for one in asyncio.run(place(*pages).listed())] == ["b"]
 
 
-def test_a_page_that_is_no_listing_is_no_empty_one() -> None:
+def test_invalid_listing_page_is_not_an_empty_page() -> None:
     with pytest.raises(StorageError, match="the listing is not that of S3: it is a html"):
         asyncio.run(place(b"<html/>").listed())
 
 
-def test_a_page_that_was_cut_off_is_asked_for_again() -> None:
+def test_truncated_listing_page_is_requested_again() -> None:
     assert asyncio.run(place(b"<ListBucketResult", f"<ListBucketResult {SPACE}/>".encode()).listed()) == []
 
 

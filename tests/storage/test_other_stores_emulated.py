@@ -463,23 +463,21 @@ def assert_nothing_done(store: Store, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_a_bucket_that_is_not_there_is_named(refused: Call, store: Store, tmp_path: Path) -> None:
+def test_missing_bucket_is_named(refused: Call, store: Store, tmp_path: Path) -> None:
     word = "container" if store.kind == "az" else "bucket"
     for words in commands(f"{store.kind}://nothing/set", tmp_path):
         assert f"there is no {word} nothing\n  check its name" in refused(*words).stderr
     assert_nothing_done(store, tmp_path)
 
 
-def test_a_prefix_without_objects_is_no_empty_set(refused: Call, store: Store, tmp_path: Path) -> None:
+def test_prefix_without_objects_is_not_an_empty_set(refused: Call, store: Store, tmp_path: Path) -> None:
     done = refused("copy", store.address("typo"), str(tmp_path / "to"))
     assert f"{store.address('typo')}/: there is no object below it" in done.stderr
     assert_nothing_done(store, tmp_path)
 
 
 @BOTH
-def test_a_key_that_the_store_refuses_is_told(
-    data: Data, store: Store, server: S3Server, refused: Call, tmp_path: Path
-) -> None:
+def test_refused_key_is_reported(data: Data, store: Store, server: S3Server, refused: Call, tmp_path: Path) -> None:
     with ExitStack() as stack:
         if store.kind == "az":
             settings, endpoint = {"AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}, ""
@@ -493,7 +491,7 @@ def test_a_key_that_the_store_refuses_is_told(
 
 
 @BOTH
-def test_credentials_that_are_missing_or_none_are_told(refused: Call, store: Store, tmp_path: Path) -> None:
+def test_missing_or_invalid_credentials_are_reported(refused: Call, store: Store, tmp_path: Path) -> None:
     hint = {"az": "AZURE_STORAGE_ACCOUNT_KEY", "gs": "GOOGLE_APPLICATION_CREDENTIALS"}[store.kind]
     given = next(name for name in store.server.environ() if name.endswith("_KEY"))
     for settings in (dict.fromkeys(store.server.environ(), ""), {given: "no key"}):
@@ -504,7 +502,7 @@ def test_credentials_that_are_missing_or_none_are_told(refused: Call, store: Sto
     assert_nothing_done(store, tmp_path)
 
 
-def test_a_server_that_is_not_there_is_told(refused: Call, store: Store, tmp_path: Path) -> None:
+def test_unreachable_server_is_reported(refused: Call, store: Store, tmp_path: Path) -> None:
     for words in (("ls", store.address()), ("copy", str(tmp_path / "small"), store.address())):
         done = refused(*words, endpoint=CLOSED)
         assert "the store does not answer\n  check its address, and the network" in done.stderr

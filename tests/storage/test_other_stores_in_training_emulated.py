@@ -208,9 +208,7 @@ def test_ranks_whose_checkpoints_are_in_the_store_share_an_index_there(
 
 
 @BOTH
-def test_containers_and_keys_that_are_wrong_are_said_so(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_containers_and_keys_are_reported(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WINDLASS_CHECKPOINT_RETRY_SECONDS", "0")
     with pytest.raises(StreamError, match="has no files"):
         stream(store.address(), cache=tmp_path)

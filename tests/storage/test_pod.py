@@ -38,7 +38,7 @@ def test_a_set_is_staged_by_python_alone_and_the_outcome_is_that_of_the_lines(po
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_outputs_that_are_not_there_are_an_empty_set(tmp_path: Path, is_there: bool) -> None:
+def test_missing_outputs_are_an_empty_set(tmp_path: Path, is_there: bool) -> None:
     if is_there:
         (tmp_path / "output").mkdir()
     request = {"kind": "upload", "state": str(tmp_path / "state"), "name": "outputs"}
@@ -57,7 +57,7 @@ def test_outputs_that_are_not_there_are_an_empty_set(tmp_path: Path, is_there: b
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"kind": "other"}', '{"kind": "stage", "root": "/r", "sets": [{"name": "x"}]}']
 )
-def test_what_is_no_transfer_is_refused(text: str) -> None:
+def test_invalid_transfer_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="WINDLASS_TRANSFER is no transfer that this version knows"):
         list(transfer(text))
 
@@ -104,7 +104,7 @@ def test_an_outcome_of_many_sets_has_as_many_as_fit_and_counts_the_others() -> N
     assert found["left_out"] == 99 - len(found["results"])
 
 
-def test_a_long_error_is_cut_and_fits() -> None:
+def test_long_error_is_truncated_to_fit() -> None:
     data = bounded_error(StorageError("ü" * 5000, f"{'x' * 5000}"))
     assert len(data) <= RESULT_BYTES
     found = json.loads(data)

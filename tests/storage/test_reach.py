@@ -21,7 +21,9 @@ from windlass.storage.place import Fatal, Throttled
         (StorageError("501"), False),
     ],
 )
-def test_what_is_final_refuses(monkeypatch: pytest.MonkeyPatch, answer: StorageError | None, is_refused: bool) -> None:
+def test_permanent_error_fails_the_check(
+    monkeypatch: pytest.MonkeyPatch, answer: StorageError | None, is_refused: bool
+) -> None:
     class Scripted:
         def check(self) -> None:
             if answer is not None:
@@ -38,7 +40,7 @@ def test_an_address_without_a_bucket_is_refused_without_a_question(monkeypatch: 
     assert refused.message == "s3:///runs: the bucket is missing"
 
 
-def test_a_server_that_is_not_there_refuses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_passes_if_server_is_unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "ENDPOINT_URL_S3": CLOSED}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     assert reach.refusal("s3://bucket/runs", tmp_path) is None

@@ -37,7 +37,7 @@ class Store:
         return "answer"
 
 
-def test_a_busy_store_is_asked_again_later_and_with_fewer_requests_at_once(pauses: list[float]) -> None:
+def test_requests_to_busy_store_are_repeated_with_lower_concurrency(pauses: list[float]) -> None:
     store, window = Store(3, Throttled("busy")), Window()
     assert asyncio.run(repeated(store.ask, window)) == "answer"
     assert len(pauses) == 3
@@ -45,14 +45,14 @@ def test_a_busy_store_is_asked_again_later_and_with_fewer_requests_at_once(pause
     assert window.size < 4
 
 
-def test_it_is_given_up_after_some_tries(pauses: list[float]) -> None:
+def test_request_fails_after_maximum_of_tries(pauses: list[float]) -> None:
     store = Store(100, Throttled("busy"))
     with pytest.raises(Throttled, match="busy"):
         asyncio.run(repeated(store.ask))
     assert (store.num_calls, len(pauses), max(pauses) <= 15) == (TRIES, TRIES - 1, True)
 
 
-def test_one_that_has_never_answered_is_given_up_soon(pauses: list[float]) -> None:
+def test_request_to_unreachable_store_fails_soon(pauses: list[float]) -> None:
     store = Store(100, Unreachable("refused"))
     with pytest.raises(Unreachable, match="refused"):
         asyncio.run(repeated(store.ask))
@@ -60,7 +60,7 @@ def test_one_that_has_never_answered_is_given_up_soon(pauses: list[float]) -> No
     assert sum(pauses) <= 2.5
 
 
-def test_what_does_not_pass_is_not_repeated(pauses: list[float]) -> None:
+def test_permanent_error_is_not_repeated(pauses: list[float]) -> None:
     store = Store(1, StorageError("no such bucket"))
     with pytest.raises(StorageError, match="no such bucket"):
         asyncio.run(repeated(store.ask))

@@ -32,21 +32,21 @@ def call(tmp_path: Path, server: S3Server) -> Call:
     return run
 
 
-def test_a_bucket_that_is_not_there_is_named(call: Call, tmp_path: Path) -> None:
+def test_missing_bucket_is_named(call: Call, tmp_path: Path) -> None:
     for words in (("ls", "s3://nothing/set"), ("copy", str(tmp_path / "source"), "s3://nothing/set")):
         done = call(*words)
         assert done.returncode == 1
         assert done.stderr == "error: s3://nothing/set/: there is no bucket nothing\n  check its name\n"
 
 
-def test_a_prefix_without_objects_is_no_empty_set(call: Call, bucket: str, tmp_path: Path) -> None:
+def test_prefix_without_objects_is_not_an_empty_set(call: Call, bucket: str, tmp_path: Path) -> None:
     done = call("copy", f"s3://{bucket}/typo", str(tmp_path / "to"))
     assert done.returncode == 1
     assert f"s3://{bucket}/typo/: there is no object below it" in done.stderr
     assert not (tmp_path / "to").exists()
 
 
-def test_an_empty_set_is_copied_back(call: Call, bucket: str, tmp_path: Path) -> None:
+def test_empty_set_is_copied_back(call: Call, bucket: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert call("copy", str(tmp_path / "empty"), f"s3://{bucket}/empty").returncode == 0
     done = call("copy", f"s3://{bucket}/empty", str(tmp_path / "to"))
@@ -54,7 +54,7 @@ def test_an_empty_set_is_copied_back(call: Call, bucket: str, tmp_path: Path) ->
     assert [one.name for one in (tmp_path / "to").iterdir()] == [manifest.IN_FOLDER]
 
 
-def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp_path: Path) -> None:
+def test_wrong_key_and_missing_key_raise_different_errors(call: Call, bucket: str, tmp_path: Path) -> None:
     for words in (("ls", f"s3://{bucket}/set"), ("copy", str(tmp_path / "source"), f"s3://{bucket}/set")):
         wrong = call(*words, AWS_SECRET_ACCESS_KEY="wrong")
         assert wrong.returncode == 1
@@ -64,7 +64,7 @@ def test_a_wrong_key_and_none_at_all_are_told_apart(call: Call, bucket: str, tmp
         assert "no credentials for AWS were found: set AWS_ACCESS_KEY_ID" in none.stderr
 
 
-def test_a_server_that_is_not_there_is_named(call: Call, bucket: str) -> None:
+def test_unreachable_server_is_named(call: Call, bucket: str) -> None:
     done = call("ls", f"s3://{bucket}/set", AWS_ENDPOINT_URL_S3=CLOSED)
     assert done.returncode == 1
     assert f"{CLOSED.removeprefix('http://')}: the server does not answer" in done.stderr

@@ -49,7 +49,7 @@ def test_outputs_are_in_the_store_once_a_run_has_ended(data: Data, job: Path, bu
     assert_uploaded(data, bucket, run)
 
 
-def test_a_bucket_that_is_not_there_is_told_before_anything_trains(data: Data, job: Path) -> None:
+def test_missing_bucket_is_reported_before_training(data: Data, job: Path) -> None:
     fields = json.loads(job.read_text())
     job.write_text(json.dumps({**fields, "outputs": "s3://nothing/runs"}))
     done = windlass(data, "run", str(job), code=2)

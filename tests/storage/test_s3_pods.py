@@ -78,7 +78,7 @@ def num_written(root: Path) -> int:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 143)])
-def test_a_pod_that_is_killed_in_a_large_file_is_gone_on_with(
+def test_killed_pod_resumes_inside_large_file(
     data: Data, pods: Pods, proxy: FaultProxy, source: Path, there: str, number: int, code: int
 ) -> None:
     stopped = Stopped(proxy, 28_000_000)
@@ -134,7 +134,7 @@ def test_an_upload_that_is_killed_sends_no_part_twice(
     assert pods.upload(made, to).ended().outcome["results"] == [{**line, "moved": 0}]
 
 
-def test_outputs_that_are_not_there_make_an_empty_set_in_the_store(data: Data, pods: Pods, bucket: str) -> None:
+def test_missing_outputs_are_uploaded_as_empty_set(data: Data, pods: Pods, bucket: str) -> None:
     ended = pods.upload(Path("/nothing"), f"s3://{bucket}/runs/r-1/").ended()
     assert (ended.code, ended.outcome["results"][0]["files"]) == (0, 0)
     listed = data.json("ls", f"s3://{bucket}/runs/r-1/")
@@ -153,7 +153,7 @@ def test_a_set_with_a_damaged_object_is_not_staged(
     assert not pods.link().exists()
 
 
-def test_keys_that_are_wrong_or_missing_are_said_once(pods: Pods, server: S3Server, there: str) -> None:
+def test_wrong_or_missing_keys_are_reported_once(pods: Pods, server: S3Server, there: str) -> None:
     wrong = pods.stage(there, AWS_SECRET_ACCESS_KEY="wrong").ended()
     assert (wrong.code, wrong.outcome["hint"]) == (64, "check the credentials, and what they may do")
     assert "SignatureDoesNotMatch" in wrong.outcome["error"]
@@ -165,7 +165,7 @@ def test_keys_that_are_wrong_or_missing_are_said_once(pods: Pods, server: S3Serv
         assert server.secret_key not in str(ended)
 
 
-def test_a_bucket_that_is_not_there_is_named(pods: Pods, source: Path) -> None:
+def test_missing_bucket_is_named(pods: Pods, source: Path) -> None:
     for pod in (pods.stage("s3://nothing/set"), pods.upload(source, "s3://nothing/set")):
         ended = pod.ended()
         assert ended.code == 64
@@ -209,6 +209,6 @@ def test_a_pod_asks_beforehand_whether_outputs_can_be_uploaded(
     assert (refused.code, words in str(refused.outcome)) == (64, True), refused.outcome
 
 
-def test_a_store_that_does_not_answer_by_then_refuses_nothing(pods: Pods, bucket: str) -> None:
+def test_check_passes_if_store_does_not_answer_in_time(pods: Pods, bucket: str) -> None:
     endpoint = "http://127.0.0.1:1"
     assert pods.check(f"s3://{bucket}/runs/", AWS_ENDPOINT_URL=endpoint, AWS_ENDPOINT_URL_S3=endpoint).ended().code == 0

@@ -159,7 +159,7 @@ def test_ranks_whose_checkpoints_are_in_the_store_share_an_index_there(
     assert_pictures(again, range(20))
 
 
-def test_keys_and_buckets_that_are_wrong_are_said_so(
+def test_wrong_keys_and_buckets_are_reported(
     server: S3Server, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StreamError, match="has no files"):

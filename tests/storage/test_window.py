@@ -17,7 +17,7 @@ def answers(clock: FakeClock, window: Window, number: int, cpu: float = 0.0) -> 
         window.answered()
 
 
-def test_it_doubles_until_the_store_is_busy_which_halves_it_and_then_grows_by_one_for_each_window_of_answers() -> None:
+def test_window_doubles_until_store_is_busy_then_halves_and_grows_by_one_per_window() -> None:
     clock = FakeClock(0.0)
     window = Window(most=20, clock=clock)
     window.answered()
@@ -35,7 +35,7 @@ def test_it_doubles_until_the_store_is_busy_which_halves_it_and_then_grows_by_on
     assert window.size == LEAST
 
 
-def test_it_does_not_grow_while_small_requests_keep_the_interpreter_busy() -> None:
+def test_window_does_not_grow_while_interpreter_is_busy() -> None:
     clock = FakeClock(0.0)
     window = Window(most=64, clock=clock)
     asyncio.run(window.run(LARGE_BYTES - 1, int))
@@ -50,7 +50,7 @@ def test_it_does_not_grow_while_small_requests_keep_the_interpreter_busy() -> No
     window.close()
 
 
-def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:
+def test_window_limits_concurrent_requests_and_bytes() -> None:
     window, most, now = Window(most=3, max_bytes=100), [0, 0], [0, 0]
 
     async def request(num_bytes: int) -> None:
@@ -68,7 +68,7 @@ def test_no_more_requests_and_bytes_are_under_way_than_it_allows() -> None:
     assert most[1] <= 100
 
 
-def test_a_request_that_is_larger_than_all_memory_goes_alone() -> None:
+def test_request_larger_than_memory_limit_runs_alone() -> None:
     async def all_() -> None:
         window = Window(max_bytes=10)
         async with window.slot(50):

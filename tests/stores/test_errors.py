@@ -13,7 +13,7 @@ KINDS = [one for one in vars(errors).values() if isinstance(one, type) and issub
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_is_the_same_in_another_process(kind: type[StoreError]) -> None:
+def test_error_survives_pickling(kind: type[StoreError]) -> None:
     found = pickle.loads(pickle.dumps(kind("the store answered 503", "s3://bucket/key", "wait")))
     assert type(found) is kind
     assert (found.errno, found.strerror, found.filename, found.hint) == (
@@ -25,6 +25,6 @@ def test_an_error_is_the_same_in_another_process(kind: type[StoreError]) -> None
     assert str(found) == "s3://bucket/key: the store answered 503; wait"
 
 
-def test_a_missing_object_is_a_missing_file() -> None:
+def test_missing_object_is_file_not_found_error() -> None:
     assert isinstance(Missing("404", "s3://bucket/key"), FileNotFoundError)
     assert isinstance(Denied("403", "s3://bucket/key"), PermissionError)

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> FolderStore:
     return found
 
 
-def test_what_is_written_is_listed_and_read(store: FolderStore) -> None:
+def test_written_objects_are_listed_and_read(store: FolderStore) -> None:
     assert [one.key for one in store.listed("") if isinstance(one, Object)] == [
         "a/b/c/three",
         "a/b/two",
@@ -34,7 +34,7 @@ def test_what_is_written_is_listed_and_read(store: FolderStore) -> None:
     assert [one.key for one in next(store.pages("", after="a/one")) if isinstance(one, Object)] == ["other"]
 
 
-def test_a_new_file_replaces_none_and_many_writers_leave_one(store: FolderStore, tmp_path: Path) -> None:
+def test_new_file_replaces_no_other_and_concurrent_writers_leave_one(store: FolderStore, tmp_path: Path) -> None:
     store.put("other", b"4")
     with pytest.raises(Changed):
         store.put("other", b"5")
@@ -46,7 +46,7 @@ def test_a_new_file_replaces_none_and_many_writers_leave_one(store: FolderStore,
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["a", "code", "other"]
 
 
-def test_a_large_file_whose_source_fails_is_not_left(store: FolderStore, tmp_path: Path) -> None:
+def test_large_file_is_removed_if_its_source_fails(store: FolderStore, tmp_path: Path) -> None:
     def pieces() -> object:
         yield bytes(PART_BYTES)
         yield bytes(PART_BYTES)
@@ -62,14 +62,14 @@ def test_a_large_file_whose_source_fails_is_not_left(store: FolderStore, tmp_pat
     assert (tmp_path / "copy").stat().st_size == PART_BYTES + 4
 
 
-def test_a_file_that_was_written_since_the_listing_is_not_read(store: FolderStore) -> None:
+def test_file_changed_since_listing_is_not_read(store: FolderStore) -> None:
     found = store.head("other")
     store.write("other", [b"5"], is_new=False)
     with pytest.raises(Changed):
         store.read_once(found, 0, 1)
 
 
-def test_missing_files_and_folders_are_told_apart(store: FolderStore, tmp_path: Path) -> None:
+def test_missing_file_and_missing_folder_raise_different_errors(store: FolderStore, tmp_path: Path) -> None:
     for ask in (store.get, store.head):
         with pytest.raises(Missing) as caught:
             ask("nothing")
@@ -84,13 +84,13 @@ def test_missing_files_and_folders_are_told_apart(store: FolderStore, tmp_path: 
         list(FolderStore(tmp_path / "store/other").listed(""))
 
 
-def test_what_is_no_regular_file_is_refused_by_its_path(store: FolderStore, tmp_path: Path) -> None:
+def test_special_file_is_refused_by_path(store: FolderStore, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "store/pipe")
     with pytest.raises(StoreError, match="store/pipe: it is no regular file; remove it"):
         list(store.listed(""))
 
 
-def test_all_below_a_prefix_is_removed_with_its_folders(store: FolderStore, tmp_path: Path) -> None:
+def test_objects_below_prefix_are_removed_with_their_folders(store: FolderStore, tmp_path: Path) -> None:
     store.remove_below("a/")
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["other"]
     store.remove_below("")

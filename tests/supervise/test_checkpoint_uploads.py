@@ -135,7 +135,7 @@ def test_the_end_of_the_run_ends_what_is_under_way(scene: Scene) -> None:
     assert scene.made[1].has_ended
 
 
-def test_a_run_that_does_not_want_it_has_none(scene: Scene) -> None:
+def test_run_without_checkpoint_uploads_has_none(scene: Scene) -> None:
     uploads = CheckpointUploads(None, "")
     scene.save(1)
     uploads.turn(scene.record, scene.run.clock)

@@ -40,7 +40,7 @@ def test_a_run_whose_nodes_keep_nothing_ends_at_once(run: FakeRun) -> None:
     assert (run.kinds("ending", "end"), run.backend.collected) == (["end"], [])
 
 
-def test_what_goes_wrong_does_not_change_how_the_run_ends(run: FakeRun) -> None:
+def test_failed_collection_does_not_change_end_of_run(run: FakeRun) -> None:
     run.backend.collections = [EngineError("no more files")]
     status = run.run(ends_with(0))
     assert (status.phase, status.exit_code, status.cause) == (Phase.SUCCEEDED, 0, None)

@@ -26,7 +26,7 @@ class Logs:
         return self.silence.is_hang()
 
 
-def test_stacks_are_wanted_once_in_a_silence(tmp_path: Path) -> None:
+def test_stacks_are_requested_once_per_silence(tmp_path: Path) -> None:
     logs = Logs(tmp_path)
     assert [logs.after(4) for _ in range(6)] == [False, False, True, False, False, False]
 

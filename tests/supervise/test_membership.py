@@ -37,7 +37,7 @@ def test_nodes_that_are_all_lost_need_not_wait() -> None:
     assert nodes.may_come_back(101) == [0, 1]
 
 
-def test_who_takes_no_part_in_an_attempt_is_away_since_it_was_lost() -> None:
+def test_node_missing_in_attempt_is_away_since_its_loss() -> None:
     events: list[tuple[str, dict[str, Any]]] = [
         ("attempt", {"members": [0, 1, 2]}),
         ("lost-node", {"node": 2}),
@@ -74,16 +74,16 @@ def test_nodes_that_a_resume_has_added_were_never_away() -> None:
         ({7: [9], 0: [8]}, set()),  # nodes that do not take part
     ],
 )
-def test_the_smaller_side_of_a_cut_is_lost(silent: dict[int, list[int]], lost: set[int]) -> None:
+def test_smaller_side_of_partition_is_lost(silent: dict[int, list[int]], lost: set[int]) -> None:
     assert cut_off([0, 1, 2], silent) == lost
 
 
-def test_of_two_equal_sides_the_one_with_the_lowest_node_stays() -> None:
+def test_side_with_lowest_node_is_kept_in_equal_partition() -> None:
     assert cut_off([1, 2, 3, 4], {1: [3, 4], 2: [3, 4]}) == {3, 4}
 
 
 @given(st.sets(st.integers(0, 9), min_size=1), st.dictionaries(st.integers(0, 9), st.sets(st.integers(0, 9))))
-def test_a_member_always_stays(members: set[int], silent: dict[int, set[int]]) -> None:
+def test_partition_keeps_at_least_one_member(members: set[int], silent: dict[int, set[int]]) -> None:
     lost = cut_off(members, silent)
     assert lost < members
     assert len(members - lost) >= len(lost) or len(members) > 2

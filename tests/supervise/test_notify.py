@@ -69,7 +69,7 @@ def ended(phase: Phase = Phase.FAILED) -> Status:
     )
 
 
-def test_the_end_is_told_once_with_a_sentence_and_the_run() -> None:
+def test_end_is_sent_once_with_sentence_and_run() -> None:
     with hooked() as hook:
         told = send(Webhook("slack-url", hook.address), ended(), FakeClock())
     [got] = hook.got
@@ -131,7 +131,7 @@ def kinds(store: Store) -> list[str]:
     return [event.kind for event in store.events("digits-7")]
 
 
-def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could(store: Store) -> None:
+def test_supervisor_sends_each_end_once_also_for_predecessor(store: Store) -> None:
     writer = store.writer("digits-7")
     assert writer is not None
     with contextlib.closing(writer), hooked() as hook:
@@ -146,7 +146,7 @@ def test_a_supervisor_tells_each_end_once_also_for_one_that_died_before_it_could
         assert len(hook.got) == 2
 
 
-def test_the_run_is_free_while_its_webhook_is_told(store: Store) -> None:
+def test_run_is_not_locked_while_webhook_is_called(store: Store) -> None:
     """Otherwise resuming or removing the run would wait for all tries of an unresponsive webhook."""
     held: list[bool] = []
     clock = FakeClock()

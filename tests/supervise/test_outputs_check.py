@@ -31,7 +31,7 @@ def recorder(run: FakeRun) -> Recorder:
     return Recorder(run.writer, clock=run.clock)
 
 
-def test_a_refusal_is_passed_on(run: FakeRun) -> None:
+def test_refusal_of_store_is_raised(run: FakeRun) -> None:
     transfer, record = Scripted(), recorder(run)
     transfer.answers = [[], AWAY, REFUSED]
     check = OutputsCheck(transfer)
@@ -42,9 +42,7 @@ def test_a_refusal_is_passed_on(run: FakeRun) -> None:
 
 
 @pytest.mark.parametrize("answer", [[{"digest": ""}], EngineError("its pods have failed 7 times")])
-def test_what_has_answered_or_given_up_is_removed_and_not_asked_again(
-    run: FakeRun, answer: list[Line] | EngineError
-) -> None:
+def test_finished_check_is_removed_and_not_repeated(run: FakeRun, answer: list[Line] | EngineError) -> None:
     transfer, record = Scripted(), recorder(run)
     transfer.answers = [answer, REFUSED]
     check = OutputsCheck(transfer)
@@ -67,7 +65,7 @@ def is_second(run: FakeRun) -> None:
 
 
 @pytest.mark.parametrize("change", [late, has_saved, is_second])
-def test_a_run_that_has_trained_asks_no_store(run: FakeRun, change: Callable[[FakeRun], None]) -> None:
+def test_store_is_not_checked_after_training(run: FakeRun, change: Callable[[FakeRun], None]) -> None:
     change(run)
     transfer, record = Scripted(), recorder(run)
     transfer.answers = [REFUSED]
@@ -75,7 +73,7 @@ def test_a_run_that_has_trained_asks_no_store(run: FakeRun, change: Callable[[Fa
     assert (transfer.answers, transfer.has_ended) == ([REFUSED], True)
 
 
-def test_a_run_without_outputs_asks_none(run: FakeRun) -> None:
+def test_store_is_not_checked_without_outputs(run: FakeRun) -> None:
     check = OutputsCheck(None)
     check.turn(recorder(run), run.clock)
     check.end()

@@ -91,7 +91,7 @@ def test_supervisors_that_crashed_again_and_again_lose_a_run_of_which_nothing_li
     assert run.status.phase is Phase.LOST
 
 
-def test_no_run_is_lost_whose_pods_live(pods: FakeRun) -> None:
+def test_run_with_live_pods_is_not_lost(pods: FakeRun) -> None:
     pods.begin()
     crashes(pods.writer, 2 * MAX_CRASHES)
     pods.backend.alive = True
@@ -341,7 +341,7 @@ def test_an_attempt_begins_once_its_data_is_there(make_run: MakeRun) -> None:
     assert attempt.time >= START + 4
 
 
-def test_data_that_cannot_be_brought_ends_the_run_with_the_reason(make_run: MakeRun) -> None:
+def test_data_that_cannot_be_staged_ends_run_with_reason(make_run: MakeRun) -> None:
     run = make_run(max_restarts=3)
     run.backend.stagings = [False, EngineError("s3://bkt/ has no files", "see: windlass data ls")]
     status = run.run(succeed)
@@ -354,7 +354,7 @@ def test_data_that_cannot_be_brought_ends_the_run_with_the_reason(make_run: Make
 AWAY = TransferInterrupted("s3://bkt/: it does not answer", "check the endpoint")
 
 
-def test_data_of_a_store_that_is_away_is_asked_for_as_often_as_the_job_allows_restarts(make_run: MakeRun) -> None:
+def test_staging_from_unavailable_store_is_retried_as_often_as_restarts_allow(make_run: MakeRun) -> None:
     run = make_run(max_restarts=3)
     run.backend.stagings = [AWAY, False, AWAY, AWAY]
     status = run.run(succeed)
@@ -364,7 +364,7 @@ def test_data_of_a_store_that_is_away_is_asked_for_as_often_as_the_job_allows_re
 
 
 @pytest.mark.parametrize("policy", [{}, {"max_restarts": 2}, {"max_restarts": 3, "restart_on": ["node-loss"]}])
-def test_and_no_more_often(make_run: MakeRun, policy: dict[str, Any]) -> None:
+def test_staging_is_not_retried_beyond_restarts(make_run: MakeRun, policy: dict[str, Any]) -> None:
     run = make_run(**policy)
     run.backend.stagings = [AWAY] * 9
     status = run.run(succeed)
@@ -372,14 +372,14 @@ def test_and_no_more_often(make_run: MakeRun, policy: dict[str, Any]) -> None:
     assert len(run.backend.stagings) == 9 - 1 - (2 if policy == {"max_restarts": 2} else 0)
 
 
-def test_outputs_of_a_run_wait_in_the_same_way(make_run: MakeRun) -> None:
+def test_upload_of_outputs_is_retried_like_staging(make_run: MakeRun) -> None:
     run = make_run(max_restarts=1)
     run.backend.uploads_outputs = True
     run.backend.uploads = [AWAY]
     assert run.run(succeed).phase is Phase.SUCCEEDED
 
 
-def test_a_run_is_stopped_while_its_data_is_brought(make_run: MakeRun) -> None:
+def test_run_can_be_stopped_during_staging(make_run: MakeRun) -> None:
     run = make_run()
     run.backend.stagings = [False] * 1000
     run.clock.at(5.0, lambda: write_stop_request(run.dir, StopRequest()))

@@ -75,7 +75,7 @@ def test_what_pods_did_without_a_supervisor_is_known_once_their_logs_are_read(wr
     assert sum(end.node_seconds.values()) == 102
 
 
-def test_what_was_heard_before_is_not_written_again(writer: RunWriter) -> None:
+def test_events_ingested_before_are_not_recorded_again(writer: RunWriter) -> None:
     hear(writer, OFF_AT)
     take_up(writer)
     before = len(writer.events())

@@ -169,7 +169,9 @@ def test_a_run_whose_store_refuses_the_outputs_ends_while_it_trains(run: FakeRun
     assert [intent for _, intent in run.node.sent] == [Intent.STOP]
 
 
-def test_it_is_not_started_again_and_a_resume_trains_on(make_run: Callable[..., FakeRun]) -> None:
+def test_run_with_refused_outputs_is_not_restarted_and_resume_continues_training(
+    make_run: Callable[..., FakeRun],
+) -> None:
     run = make_run(max_restarts=3)
     run.backend.checks = [NOWHERE]
     assert run.run(lambda attempt: attempt.nodes[0].begin()).phase is Phase.FAILED
@@ -186,7 +188,7 @@ def test_ranks_that_have_ended_by_then_decide_how_the_run_ends(run: FakeRun, cod
     assert len(run.backend.checks) == 1
 
 
-def test_ranks_that_end_well_because_of_it_have_not_succeeded(run: FakeRun) -> None:
+def test_ranks_that_exit_with_zero_because_of_refusal_have_not_succeeded(run: FakeRun) -> None:
     run.backend.checks = [NOWHERE]
 
     def obeys(attempt: FakeAttempt) -> None:
@@ -226,7 +228,7 @@ def test_a_supervisor_that_finds_the_ranks_ended_knows_why(make_run: Callable[..
     assert status.cause.summary.endswith("no bucket")
 
 
-def test_a_preemption_meanwhile_does_not_start_it_again(make_run: Callable[..., FakeRun]) -> None:
+def test_preemption_after_refusal_does_not_restart_run(make_run: Callable[..., FakeRun]) -> None:
     run = make_run(max_restarts=3, restart_on=["preemption"])
     run.backend.checks = [None, NOWHERE]
 
@@ -239,7 +241,7 @@ def test_a_preemption_meanwhile_does_not_start_it_again(make_run: Callable[..., 
     assert (run.run(preempted).phase, run.ends) == (Phase.FAILED, [("failed", "upload")])
 
 
-def test_a_stop_comes_before_what_the_store_says(run: FakeRun) -> None:
+def test_stop_takes_precedence_over_refusal_of_store(run: FakeRun) -> None:
     def stops(attempt: FakeAttempt) -> None:
         node = attempt.nodes[0]
         node.begin()

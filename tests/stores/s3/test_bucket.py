@@ -130,7 +130,7 @@ def error(code: str) -> bytes:
     return f"<Error><Code>{code}</Code><Message>words</Message></Error>".encode()
 
 
-def test_a_store_that_is_busy_is_asked_again_with_longer_pauses() -> None:
+def test_requests_to_busy_store_are_repeated_with_increasing_pauses() -> None:
     busy: Answered = (503, {}, error("SlowDown"))
     with answering(busy, busy, (200, {}, b"data")) as (bucket, server, pauses):
         assert send(bucket, "GET", "a b").body == b"data"
@@ -138,14 +138,14 @@ def test_a_store_that_is_busy_is_asked_again_with_longer_pauses() -> None:
         assert (len(pauses), 0.05 <= pauses[0] < pauses[1] * 3) == (2, True)
 
 
-def test_and_given_up_with_its_own_words() -> None:
+def test_request_to_permanently_busy_store_fails_with_its_message() -> None:
     with answering(*[(503, {}, error("SlowDown"))] * TRIES) as (bucket, _, pauses):
         with pytest.raises(Busy, match=r"s3://runs/key: the store answered 503 SlowDown words"):
             send(bucket, "GET", "key")
         assert len(pauses) == TRIES - 1
 
 
-def test_a_store_that_has_never_answered_may_have_a_wrong_address_and_one_that_has_is_only_away() -> None:
+def test_hint_about_address_is_given_only_if_store_never_answered() -> None:
     with answering((200, {"Connection": "close"}, b"data")) as (bucket, server, _):
         send(bucket, "GET", "key")
         port = server.server_port
@@ -156,7 +156,7 @@ def test_a_store_that_has_never_answered_may_have_a_wrong_address_and_one_that_h
     assert type(away.value) is Busy
 
 
-def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_about_address_is_given_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_module, "SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -175,7 +175,7 @@ def test_an_address_that_is_silent_may_be_wrong_too(monkeypatch: pytest.MonkeyPa
         (400, "InvalidRequest", StoreError),
     ],
 )
-def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreError]) -> None:
+def test_request_with_permanent_error_is_sent_once(status: int, code: str, kind: type[StoreError]) -> None:
     with answering((status, {}, error(code))) as (bucket, server, pauses):
         with pytest.raises(kind) as caught:
             send(bucket, "GET", "key")
@@ -183,7 +183,7 @@ def test_what_is_final_is_asked_once(status: int, code: str, kind: type[StoreErr
         assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
 
 
-def test_a_store_that_refuses_a_body_before_it_has_read_it_is_understood() -> None:
+def test_response_before_end_of_body_is_read() -> None:
     refusal = error("NoSuchBucket")
     head = f"HTTP/1.1 404 Not Found\r\nContent-Length: {len(refusal)}\r\n\r\n".encode()
 
@@ -202,7 +202,7 @@ def test_a_store_that_refuses_a_body_before_it_has_read_it_is_understood() -> No
         thread.join()
 
 
-def test_an_object_comes_in_pieces_and_a_body_that_is_cut_off_passes_as_busy() -> None:
+def test_object_is_streamed_in_pieces_and_truncated_body_is_busy() -> None:
     cut: Answered = (200, {"Content-Length": "9", "Connection": "close"}, b"12345678")
     with answering((200, {}, b"12345678"), cut) as (bucket, _, _):
         assert list(bucket.stream("key", {}, 3)) == [b"123", b"456", b"78"]
@@ -212,7 +212,7 @@ def test_an_object_comes_in_pieces_and_a_body_that_is_cut_off_passes_as_busy() -
             next(came)
 
 
-def test_a_body_that_is_left_in_the_middle_is_not_in_the_next_answer() -> None:
+def test_rest_of_abandoned_body_is_not_in_next_response() -> None:
     with answering((200, {}, b"12345678"), (200, {}, b"next"), (404, {}, error("NoSuchKey"))) as (bucket, server, _):
         left = bucket.stream("key", {}, 4)
         assert next(left) == b"1234"
@@ -236,12 +236,12 @@ def confirmed(body: bytes) -> dict[str, str]:
         (confirmed(b"other"), "confirmed the SHA-256 2SmKENG"),
     ],
 )
-def test_a_write_that_the_store_does_not_confirm_is_none(fields: dict[str, str], words: str) -> None:
+def test_unconfirmed_write_fails(fields: dict[str, str], words: str) -> None:
     with answering((200, fields, b"<html/>")) as (bucket, _, _), pytest.raises(Unconfirmed, match=words):
         send(bucket, "PUT", "key", body=b"data")
 
 
-def test_bytes_that_arrive_changed_are_sent_again_twice() -> None:
+def test_body_altered_in_transit_is_sent_again_twice() -> None:
     altered: Answered = (400, {}, error("BadDigest"))
     with answering(altered, altered, (200, confirmed(b"data"), b"")) as (bucket, _, _):
         send(bucket, "PUT", "key", body=b"data")
@@ -288,7 +288,7 @@ def test_an_upload_is_complete_once_the_store_confirms_the_digests_of_its_parts(
         store_of(bucket).write("key", PARTS)
 
 
-def test_a_pause_that_the_store_asks_for_is_made() -> None:
+def test_retry_after_is_respected() -> None:
     busy: Answered = (429, {"Retry-After": "7"}, b"")
     with answering(busy, (200, {}, b"data")) as (bucket, _, pauses):
         assert send(bucket, "GET", "key").body == b"data"
@@ -296,7 +296,7 @@ def test_a_pause_that_the_store_asks_for_is_made() -> None:
         assert 6 < pauses[1] <= 7
 
 
-def test_a_pause_is_made_by_all_threads_that_share_the_bucket_and_is_bounded() -> None:
+def test_retry_after_applies_to_all_threads_and_is_bounded() -> None:
     with answering((503, {"Retry-After": "86400"}, b""), (200, {}, b"data")) as (bucket, _, pauses):
         with pytest.raises(Busy):
             bucket.send("GET", "one")
@@ -304,7 +304,7 @@ def test_a_pause_is_made_by_all_threads_that_share_the_bucket_and_is_bounded() -
         assert 290 < pauses[0] <= 300
 
 
-def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
+def test_wrong_clock_is_corrected_by_store_time() -> None:
     ahead = email.utils.formatdate(time.time() + 3600, usegmt=True)
     skewed: Answered = (403, {"Date": ahead}, error("RequestTimeTooSkewed"))
     with answering(skewed, (200, {}, b"one"), (200, {}, b"two")) as (bucket, server, pauses):
@@ -325,7 +325,7 @@ def test_a_clock_that_is_wrong_is_corrected_by_that_of_the_store() -> None:
         "",
     ],
 )
-def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str) -> None:
+def test_invalid_date_changes_neither_clock_nor_pauses(date: str) -> None:
     """A response of a proxy in front of a store must not cause an internal error."""
     busy: Answered = (503, {"Retry-After": date}, b"")
     denied: Answered = (403, {"Date": date}, error("AccessDenied"))
@@ -335,7 +335,7 @@ def test_a_date_that_is_none_changes_neither_the_clock_nor_the_pauses(date: str)
         assert len(pauses) == 1, "that of any request that is repeated"
 
 
-def test_one_object_that_is_denied_is_told_from_keys_that_are() -> None:
+def test_denied_object_and_denied_keys_raise_different_errors() -> None:
     answer: Answered
     for answer in ((403, {}, error("InvalidObjectState")), (403, {}, b"")):
         with answering(answer) as (bucket, _, _), pytest.raises(Forbidden):
@@ -346,13 +346,13 @@ def test_one_object_that_is_denied_is_told_from_keys_that_are() -> None:
         assert not isinstance(caught.value, Forbidden)
 
 
-def test_an_error_without_a_reason_that_head_gets_may_be_an_expired_token() -> None:
+def test_head_error_without_reason_may_be_expired_token() -> None:
     expired = pytest.raises(Forbidden, match="the token may have expired")
     with answering((400, {}, b"")) as (bucket, _, _), expired:
         send(bucket, "HEAD", "key")
 
 
-def test_keys_that_have_expired_are_refused_as_such() -> None:
+def test_expired_keys_are_reported_as_expired() -> None:
     with answering((400, {}, error("ExpiredToken"))) as (bucket, _, _), pytest.raises(Denied, match="ExpiredToken"):
         send(bucket, "GET", "key")
 
@@ -392,12 +392,12 @@ def test_a_bucket_is_pickled_without_its_keys(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///a", "gs://", "http://host/a"])
-def test_an_address_that_is_none_of_a_store_is_refused(address: str) -> None:
+def test_invalid_store_address_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
         open_folder(address)
 
 
-def test_the_reason_for_which_head_is_refused_is_that_of_a_get() -> None:
+def test_reason_of_refused_head_is_read_with_get() -> None:
     expired: Answered = (400, {}, error("ExpiredToken"))
     with answering((400, {}, b""), expired) as (bucket, server, _):
         with pytest.raises(NoLogin, match="ExpiredToken"):

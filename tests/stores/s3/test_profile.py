@@ -69,7 +69,7 @@ def home(tmp_path: Path) -> Path:
         ("missing", "", "", None),
     ],
 )
-def test_a_profile_has_what_its_files_say(home: Path, name: str, region: str, endpoint: str, keys: Keys | None) -> None:
+def test_profile_is_read_from_its_files(home: Path, name: str, region: str, endpoint: str, keys: Keys | None) -> None:
     found = Profile({"HOME": str(home), "AWS_PROFILE": name})
     assert (found.region, found.endpoint, found.keys) == (region, endpoint, keys)
 
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_named(home: Path) -> None:
         Profile({"HOME": str(home), "AWS_CONFIG_FILE": str(home / "config")})
 
 
-def test_a_login_that_is_not_there_is_denied(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_login_is_denied(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Credentials(used(home, "login", monkeypatch), "s3://runs")
     with pytest.raises(Denied, match=r"s3://runs: credentials for AWS: Error loading SSO Token"):
         found.keys()
@@ -107,7 +107,7 @@ def test_a_login_that_is_not_there_is_denied(home: Path, monkeypatch: pytest.Mon
     ("status", "code", "kind"),
     [(403, "AccessDenied", Denied), (400, "Throttling", Busy), (503, "ServiceUnavailable", Busy), (0, "", Busy)],
 )
-def test_a_role_that_is_refused_is_denied_and_one_that_may_come_is_busy(
+def test_refused_role_is_denied_and_delayed_role_is_busy(
     home: Path, monkeypatch: pytest.MonkeyPatch, status: int, code: str, kind: type[OSError]
 ) -> None:
     with emulated_roles() as sts:

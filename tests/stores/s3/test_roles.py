@@ -82,7 +82,7 @@ def test_keys_of_the_environment_come_before_a_role(roles: EmulatedRoles, token:
     assert (found(environ), roles.asked) == (Keys("AKIA", "secret"), [])
 
 
-def test_keys_are_renewed_before_they_expire_and_with_the_token_of_then(roles: EmulatedRoles, token: Path) -> None:
+def test_keys_are_renewed_before_expiry_with_current_token(roles: EmulatedRoles, token: Path) -> None:
     now = [1_000_000.0]
     roles.expires_at = now[0] + 3600
     credentials = Credentials(of_agent(roles, token), "s3://runs", lambda: now[0])
@@ -96,7 +96,7 @@ def test_keys_are_renewed_before_they_expire_and_with_the_token_of_then(roles: E
     assert [one.authorization for one in roles.asked] == [TOKEN, "another"]
 
 
-def test_keys_that_are_valid_are_used_while_no_new_ones_can_be_had(roles: EmulatedRoles, token: Path) -> None:
+def test_valid_keys_are_used_while_renewal_fails(roles: EmulatedRoles, token: Path) -> None:
     now = [1_000_000.0]
     roles.expires_at = now[0] + 3600
     credentials = Credentials(of_emulated_sts(roles, token), "s3://runs", lambda: now[0])
@@ -111,7 +111,7 @@ def test_keys_that_are_valid_are_used_while_no_new_ones_can_be_had(roles: Emulat
         credentials.keys()
 
 
-def test_threads_at_once_ask_once(roles: EmulatedRoles, token: Path) -> None:
+def test_concurrent_threads_request_keys_once(roles: EmulatedRoles, token: Path) -> None:
     credentials, all_there = Credentials(of_agent(roles, token), "s3://runs"), threading.Barrier(4)
 
     def keys(_number: int) -> Keys:
@@ -123,7 +123,7 @@ def test_threads_at_once_ask_once(roles: EmulatedRoles, token: Path) -> None:
     assert len(roles.asked) == 1
 
 
-def test_a_lock_that_a_thread_of_the_parent_had_taken_is_not_waited_for(roles: EmulatedRoles, token: Path) -> None:
+def test_fork_does_not_wait_for_lock_of_parent_thread(roles: EmulatedRoles, token: Path) -> None:
     """Simulates a fork, in which the thread that holds the lock does not exist."""
     credentials, taken = Credentials(of_agent(roles, token), "s3://runs"), threading.Lock()
     assert taken.acquire()
@@ -141,7 +141,7 @@ def test_a_lock_that_a_thread_of_the_parent_had_taken_is_not_waited_for(roles: E
         (500, "InternalFailure", Busy),
     ],
 )
-def test_what_emulated_sts_refuses_names_the_role_and_no_token(
+def test_refusal_of_sts_names_role_and_no_token(
     roles: EmulatedRoles, token: Path, status: int, code: str, kind: type[OSError]
 ) -> None:
     roles.status, roles.error = status, code
@@ -151,7 +151,7 @@ def test_what_emulated_sts_refuses_names_the_role_and_no_token(
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, Denied), (404, Denied), (429, Busy), (502, Busy)])
-def test_what_the_agent_refuses_is_said(roles: EmulatedRoles, token: Path, status: int, kind: type[OSError]) -> None:
+def test_refusal_of_agent_is_reported(roles: EmulatedRoles, token: Path, status: int, kind: type[OSError]) -> None:
     roles.status = status
     with pytest.raises(kind, match=f"the agent for credentials at 127.0.0.1:.* answered {status}"):
         found(of_agent(roles, token))
@@ -171,7 +171,7 @@ def test_a_token_is_sent_without_tls_to_agents_alone(uri: str, token: Path) -> N
         found(environ)
 
 
-def test_settings_that_are_not_whole_are_named(roles: EmulatedRoles, token: Path, tmp_path: Path) -> None:
+def test_incomplete_settings_are_named(roles: EmulatedRoles, token: Path, tmp_path: Path) -> None:
     whole = of_emulated_sts(roles, token)
     with pytest.raises(Denied, match="AWS_ROLE_ARN is not"):
         found({**whole, "AWS_ROLE_ARN": ""})

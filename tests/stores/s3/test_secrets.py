@@ -38,7 +38,7 @@ def test_the_members_of_a_secret_are_variables(plane: ControlPlane, environ: dic
 
 
 @pytest.mark.parametrize("text", ["just text", "[1]", "{}", '{"A": 1}', '"x"'])
-def test_what_is_no_object_of_texts_is_refused_and_not_shown(
+def test_secret_that_is_not_an_object_of_strings_is_refused_and_not_printed(
     plane: ControlPlane, environ: dict[str, str], text: str
 ) -> None:
     plane.account.secrets["tokens"] = text
@@ -48,7 +48,7 @@ def test_what_is_no_object_of_texts_is_refused_and_not_shown(
     assert text not in str(found.value) or not text.strip("{}")
 
 
-def test_a_secret_that_is_not_there_or_may_not_be_read(plane: ControlPlane, environ: dict[str, str]) -> None:
+def test_missing_or_forbidden_secret_is_refused(plane: ControlPlane, environ: dict[str, str]) -> None:
     with pytest.raises(Missing, match="secret none: there is none of that name"):
         secret("none", environ)
     plane.account.secrets["locked"] = "{}"
@@ -57,7 +57,7 @@ def test_a_secret_that_is_not_there_or_may_not_be_read(plane: ControlPlane, envi
         secret("locked", environ)
 
 
-def test_another_refusal_is_quoted(plane: ControlPlane, environ: dict[str, str]) -> None:
+def test_other_refusals_are_quoted(plane: ControlPlane, environ: dict[str, str]) -> None:
     plane.is_login_expired = True
     with pytest.raises(StoreError, match="ExpiredTokenException"):
         secret("tokens", environ)
@@ -66,7 +66,7 @@ def test_another_refusal_is_quoted(plane: ControlPlane, environ: dict[str, str])
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "InternalServiceError"), (503, ""), (429, ""), (400, "ThrottlingException")]
 )
-def test_a_service_that_is_busy_is_asked_again(
+def test_request_to_busy_service_is_repeated(
     plane: ControlPlane,
     environ: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
@@ -84,7 +84,7 @@ def test_a_service_that_is_busy_is_asked_again(
     assert plane.calls == {"GetSecretValue": 2}
 
 
-def test_a_secret_that_may_not_be_read_is_asked_for_once(
+def test_forbidden_secret_is_requested_once(
     plane: ControlPlane, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane.refuse("GetSecretValue", "AccessDeniedException", "no", times=2)

@@ -31,7 +31,7 @@ def test_parts_of_several_pages_are_listed() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [("InternalError", Busy), ("EntityTooSmall", NotCompleted)])
-def test_a_completion_that_fails_after_its_200_has_failed(code: str, kind: type[StoreError]) -> None:
+def test_completion_with_error_after_status_200_fails(code: str, kind: type[StoreError]) -> None:
     """https://docs.aws.amazon.com/AmazonS3/latest/API/API_CompleteMultipartUpload.html"""
     body = f"<?xml version='1.0'?>\n  <Error><Code>{code}</Code><Message>words</Message></Error>"
     with pytest.raises(kind, match=f"the upload could not be completed: {code} words") as caught:
@@ -39,7 +39,7 @@ def test_a_completion_that_fails_after_its_200_has_failed(code: str, kind: type[
     assert type(caught.value) is kind
 
 
-def test_an_upload_that_is_not_there_is_told_from_a_bucket_that_is_not() -> None:
+def test_missing_upload_and_missing_bucket_raise_different_errors() -> None:
     with pytest.raises(Missing) as caught:
         uploads(Missing("404 NoSuchUpload", "x")).parts("u")
     assert not isinstance(caught.value, MissingBucket)
