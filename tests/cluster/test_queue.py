@@ -131,7 +131,7 @@ def test_queued_run_reports_what_it_waits_for(
         until_evident(
             run,
             "queue-quota",
-            f"it is number 1 of 1 that wait in ClusterQueue {namespace}",
+            f"it is number 1 of 1 waiting in ClusterQueue {namespace}",
             "Job other has 800m cpu",
             f"ClusterQueue {namespace} has 1 cpu of flavor {namespace}; 800m is reserved",
         )

@@ -115,7 +115,7 @@ def as_it_is(_user: User) -> None:
 @pytest.mark.parametrize(
     ("target", "job", "before", "exit_code", "message", "hint"),
     [
-        ({"context": "nosuch"}, {}, as_it_is, 2, "has no context 'nosuch'", "known are: "),
+        ({"context": "nosuch"}, {}, as_it_is, 2, "has no context 'nosuch'", "known: "),
         ({"namespace": "no-such-namespace"}, {}, as_it_is, 2, "namespace no-such-namespace is not in the cluster",
          "create namespace no-such-namespace"),
         ({}, {"name": "x" * 70}, as_it_is, 2, "name", "at most"),
@@ -138,7 +138,7 @@ def test_impossible_job_is_refused_in_one_message_before_objects_are_created(
     ("login", "exit_code", "message", "hint"),
     [
         (users.NOBODY, 2, "this login may not create configmaps", "--role prints the role"),
-        (users.EXPIRED, 1, "Unauthorized", "the login has run out or was never valid"),
+        (users.EXPIRED, 1, "Unauthorized", "the login has expired or is invalid"),
     ],
 )
 def test_insufficient_login_is_refused_before_objects_are_created(

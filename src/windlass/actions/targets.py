@@ -32,7 +32,7 @@ def find_target(name: str, context: Context) -> Target:
     known = named_targets(context)
     if name not in known:
         names = ", ".join(sorted(known))
-        raise UsageError(f"no target is called '{name}'", f"known are: {names}; more are named in {FILE}")
+        raise UsageError(f"no target is called '{name}'", f"known: {names}; more are named in {FILE}")
     return known[name][0]
 
 

@@ -162,4 +162,4 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise EngineError(f"helm answered something that is not JSON: {text[:200]}") from error
+        raise EngineError(f"helm returned something that is not JSON: {text[:200]}") from error

@@ -17,7 +17,7 @@ def waits(case: Observations) -> Iterator[Verdict]:
         return
     if seen.reason == FOR_SLOTS:
         fix = (
-            "it starts when enough of them end; ask for less (nodes:, procs_per_node:, resources.gpus), use a higher "
+            "it starts when enough of them end; request less (nodes:, procs_per_node:, resources.gpus), use a higher "
             f"priority:, or raise slots: of target {seen.queue} in targets.yaml, which counts for runs started later"
         )
         yield Verdict("queue-slots", f"the run waits for slots: {seen.message}", None, (), fix, 108.5)

@@ -143,7 +143,7 @@ def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> I
         yield blocker(
             "slots-exceeded",
             f"{takes} {what} take {takes} slots, and target {target.name} has {target.slots}",
-            "ask for fewer, or raise slots: in targets.yaml",
+            "request fewer, or raise slots: in targets.yaml",
         )
     if _priority(job) is None:
         yield Note(

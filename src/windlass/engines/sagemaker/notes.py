@@ -128,7 +128,7 @@ def _resource_refusals(job: Job, shape: Shape) -> Iterator[Note]:
     found, asked = instance_type(shape.instance), job.resources
     if found is None:
         return
-    fix = "name another type in resources: {instance: …} or in the target, or ask for less"
+    fix = "name another type in resources: {instance: …} or in the target, or request less"
     for code, words, wanted, there in (
         ("gpus-few", "GPUs", asked.gpus, found.gpus),
         ("cpus-few", "CPUs", asked.cpus or 0, found.vcpus),

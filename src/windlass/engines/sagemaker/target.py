@@ -161,7 +161,7 @@ class AccountRuns(TargetRuns):
         where = self._target.name
         hint = f"windlass ps --on {where} lists them"
         if run == "":  # the empty value of an unset variable in a script
-            raise NoSuchRun("the id that was given is empty", hint)
+            raise NoSuchRun("the given id is empty", hint)
         with self._service() as service:
             every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
         # The search index lags, and lacks runs whose job was never created.

@@ -46,7 +46,7 @@ class Closing:
     def frames(self) -> Iterator[tuple[int, bytes]]:
         yield from self._frames
         if self._ends_with is None:
-            raise Unreachable("the command can no longer be heard", "is its node well?")
+            raise Unreachable("the command can no longer be heard", "is its node healthy?")
         self.exit_code = self._ends_with
 
     def write(self, data: bytes) -> None:

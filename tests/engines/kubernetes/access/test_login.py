@@ -104,7 +104,7 @@ def test_first_kubeconfig_file_with_an_entry_takes_precedence(tmp_path: Path) ->
     assert credentials_of(read_context("b", files), 0.0).authorization == "Bearer 1"
     with pytest.raises(UsageError, match="has no context 'c'") as refused:
         read_context("c", files)
-    assert refused.value.hint == "known are: a, b"
+    assert refused.value.hint == "known: a, b"
     second.write_text("{")
     with pytest.raises(UsageError, match="cannot be read"):
         read_context("a", files)

@@ -418,7 +418,7 @@ class Client:
             response.close()
         if rest and not response.has_marked_end:
             # Such a response has no marked end: if its connection is cut, it just stops in the middle of a line.
-            raise Broken(f"{self.server} sent half a line, and no more", "it may be restarting")
+            raise Broken(f"{self.server} sent an incomplete line", "it may be restarting")
         if rest:
             yield rest
 
@@ -461,7 +461,7 @@ class Client:
         incomplete.
         """
         return Broken(
-            f"{self.server} answered something that is not {wanted} of Kubernetes",
+            f"{self.server} returned something that is not {wanted} of Kubernetes",
             f"is a proxy in front of it? {self.kubectl} get --raw /version",
         )
 

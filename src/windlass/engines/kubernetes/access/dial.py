@@ -144,7 +144,7 @@ def _by_socks(connection: socket.socket, proxy: Address, server: Address) -> Non
         connection.sendall(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
         method = _received(connection, 2)[1]
     if method != 0:
-        raise OSError(f"the proxy {proxy.netloc} refused the login")
+        raise OSError(f"the proxy {proxy.netloc} rejected the login")
     connection.sendall(b"\x05\x01\x00" + _socks_host(server.host) + server.port.to_bytes(2, "big"))
     _, reply, _, kind = _received(connection, 4)
     if reply != 0:

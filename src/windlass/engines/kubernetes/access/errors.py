@@ -66,13 +66,13 @@ class NotLoggedIn(Unreachable, LoginFailed):
 def refused(status: int, answer: Json, kubectl: str, namespace: str) -> Refused:
     """Returns the error for a refused request, with the API server's message and a hint."""
     hints = {
-        401: f"the login has run out or was never valid: {kubectl} get pods",
+        401: f"the login has expired or is invalid: {kubectl} get pods",
         403: f"ask for the right: windlass check --on TARGET lists what is needed in namespace {namespace}",
         404: f"see: {kubectl} -n {namespace} get all",
     }
     message = str(answer.get("message") or f"HTTP {status}")
     if status == 403 and _OF_ADMISSION.search(message):
-        hints[403] = "change the job or the target as it says, or ask an administrator of the cluster"
+        hints[403] = "change the job or the target as the message requires, or ask an administrator of the cluster"
     details = found if isinstance(found := answer.get("details"), dict) else None
     return Refused(
         f"the cluster refused: {message}",
@@ -86,8 +86,8 @@ def refused(status: int, answer: Json, kubectl: str, namespace: str) -> Refused:
 def words_of(error: BaseException) -> str:
     """Returns the reason of a network error, in one line."""
     if isinstance(error, http.client.IncompleteRead):
-        return "the connection was cut in the middle of an answer"
+        return "the connection was cut in the middle of a response"
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
-        return "its answer is not HTTP"
+        return "its response is not HTTP"
     words = getattr(error, "verify_message", "") or getattr(error, "strerror", None) or str(error)
     return " ".join(_SOURCE_OF_SSL.sub("", str(words)).split()) or type(error).__name__

@@ -84,11 +84,11 @@ class Stream:
                 kind, frame = self._socket.recv_data_frame(True)
             except self._broken as error:
                 raise Unreachable(
-                    f"{self._what} is no longer reachable: {error or 'no answer'}", "is its node well?"
+                    f"{self._what} is no longer reachable: {error or 'no answer'}", "is its node healthy?"
                 ) from error
             if kind == websocket.ABNF.OPCODE_CLOSE:
                 raise Unreachable(
-                    f"{self._what} is no longer reachable: the connection was closed", "is its node well?"
+                    f"{self._what} is no longer reachable: the connection was closed", "is its node healthy?"
                 )
             if kind not in (websocket.ABNF.OPCODE_BINARY, websocket.ABNF.OPCODE_TEXT) or not frame.data:
                 continue
@@ -101,7 +101,7 @@ class Stream:
     def code(self) -> int:
         """Returns the exit code of the command. Raises Unreachable if it is unknown."""
         if self.exit_code is None:
-            raise Unreachable(f"{self._what} has not reported how it ended", "is its node well?")
+            raise Unreachable(f"{self._what} did not report its exit status", "is its node healthy?")
         return self.exit_code
 
     def write(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Stream:
         try:
             self._socket.send_binary(bytes([STDIN]) + data)
         except self._broken as error:
-            raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node well?") from error
+            raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node healthy?") from error
 
     def resize(self, columns: int, rows: int) -> None:
         """Sends the size of the terminal; errors of a broken connection are left to the thread that reads."""
@@ -291,6 +291,6 @@ def _exit_code(data: bytes, what: str) -> int:
                 return int(cause["message"])
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise Unreachable(
-            f"{what} has ended, and its status was cut off: {data[:100]!r}", "is its node well?"
+            f"{what} has ended, and its status was cut off: {data[:100]!r}", "is its node healthy?"
         ) from error
     raise EngineError(f"{what} could not be run: {status.get('message', status)}", "is the program in the image?")

@@ -121,7 +121,7 @@ def read_context(name: str, files: str) -> Context:
     contexts = found["contexts"]
     if name not in contexts:
         raise UsageError(
-            f"the kubeconfig {files} has no context '{name}'", f"known are: {', '.join(sorted(contexts)) or 'none'}"
+            f"the kubeconfig {files} has no context '{name}'", f"known: {', '.join(sorted(contexts)) or 'none'}"
         )
     chosen = contexts[name].settings
     cluster = found["clusters"].get(str(chosen.get("cluster")))

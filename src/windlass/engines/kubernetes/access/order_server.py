@@ -188,7 +188,7 @@ class OrderServer:
         if not self._is_open:
             return Unreachable(f"pod {pod} is not connected to the supervisor", "the supervisor is being shut down")
         problem = f"pod {pod} did not answer" if pod in self._peers else f"pod {pod} is not connected to the supervisor"
-        return Unreachable(f"{problem} within {seconds:g} s", "is its node well?")
+        return Unreachable(f"{problem} within {seconds:g} s", "is its node healthy?")
 
     def subscribe(self, pod: str, sink: EventSink) -> None:
         """Requests the events of the sink's attempt from a pod whenever it is connected; replaces the previous sink."""

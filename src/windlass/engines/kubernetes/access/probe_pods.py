@@ -174,7 +174,7 @@ def running(client: Client, name: str, num_pods: int, seconds: float, on_line: C
         is_stuck = any(word in text for word in STUCK) or any(map(has_ended, pods))
         if is_stuck or time.monotonic() > give_up:
             events = "" if pods else _refusal(client, name)
-            raise EngineError(f"its pods do not run: {text}{events}", "windlass check, without --network, says more")
+            raise EngineError(f"its pods do not run: {text}{events}", "windlass check, without --network, shows more")
         if text != said:
             said = text
             on_line(f"waiting for the pods: {text}")

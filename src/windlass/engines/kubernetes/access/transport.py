@@ -105,7 +105,7 @@ class Pool:
         if encoding != "identity":
             connection.close()
             answer.close()
-            raise http.client.HTTPException(f"the answer is encoded by {encoding}, which was not requested")
+            raise http.client.HTTPException(f"the response is encoded with {encoding}, which was not requested")
         return Response(answer, connection, self)
 
     def keep(self, connection: http.client.HTTPConnection) -> None:

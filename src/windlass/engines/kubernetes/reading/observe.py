@@ -52,12 +52,12 @@ CALLED: Final = {
     "LocalQueue": "LocalQueues cannot be listed",
     "every Workload": "Workloads of other namespaces cannot be listed",
     "ClusterQueue": "ClusterQueues cannot be listed",
-    "queue api": "whether there is Kueue cannot be asked",
+    "queue api": "whether Kueue is installed cannot be read",
     "pools": "NodePools cannot be listed",
     "claims": "NodeClaims cannot be listed",
     "refused": "events of the node autoscaler cannot be listed",
     "of claims": "events of NodeClaims cannot be listed",
-    "pool api": "whether there is Karpenter cannot be asked",
+    "pool api": "whether Karpenter is installed cannot be read",
 }
 """Texts for requests that failed."""
 Json = Mapping[str, Any]

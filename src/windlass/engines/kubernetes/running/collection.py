@@ -279,7 +279,7 @@ class PushFetch:
                 return receive(connection, into, max_bytes)
         except Empty:
             raise Unreachable(
-                f"pod {name} has not connected within {CONNECT_SECONDS:g} s", "is its node well?"
+                f"pod {name} has not connected within {CONNECT_SECONDS:g} s", "is its node healthy?"
             ) from None
         finally:
             server.refuse_outputs(name)

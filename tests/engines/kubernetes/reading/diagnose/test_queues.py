@@ -82,7 +82,7 @@ def test_no_two_reasons_share_a_verdict() -> None:
 def test_position_quota_and_its_users_are_evidence() -> None:
     assert waits(SEEN).evidence == (
         f"Workload job-r-1-a1b2c: WaitingForQuota: {SEEN.message}",
-        "it is number 2 of 3 that wait in ClusterQueue cpus, at priority 100",
+        "it is number 2 of 3 waiting in ClusterQueue cpus, at priority 100",
         "ClusterQueue cpus has 1 cpu of flavor small; 500m is reserved",
         "Job b/other-1 has 500m cpu, at priority 200",
     )
@@ -90,7 +90,7 @@ def test_position_quota_and_its_users_are_evidence() -> None:
 
 def test_users_of_the_quota_may_be_unreadable() -> None:
     narrow = SEEN.replace(holders=(), scope="namespace a")
-    assert waits(narrow).evidence[-1] == "of the workloads that may be read in namespace a, none has any of it"
+    assert waits(narrow).evidence[-1] == "of the readable workloads in namespace a, none uses any of it"
 
 
 def test_missing_queue_suggests_a_similar_name() -> None:

@@ -234,6 +234,10 @@ def test_injected_containers_are_a_warning(server: ObjectServer, client: Client)
     server.fails = inject
     notes = pod_notes(client, planned(INSIDE))
     assert said(notes) == [
-        ("sidecar-added", False, f"{what}: the cluster adds istio-proxy, which does not end with our container")
+        (
+            "sidecar-added",
+            False,
+            f"{what}: the cluster adds istio-proxy, which does not end with the training container",
+        )
         for what in ("the pods of the run", "the supervisor's pod")
     ]

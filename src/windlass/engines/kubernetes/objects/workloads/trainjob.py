@@ -22,7 +22,7 @@ class TrainJob(Workload):
 
     name, api, kind, plural = "trainjob", API, "TrainJob", "trainjobs"
     revives = True
-    no_ttl = "would make anew what the cluster has removed, and train again"
+    no_ttl = "would recreate the pods that the cluster removes, and train again"
     parts = (("TrainingRuntime", "trainingruntimes"),)
 
     @override

@@ -36,11 +36,11 @@ _LABEL: Final = Advice(
 _SMALL: Final = Advice(
     "machines-too-small",
     "no node that can be provisioned is large enough for {asked} in one pod: {why}",
-    "ask for less ({fields}) on more nodes:, or have a NodePool allow larger types",
+    "request less ({fields}) on more nodes:, or have a NodePool allow larger types",
 )
 _CAPACITY: Final = Advice(
     "no-capacity",
-    "the cloud has no capacity for the nodes: {why}",
+    "the cloud provider has no capacity for the nodes: {why}",
     "{fits}it is retried automatically; or have the NodePool allow more types, zones or capacity types (spot and "
     "on-demand)",
 )
@@ -54,10 +54,10 @@ REPORTS: Final = (
     (r"(?:limits have been exhausted for|exceed limits for) nodepool|max node group size reached|"
      r"max cluster \S+ limit reached|cluster-wide limit",
      Advice("pool-limit", "{pool} is at its limit: {why}",
-            "it goes on when other nodes are deleted; ask for less ({fields}, nodes:), or have spec.limits of the "
+            "it continues when other nodes are deleted; request less ({fields}, nodes:), or have spec.limits of the "
             "NodePool raised")),
     (r"did not tolerate|had untolerated taint",
-     Advice("taint-not-tolerated", "{pool} would match the job, but for a taint: {why}",
+     Advice("taint-not-tolerated", "{pool} matches the job except for a taint: {why}",
             "use nodes without that taint, have the taint removed from the NodePool, or have a policy of the cluster "
             "add the toleration to pods of this namespace")),
     (r"no instance type met (?:all requirements|the scheduling requirements or)|requirements filtered out all", _TYPE),
@@ -78,13 +78,13 @@ NOT_PROGRESSING: Final = {
     "StartupTaintsExist": Advice(
         "machine-not-ready",
         "the start-up taint of node {machine} is not removed: {why}",
-        "what should remove that taint does not run there: see startupTaints of the NodePool",
+        "the program that should remove the taint does not run there: see startupTaints of the NodePool",
     ),
     "": Advice(
         "machine-not-ready",
-        "node {machine} has joined the cluster and does not get ready: {why}",
+        "node {machine} has joined the cluster and does not become ready: {why}",
         "see: kubectl describe node {machine}; mostly its network plugin (CNI), its kubelet or its cloud's controller "
-        "does not work. kubectl delete nodeclaim {name} has another one provisioned",
+        "does not work. kubectl delete nodeclaim {name} causes Karpenter to provision another one",
     ),
 }
 """Advice by the reason of the NodeClaim's condition `Initialized`."""
@@ -154,7 +154,7 @@ def _refused(cluster: ClusterStatus, advice: Advice, pool: str, why: str, eviden
         asked=", ".join(f"{amount} {name}" for name, amount in cluster.requests.items()) or "what the job requests",
         fields=", ".join(dict.fromkeys(FIELDS.get(one, f"of {one}") for one in cluster.requests)) or "resources:",
         near=f" ({hint})" if hint else "",
-        named=f"NodePools name {', '.join(named[:12])}{' …' if len(named) > 12 else ''}; " if named else "",
+        named=f"NodePools list {', '.join(named[:12])}{' …' if len(named) > 12 else ''}; " if named else "",
         fits=f"of what NodePools allow, {', '.join(other)} may fit too: name one in resources.instance:; "
         if other
         else "",
@@ -181,7 +181,7 @@ def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Ver
     elif claim.state == "asked" and claim.reason and claim.seconds > NOT_LAUNCHED_SECONDS:
         yield Verdict(
             "machine-not-launched",
-            f"the cloud launches no node for the job: {why}",
+            f"the cloud provider launches no node for the job: {why}",
             None,
             evidence,
             f"see: kubectl describe nodeclaim {claim.name}; mostly a right or a setting of the NodeClass",

@@ -15,7 +15,7 @@ MESSAGES: Final = (
     # -- pods that may not be created --
     (r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)",
      Advice("quota-exceeded", "quota {1} of the namespace is used up: {2} was requested, {3} of {4} is in use",
-            "wait for other runs to end, ask for less (resources:, nodes:), or have the quota raised")),
+            "wait for other runs to end, request less (resources:, nodes:), or have the quota raised")),
     (r"failed quota: ([^:]+): must specify (.*)",
      Advice("quota-exceeded", "quota {1} of the namespace requires {2} of every pod",
             "set resources: {{cpus: …, memory: …}} in the job")),
@@ -27,7 +27,7 @@ MESSAGES: Final = (
             "correct kubernetes.service_account in the job, or: kubectl create serviceaccount {1}")),
     (r"no PriorityClass with name (\S+) was found",
      Advice("priority-missing", "there is no priority class {1} in the cluster",
-            "correct priority: in the job; there are: kubectl get priorityclass")),
+            "correct priority: in the job; list them with: kubectl get priorityclass")),
     (r"failed calling webhook \"([^\"]+)\": (.*)",
      Advice("webhook-unreachable", "the cluster cannot reach its webhook {1}, and admits nothing without it: {2}",
             "see whether that operator's pods run; a cluster administrator can fix it")),
@@ -43,10 +43,10 @@ MESSAGES: Final = (
     # -- what they need is not there --
     (r"persistentvolumeclaims? \"([^\"]+)\" not found",
      Advice("claim-missing", "there is no claim {1} in the namespace",
-            "correct volumes: or kubernetes.results.claim in the job; there are: kubectl get pvc")),
+            "correct volumes: or kubernetes.results.claim in the job; list them with: kubectl get pvc")),
     (r"(?:ProvisioningFailed|FailedBinding): (.*)",
      Advice("claim-unbound", "a claim that the pods need has no volume: {1}",
-            "correct its storage class; there are: kubectl get storageclass")),
+            "correct its storage class; list them with: kubectl get storageclass")),
     (r"unbound immediate PersistentVolumeClaims",
      Advice("claim-unbound", "a claim that the pods need has no volume yet",
             "see what its storage class waits for: kubectl describe pvc")),
@@ -61,7 +61,7 @@ MESSAGES: Final = (
             "stop the run and start it again: it creates its own")),
     # -- images --
     (r"InvalidImageName: .*?\"([^\"]+)\"",
-     Advice("image-name-invalid", "{1} is no image name", "correct image: in the job")),
+     Advice("image-name-invalid", "{1} is not a valid image name", "correct image: in the job")),
     (r"ErrImageNeverPull: .*?\"([^\"]+)\"",
      Advice("image-never-pulled", "image {1} is not on the node, and its pull policy is Never",
             "load it onto the node, or change its policy")),
@@ -71,7 +71,7 @@ MESSAGES: Final = (
     (_PULL + r"(?:dial tcp|no such host|i/o timeout|connection refused|gave HTTP response|certificate|TLS handshake|"
      r"network is unreachable|EOF)",
      Advice("image-unreachable", "the nodes cannot reach the registry of {image}",
-            "see whether it is spelled right, and whether the cluster's nodes may connect to it")),
+            "check its spelling, and whether the cluster's nodes may connect to it")),
     (_PULL + r"(?:401|403|[Uu]nauthorized|[Ff]orbidden|authorization failed|access denied|no basic auth|"
      r"may require authorization|authentication required)",
      Advice("image-auth", "the registry of {image} requires a login that the nodes do not have, or has no such image",
@@ -89,13 +89,13 @@ MESSAGES: Final = (
     (r"(?:CreateContainer(?:Config)?Error|RunContainerError|StartError|ContainerCannotRun|FailedCreatePodSandBox|"
      r"FailedCreatePodContainer): (.*)",
      Advice("container-not-made", "the node cannot start the container: {1}",
-            "read its message; if it names nothing of the job, another node may do: see kubectl get nodes")),
+            "read its message; if it is unrelated to the job, another node may work: see kubectl get nodes")),
     (r"(UnexpectedAdmissionError|NodeAffinity|OutOf\w+|NodePorts|Terminated): (.*)",
      Advice("machine-refuses", "the node of {it} has rejected it: {1}: {2}",
             "restarts: {{max: 3, on: [node-loss]}} starts it again; see kubectl describe node")),
     (r"FailedCreate: (?:Error creating: )?(.*)",
      Advice("admission-refused", "the cluster refuses to create the pods: {1}",
-            "change the job as it says, or ask a cluster administrator")),
+            "change the job as the message requires, or ask a cluster administrator")),
 )  # fmt: skip
 """Patterns for `Reason: message` of any object, with their verdicts; the first match counts."""
 _IS_GENERAL: Final = re.compile(r"^(?:FailedCreate|\(\?:FailedMount|unbound|\(\?:CreateContainer)")
@@ -104,16 +104,16 @@ cause."""
 
 _RESTARTED: Final = "restarts: {{max: 3, on: [node-loss]}} restarts it on another node"
 KARPENTER_REASONS: Final = {
-    "Drifted": "its node no longer was as its NodePool or NodeClass says (drift), and is replaced",
+    "Drifted": "its node no longer matches its NodePool or NodeClass (drift), and is replaced",
     "Underutilized": "its node was underused, and the pods fit on fewer or cheaper nodes (consolidation)",
     "Empty": "its node had nothing else to run (consolidation)",
-    "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or since the cloud takes it back",
+    "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or reclaimed by the cloud provider",
 }
 """Texts by Karpenter's reason for an eviction."""
 _LOST: Final = "the node of {it} is no longer in the cluster"
 ENDS: Final = {
     "OOMKilled": Advice(
-        "oom-killed", "{it} used more memory than its limit, and was killed for it",
+        "oom-killed", "{it} exceeded its memory limit and was killed",
         "more memory (resources.memory:), a smaller batch, or fewer DataLoader workers"),
     "Evicted": Advice(
         "evicted", "{it} was evicted by its node: {message}",
@@ -142,7 +142,7 @@ ENDS: Final = {
         "{{max: 3, on: [node-loss]}} does so once the cluster declares it lost"),
     "Deleted": Advice(
         "pod-deleted", "{it} was deleted by another user or program",
-        "see what deletes pods there; restarts: {{max: 3, on: [preemption, node-loss]}} starts it again"),
+        "find out what deletes pods there; restarts: {{max: 3, on: [preemption, node-loss]}} starts it again"),
 }  # fmt: skip
 """Verdicts by the reason of a pod that has ended or is lost."""
 

@@ -94,7 +94,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
                 f"{name} was deleted, and with it all pods of the run",
                 None,
                 (one.message,),
-                f"see what deletes Jobs there; windlass resume {case.status.id} goes on",
+                f"find out what deletes Jobs there; windlass resume {case.status.id} goes on",
                 106,
             )
         elif one.kind in OWNERS and one.reason == "DeadlineExceeded":
@@ -122,7 +122,11 @@ def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
         return
     for pod in cluster.pods:
         if pod.node == case.first.node and (pod.reason == "OOMKilled" or case.host.oom_kills_of_group):
-            counted = "OOMKilled" if pod.reason == "OOMKilled" else "the kernel has killed a process of it for memory"
+            counted = (
+                "OOMKilled"
+                if pod.reason == "OOMKilled"
+                else "the kernel killed one of its processes for lack of memory"
+            )
             limit = cluster.container.get("resources", {}).get("limits", {}).get("memory")
             limits = (f"memory limit of each pod: {limit}",) if limit else ()
             evidence = (f"{_called(pod)}: {counted}", f"{case.who} was ended by SIGKILL", *limits)
@@ -167,9 +171,9 @@ def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
         name, seconds = found[-1][1] or found[-1][3], found[-1][2] or found[-1][4]
         yield Verdict(
             "name-unknown",
-            f"the pods do not find each other: the name {name} is not known after {seconds} s",
+            f"the pods cannot find each other: the name {name} is not known after {seconds} s",
             None,
-            (f"node {node.node}: {found[-1][0]}", "the first pod runs, so its name should be known"),
+            (f"node {node.node}: {found[-1][0]}", "the first pod runs, so its name should resolve"),
             "see whether the cluster's DNS works: kubectl -n kube-system get pods -l k8s-app=kube-dns; windlass check "
             "--on TARGET --network tries it",
             103,
@@ -191,7 +195,7 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
         summary,
         None,
         tuple(evidence),
-        "pods go on without it, and the run is followed again when it answers; see: kubectl cluster-info",
+        "the pods continue without it, and the run is followed again when it responds; see: kubectl cluster-info",
         109,
     )
 
@@ -211,7 +215,7 @@ def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
         f"the run's supervisor cannot follow it: {message}",
         None,
         (message, f"the run's last known phase: {case.status.phase}"),
-        f"pods go on without it, and it tries again every few seconds; see: windlass check --on {case.status.target}",
+        f"pods continue without it, and it retries every few seconds; see: windlass check --on {case.status.target}",
         30,
     )
 
@@ -227,10 +231,10 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
     elif "does not answer" in message:
         yield Verdict(
             "cluster-unreachable",
-            f"the cluster could not be asked for pods: {message}",
+            f"the cluster did not accept requests for pods: {message}",
             None,
             (message,),
-            f"when it answers: windlass resume {case.status.id}",
+            f"when it responds: windlass resume {case.status.id}",
             106,
         )
     elif "the cluster refused" in message:
@@ -239,7 +243,7 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
             f"the run could not be started: {message}",
             None,
             (message,),
-            "change the job as the cluster says",
+            "change the job as the message requires",
             105,
         )
 

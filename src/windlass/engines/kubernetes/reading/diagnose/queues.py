@@ -17,17 +17,17 @@ from windlass.runs.stop_request import QUEUE
 WAITS: Final = {
     "Deactivated": Advice(
         "queue-deactivated", "the Workload of the run was deactivated, so {queue} does not admit it",
-        "kubectl patch workload {workload} --type merge -p '{{\"spec\":{{\"active\":true}}}}' makes it wait again"),
+        "kubectl patch workload {workload} --type merge -p '{{\"spec\":{{\"active\":true}}}}' queues it again"),
     "Misconfigured": Advice(
         "queue-misconfigured", "{queue} can admit nothing, because what it refers to does not exist: {message}",
         "{there}ask a cluster administrator to see: kubectl describe localqueue,clusterqueue"),
     "NoMatchingFlavor": Advice(
-        "queue-no-flavor", "{queue} has no flavor of nodes that fit the job: {message}",
+        "queue-no-flavor", "{queue} has no flavor whose nodes fit the job: {message}",
         "correct resources.instance:, resources.gpu_type: or the nodes' labels; use another queue:, or have a "
         "flavor made: kubectl get resourceflavor"),
     "Suspended": Advice(
         "queue-stopped", "{queue} is stopped, and admits no jobs: {message}",
-        "it goes on when its administrator sets stopPolicy: None; or use another queue:"),
+        "it continues when its administrator sets stopPolicy: None; or use another queue:"),
     "AdmissionGated": Advice(
         "queue-gated", "{queue} may not admit the run yet: {message}",
         "the program that set the annotation kueue.x-k8s.io/admission-gated-by removes it"),
@@ -35,21 +35,21 @@ WAITS: Final = {
         "queue-pods-not-ready", "{queue} admits no jobs before the pods of those that it admitted are ready",
         "see which pods are not: kubectl get pods; the cluster's Kueue is set so (waitForPodsReady)"),
     "ExceedsMaxQuota": Advice(
-        "queue-too-large", "the run requests more than {queue} can ever have: {asked}",
-        "ask for less ({fields}, nodes:), use another queue:, or have its quota raised"),
+        "queue-too-large", "the run requests more than {queue} can ever provide: {asked}",
+        "request less ({fields}, nodes:), use another queue:, or have its quota raised"),
     "BorrowingLimitReached": Advice(
         "queue-borrowing-limit", "{queue} may borrow no more {short} from others of its cohort; the run requests "
         "{asked}",
-        "wait for runs of this queue to end, ask for less ({fields}, nodes:), or have its borrowingLimit raised"),
+        "wait for runs of this queue to end, request less ({fields}, nodes:), or have its borrowingLimit raised"),
     "WaitingForQuota": Advice(
         "queue-quota", "{queue} has too little {short} left for the run, which requests {asked}{place}",
-        "it starts when enough of it is released; ask for less ({fields}, nodes:), use a higher priority: "
+        "it starts when enough of it is released; request less ({fields}, nodes:), use a higher priority: "
         "or another queue:"),
     "TopologyPlacementFailed": Advice(
-        "queue-topology", "{queue} has the quota, and no block of nodes has the capacity: {message}",
-        "wait for pods to end there, ask for fewer nodes:, or drop the topology request"),
+        "queue-topology", "{queue} has the quota, but no topology domain has the capacity: {message}",
+        "wait for pods to end there, request fewer nodes:, or drop the topology request"),
     "WaitingForPreemptedWorkloads": Advice(
-        "queue-preempting", "{queue} preempts other workloads for the run, and waits until they have ended",
+        "queue-preempting", "{queue} preempts other workloads for the run, and waits for them to end",
         "nothing to do: it starts when their pods have ended; see: kubectl get workloads"),
     "PendingEvaluation": Advice(
         "queue-pending", "{queue} has not evaluated the run yet{place}",
@@ -84,7 +84,7 @@ EVICTED: Final = {
     "ClusterQueueStopped": Advice(
         "queue-drained",
         "{queue} was stopped, and the jobs that it had admitted were evicted",
-        "restarts: {{max: 3, on: [preemption]}} queues it until it goes on; or use another queue:",
+        "restarts: {{max: 3, on: [preemption]}} queues it until the queue continues; or use another queue:",
     ),
     "Deactivated": Advice(
         "queue-deactivated",
@@ -182,11 +182,11 @@ def _evidence(seen: QueueStatus) -> Iterator[str]:
         has = f"has {holder.amount}" if holder.amount else "is admitted"
         yield f"{holder.name} {has}, at priority {holder.priority}"
     if seen.quota and seen.lacking and not seen.holders:
-        yield f"of the workloads that may be read in {seen.scope}, none has any of it"
+        yield f"of the readable workloads in {seen.scope}, none uses any of it"
 
 
 def _position(seen: QueueStatus) -> str:
-    return f"number {seen.position} of {seen.num_waiting} that wait in {seen.scope}"
+    return f"number {seen.position} of {seen.num_waiting} waiting in {seen.scope}"
 
 
 def _evicted_before(case: Observations) -> Iterator[str]:

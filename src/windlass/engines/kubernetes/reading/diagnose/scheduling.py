@@ -25,7 +25,7 @@ _OTHER: Final = (
         "use nodes without that taint, or have a policy add the toleration",
     ),
     (r"(\d+) node\(s\) were unschedulable", "{} nodes are cordoned", "kubectl uncordon NAME, when its work is done"),
-    (r"(\d+) Too many pods", "{} nodes run as many pods as they may", "add nodes, or wait for pods to end"),
+    (r"(\d+) Too many pods", "{} nodes run their maximum number of pods", "add nodes, or wait for pods to end"),
 )
 
 
@@ -69,14 +69,14 @@ def _what_fits(cluster: ClusterStatus, resource: str) -> str:
     """Returns what to change in the job so that its pods fit on the largest node."""
     field, asked = FIELDS.get(resource, f"of {resource}"), cluster.requests.get(resource)
     if asked is None or not cluster.nodes:
-        return f"ask for less ({field}), or add nodes"
+        return f"request less ({field}), or add nodes"
     sizes = [one.allocatable[resource] for one in cluster.nodes if resource in one.allocatable]
     largest = max(sizes, key=amount, default="0")
     if not amount(largest):
         return f"no node has any {resource}: add such nodes"
     if amount(asked) > amount(largest):
         return f"the largest node has {largest} {resource}: ask for no more ({field}), or add larger nodes"
-    return f"nodes that are large enough are in use: the run starts when they are free; or ask for less ({field})"
+    return f"nodes that are large enough are in use: the run starts when they are free; or request less ({field})"
 
 
 def _nodes(cluster: ClusterStatus, resources: Sequence[str]) -> Iterator[str]:

@@ -26,13 +26,12 @@ FIXES: Final = (
     ),
     (
         SILENT,
-        "nothing to do: its Job makes another pod, which goes on with the run once the cluster has given the node up; "
+        "nothing to do: its Job makes another pod, which continues the run once the cluster declares the node lost; "
         "see: kubectl get nodes",
     ),
     (
         r"has crashed",
-        "correct what its log names; the cluster starts it again by itself, at longer and longer intervals; "
-        f"{ELSEWHERE}",
+        f"fix the problem in its log; the cluster restarts it automatically, at increasing intervals; {ELSEWHERE}",
     ),
     (r"untolerated taint", f"add nodes without that taint, or have a policy add the toleration; {ELSEWHERE}"),
     (

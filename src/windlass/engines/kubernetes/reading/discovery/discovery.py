@@ -99,7 +99,7 @@ def find(client: Client, prefix: str | None, where: str) -> str:
     ids = [seen.id for seen in lists.runs(time.time())]
     hint = f"windlass ps --on {where} lists them"
     if prefix == "":  # An empty prefix comes from a script whose variable is not set.
-        raise NoSuchRun("the id that was given is empty", hint)
+        raise NoSuchRun("the given id is empty", hint)
     found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
     if found is None:
         if not ids:

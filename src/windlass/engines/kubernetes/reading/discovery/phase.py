@@ -37,9 +37,9 @@ STATES: Final = {
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
 """Seconds after the creation of its owner ConfigMap within which the first Job of a run may be created."""
-UNSAID: Final = "it has failed, and its supervisor has not reported whether it restarts"
+UNSAID: Final = "the run has failed, and its supervisor has not reported whether it restarts"
 GONE: Final = "its pods and their owner objects were deleted"
-ENDED_SOMEHOW: Final = "it has ended, and whether it succeeded is not recorded"
+ENDED_SOMEHOW: Final = "the run has ended, and its result is not recorded"
 
 
 class PodRow(NamedTuple):

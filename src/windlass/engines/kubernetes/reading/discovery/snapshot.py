@@ -41,7 +41,7 @@ LOST_SECONDS: Final = 86400.0
 """Seconds after its end for which a list of runs still queries the cluster about a lost run. Showing a single run
 always does."""
 RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the cluster reports now"
-BEHIND: Final = "the phase is what the cluster reports now, and the record has not followed yet"
+BEHIND: Final = "the phase is what the cluster reports now; the record is older"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
         fix = f"log in again, as for kubectl: {seen.kubectl} get pods"
         return [
             Check("api", "ok", seen.server),
-            Check("login", "fail", "the cluster does not know this login: it has run out, or was never valid", fix),
+            Check("login", "fail", "the cluster rejects this login: it has expired or is invalid", fix),
         ]
     found = [_api(seen), _login(seen)]
     absent = _absent(seen)
@@ -142,8 +142,8 @@ def _named(wanted: Iterable[rbac.Right], lacking: Collection[rbac.Right]) -> str
 def _unseen(seen: Survey) -> Iterator[Check]:
     names = [shown for name, (shown, _) in RULES.items() if seen.refusal(name) == 403]
     if names:
-        fix = "runs need none of these rights; with get and list the check shows more"
-        yield Check("not seen", "warn", f"this login may not look at: {', '.join(names)}", fix)
+        fix = "runs do not need these rights; with get and list, the check shows more"
+        yield Check("not seen", "warn", f"this login may not read: {', '.join(names)}", fix)
 
 
 # -- what the cluster has ---------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
     text = ", ".join(found) or "none; an Indexed Job needs none"
     api = WORKLOADS[target.via].api if target.via in WORKLOADS else None
     if target.via not in ("auto", *WORKLOADS):
-        fix = f"known are: auto, {', '.join(WORKLOADS)}"
+        fix = f"known: auto, {', '.join(WORKLOADS)}"
         return Check("operators", "fail", f"{text}; via: {target.via} of the target is not in this version", fix)
     if api is not None and api not in seen.groups:
         fix = "install it, or set via: auto in targets.yaml"
@@ -198,7 +198,7 @@ def _quota(seen: Survey, quotas: Json) -> Iterator[Check]:
                 spent.append(name)
     text = ", ".join(lines) or "none"
     if spent:
-        fix = f"end what uses it, or have the quota raised: kubectl -n {seen.namespace} get resourcequota"
+        fix = f"end other workloads, or have the quota raised: kubectl -n {seen.namespace} get resourcequota"
         yield Check("quota", "warn", f"{text}; used up: {', '.join(spent)}", fix)
     else:
         yield Check("quota", "ok", text, "jobs must set resources.cpus and resources.memory here" if says else "")
@@ -208,9 +208,11 @@ def _security(seen: Survey, space: Json) -> Iterator[Check]:
     labels = space["metadata"].get("labels", {})
     level = labels.get("pod-security.kubernetes.io/enforce")
     if space.get("status", {}).get("phase") == "Terminating":
-        fix = "wait until it is gone, and make it again"
+        fix = "wait until it is deleted, and create it again"
         yield Check("namespace", "fail", f"namespace {seen.namespace} is being deleted", fix)
-    yield Check("pod security", "ok", f"{level or 'no level'} is enforced; pods are made for restricted, the strictest")
+    yield Check(
+        "pod security", "ok", f"{level or 'no level'} is enforced; pods are created for restricted, the strictest"
+    )
 
 
 RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]] = {

@@ -147,7 +147,7 @@ def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
     full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
     on_line("looking up names")
     found.names = pair.both([["names", hosts[1 - at], full[1 - at]] for at in (0, 1)])
-    on_line("connecting to the ports where ranks meet")
+    on_line("connecting to the rendezvous ports")
     if all(_address(one) for one in found.names):
         found.reach = pair.both([["reach", hosts[1 - at]] for at in (0, 1)])
     else:
@@ -156,7 +156,7 @@ def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
         return
     on_line("measuring latency and bandwidth")
     found.speed = [pair.one(at, ["speed", hosts[1 - at]]) for at in (0, 1)]
-    on_line("summing a tensor over both pods by torch")
+    on_line("summing a tensor over both pods with torch")
     found.reduce = pair.both([["reduce", str(at), hosts[0]] for at in (0, 1)], REDUCE_SECONDS)
 
 
@@ -220,7 +220,7 @@ def _names(found: Findings) -> Check:
     if found.by_address and not any(any(one.values()) for one in found.by_address):
         fix = "the addresses answer, so it is DNS: kubectl -n kube-system get pods -l k8s-app=kube-dns"
     else:
-        fix = "is DNS well? kubectl -n kube-system get pods -l k8s-app=kube-dns; may pods reach it at port 53?"
+        fix = "does DNS work? kubectl -n kube-system get pods -l k8s-app=kube-dns; may pods reach it at port 53?"
     return Check("names", "fail", f"{len(errors)} of 4 are not known: {host}: {why}", fix)
 
 
@@ -243,15 +243,15 @@ def _speed(speed: Sequence[Json]) -> Iterator[Check]:
         yield Check(
             "bandwidth",
             "fail",
-            f"what is sent does not arrive: {errors[0]}",
+            f"data does not arrive: {errors[0]}",
             "small packets pass and large ones do not: is the MTU right?",
         )
         return
     latency = speed[0]["latency_seconds"]
-    fix = "are the nodes in one zone, and well?" if latency > SLOW_SECONDS else ""
+    fix = "are the nodes healthy and in one zone?" if latency > SLOW_SECONDS else ""
     yield Check("latency", "warn" if fix else "ok", f"{1e3 * latency:.2f} ms there and back", fix)
     there, back = (one["bytes_per_second"] for one in speed)
-    fix = "gradients of a large model take long by it" if min(there, back) < SLOW_BYTES else ""
+    fix = "exchanging gradients of a large model takes long" if min(there, back) < SLOW_BYTES else ""
     text = f"{there / 1e6:,.0f} MB/s there, {back / 1e6:,.0f} MB/s back, over one connection"
     yield Check("bandwidth", "warn" if fix else "ok", text, fix)
 
@@ -260,9 +260,9 @@ def _reduce(reduce: Sequence[Json]) -> Check:
     if any("missing" in one for one in reduce):
         return Check("all-reduce", "ok", "not tried: the image has no torch")
     if errors := [str(one["error"]) for one in reduce if "error" in one]:
-        fix = "does the pod's host name stand for its address? GLOO_SOCKET_IFNAME names the interface"
+        fix = "does the pod's host name resolve to its address? GLOO_SOCKET_IFNAME names the interface"
         return Check("all-reduce", "fail", f"torch's gloo: {errors[0]}", fix)
     if not all(one["right"] for one in reduce):
-        return Check("all-reduce", "fail", "the sum is wrong: data is changed on its way", "look at the nodes")
+        return Check("all-reduce", "fail", "the sum is wrong: data is corrupted in transit", "check the nodes")
     rate = min(one["bytes_per_second"] for one in reduce)
     return Check("all-reduce", "ok", f"16 MiB over both pods by torch's gloo, {rate / 1e6:,.0f} MB/s")

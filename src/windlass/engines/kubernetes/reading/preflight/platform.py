@@ -72,7 +72,7 @@ def platform(
             asked = ProbeRequest(image, claims, expected.wanted, tuple(one for one in expected.images if one != image))
             yield from probes.probe(client, target, asked, on_line)
         except EngineError as error:
-            yield Check("probe pod", "fail", f"none can be made: {error.message}", error.hint)
+            yield Check("probe pod", "fail", f"no pod can be created: {error.message}", error.hint)
 
 
 def eks_cluster(target: KubernetesTarget, environ: Mapping[str, str]) -> EksCluster | None:
@@ -154,19 +154,21 @@ def pool_checks(
         if count:
             yield Check(f"pool {name}", "ok", f"{count} nodes of its node group run")
         elif is_scaled:
-            yield Check(f"pool {name}", "ok", "its node group has no node; Cluster Autoscaler raises it when pods wait")
+            yield Check(
+                f"pool {name}", "ok", "its node group has no node; Cluster Autoscaler scales it up when pods wait"
+            )
         else:
             yield Check(
                 f"pool {name}",
                 "warn",
-                "its node group has no node, and nothing raises it when pods wait",
+                "its node group has no node, and nothing scales it up when pods wait",
                 f"set min: of pool {name} in cluster.yaml and windlass cluster up, before a run",
             )
 
 
 def _pool_check(name: str, pool: Json | None, count: int) -> Check:
     if pool is None:
-        return Check(f"pool {name}", "fail", "there is no NodePool of this name", "windlass cluster up makes it")
+        return Check(f"pool {name}", "fail", "there is no NodePool of this name", "windlass cluster up creates it")
     if not is_true(pool, "Ready"):
         why = next(
             (

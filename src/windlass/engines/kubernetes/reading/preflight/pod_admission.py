@@ -94,7 +94,7 @@ def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
     if isinstance(answer, dict):
         ours = {one["name"] for one in sent.pod["spec"]["containers"]}
         if added := [one["name"] for one in answer["spec"]["containers"] if one["name"] not in ours]:
-            what = f"{sent.what}: the cluster adds {', '.join(added)}, which does not end with our container"
+            what = f"{sent.what}: the cluster adds {', '.join(added)}, which does not end with the training container"
             fix = "the pods are deleted at the end of the run, with their logs; a native sidecar, or none, keeps them"
             yield Note("sidecar-added", what, fix)
 

@@ -76,7 +76,7 @@ def _ladder_fix(broken: Sequence[Json], bucket: str, prefix: str, who: str) -> s
     if "no-bucket" in kinds:
         return f"make it, or change storage: of the target: aws s3 mb s3://{bucket}"
     if "keys" in kinds:
-        return "give the pods a role (see pod role), or jobs secrets: with keys that are valid"
+        return "give the pods a role (see pod role), or jobs secrets: with valid keys"
     denied = [ACTIONS[str(one["rung"])] for one in broken if one.get("kind") == "denied"]
     if not denied:
         return (

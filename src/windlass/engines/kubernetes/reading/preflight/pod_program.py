@@ -108,7 +108,7 @@ def ladder(bucket: Bucket, key: str) -> list[Json]:
 
 def _read(bucket: Bucket, key: str) -> None:
     if bucket.send("GET", key).body != DATA:
-        raise StoreError("what is read is not what was written", key)
+        raise StoreError("the data read differs from the data written", key)
 
 
 def _rung(name: str, act: Callable[[], object]) -> Json:
@@ -166,7 +166,7 @@ def folder(path: str) -> Json:
             os.fsync(file.fileno())
         step = "read"
         if name.read_bytes() != DATA:
-            raise OSError(5, "what is read is not what was written")
+            raise OSError(5, "the data read differs from the data written")
         step = "delete"
         name.unlink()
     except OSError as error:

@@ -121,7 +121,7 @@ def _of_pod(client: Client, target: KubernetesTarget, pod: Json, asked: ProbeReq
     yield pod_findings.role_check(found["role"], asked.wanted, needs_role=where is not None)
     if where is None:
         fix = "set storage: s3://BUCKET/PREFIX of the target"
-        yield Check("s3", "warn", "the target has no storage:, so code is not sent by a bucket", fix)
+        yield Check("s3", "warn", "the target has no storage:, so code is not sent through a bucket", fix)
     else:
         who = asked.wanted.role_arn or str(found["role"].get("arn") or "the role of the pods")
         yield pod_findings.ladder_check(found["ladder"], *where, who)
@@ -142,7 +142,7 @@ def _of_claims(
             try:
                 pods.enter_context(probe_pods.made(client, _job(client, target, asked, names[claim], claim)))
             except EngineError as error:
-                yield Check(f"claim {claim}", "fail", f"no pod can be made for it: {error.message}", error.hint)
+                yield Check(f"claim {claim}", "fail", f"no pod can be created for it: {error.message}", error.hint)
                 del names[claim]
         for claim, name in names.items():
             yield _of_claim(client, target, claim, name)
@@ -192,7 +192,7 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
         code = exec_stream.copy(stream, io.BytesIO(program), out, err)
     answer = parsed(out.getvalue())
     if code == 0 and answer is None:  # The API server reports success if it lost the connection to the kubelet.
-        raise Unreachable("the connection to the check was lost before its answer", "is its node well?")
+        raise Unreachable("the connection to the check was lost before its answer", "is its node healthy?")
     if code or answer is None:
         said = last_line(err.getvalue(), "no output")
         raise EngineError(

@@ -39,7 +39,7 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
         if has_account and target.supervisor != "machine" and not seen.missing:
             found += supervisor_check(client, target)
     if left:
-        found.append(Check("leftovers", "ok", f"removed, of commands that were killed: {', '.join(left)}"))
+        found.append(Check("leftovers", "ok", f"removed leftovers of killed commands: {', '.join(left)}"))
     facts = {
         "target": target.name,
         "context": target.context,

@@ -32,7 +32,7 @@ def storage_checks(classes: Json) -> Iterator[Check]:
         shown.append(f"{one['metadata']['name']}{' (default)' if is_default(one) else ''}: {provisioner}, {kind}")
     text = "; ".join(shown) or "no storage class"
     if not shown:
-        fix = "results need a claim that is there: kubernetes: {results: {claim: NAME}}"
+        fix = "results need an existing claim: kubernetes: {results: {claim: NAME}}"
         yield Check("storage", "warn", text, fix)
     elif not shared:
         fix = "results of several nodes need one that may be shared (ReadWriteMany): EFS, FSx, NFS, CephFS"
@@ -77,7 +77,7 @@ def class_missing(client: Client, name: str | None) -> Note | None:
             return None
     except Refused:  # The user may not read storage classes.
         return None
-    text = f"the cluster has no storage class {name}: only a volume of that class that is there already is bound"
+    text = f"the cluster has no storage class {name}: only an existing volume of that class can be bound"
     return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
 
 
