@@ -1,4 +1,4 @@
-"""An API server on loopback that answers as a test says: whole answers, HTML of a proxy, bodies that are cut."""
+"""API server on loopback with scripted responses: complete ones, HTML of a proxy, and bodies that are cut off."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from tests.engines.kubernetes.wire import Server
 from windlass.engines.kubernetes.access.client import Client
 
 Respond = Callable[[str, str], bytes]
-"""From method and path with query, the bytes to send; the connection is closed after them."""
+"""Function from method and path with query to the bytes to send, after which the connection is closed."""
 
 
 def reply(body: object, status: int = 200, *, cut: int | None = None) -> bytes:
-    """A whole answer with its length; `cut` leaves out so many bytes at the end."""
+    """Returns a complete response with its length; `cut` removes this number of bytes from its end."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode()
     return head + (data if cut is None else data[:-cut])
 
 
 def chunked(*pieces: bytes, is_whole: bool = True) -> bytes:
-    """An answer in chunks, as watches and logs are; without its last chunk the connection was cut."""
+    """Returns a response in chunks, like those of watches and logs; without the last chunk, the connection counts as
+    cut off.
+    """
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     return head + body + (b"0\r\n\r\n" if is_whole else b"ff\r\nhalf a")
 
 
 def not_found(kind: str, name: str) -> bytes:
-    """What the API server answers for an object that does not exist."""
+    """Returns the API server's response for a missing object."""
     return reply(
         {
             "kind": "Status",
@@ -50,7 +52,7 @@ def not_found(kind: str, name: str) -> bytes:
 
 
 class Api(Server):
-    """Serves `answer`, which may be replaced at any time; `asked` are the requests that came."""
+    """Server that calls `answer`, which tests may replace at any time; `asked` are the received requests."""
 
     def __init__(self, answer: Respond) -> None:
         self.answer = answer
@@ -71,7 +73,7 @@ def serving(answer: Respond) -> Iterator[Api]:
 
 
 def config_of(port: int, folder: Path, user: Mapping[str, Any] | None = None, *, context: str = "c") -> str:
-    """A kubeconfig for the server; `user` is how one logs in, a token if nothing is said."""
+    """Writes a kubeconfig for the server, and returns its path; `user` contains the credentials, by default a token."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "kubeconfig"
     path.write_text(
@@ -97,7 +99,7 @@ def client_of(api: Api, folder: Path, user: Mapping[str, Any] | None = None) -> 
 
 
 class ClusterOfOneRun:
-    """Pods of attempt 1 of run `r-1`, what makes them, and the log of each; what it answers is what a test sets."""
+    """Fake cluster with the pods of attempt 1 of run `r-1`, their owner object and logs; tests set its responses."""
 
     def __init__(self, num_pods: int = 1) -> None:
         self.logs = [b""] * num_pods
@@ -121,7 +123,9 @@ class ClusterOfOneRun:
             self._changed.notify_all()
 
     def delete_pod(self, place: int, grace: int) -> None:
-        """As for the API server: it stays until the Job controller lets it go, with the status that it had."""
+        """Deletes a pod like the API server: the pod keeps its status until the Job controller removes its
+        finalizer.
+        """
         gone = {"deletionTimestamp": "2026-11-01T10:00:00Z", "deletionGracePeriodSeconds": grace}
         with self._changed:
             self.pods[place] = {**self.pods[place], "metadata": {**self.pods[place]["metadata"], **gone}}
@@ -161,7 +165,7 @@ class ClusterOfOneRun:
 
 
 class Pods:
-    """The pods of a cluster as their watch has them; they are gone when a test says so."""
+    """Pods as their watch reports them; tests set which are gone."""
 
     def __init__(self, cluster: ClusterOfOneRun) -> None:
         self.cluster = cluster
@@ -187,7 +191,7 @@ def _pod(place: int) -> dict[str, Any]:
 
 
 def said(*lines: str, start: int = 0) -> bytes:
-    """Lines of a log as the API gives them, a second apart."""
+    """Returns lines of a log in the format of the API, one second apart."""
     return b"".join(
         b"2026-01-02T03:%02d:%02d.000000001Z %s\n" % (at // 60, at % 60, line.encode())
         for at, line in enumerate(lines, start)

@@ -1,4 +1,4 @@
-"""One request of one pod, over the connections of an order server."""
+"""Sends one request to one pod, over the connections of an order server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.engines.kubernetes.access.order_server import OrderServer
 
 
 def call(server: OrderServer, pod: str, words: Sequence[str], seconds: float) -> int:
-    """The exit code. Raises Unreachable."""
+    """Returns the exit code of the request. Raises Unreachable."""
     [(_, answer)] = server.call_all([(pod, words)], seconds)
     if isinstance(answer, Unreachable):
         raise answer

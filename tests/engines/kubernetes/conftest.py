@@ -1,4 +1,4 @@
-"""What the tests of the Kubernetes engine share."""
+"""Fixtures that the tests of the Kubernetes engine share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from windlass.engines.kubernetes.access.client import Client
 
 @pytest.fixture
 def server() -> Iterator[ObjectServer]:
-    """An API server that keeps objects, without a cluster behind it."""
+    """Yields an API server that stores objects, without controllers."""
     with closing(ObjectServer()) as server:
         yield server
 
 
 @pytest.fixture
 def client(server: ObjectServer, tmp_path: Path) -> Iterator[Client]:
-    """Of namespace `team` there."""
+    """Yields a client of the server for namespace `team`."""
     with closing(server.client(tmp_path)) as client:
         yield client

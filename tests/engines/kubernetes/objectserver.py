@@ -41,7 +41,7 @@ Object = dict[str, Any]
 
 
 class Request(NamedTuple):
-    """A request that was received; `plural` is the whole path where it names no objects."""
+    """A received request; `plural` is the whole path if the path is not one of objects."""
 
     verb: str
     plural: str
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response."""
+    """Status code, body and content type of a response."""
 
     status: int
     body: bytes
@@ -61,23 +61,23 @@ class Response(NamedTuple):
 
 
 def sent(body: Any, code: int = 200) -> Response:
-    """A response with this JSON."""
+    """Returns a response with this JSON body."""
     return Response(code, json.dumps(body).encode())
 
 
 def status(code: int, reason: str, message: str = "", **details: str) -> Response:
-    """A Status object."""
+    """Returns a response with a Kubernetes Status object."""
     body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message or reason}
     return sent({**body, "details": details}, code)
 
 
 NOT_SERVED = Response(404, b"404 page not found\n", "text/plain")
 HTML_404 = Response(404, b"<html><body>404 page not found</body></html>", "text/html")
-"""As of a proxy in front of the API server."""
+"""Response of a proxy in front of the API server."""
 
 
 def refusing(answer: Response, *verbs: str, plural: str = "") -> Callable[[Request], Response | None]:
-    """A failure of requests with these verbs, on objects of one kind or on all."""
+    """Returns a failure of requests with these verbs, for one kind of objects or for all."""
 
     def fails(request: Request) -> Response | None:
         return answer if request.verb in verbs and plural in ("", request.plural) else None
@@ -86,7 +86,7 @@ def refusing(answer: Response, *verbs: str, plural: str = "") -> Callable[[Reque
 
 
 class ObjectServer:
-    """Serves `objects`; a test changes them, and how requests fail."""
+    """API server for `objects`; tests change the objects, and set how requests fail."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
@@ -113,7 +113,7 @@ class ObjectServer:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen, on the same port as before."""
+        """Listens, after the first time on the same port as before."""
         owner = self
 
         class Handler(_Handler):
@@ -124,7 +124,7 @@ class ObjectServer:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections, and cut those that are open."""
+        """Refuses new connections, and cuts open ones."""
         if self._server is None:
             return
         self._server.shutdown()
@@ -143,7 +143,9 @@ class ObjectServer:
         return self._server is not None
 
     def kubeconfig(self, folder: Path, user: Mapping[str, Any] | None = None) -> str:
-        """A kubeconfig whose context `lab` is this server; `user` as in `config_of`."""
+        """Writes a kubeconfig with the context `lab` for this server, and returns its path; `user` as in
+        `config_of`.
+        """
         return config_of(self._port, folder, user, context="lab")
 
     def client(self, folder: Path) -> Client:
@@ -152,7 +154,7 @@ class ObjectServer:
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def put(self, kind: str, name: str, labels: Mapping[str, str] | None = None, **more: Any) -> Object:
-        """Make or replace an object; `row` is what its row in a table says beside the name."""
+        """Creates or replaces an object; `row` contains the cells of its table row after the name."""
         meta = {
             "name": name,
             "labels": dict(labels or {}),
@@ -162,11 +164,11 @@ class ObjectServer:
         return self._store(PLURALS[kind], {"apiVersion": more.pop("api", "v1"), "kind": kind, "metadata": meta, **more})
 
     def remove(self, kind: str, name: str) -> None:
-        """Delete an object."""
+        """Deletes an object."""
         self._note("DELETED", PLURALS[kind], self.objects.pop((PLURALS[kind], name)))
 
     def names(self, kind: str) -> list[str]:
-        """Of all objects of a kind."""
+        """Returns the names of all objects of a kind."""
         return sorted(name for plural, name in self.objects if plural == PLURALS[kind])
 
     def _store(self, plural: str, made: Object) -> Object:
@@ -191,7 +193,7 @@ class ObjectServer:
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def owner_config_map(self, run_id: str, **more: Any) -> None:
-        """What a run has before anything else."""
+        """Adds the owner ConfigMap of a run."""
         self.put("ConfigMap", run_id, _labels(run_id), **more)
 
     def marker(self, run_id: str, marker: str, labels: Mapping[str, str] | None = None, **data: str) -> None:
@@ -200,12 +202,12 @@ class ObjectServer:
         self.put("ConfigMap", layout.marker_name(run_id, marker), {**_labels(run_id), **more}, data=data)
 
     def job(self, run_id: str, status: str, completions: str = "0/1", attempt: int = 1) -> None:
-        """The Job of an attempt, as its row has it."""
+        """Adds the Job of an attempt, with its table row."""
         labels = {**_labels(run_id), layout.ATTEMPT_LABEL: str(attempt)}
         self.put("Job", f"{run_id}-{attempt}", labels, api="batch/v1", row=(status, completions))
 
     def pod(self, run_id: str, status: str, place: int = 0, attempt: int = 1) -> str:
-        """A pod of an attempt, as its row has it."""
+        """Adds a pod of an attempt, with its table row; returns its name."""
         name = f"{run_id}-{attempt}-{place}-abcde"
         labels = {**_labels(run_id), layout.ATTEMPT_LABEL: str(attempt)}
         runs = status == "Running"
@@ -224,7 +226,7 @@ class ObjectServer:
         return name
 
     def event(self, about: str, reason: str, message: str, kind: str = "Pod", component: str = "karpenter") -> None:
-        """An event of an object."""
+        """Adds an event about an object."""
         self.put(
             "Event",
             f"event-{len(self.objects)}",
@@ -238,7 +240,7 @@ class ObjectServer:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Response | Iterator[Object] | None:
-        """The response; the changes that a watch receives; None where there is no response."""
+        """Returns the response, or the changes for a watch; None to send no response."""
         with self._changed:
             self.requests.append(request)
             if self.is_silent:
@@ -306,7 +308,7 @@ class ObjectServer:
         }
 
     def changes(self, plural: str, query: Mapping[str, str], is_table: bool) -> Iterator[Object]:
-        """What a watch receives, until the server stops."""
+        """Yields the changes for a watch until the server stops."""
         since = int(query["resourceVersion"])
         while self.is_up:
             with self._changed:
@@ -355,7 +357,8 @@ def _has_fields(one: Object, selector: str) -> bool:
 class _Handler(BaseHTTPRequestHandler):
     server_of_objects: ObjectServer
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else the body of an answer waits for the acknowledgement of its head
+    # With Nagle's algorithm, the body of a response would wait until its headers are acknowledged.
+    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
@@ -367,7 +370,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server_of_objects._open.discard(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is said of requests."""
+        """Logs nothing."""
 
     def handle_any(self) -> None:
         address, found = urlsplit(self.path), PATH.match(urlsplit(self.path).path)

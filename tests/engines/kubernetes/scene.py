@@ -54,7 +54,7 @@ TARGET = KubernetesTarget(name="lab", context="lab", namespace="team", image="im
 
 
 class Control:
-    """The pods' answers to requests; each accepts its order unless it is in `refuses`."""
+    """Fake pod control, in which each pod accepts its order unless it is in `refuses`."""
 
     max_bytes = 1 << 20
     events = None
@@ -85,7 +85,7 @@ class Control:
 
 
 class RunScene:
-    """The record of a planned run on this server, and what is to be done for it in the cluster."""
+    """Record of a planned run on this server, with methods that act for its supervisor."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RunScene:
 
 
 class AttemptScene(RunScene):
-    """A run of three nodes whose first attempt has ended, and the pods that it left."""
+    """A run of three nodes whose first attempt has ended, with the remaining pods."""
 
     def __init__(self, server: ObjectServer, folder: Path, version: str = "v1.34.0", **fields: Any) -> None:
         cluster = Cluster(version, WAYS, rights=Rights(has_account=True))
@@ -145,7 +145,7 @@ class AttemptScene(RunScene):
         server.job(RUN, "Running")
 
     def end_attempt(self, reason: str = "node-loss") -> None:
-        """Record an attempt, and that it has ended."""
+        """Records an attempt and its end."""
         self.begin_attempt()
         self.writer.note(AttemptEnded(Phase.FAILED, reason, restarts_left=1))
 
@@ -155,18 +155,18 @@ class AttemptScene(RunScene):
         self.writer.note(AttemptStarted(number, NUM_NODES, nodes, tuple(range(NUM_NODES)), "first"))
 
     def next_attempt(self, reason: str = "node-loss") -> None:
-        """Record that an attempt has ended, and that another one begins."""
+        """Records the end of an attempt and the start of the next one."""
         self.end_attempt(reason)
         self.begin_attempt()
 
     def start(self) -> PodAttempt:
-        """The newest attempt, by a supervisor that may be another than before."""
+        """Returns the newest attempt, as a possibly restarted supervisor sees it."""
         number = len(self.writer.status.attempts)
         folder = self.dir / f"attempt-{number}"
         return self.backend.start(Recorder(self.writer), folder, number, range(NUM_NODES), Clock())
 
     def requested(self, attempt: int) -> dict[int, int]:
-        """The nodes of the pods that are made for an attempt, by their number; empty where none are."""
+        """Returns the nodes of the pods that are created for an attempt, by pod number; empty if none are."""
         if f"{RUN}-{attempt}" not in self.server.names("Job"):
             return {}
         data = self.server.objects["configmaps", f"{RUN}-{attempt}"]["binaryData"][layout.NODES_FILE]
@@ -181,7 +181,7 @@ class AttemptScene(RunScene):
 
 
 class SupervisedScene:
-    """A run of this machine in a cluster, and what its supervisor there writes."""
+    """A run of this machine in a cluster, with the record that its supervisor writes there."""
 
     def __init__(self, server: ObjectServer, folder: Path, *, ago: float = 0.0) -> None:
         self.server = server
@@ -192,7 +192,7 @@ class SupervisedScene:
         self.client = server.client(folder)
         config = server.kubeconfig(folder)
         cluster = ClusterStep("", "team", "job", context="lab", kubeconfig=config, expires_seconds=ttl.WEEK_SECONDS)
-        steps = (cluster,)  # no supervisor can be started from it
+        steps = (cluster,)  # Without further steps, no supervisor can be started from the plan.
         plan = replace(NO_PLAN, run_id=SUPERVISED_RUN, engine="kubernetes", num_nodes=1, procs_per_node=1, steps=steps)
         self.store = Store(folder / "home")
         self.store.create(
@@ -217,7 +217,7 @@ class SupervisedScene:
         self._record.write(self.events, fold(self.events), {"step": step})
 
     def lease(self, ago: float) -> None:
-        """The Lease of the run, renewed so long ago."""
+        """Adds the Lease of the run, renewed `ago` seconds before now."""
         stamp = datetime.fromtimestamp(time.time() - ago, UTC).isoformat()
         self.server.put(
             "Lease",

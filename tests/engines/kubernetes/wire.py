@@ -1,4 +1,4 @@
-"""Servers on loopback whose every connection a test scripts: plain, by TLS, and proxies in front of them."""
+"""Servers on loopback whose connections tests script: plain, with TLS, and proxies in front of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 NAME: Final = "api.internal"
-"""The only name in the certificate of the server."""
+"""The only name in the server's certificate."""
 LOCALHOST: Final = "127.0.0.1"
 
 
 class Server:
-    """Serves each connection by `talk`, in a thread; `heads` are the requests that were received."""
+    """Server that calls `talk` for each connection in a thread; `heads` are the headers of received requests."""
 
     def __init__(self, talk: Callable[[Server, Any], None], tls: ssl.SSLContext | None = None) -> None:
         self._talk, self._tls = talk, tls
@@ -41,7 +41,7 @@ class Server:
         self._listener.close()
 
     def requested(self, connection: Any) -> str:
-        """The next request, with its body; empty at the end of the connection."""
+        """Returns the next request with its body; empty at the end of the connection."""
         data = b""
         while b"\r\n\r\n" not in data:
             if not (piece := connection.recv(65536)):
@@ -80,23 +80,23 @@ def serving(talk: Callable[[Server, Any], None], tls: ssl.SSLContext | None = No
 
 
 def answer(body: bytes, status: str = "200 OK", *more: str) -> bytes:
-    """A complete response, after which the connection stays open."""
+    """Returns a complete response, after which the connection stays open."""
     return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *more, "", ""]).encode() + body
 
 
 def thing(name: str) -> bytes:
-    """The response with an object of this name."""
+    """Returns a response with an object of this name."""
     return answer(json.dumps({"metadata": {"name": name}}).encode())
 
 
 def echo(server: Server, connection: Any) -> None:
-    """Answer each request with an object named as the last part of its path."""
+    """Answers each request with an object named like the last part of its path."""
     while request := server.requested(connection):
         connection.sendall(thing(request.split(" ")[1].rpartition("/")[2]))
 
 
 def pump(source: Any, target: Any) -> None:
-    """Copy until the end of one side, which ends the other."""
+    """Copies data until one side ends, then ends the other."""
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             target.sendall(data)
@@ -105,14 +105,14 @@ def pump(source: Any, target: Any) -> None:
 
 
 def joined(connection: Any, port: int) -> None:
-    """Connect a client of a proxy with a server of this machine until either ends."""
+    """Connects a client of a proxy with a server on this machine until either side ends."""
     with socket.create_connection((LOCALHOST, port)) as behind:
         threading.Thread(target=pump, args=(behind, connection), daemon=True).start()
         pump(connection, behind)
 
 
 class Authority:
-    """Certificates: of an authority, of the server `api.internal`, of a proxy at 127.0.0.1, and of clients."""
+    """Certificate authority with certificates of the server `api.internal`, of a proxy at 127.0.0.1, and of clients."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -134,9 +134,9 @@ class Authority:
         self.make("proxy", f"IP:{LOCALHOST}")
 
     def make(self, name: str, subject: str = "") -> tuple[bytes, bytes]:
-        """Make a certificate and its key; returns both."""
+        """Creates a certificate and its key; returns both."""
         self._openssl("req", "-new", *self._key(name), "-subj", f"/CN={name}", "-out", f"{name}.csr")
-        # Python 3.13 is strict about both extensions.
+        # Python 3.13 requires both extensions.
         (self._folder / f"{name}.ext").write_text(
             f"subjectAltName={subject or f'DNS:{name}'}\nauthorityKeyIdentifier=keyid\n"
         )
@@ -145,7 +145,7 @@ class Authority:
         return (self._folder / f"{name}.crt").read_bytes(), (self._folder / f"{name}.key").read_bytes()
 
     def serve(self, name: str = "server") -> ssl.SSLContext:
-        """For a server, which is given the certificates of its clients."""
+        """Returns the TLS context of a server that requests client certificates."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.load_cert_chain(self._folder / f"{name}.crt", self._folder / f"{name}.key")
         made.load_verify_locations(self.certificate)
