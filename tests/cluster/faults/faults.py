@@ -90,7 +90,7 @@ QUEUED = (
     Fault("a queue whose quota another job has", "queue-quota",
           ("too little cpu", "number 1 of 1", "Job other has 800m cpu", "800m is reserved"),
           job=IN_QUEUE, before=scene.queue_in_use, operator="kueue", phase="queued"),
-    Fault("more than a queue can ever provide", "queue-too-large", ("can ever have: 1600m cpu", "maximum capacity (1)"),
+    Fault("more than a queue can ever have", "queue-too-large", ("can ever provide: 1600m cpu", "maximum capacity (1)"),
           job={**IN_QUEUE, "nodes": 2}, before=scene.queue(), operator="kueue", phase="queued"),
     Fault("a queue that is stopped", "queue-stopped", ("stopPolicy",), job=IN_QUEUE,
           before=scene.queue(stopPolicy="Hold"), operator="kueue", phase="queued"),

@@ -207,7 +207,7 @@ def test_silent_stream_differs_from_missing_response(tmp_path: Path) -> None:
     ("response", "words"),
     [
         (answer(b"", "302 Found", "Location: http://127.0.0.1:1/"), "not JSON"),
-        (answer(b"abcd", "200 OK", "Content-Encoding: br"), "encoded by br"),
+        (answer(b"abcd", "200 OK", "Content-Encoding: br"), "encoded with br"),
     ],
 )
 def test_redirects_and_unrequested_encodings_are_errors(tmp_path: Path, response: bytes, words: str) -> None:

@@ -55,7 +55,7 @@ def waits(seen: QueueStatus, phase: Phase = Phase.QUEUED, **more: Any) -> Verdic
         ("AdmissionGated", "Admission is gated by: budget", "queue-gated", ("budget", "admission-gated-by")),
         ("WaitingForPodsReady", "waiting for all admitted workloads to be in PodsReady condition",
          "queue-pods-not-ready", ("waitForPodsReady",)),
-        ("ExceedsMaxQuota", TOO_MUCH, "queue-too-large", ("can ever have: 1 cpu", "resources.cpus", "capacity")),
+        ("ExceedsMaxQuota", TOO_MUCH, "queue-too-large", ("can ever provide: 1 cpu", "resources.cpus", "capacity")),
         ("BorrowingLimitReached", "borrowing limit for cpu in flavor small exceeded", "queue-borrowing-limit",
          ("cpu", "borrowingLimit")),
         ("WaitingForQuota", SEEN.message, "queue-quota", ("too little cpu", "number 2 of 3", "Job b/other-1 has 500m")),

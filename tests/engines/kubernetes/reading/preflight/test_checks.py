@@ -81,7 +81,7 @@ def test_healthy_cluster_passes_all_checks() -> None:
         (Unreachable("https://10.0.0.1 does not answer: refused", "is it the right cluster?"), "api", "not answer"),
         (NotLoggedIn("context lab cannot be logged in to: token expired", "kubectl get pods"), "login", "expired"),
         (EngineError("the login of context lab cannot be renewed: no aws", "log in"), "login", "renewed"),
-        (Refused("the cluster refused: Unauthorized", "", status=401), "login", "run out"),
+        (Refused("the cluster refused: Unauthorized", "", status=401), "login", "expired"),
     ],
 )
 def test_failed_first_check_omits_dependent_checks(error: EngineError, name: str, word: str) -> None:
