@@ -19,9 +19,9 @@ FAULTS = (
     Fault("more memory than any machine has", "unschedulable", ("too little memory", "resources.memory"),
           job={"resources": {"memory": "64TiB"}}),
     # -- pods that may not be made --
-    Fault("a quota that has room for one pod of two", "quota-exceeded", ("small", "pods=1"),
+    Fault("a quota with capacity for one of two pods", "quota-exceeded", ("small", "pods=1"),
           job={"nodes": 2}, before=made(scene.quota(pods="1"))),
-    Fault("a quota that wants to know what each pod takes", "quota-exceeded", ("limits.cpu", "resources:"),
+    Fault("a quota that requires limits of each pod", "quota-exceeded", ("limits.cpu", "resources:"),
           before=made(scene.quota(limits_cpu="4"))),
     Fault("a policy that does not let the image in", "admission-refused", ("only images of ours",),
           before=scene.make_a_policy),
@@ -64,7 +64,7 @@ FAULTS = (
     Fault("a job that a user deletes", "job-deleted", ("was deleted", "windlass resume"),
           act=scene.delete_the_job, ends=True),
     Fault("a pod that is asked to leave, as for a drain", "drained", ("restarts:",), act=scene.evict_a_pod, ends=True),
-    Fault("a pod that must make room for another", "preempted", ("priority",), job={
+    Fault("a pod that is preempted by another", "preempted", ("priority",), job={
         "resources": {"gpus": 1}, "procs_per_node": 1,
     }, act=scene.want_its_machine, ends=True),
     Fault("a deadline that another user has set", "deadline", ("activeDeadlineSeconds",),
@@ -96,7 +96,7 @@ QUEUED = (
           before=scene.queue(stopPolicy="Hold"), operator="kueue", phase="queued"),
     Fault("a queue that refers to a missing AdmissionCheck", "queue-misconfigured", ("AdmissionCheck",), job=IN_QUEUE,
           before=scene.queue(admissionChecksStrategy={"admissionChecks": [{"name": "budget"}]}), operator="kueue"),
-    Fault("a queue whose flavor is of other machines than the job wants", "queue-no-flavor", ("resources.instance",),
+    Fault("a queue whose flavor lacks the instance type of the job", "queue-no-flavor", ("resources.instance",),
           job={**IN_QUEUE, "resources": {"cpus": 0.8, "instance": "g4dn.xlarge"}},
           before=scene.queue(node_labels={"node.kubernetes.io/instance-type": "p5.48xlarge"}), operator="kueue"),
     Fault("a queue whose flavor no machine has", "unschedulable", ("requested labels",), job=IN_QUEUE,
@@ -120,7 +120,7 @@ SCALED = (
     Fault("more GPUs than any type that a NodePool makes has", "machines-too-small",
           ("16 nvidia.com/gpu", "resources.gpus"), job={"resources": {"gpus": 16}, "procs_per_node": 1},
           before=scene.pool("g5.12xlarge", "p4d.24xlarge"), phase="queued"),
-    Fault("a NodePool whose limit leaves no room for a machine", "pool-limit",
+    Fault("a NodePool that has reached its limit", "pool-limit",
           ("NodePool gpus", "0 of 2 nvidia.com/gpu in use", "spec.limits"), job=FOUR_GPUS,
           before=scene.pool("g5.12xlarge", limits={"nvidia.com/gpu": "2"}), phase="queued"),
     Fault("a cloud that has no machine of the type left", "no-capacity",
@@ -161,7 +161,7 @@ BREAKING = (
 
 HEALTHY = (
     Fault("a run that succeeds", "none", script="print('ready')\n", ends=True),
-    Fault("a run that goes on", "none", act=lambda at: at.wait_for_line()),
+    Fault("a run that continues", "none", act=lambda at: at.wait_for_line()),
 )
 
 

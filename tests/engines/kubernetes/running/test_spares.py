@@ -347,7 +347,7 @@ def test_the_job_of_an_attempt_has_the_spares_and_keeps_the_others(tmp_path: Pat
 @pytest.mark.parametrize(
     ("fields", "version", "words"),
     [
-        ({"kubernetes": {"spares": 1, "via": "jobset"}}, "v1.34.0", "via: jobset, which makes all pods anew"),
+        ({"kubernetes": {"spares": 1, "via": "jobset"}}, "v1.34.0", "via: jobset, which replaces all pods"),
         ({"queue": "team"}, "v1.34.0", "queue: team: a queue admits and evicts all pods"),
         ({}, "v1.28.9", "Kubernetes v1.28.9: before 1.29"),
         ({"restarts": 0}, "v1.34.0", "restarts: does not restart after node-loss"),

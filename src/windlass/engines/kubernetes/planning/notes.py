@@ -183,7 +183,7 @@ def _spare_notes(job: Job, via: str, cluster: Cluster | None, *, is_inside: bool
     asked = f"kubernetes.spares: {job.kubernetes.spares}"
     if via != "job":
         yield blocker(
-            "spares", f"{asked}, and via: {via}, which makes all pods anew when one is lost", "kubernetes: {via: job}"
+            "spares", f"{asked}, and via: {via}, which replaces all pods when one is lost", "kubernetes: {via: job}"
         )
     elif job.queue is not None:
         yield blocker(
