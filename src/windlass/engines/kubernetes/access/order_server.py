@@ -260,7 +260,7 @@ class OrderServer:
 
     def _due_seconds(self) -> float | None:
         moments = [peer.deadline for peer in itertools.islice(self._unauthenticated, 1)]
-        if self._accept_at is not None and self._has_room():
+        if self._accept_at is not None and self._has_capacity():
             moments.append(self._accept_at)
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
@@ -268,15 +268,15 @@ class OrderServer:
 
     def _pause_or_accept(self) -> None:
         """Accepts connections, unless many are unauthenticated or accepting has just failed."""
-        self._make_room()
-        if not self._has_room():
+        self._close_surplus()
+        if not self._has_capacity():
             if self._accept_at is None:
                 self._pause(0.0)
         elif self._accept_at is not None and time.monotonic() >= self._accept_at:
             self._accept_at = None
             self._selector.register(self._listener, selectors.EVENT_READ, "accept")
 
-    def _make_room(self) -> None:
+    def _close_surplus(self) -> None:
         """Closes the oldest unauthenticated connection of the address with the most of them, if the limit is
         reached.
         """
@@ -285,7 +285,7 @@ class OrderServer:
             if num > MAX_OF_AN_ADDRESS:
                 self._drop(next(peer for peer in self._unauthenticated if peer.address == address))
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         """Whether one more connection leaves enough file descriptors for the rest of this process."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         num_open = len(self._peers) + len(self._unauthenticated)

@@ -39,7 +39,7 @@ NAME_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class MountMethod:
     """A method of mounting one data set."""
 
     kind: str
@@ -83,12 +83,12 @@ class Volume:
         return str(self.claim["metadata"]["name"])
 
 
-def volume(way: Way, source: str, namespace: str, user: int) -> Volume:
+def volume(method: MountMethod, source: str, namespace: str, user: int) -> Volume:
     """Returns the volume that mounts `source` by this method, for pods that run as the user id `user`.
 
     A file system has one volume per namespace: a pod cannot mount two volumes with the same handle.
     """
-    csi, options = _csi(way, source, user)
+    csi, options = _csi(method, source, user)
     number = hashlib.sha256(json.dumps([csi, options], sort_keys=True).encode()).hexdigest()[:NAME_DIGITS]
     name, claim = f"windlass-{namespace}-{number}", f"windlass-mount-{number}"
     csi.setdefault("volumeHandle", name)
@@ -117,20 +117,20 @@ def volume(way: Way, source: str, namespace: str, user: int) -> Volume:
     return Volume(persistent, wanted)
 
 
-def _csi(way: Way, source: str, user: int) -> tuple[dict[str, Any], list[str]]:
+def _csi(method: MountMethod, source: str, user: int) -> tuple[dict[str, Any], list[str]]:
     """Returns the `csi` source of a volume for its driver, and the mount options."""
-    if way.file_system is None:
+    if method.file_system is None:
         bucket, _, prefix = source.removeprefix("s3://").partition("/")
         # Mountpoint assigns all files to one user, by default root; `allow-other` gives that user access.
         options = ["read-only", "allow-other", f"uid={user}", f"gid={user}"]
         options += [f"prefix {prefix.rstrip('/')}/"] if prefix.rstrip("/") else []
-        return {"driver": way.driver, "volumeAttributes": {"bucketName": bucket}}, options
-    one = way.file_system
-    if way.kind == S3_FILES:
-        return {"driver": way.driver, "volumeHandle": f"s3files:{one.id}"}, []
-    assert way.kind == LUSTRE
+        return {"driver": method.driver, "volumeAttributes": {"bucketName": bucket}}, options
+    one = method.file_system
+    if method.kind == S3_FILES:
+        return {"driver": method.driver, "volumeHandle": f"s3files:{one.id}"}, []
+    assert method.kind == LUSTRE
     attributes = {"dnsname": one.dns_name, "mountname": one.mount_name}
-    return {"driver": way.driver, "volumeHandle": one.id, "volumeAttributes": attributes}, ["flock"]
+    return {"driver": method.driver, "volumeHandle": one.id, "volumeAttributes": attributes}, ["flock"]
 
 
 def pod_volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.observations import ObjectReport, PodStatus
-from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, ON_THE_WAY
+from windlass.engines.kubernetes.objects.pod_status import MAX_WORDS, STARTING_REASONS
 from windlass.engines.kubernetes.objects.quantity import Json, condition, event_time, is_true
 from windlass.runs.events import Event, Warned, entries, of_newest_attempt
 
@@ -88,7 +88,7 @@ def object_reports(
 
 def is_problem(pod: PodStatus) -> bool:
     """Whether the status of a pod is worth a warning."""
-    return bool(pod.reason) and pod.reason not in ON_THE_WAY and pod.reason not in ("Error", "Completed")
+    return bool(pod.reason) and pod.reason not in STARTING_REASONS and pod.reason not in ("Error", "Completed")
 
 
 def key(seen: PodStatus | ObjectReport) -> str:

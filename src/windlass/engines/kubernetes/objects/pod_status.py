@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.quantity import (
 MAX_WORDS: Final = 1500
 """Most characters kept of a message of the cluster: the scheduler lists a reason for each kind of node that does not
 fit."""
-ON_THE_WAY: Final = frozenset({"ContainerCreating", "PodInitializing"})
+STARTING_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 """Waiting reasons that are no problem."""
 STUCK: Final = (
     "ErrImagePull",
@@ -74,7 +74,7 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
         return found("running", "Deleted" if is_deleted else "NodeNotReady" if is_on_silent_node(pod) else "")
     placed = condition(pod, "PodScheduled")
     why = placed if placed.get("status") == "False" else data
-    if is_deleted and why.get("reason") in (None, *ON_THE_WAY):
+    if is_deleted and why.get("reason") in (None, *STARTING_REASONS):
         return found(state, "Deleted")
     return found(state, *reason_of(why))
 

@@ -16,8 +16,8 @@ from windlass.engines.kubernetes.objects.mount_manifests import (
     MOUNTPOINT,
     S3_FILES,
     Mounted,
+    MountMethod,
     Volume,
-    Way,
     volume,
 )
 from windlass.plan.notes import Note, blocker
@@ -40,7 +40,7 @@ LARGE_BYTES: Final = 1 << 40
 """Bytes from which a data set should not be read again from the bucket in each epoch."""
 
 
-PlannedMount: TypeAlias = "tuple[Data, Way, Volume, str]"
+PlannedMount: TypeAlias = "tuple[Data, MountMethod, Volume, str]"
 """A data set, its mount method, its volume, and the reason for the method."""
 
 
@@ -54,27 +54,29 @@ class Mounts:
     """Steps that create volumes, and one for the mount of each data set."""
 
 
-def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[Way]:
+def ways(data: Data, file_systems: Sequence[FileSystem]) -> Iterator[MountMethod]:
     """Yields all methods to mount a data set, regardless of installed drivers."""
-    yield Way(MOUNTPOINT, "")
+    yield MountMethod(MOUNTPOINT, "")
     for one in file_systems:
         above, below = one.source.rstrip("/") + "/", data.source.rstrip("/") + "/"
         if below.startswith(above):
             folder = posixpath.join(one.path.strip("/"), below.removeprefix(above).rstrip("/")).strip("/")
-            yield Way(one.kind, folder, one)
+            yield MountMethod(one.kind, folder, one)
 
 
-def choose(data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None) -> tuple[Way | None, str]:
+def choose(
+    data: Data, file_systems: Sequence[FileSystem], drivers: Collection[str] | None
+) -> tuple[MountMethod | None, str]:
     """Returns the best method to mount a data set, or None if none works; and the reason for the preferred method.
 
     `drivers` are the CSI drivers of the cluster; None (unknown) counts all as installed.
     """
     every = list(ways(data, file_systems))
     order, why = _order(data)
-    fit = [way for kind in order for way in every if way.kind == kind]
-    found = [way for way in fit if drivers is None or way.driver in drivers]
+    fit = [method for kind in order for method in every if method.kind == kind]
+    found = [method for method in fit if drivers is None or method.driver in drivers]
     if found:
-        others = [way.kind for way in found[1:]]
+        others = [method.kind for method in found[1:]]
         return found[0], why if others or len(order) == 1 else f"{why}; no other method is available"
     return None, why
 
@@ -95,14 +97,14 @@ def _order(data: Data) -> tuple[tuple[str, ...], str]:
 def plan_mounts(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Mounts:
     """Plans the mounts of a job's data sets for which the cluster has a driver."""
     planned = list(_planned(job, target, cluster))
-    sets = (Mounted(data.name, made.claim_name, way.folder, data.write) for data, way, made, _ in planned)
+    sets = (Mounted(data.name, made.claim_name, method.folder, data.write) for data, method, made, _ in planned)
     return Mounts(tuple(sets), tuple(_steps(planned, cluster)))
 
 
 def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator[Step]:
     """Yields steps for volumes that do not exist yet, and for the mount of each data set."""
     made: set[str] = set()
-    for data, way, one, why in planned:
+    for data, method, one, why in planned:
         name = one.claim_name
         if name not in made and (cluster is None or not cluster.has_claim(name)):
             for kind, manifest in ((MountVolumeStep, one.persistent), (MountClaimStep, one.claim)):
@@ -110,12 +112,12 @@ def _steps(planned: Iterable[PlannedMount], cluster: Cluster | None) -> Iterator
         made.add(name)
         how = "" if data.write else " read-only"
         yield MountStep(
-            f"mount {data.source}{how} as ${data.env_name} by {way.kind} ({way.driver}): {why}",
+            f"mount {data.source}{how} as ${data.env_name} by {method.kind} ({method.driver}): {why}",
             name=data.name,
             source=data.source,
-            by=way.kind,
+            by=method.kind,
             claim=name,
-            folder=way.folder,
+            folder=method.folder,
             why=why,
         )
 
@@ -124,9 +126,9 @@ def wanted_claims(job: Job, target: KubernetesTarget) -> list[str]:
     """Returns the names of the claims of a job's data sets, for all mount methods that may be chosen."""
     namespace = job.kubernetes.namespace or target.namespace
     return [
-        volume(way, data.source, namespace, target.user).claim_name
+        volume(method, data.source, namespace, target.user).claim_name
         for data in _mountable(job)
-        for way in ways(data, target.file_systems)
+        for method in ways(data, target.file_systems)
     ]
 
 
@@ -141,11 +143,11 @@ def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> 
                 "write s3://BUCKET/PREFIX without spaces and special letters; or via: copy",
             )
             continue
-        way, why = choose(data, target.file_systems, drivers)
-        if way is None:
+        method, why = choose(data, target.file_systems, drivers)
+        if method is None:
             yield _no_way(data, target, why)
-        elif way.kind == LUSTRE and way.file_system is not None:
-            yield _of_repository(data, way)
+        elif method.kind == LUSTRE and method.file_system is not None:
+            yield _of_repository(data, method)
     if cluster is not None and drivers is None and any(one.is_mounted for one in job.data):
         yield Note(
             "mount-unknown",
@@ -161,14 +163,16 @@ def mount_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> 
 
 
 def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
-    has_others = any(way.kind != MOUNTPOINT for way in ways(data, target.file_systems))
+    has_others = any(method.kind != MOUNTPOINT for method in ways(data, target.file_systems))
     if data.write and not has_others:
         return blocker(
             "mount-write",
             f"data {data.name}: {why}, and target {target.name} names none for {data.source}",
             "file_systems: [{kind: s3-files, id: fs-…, source: s3://BUCKET/}] in the target; or outputs:",
         )
-    kinds = dict.fromkeys(way.kind for way in ways(data, target.file_systems) if not data.write or way.file_system)
+    kinds = dict.fromkeys(
+        method.kind for method in ways(data, target.file_systems) if not data.write or method.file_system
+    )
     names = " or ".join(DRIVERS[kind] for kind in kinds)
     commands = "; or ".join(
         f"aws eks create-addon --cluster-name CLUSTER --addon-name {ADD_ONS[kind]}" for kind in kinds
@@ -176,12 +180,12 @@ def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
     return blocker("mount-driver", f"data {data.name}: the cluster has no CSI driver {names}", commands)
 
 
-def _of_repository(data: Data, way: Way) -> Note:
+def _of_repository(data: Data, method: MountMethod) -> Note:
     """Returns a note on what Lustre does not do automatically for a data repository, with the AWS CLI command
     for it.
     """
-    assert way.file_system is not None
-    system = way.file_system.id
+    assert method.file_system is not None
+    system = method.file_system.id
     kind, message = (
         (
             "EXPORT_TO_REPOSITORY",
@@ -193,7 +197,7 @@ def _of_repository(data: Data, way: Way) -> Note:
             f"data {data.name}: {system} loads a file from the bucket when it is first read",
         )
     )
-    paths = ["--paths", way.folder] if way.folder else []
+    paths = ["--paths", method.folder] if method.folder else []
     command = ["aws", "fsx", "create-data-repository-task", "--file-system-id", system, "--type", kind, *paths,
                "--report", "Enabled=false"]  # fmt: skip
     return Note("mount-repository", message, shlex.join(command))
@@ -202,9 +206,9 @@ def _of_repository(data: Data, way: Way) -> Note:
 def _planned(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[PlannedMount]:
     namespace = job.kubernetes.namespace or target.namespace
     for data in _mountable(job):
-        way, why = choose(data, target.file_systems, None if cluster is None else cluster.csi_drivers)
-        if way is not None:
-            yield data, way, volume(way, data.source, namespace, target.user), why
+        method, why = choose(data, target.file_systems, None if cluster is None else cluster.csi_drivers)
+        if method is not None:
+            yield data, method, volume(method, data.source, namespace, target.user), why
 
 
 def _mountable(job: Job) -> Iterator[Data]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from windlass.engines.kubernetes.objects.pod_status import ON_THE_WAY, STUCK
+from windlass.engines.kubernetes.objects.pod_status import STARTING_REASONS, STUCK
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.summary import summarised
 from windlass.engines.kubernetes.reading.discovery.followups import SUSPENDED, More
@@ -31,7 +31,7 @@ STATES: Final = {
     "Pending": "queued",
     "SchedulingGated": "queued",
     "Terminating": "ending",
-    **dict.fromkeys((*ON_THE_WAY, *STUCK), "pulling"),
+    **dict.fromkeys((*STARTING_REASONS, *STUCK), "pulling"),
 }
 """State of a pod by the text in its status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
