@@ -109,7 +109,7 @@ def test_parts_of_different_sizes_are_no_mismatch_where_they_may_differ() -> Non
     assert [finding.kind for finding in find(flights_of(flights))] == ["stuck"]
 
 
-def test_groups_that_are_used_in_different_order_are_told_together() -> None:
+def test_groups_used_in_different_order_are_reported_together() -> None:
     a: dict[str, Any]
     b: dict[str, Any]
     a, b = {"name": "1", "about": "data", "ranks": [0, 1]}, {"name": "2", "about": "model", "ranks": [0, 1]}
@@ -147,7 +147,7 @@ def failure(flights: dict[int, Any], *ranks: RankSeen) -> Any:
     return diagnose(seen(ranks=ranks, cause=cause, flights=flights)).verdict
 
 
-def test_a_rank_that_left_is_told_with_how_far_it_came() -> None:
+def test_rank_that_left_is_reported_with_its_last_collective() -> None:
     flights = {
         0: flight(group(call(3), call(4, state="failed")), why="failed", failed_in="all_reduce"),
         1: flight({"id": 0, "enqueued": 3, "calls": []}, why="ended", at=100.0),
@@ -181,7 +181,7 @@ def test_a_rank_with_an_exception_of_its_own_stays_the_cause() -> None:
     assert failure(flights, *ranks).code == "exception"
 
 
-def test_the_recorder_accuses_no_rank_in_a_run_that_goes_on() -> None:
+def test_recorder_blames_no_rank_in_a_running_run() -> None:
     kind, data = hang(IN_ALL_REDUCE, IN_LOADING)
     data["ranks"][0]["flight"] = flight(group(waits(2)))
     data["ranks"][1]["flight"] = flight(group(call(1)))
@@ -189,7 +189,7 @@ def test_the_recorder_accuses_no_rank_in_a_run_that_goes_on() -> None:
     assert diagnose(seen(Phase.TRAINING, ranks=ranks, more=[(kind, data)])).verdict.code == "none"
 
 
-def test_a_backward_pass_is_told_with_the_collective_that_it_waits_in() -> None:
+def test_backward_pass_is_reported_with_its_collective() -> None:
     backward = stack(("/venv/site-packages/torch/autograd/graph.py", 5, "_engine_run_backward"), ("/job/t.py", 8, "m"))
     assert C10D not in backward
     verdict = hung({0: flight(group(waits(6))), 1: flight(group(call(5)))}, backward, IN_LOADING)

@@ -104,7 +104,7 @@ def test_why_a_run_was_not_started_once_more_is_told_beside_its_error() -> None:
         (f"a-1, after which it was to start, {REMOVED_BEFORE}", "windlass rerun r-1 does not wait for it"),
     ],
 )
-def test_a_run_is_not_told_to_wait_for_one_that_was_removed(why: str, fix: str) -> None:
+def test_verdict_does_not_advise_waiting_for_removed_run(why: str, fix: str) -> None:
     verdict = diagnose(seen(Phase.STOPPED, cause={"summary": why, "victims": []}, reason="not-admitted")).verdict
     assert (why in verdict.summary, verdict.fix.startswith(fix)) == (True, True)
 
@@ -513,7 +513,7 @@ def test_a_server_that_is_not_reached_is_no_rendezvous(line: str) -> None:
         ("EOFError", "exception", "EOFError"),
     ],
 )  # fmt: skip
-def test_hubs_and_prompts_are_told_with_what_to_do_before_the_ranks_start(tail: str, code: str, said: str) -> None:
+def test_hubs_and_prompts_have_fixes_before_ranks_start(tail: str, code: str, said: str) -> None:
     verdict = failed(f"{TRACE}{tail}\n").verdict
     assert verdict.code == code
     assert said in f"{verdict.summary} {verdict.fix}"
@@ -731,7 +731,7 @@ def test_a_program_that_is_not_there_is_told_without_the_reason_in_its_name(prog
     assert (verdict.code, verdict.summary.endswith(said)) == (code, True)
 
 
-def test_a_run_that_failed_is_never_said_to_be_well() -> None:
+def test_failed_run_always_has_a_problem() -> None:
     for phase in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
         assert diagnose(seen(phase, cause={"summary": "something unknown"})).verdict.code != "none"
     assert diagnose(seen(Phase.SUCCEEDED, exit_code=0)).verdict.code == "none"
@@ -924,7 +924,7 @@ def test_a_loss_of_an_attempt_before_says_nothing_of_one_that_reported_none() ->
     )
 
 
-def test_a_run_that_goes_on_is_told_with_what_could_not_be_looked_at() -> None:
+def test_running_run_lists_what_could_not_be_observed() -> None:
     ranks = [RankSeen(0, last_output_at=900.0), RankSeen(1)]
     found = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[("phase", {"phase": "training"})]))
     said = "\n".join(found.not_seen)
@@ -935,7 +935,7 @@ def test_a_run_that_goes_on_is_told_with_what_could_not_be_looked_at() -> None:
     assert "no route to host" in "\n".join(diagnose(cut).not_seen)
 
 
-def test_a_run_whose_log_lacks_lines_is_not_called_well() -> None:
+def test_run_with_missing_log_lines_has_a_problem() -> None:
     lacks = ("warning", {"message": "m", "missing": {"0": 98_000, "1": 1}})
     succeeded = [RankSeen(rank, exit_code=0) for rank in range(2)]
     found = diagnose(seen(Phase.SUCCEEDED, ranks=succeeded, exit_code=0, more=[lacks]))

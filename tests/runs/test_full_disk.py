@@ -179,7 +179,7 @@ def test_a_reserve_is_made_only_with_room_besides(disk: Path) -> None:
     assert reserve.make(MARGIN_BYTES)
 
 
-def test_what_logs_lack_is_counted_by_attempt_and_rank_and_stored(tmp_path: Path) -> None:
+def test_missing_log_lines_are_counted_by_attempt_and_rank(tmp_path: Path) -> None:
     with Store(tmp_path) as store, contextlib.closing(begin(store)) as writer:
         for attempt in (1, 2):
             writer.note(entry_of("attempt", {"number": attempt, "world_size": 1, "nodes": [[0]]}))

@@ -179,12 +179,12 @@ def test_a_start_that_is_silent_for_long_and_then_works_is_a_start() -> None:
     assert spent([BEGIN[0], *news[:1], *end(9, "failed")]) == {"hung": 9}
 
 
-def test_the_grace_of_a_run_whose_time_is_over_is_no_training() -> None:
+def test_grace_period_after_time_limit_is_not_training() -> None:
     story = [*BEGIN, (8, "shutdown", {"reason": "timeout"}), *end(12, "failed", reason="timeout")]
     assert spent(story) == {"starting": 2, "training": 6, "stopping": 4}
 
 
-def test_stacks_of_a_run_that_is_to_be_stopped_are_no_hang() -> None:
+def test_stacks_dumped_before_a_stop_are_not_a_hang() -> None:
     hang = {"since": 4, "seconds": 6.0, "node": 0, "reason": "stop", "ranks": []}
     story = [*BEGIN, (10, "hang", hang), (10, "stop", {"reason": "asked"}), *end(12, "stopped")]
     assert spent(story) == {"starting": 2, "training": 8, "stopping": 2}
@@ -241,12 +241,12 @@ def test_nothing_is_redone_where_the_newest_step_was_restored() -> None:
     assert Spent.REDONE not in fold_ledger(told(story), BORN).seconds
 
 
-def test_nothing_is_redone_where_the_script_goes_on_by_itself() -> None:
+def test_nothing_is_redone_if_script_resumes_by_itself() -> None:
     story = [*BEGIN, (9, "progress", {"step": 10}), *killed(10), (13, "progress", {"step": 11}), *end(20)]
     assert Spent.REDONE not in fold_ledger(told(story), BORN).seconds
 
 
-def test_a_bar_that_begins_anew_with_each_epoch_tells_nothing_of_what_is_redone() -> None:
+def test_progress_bar_per_epoch_does_not_show_redone_steps() -> None:
     bar: Story = [(at, "progress", {"step": step}) for at, step in ((3, 50), (5, 100), (6, 40), (8, 90))]
     assert Spent.REDONE not in fold_ledger(told([*BEGIN, *bar, *killed(10), *end(20)]), BORN).seconds
 
@@ -387,7 +387,7 @@ def test_steps_that_begin_at_0_in_each_epoch_are_no_restart() -> None:
     assert Spent.REDONE not in fold_ledger(events, BORN).seconds
 
 
-def test_epochs_tell_that_all_was_trained_again_where_steps_do_not() -> None:
+def test_epochs_show_full_retraining_if_steps_do_not() -> None:
     story = [
         *BEGIN,
         (3, "progress", {"epoch": 0}),
@@ -456,7 +456,7 @@ def test_waiting_for_a_node_is_idle_once_the_back_off_is_over() -> None:
     assert spent(story) == {"starting": 11, "training": 3, "restarting": 4, "idle": 12}
 
 
-def test_a_node_that_is_back_while_the_others_train_is_no_idle_time() -> None:
+def test_node_that_returns_during_training_causes_no_idle_time() -> None:
     story = [*BEGIN, (5, "node-back", {"node": 1}), *end(10)]
     assert spent(story) == {"starting": 2, "training": 8}
 
@@ -537,7 +537,7 @@ UNSEEN: dict[str, tuple[Story, dict[str, float]]] = {
 
 
 @pytest.mark.parametrize("name", UNSEEN)
-def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_else_not_counted(name: str) -> None:
+def test_time_without_supervisor_counts_as_far_as_pods_report_it(name: str) -> None:
     more, seconds = UNSEEN[name]
     last = max(at for at, _, _ in [*OFF, *more])
     ledger = fold_ledger(told([*OFF, *more]), BORN + last)
@@ -547,7 +547,7 @@ def test_time_without_a_supervisor_is_what_the_pods_tell_of_it_and_else_not_coun
     assert ledger.node_seconds == {spent: value for spent, value in ledger.seconds.items() if spent not in unpriced}
 
 
-def test_of_several_ranks_the_last_one_to_end_ends_the_training() -> None:
+def test_training_ends_with_the_last_rank() -> None:
     story: Story = [
         (0, "attempt", attempt(1, 2)),
         BEGIN[1],
@@ -598,7 +598,7 @@ def test_spans_follow_one_another_and_name_neighbours_once() -> None:
     ]
 
 
-def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
+def test_restarts_have_reason_duration_and_redone_steps() -> None:
     story: Story = [
         *BEGIN,
         (9, "progress", {"step": 8}),
@@ -624,7 +624,7 @@ def test_restarts_tell_why_how_long_and_what_was_redone() -> None:
     assert json.loads(json.dumps(to_json(restarts(told(story))[0])))["steps_redone"] == 4
 
 
-def test_a_step_below_that_of_the_checkpoint_is_not_where_the_attempt_failed() -> None:
+def test_step_below_checkpoint_is_not_the_failed_step() -> None:
     story: Story = [
         *BEGIN,
         (3, "progress", {"step": 14, "epoch": 3}),
@@ -636,7 +636,7 @@ def test_a_step_below_that_of_the_checkpoint_is_not_where_the_attempt_failed() -
     assert (restart.reached_step, restart.restored_step) == (None, 60)
 
 
-def test_an_old_record_tells_its_restarts_too() -> None:
+def test_restarts_of_old_record_are_listed() -> None:
     story: Story = [*BEGIN, *killed(10)[:1], (11, "attempt-end", {"phase": "failed"}), (12, "attempt", attempt(2))]
     assert restarts(told(story)) == [Restart(2, None, 2.0, None, None, None, None, None)]
 

@@ -84,7 +84,7 @@ def test_a_folder_of_a_project_keeps_its_mode_and_the_records_in_it_are_closed(
 
 
 @pytest.mark.parametrize("theirs", ["", "record.db", "runs"])
-def test_what_belongs_to_another_user_is_refused_and_left_as_it_is(tmp_path: Path, theirs: str) -> None:
+def test_files_of_another_user_are_refused_and_unchanged(tmp_path: Path, theirs: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may give a folder away")
     home = tmp_path / "home"
@@ -121,7 +121,7 @@ def test_a_folder_with_data_of_the_user_in_it_keeps_its_mode_and_so_does_the_dat
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in (home, home / "data")] == [0o755, 0o755]
 
 
-def test_a_home_that_sudo_has_left_is_named_as_roots_with_the_command_that_gives_it_back() -> None:
+def test_home_created_by_sudo_is_reported_with_chown_command() -> None:
     with open_folder() as folder:
         home = folder / "a home"
         Store(home).close()

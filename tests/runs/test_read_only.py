@@ -126,7 +126,7 @@ def test_an_unfinished_run_is_shown_as_recorded_and_no_target_is_asked(disk: Pat
         assert why.report(run_id, its).status.phase is Phase.QUEUED
 
 
-def test_what_needs_the_target_of_a_run_is_refused(disk: Path) -> None:
+def test_commands_that_need_the_target_are_refused(disk: Path) -> None:
     with unfinished(disk, "kubernetes") as (its, run_id):
         for ask in (its.stop, its.list_checkpoints, its.results):
             with pytest.raises(UsageError, match="needs a record that this process can write"):

@@ -310,7 +310,7 @@ def test_all_restarts_are_left_until_one_is_used_and_again_after_a_resume() -> N
 MACHINE = {"name": "gpus-7x2kq", "pool": "gpus", "instance_type": "g5.12xlarge", "capacity_type": "spot", "zone": "a"}
 
 
-def test_a_run_that_waits_for_a_machine_says_how_far_it_is() -> None:
+def test_waiting_run_reports_provisioning_progress() -> None:
     begun = [BIRTH, Event(2, BIRTH.time, "attempt", {"number": 1, "world_size": 1, "nodes": [[0]]})]
     waits = [
         *begun,
@@ -335,7 +335,7 @@ def test_lines_are_missing_of_ranks_alone_whatever_tags_a_pod_reports() -> None:
     assert [(one.rank, one.lines) for one in fold(events).dropped] == [(0, 5)]
 
 
-def test_a_machine_that_goes_after_the_end_changes_nothing_of_the_status() -> None:
+def test_node_deleted_after_end_does_not_change_status() -> None:
     ended = fold([BIRTH, Event(2, BIRTH.time + 5, "end", {"phase": "succeeded", "exit_code": 0})])
     after = advance(ended, Event(3, BIRTH.time + 99, "machine", {**MACHINE, "state": "gone", "left": 0}))
     assert after == replace(ended, last_seq=3)

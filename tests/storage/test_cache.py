@@ -100,7 +100,7 @@ def test_a_run_reads_the_same_set_in_all_its_attempts(home: Path, source: Addres
     assert stage(home, source, tmp_path / "another").digest != before.digest
 
 
-def test_what_a_script_has_changed_is_fetched_again(home: Path, source: Address, tmp_path: Path) -> None:
+def test_files_changed_by_script_are_fetched_again(home: Path, source: Address, tmp_path: Path) -> None:
     staged = stage(home, source, tmp_path / "link")
     (staged.folder / "a" / "1.bin").write_bytes(b"ONE")
     (staged.folder / "a" / "more").symlink_to("nothing")
@@ -178,9 +178,7 @@ def test_a_set_that_is_whole_is_read_while_another_process_cannot_reach_its_stor
     assert contents(tmp_path / "link") == SET
 
 
-def test_no_lock_is_held_while_a_store_is_asked_what_it_has(
-    home: Path, source: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_lock_is_held_while_source_is_listed(home: Path, source: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[bool] = []
 
     class Watched(Folder):
@@ -197,7 +195,7 @@ def test_no_lock_is_held_while_a_store_is_asked_what_it_has(
     assert listed
 
 
-def test_a_wait_for_another_process_names_it(home: Path, source: Address) -> None:
+def test_wait_for_lock_names_its_holder(home: Path, source: Address) -> None:
     (home / "data" / "staging").mkdir(parents=True)
     progress = Progress()
     with ThreadPoolExecutor(1) as pool:
@@ -208,7 +206,7 @@ def test_a_wait_for_another_process_names_it(home: Path, source: Address) -> Non
     assert (found.num_files, moved, progress.waits_for) == (3, 7, "")
 
 
-def test_what_was_fetched_before_a_kill_is_not_fetched_again(home: Path, source: Address) -> None:
+def test_files_fetched_before_kill_are_not_fetched_again(home: Path, source: Address) -> None:
     staged = stage(home, source)
     [staging] = {lock.with_suffix("") for lock in (home / "data" / "staging").glob("*.lock")}
     staged.folder.parent.rename(staging)  # simulates a kill before the set got its final name
@@ -283,7 +281,7 @@ def begin(home: Path, source: Address) -> Path:
     return lock
 
 
-def test_what_was_fetched_of_a_set_is_listed_and_removed(home: Path, source: Address) -> None:
+def test_incomplete_set_is_listed_and_removed(home: Path, source: Address) -> None:
     lock, cache = begin(home, source), cache_of(home)
     assert [(one.digest, one.num_files, one.sources) for one in cache.sets()] == [("", 3, (str(source),))]
     with lock.open() as held:
@@ -295,7 +293,7 @@ def test_what_was_fetched_of_a_set_is_listed_and_removed(home: Path, source: Add
     assert not lock.with_suffix("").exists()
 
 
-def test_what_was_fetched_of_a_set_is_removed_for_another(home: Path, tmp_path: Path) -> None:
+def test_incomplete_set_is_evicted_for_another(home: Path, tmp_path: Path) -> None:
     begun, other = (fill(tmp_path / f"source-{number}", {"x": b"%05d" % number}) for number in range(2))
     lock = begin(home, begun)
     with lock.open() as held:
@@ -336,7 +334,7 @@ def test_a_volume_may_be_mounted_elsewhere(volume: Path, source: Address, tmp_pa
     assert again.num_moved == 0
 
 
-def test_no_set_of_a_volume_is_removed_for_another(volume: Path, tmp_path: Path) -> None:
+def test_set_on_volume_is_never_evicted(volume: Path, tmp_path: Path) -> None:
     staged = [stage_in(volume, fill(tmp_path / f"source-{number}", {"x": b"%d" % number})) for number in range(3)]
     assert {one.digest for one in DataCache(volume, None).sets()} == {one.digest for one in staged}
 
@@ -409,7 +407,7 @@ def test_a_set_that_does_not_fit_is_refused_before_anything_is_fetched(tmp_path:
         assert stage_in(disk / "data", source).num_moved == 1000
 
 
-def test_a_set_that_cannot_fit_removes_no_other(tmp_path: Path) -> None:
+def test_set_that_cannot_fit_evicts_no_other(tmp_path: Path) -> None:
     small, larger = (fill(tmp_path / name, {"x": b"x" * size}) for name, size in (("a", 400_000), ("b", 500_000)))
     fits, never = (fill(tmp_path / name, {"x": b"y" * size}) for name, size in (("c", 1_500_000), ("d", 2_100_000)))
     with small_disk(tmp_path / "disk", 2_000) as disk:

@@ -95,7 +95,7 @@ def test_nodes_that_ended_because_the_worker_of_another_failed_are_no_cause(moni
     assert cause.rank == 2
 
 
-def test_a_supervisor_that_adopts_sees_what_the_one_before_it_ended(monitor: AttemptMonitor) -> None:
+def test_adopting_supervisor_knows_which_nodes_were_ended(monitor: AttemptMonitor) -> None:
     nodes = nodes_of(monitor)
     for node in nodes[:2]:
         node.die()

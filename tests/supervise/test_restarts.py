@@ -82,7 +82,7 @@ def test_a_hung_job_is_started_again_without_grace_once_its_stacks_are_there(mak
     assert 60 < run.clock.now - START < 60 + 2 * ANSWER_SECONDS
 
 
-def test_a_hung_job_whose_stacks_never_come_ends_too(make_run: MakeRun) -> None:
+def test_hung_job_ends_even_if_stacks_never_arrive(make_run: MakeRun) -> None:
     run = make_run(hang_seconds=60.0, max_restarts=1, restart_on=["hang"])
     assert run.run(first(begun)).phase is Phase.SUCCEEDED
     assert run.ends == [("failed", "hang"), ("succeeded", None)]
@@ -544,7 +544,7 @@ def test_a_run_whose_nodes_live_is_left_to_a_supervisor(run: FakeRun) -> None:
     assert not settle(run.supervisor())
 
 
-def test_what_the_supervisor_before_has_recorded_is_not_recorded_again(make_run: MakeRun) -> None:
+def test_events_of_previous_supervisor_are_not_recorded_again(make_run: MakeRun) -> None:
     run = make_run(nodes=2)
     supervisor = run.supervisor()
     run.clock.at(10, lambda: setattr(run.backend, "lost_to_another", True))

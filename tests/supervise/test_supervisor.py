@@ -195,7 +195,7 @@ def test_a_run_that_another_supervisor_holds_is_left_alone(run: FakeRun) -> None
     assert run.kinds() == ["created"]
 
 
-def test_while_the_holder_is_unknown_nothing_is_done(run: FakeRun) -> None:
+def test_supervisor_waits_while_holder_is_unknown(run: FakeRun) -> None:
     run.backend.holds = [False, HeldElsewhere("it lives")]
     run.supervisor().run()
     assert run.kinds() == ["created"]
@@ -205,7 +205,7 @@ def test_while_the_holder_is_unknown_nothing_is_done(run: FakeRun) -> None:
 # -- a target that cannot be used now ---------------------------------------------------------------------------------
 
 
-def test_a_login_that_has_expired_is_waited_for_and_noted_once(run: FakeRun) -> None:
+def test_expired_login_is_waited_for_and_recorded_once(run: FakeRun) -> None:
     run.backend.starts = [GONE, GONE, GONE]
     assert run.run(succeed).phase is Phase.SUCCEEDED
     assert run.kinds("attempt", "condition", "end") == ["attempt", "condition", "condition", "end"]
@@ -224,7 +224,7 @@ def test_a_refusal_at_the_start_is_final(run: FakeRun) -> None:
     assert run.status.cause.summary == "could not start: the cluster refused: pods is forbidden (windlass check)"
 
 
-def test_an_unavailable_target_is_waited_for_no_longer_than_the_job_may_take(make_run: MakeRun) -> None:
+def test_wait_for_unavailable_target_ends_at_time_limit(make_run: MakeRun) -> None:
     run = make_run(timeout_seconds=300.0)
     run.backend.starts = [GONE] * 1000
     run.supervisor().run()

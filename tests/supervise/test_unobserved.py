@@ -62,7 +62,7 @@ def ledger(writer: RunWriter, now: float) -> Ledger:
     return fold_ledger(writer.events(), BORN + now)
 
 
-def test_what_pods_did_without_a_supervisor_is_known_once_their_logs_are_read(writer: RunWriter) -> None:
+def test_pod_activity_without_supervisor_is_recorded_from_logs(writer: RunWriter) -> None:
     hear(writer, OFF_AT)
     take_up(writer)
     first_answer = ledger(writer, TAKEN_UP_AT).seconds
