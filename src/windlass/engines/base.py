@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from windlass.compat import override
 from windlass.engines.values import Manifests, ResultsLocation, RunState, WrittenRequest
 from windlass.errors import UsageError, WindlassError
 from windlass.runs.context import Context, here
@@ -476,18 +477,18 @@ class TargetRuns(Engine):
         self._context = context
 
     @classmethod
+    @override
     def connect(cls, store: Store, target: Any = None, context: Context | None = None) -> Engine:
-        """See `Engine`."""
         return cls(store, target, context or here())
 
+    @override
     def plan_of(self, run_id: str) -> Plan | None:
-        """See `Engine`."""
         return None
 
+    @override
     def events(self, run_id: str, *, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """See `Engine`."""
         raise self.unsupported("events")
 
+    @override
     def observe(self, run_id: str) -> Observations:
-        """See `Engine`."""
         raise self.unsupported("why")

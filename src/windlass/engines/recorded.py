@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from windlass.compat import override
 from windlass.engines.base import Engine
 from windlass.errors import UsageError
 from windlass.runs.record import Status
@@ -30,8 +31,8 @@ class RecordedEngine(Engine):
         raise self.unsupported("artifacts")
 
     @classmethod
+    @override
     def unsupported(cls, command: str) -> UsageError:
-        """See `Engine`."""
         return UsageError(
             f"{command} of a run elsewhere needs a record that this process can write",
             "copy its folder, and set WINDLASS_HOME to the copy",

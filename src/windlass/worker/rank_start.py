@@ -39,7 +39,7 @@ class ColdStart:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
-        """See `Start`."""
+        """Starts the rank in a new interpreter and returns its pid. Raises OSError."""
 
         def prepare() -> None:
             self._birth()
@@ -76,7 +76,7 @@ class WarmStart:
         self._wait = wait
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
-        """See `Start`."""
+        """Starts the rank by forking this process and returns its pid. Raises OSError."""
         os.stat(cwd)  # raises the same error as starting an interpreter would
         # A signal that arrived before the child resets the handlers would be consumed by the node's handlers, and the
         # rank would never see it.

@@ -69,7 +69,7 @@ class NetworkSource:
         self._helm = helm
 
     def chart(self, chart: Chart) -> Path:
-        """See `ChartSource`: by `helm pull`."""
+        """Downloads the chart with `helm pull` and returns the path of its archive."""
         kept = self._cache / "charts" / f"{_safe(chart.name)}-{_safe(chart.version)}.tgz"
         if kept.exists():
             return kept
@@ -84,7 +84,7 @@ class NetworkSource:
         return kept
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """See `ChartSource`: by https only."""
+        """Downloads the file; only over https."""
         url, hint = manifests.url, "check the Internet access, or copy the file into a folder and use --from FOLDER"
         if not url.startswith("https://"):
             raise EngineError(f"manifests of {name}: {url} is not https")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines.fake.rank import FakeRank, Play, RankThread
 from windlass.plan.compose import AttemptFacts, Rendezvous, compose
 from windlass.plan.environment import consecutive_ports
@@ -41,13 +42,13 @@ class ThreadClock(Clock):
         super().__init__()
         self._woken = threading.Event()
 
+    @override
     def wait(self, seconds: float) -> None:
-        """See `Clock`."""
         self._woken.wait(max(0.0, seconds))
         self._woken.clear()
 
+    @override
     def wake(self) -> None:
-        """See `Clock`."""
         self._woken.set()
 
 
@@ -74,12 +75,12 @@ class FakeNode(Node):
             rank = FakeRank(self._spec, spec, log, self._clock.wake)
             self._threads.append(RankThread(rank, log, play, self._clock.wake))
 
+    @override
     def lives(self) -> bool:
-        """See `Node`."""
         return any(thread.exit_code is None for thread in self._threads)
 
+    @override
     def send(self, intent: Intent) -> None:
-        """See `Node`."""
         if intent is Intent.DUMP_STACKS:
             self._is_asked_for_stacks = True
             self._clock.wake()
@@ -134,8 +135,8 @@ class FakeBackend(Backend):
         self._plan = plan
         self._play = play
 
+    @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
-        """See `Backend`."""
         for made in self._plan.every(FolderStep):
             for path in (made.path, made.checkpoints):
                 Path(path).mkdir(parents=True, exist_ok=True)
@@ -155,6 +156,6 @@ class FakeBackend(Backend):
             node.start(self._play)
         return Attempt(folder, nodes)
 
+    @override
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> Attempt:
-        """See `Backend`."""
         return Attempt(folder, [FakeNode(spec, folder, clock) for spec in compose(self._plan.nodes, members)])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import windlass.worker
+from windlass.compat import override
 from windlass.engines import netns, ports
 from windlass.engines.local.admission import Admission, UpdateStatus
 from windlass.engines.local.attempt import LocalAttempt, LocalNode
@@ -51,29 +52,29 @@ class LocalBackend(Backend):
         self.uploads_outputs = self._upload.is_wanted
         self.admission = Admission(plan, home, update_status)
 
+    @override
     def admit(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`."""
         return self.admission.turn(record, clock)
 
+    @override
     def close(self) -> None:
-        """See `Backend`."""
         self.admission.slots.close()
 
+    @override
     def stage(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`."""
         return self._staging.turn(record, clock)
 
+    @override
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
-        """See `Backend`."""
         self._uploads.turn(record, clock)
 
+    @override
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """See `Backend`."""
         self._uploads.end()
         return self._upload.turn(record, clock)
 
+    @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
-        """See `Backend`."""
         for made in self._plan.every(FolderStep):
             Path(made.path).mkdir(parents=True, exist_ok=True)
             # A later attempt finds the folder. If it is unreadable for a while, the ranks try again.
@@ -145,8 +146,8 @@ class LocalBackend(Backend):
         nodes = LocalAttempt.of(folder, compose(self._plan.nodes, range(self._plan.num_nodes))).nodes
         return any(node.has_reported() or node.lives() for node in nodes)
 
+    @override
     def unreachable(self) -> set[int]:
-        """See `Backend`."""
         return set().union(*(netns.unplugged(network) for network in self._plan.every(NetworkStep)))
 
     def prepare_end(self, record: Recorder) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
+from windlass.compat import override
 from windlass.engines import travel
 from windlass.engines.checks import CheckReport
 from windlass.engines.supervised import SupervisedEngine, supervisor_program
@@ -36,8 +37,8 @@ class LocalEngine(SupervisedEngine):
     _supervisor = supervisor_program("windlass.engines.local.engine:of_supervisor", "-I", "-S")
 
     @classmethod
+    @override
     def make_plan(cls, job: Job, target: LocalTarget, run_id: str, base: Path, context: Context) -> Plan:
-        """See `Engine`."""
         from windlass.engines.local.facts import read_facts
         from windlass.engines.local.plan import plan
 
@@ -47,39 +48,40 @@ class LocalEngine(SupervisedEngine):
         return plan(job, target, facts, run_id)
 
     @classmethod
+    @override
     def check(cls, target: LocalTarget, context: Context) -> CheckReport:
-        """See `Engine`."""
         from windlass.engines.local.checks import checks
 
         return CheckReport(checks(context))
 
+    @override
     def kept_warm(self) -> tuple[int, int]:
-        """See `Engine`."""
         from windlass.engines.local.warm_pool import WarmPool
 
         return WarmPool(self.store.home).kept()
 
     @classmethod
+    @override
     def switch_warm(cls, home: Path, *, on: bool) -> None:
-        """See `Engine`."""
         try:
             _own_pool(home).switch(on=on)
         except OSError as error:
             raise StoreError(f"{home}/warm cannot be changed ({error.strerror})", "see: windlass doctor") from error
 
     @classmethod
+    @override
     def list_warm(cls, home: Path) -> list[dict[str, Any]]:
-        """See `Engine`."""
         return _own_pool(home).show()
 
     @classmethod
+    @override
     def stop_warm(cls, home: Path, name: str | None = None) -> list[str]:
-        """See `Engine`."""
         stopped = _own_pool(home).stop(name)
         if name is not None and not stopped:
             raise UsageError(f"there is no warm process {name}", "see: windlass warm ls")
         return stopped
 
+    @override
     def exec(
         self,
         run_id: str,
@@ -90,7 +92,6 @@ class LocalEngine(SupervisedEngine):
         stdout: IO[bytes],
         stderr: IO[bytes],
     ) -> int:
-        """See `Engine`."""
         from windlass.engines.local import exec_copy
 
         status = self.store.status(run_id)
@@ -99,15 +100,15 @@ class LocalEngine(SupervisedEngine):
         plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
         return exec_copy.execute(run_dir, plan, status, rank, node, command, stdin, stdout, stderr)
 
+    @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
-        """See `Engine`."""
         from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 
         return copy(exec_copy.result(self._folders(run_id), path), local, on_progress, Path(path).name)
 
+    @override
     def put(self, run_id: str, node: int, local: Path, path: str, on_progress: Callable[[int], None]) -> Received:
-        """See `Engine`."""
         from windlass.engines.copying import copy
         from windlass.engines.local import exec_copy
 

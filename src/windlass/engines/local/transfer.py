@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from windlass.compat import override
 from windlass.errors import EngineError
 from windlass.plan.steps import StageStep, UploadStep
 from windlass.runs.clock import Clock
@@ -84,8 +85,8 @@ class ProcessTransfer(Transfer):
             else:
                 yield line
 
+    @override
     def end(self) -> None:
-        """See `Transfer`."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.kill()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines.sagemaker.description import (
     INTERRUPTED,
     has_containers,
@@ -96,8 +97,8 @@ class HostNode(Node):
         """Events since the SIGTERM, withheld until the job has ended and discarded if it is started again. Checkpoint
         events are not withheld: the next start continues from the checkpoint."""
 
+    @override
     def updates(self) -> Iterator[NodeEvent]:
-        """See `Node`."""
         attempt = self._attempt
         all_read = attempt.all_read
         if has_containers(attempt.description) and not attempt.is_seen_alive:
@@ -195,8 +196,8 @@ class HostNode(Node):
         """SIGTERM for a stopped job, SIGKILL otherwise, as a negative exit code."""
         return -signal.SIGTERM if self._attempt.status == STOPPED else -signal.SIGKILL
 
+    @override
     def lives(self) -> bool:
-        """See `Node`."""
         return not self._attempt.all_read
 
     def last_words(self) -> str:
@@ -342,8 +343,8 @@ class JobAttempt(Attempt):
             self._is_stop_requested = True
             self._poll_now.set()
 
+    @override
     def close(self) -> None:
-        """See `Attempt`."""
         self.closed.set()
         self._poll_now.set()
 

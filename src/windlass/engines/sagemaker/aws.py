@@ -29,6 +29,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
+from windlass.compat import override
 from windlass.engines.sagemaker.service import (
     LOG_GROUP,
     VALIDATION,
@@ -106,12 +107,12 @@ class Aws(Service):
         """Creates a client with botocore: importing boto3 takes longer."""
         return checked_call(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
+    @override
     def create(self, request: Request) -> None:
-        """See `Service`."""
         checked_call(lambda: self._training.create_training_job(**request)["TrainingJobArn"])
 
+    @override
     def describe(self, name: str) -> Description:
-        """See `Service`."""
         try:
             found: Description = checked_call(lambda: self._training.describe_training_job(TrainingJobName=name))
         except Refused as error:
@@ -131,12 +132,13 @@ class Aws(Service):
             words = f"the login is of account {found}, and training job {name} is in account {self._account}"
             raise NotLoggedIn(words, OTHER_HINT)
 
+    @override
     def stop(self, name: str) -> None:
-        """See `Service`."""
         checked_call(lambda: self._training.stop_training_job(TrainingJobName=name))
 
+    @override
     def delete(self, name: str) -> None:
-        """See `Service`."""
+        return
 
     def tagged(self, tag: str, value: str | None = None) -> list[Description]:
         """Returns the training jobs of the account that have a tag, newest first. The search index lags by seconds.
@@ -174,8 +176,8 @@ class Aws(Service):
         self._streams[name] = (time.monotonic(), found)
         return found
 
+    @override
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:
-        """See `Service`."""
         which: Mapping[str, Any] = {"startTime": since} if token is None else {"nextToken": token}
 
         def read() -> LogPage:
@@ -185,8 +187,8 @@ class Aws(Service):
 
         return checked_call(read)
 
+    @override
     def close(self) -> None:
-        """See `Service`."""
         self._training.close()
         if "_logs" in vars(self):
             self._logs.close()

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from windlass.compat import override
 from windlass.engines import ports
 from windlass.engines.sagemaker import layout, objects
 from windlass.engines.sagemaker.attempt import JobAttempt, unavailable
@@ -94,8 +95,8 @@ class SageMakerBackend(Backend):
         made = self._ahead.result() if self._ahead is not None else self._given
         return made or connect(self._where, os.environ)
 
+    @override
     def close(self) -> None:
-        """See `Backend`."""
         self._ports.close()
         if "service" in vars(self):
             self.service.close()
@@ -108,8 +109,8 @@ class SageMakerBackend(Backend):
         if not objects.has_file(code.address, layout.ARCHIVE, code.bytes, self._home):
             objects.put(code.address, {layout.ARCHIVE: planned_code(self._plan)}, self._home)
 
+    @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
-        """See `Backend`."""
         is_repeated = (folder / REQUESTED).exists()
         try:
             if not (is_repeated and self._has_job(folder, is_settled=False)):
@@ -132,8 +133,8 @@ class SageMakerBackend(Backend):
             words = f"the name of the training job cannot be written, so that it is not created: {error.strerror}"
             raise TargetUnavailable("NotObserved", words, "see: windlass doctor") from error
 
+    @override
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> JobAttempt:
-        """See `Backend`."""
         name, specs = layout.job_name(self._plan.run_id, number), compose(self._plan.nodes, members)
         with contextlib.suppress(OSError):  # a killed supervisor may have created the job but not the folder
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,12 +271,12 @@ class SageMakerBackend(Backend):
         """Reserves a port until the next attempt or the end of this process, and returns its number."""
         return int(self._ports.enter_context(ports.reserve(None)).getsockname()[1])
 
+    @override
     def trouble(self) -> TargetUnavailable | None:
-        """See `Backend`."""
         return self._attempt.trouble if self._attempt is not None else None
 
+    @override
     def lives(self) -> bool:
-        """See `Backend`."""
         try:
             return bool(self.live_jobs())
         except EngineError:
@@ -431,8 +432,8 @@ class SageMakerBackend(Backend):
                 self.service.delete(self._name(folder))
 
     @property
+    @override
     def removal_hint(self) -> str:  # type: ignore[override]
-        """See `Backend`."""
         if self._where.engine != "sagemaker":
             return f"windlass stop {self._plan.run_id}"
         names = [self._name(folder) for folder in self._unsettled()] or [layout.job_name(self._plan.run_id, 1)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
 
+from windlass.compat import override
 from windlass.engines.checks import CheckReport
 from windlass.engines.resuming import RESUMABLE
 from windlass.engines.sagemaker.late_logs import LATE
@@ -43,10 +44,10 @@ class SageMakerEngine(SupervisedEngine):
     _supervisor = supervisor_program("windlass.engines.sagemaker.backend:SageMakerBackend.of_supervisor", "-I")
 
     @classmethod
+    @override
     def make_plan(
         cls, job: Job, target: SageMakerTarget | SageMakerLocalTarget, run_id: str, base: Path, context: Context
     ) -> Plan:
-        """See `Engine`."""
         from windlass.engines.sagemaker.facts import read_facts
         from windlass.engines.sagemaker.plan import plan
 
@@ -54,8 +55,8 @@ class SageMakerEngine(SupervisedEngine):
         return plan(job, target, facts, run_id)
 
     @classmethod
+    @override
     def check(cls, target: SageMakerTarget | SageMakerLocalTarget, context: Context) -> CheckReport:
-        """See `Engine`."""
         from windlass.engines.sagemaker.connect import require_boto3
         from windlass.engines.sagemaker.preflight.checks import checks
 
@@ -92,8 +93,8 @@ class SageMakerEngine(SupervisedEngine):
         return manifests(plan, cls._code_of(plan, "plan -o manifest"), context.now())
 
     @classmethod
+    @override
     def export_request(cls, plan: Plan, context: Context) -> WrittenRequest:
-        """See `Engine`."""
         from windlass.engines.sagemaker.export import request
 
         return request(plan, cls._code_of(plan, "plan -o request"), context.now())
@@ -259,8 +260,8 @@ class SageMakerEngine(SupervisedEngine):
         return Billed(billed, used, None if cost is None else billed / 3600 * cost.per_node_hour)
 
     @classmethod
+    @override
     def instance_type(cls, plan: Plan) -> str | None:
-        """See `Engine`."""
         return str(plan.only(TrainingJobStep).body["ResourceConfig"]["InstanceType"])
 
     def _backend(self, plan: Plan, run_dir: Path) -> SageMakerBackend:

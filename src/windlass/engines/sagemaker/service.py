@@ -53,7 +53,7 @@ class NotLoggedIn(Unavailable, LoginFailed):
     """Credentials are missing, expired, or lack the permission. The request may be repeated after another login."""
 
     is_repeated = False
-    """See `Refused`."""
+    """Whether the request may succeed if it is repeated without another login."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, ClassVar, Final, NamedTuple
 
+from windlass.compat import override
 from windlass.engines.base import Engine, TargetRuns
 from windlass.engines.sagemaker import layout
 from windlass.engines.sagemaker.connect import require_boto3
@@ -181,8 +182,8 @@ class AccountRuns(TargetRuns):
         """Returns the status from the newest training job. Raises NoSuchRun, EngineError."""
         return self._listed_run(run_id).state(self._target.name).status
 
+    @override
     def state(self, run_id: str, now: float) -> RunState:
-        """See `Engine`."""
         return self._listed_run(run_id).state(self._target.name)
 
     def _listed_run(self, run_id: str) -> ListedRun:
@@ -241,8 +242,8 @@ class AccountRuns(TargetRuns):
         """Returns 120, the seconds that SageMaker gives every job."""
         return 120.0
 
+    @override
     def can_kill(self, run_id: str) -> bool:
-        """See `Engine`."""
         return False
 
     def stop(self, run_id: str, *, now: bool = False) -> None:
@@ -312,12 +313,12 @@ class RecordedRun(SageMakerEngine):
         super().__init__(store)
         self._account = account
 
+    @override
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """See `Engine`."""
         super().stop(run_id, now=now)
         if self.store.status(run_id).phase.is_terminal:
             self._account.stop(run_id)
 
+    @override
     def still_running(self, run_id: str) -> builtins.list[str]:
-        """See `Engine`."""
         return self._account.still_running(run_id)

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable
 from typing import BinaryIO, cast
 
+from windlass.compat import override
 from windlass.stores.opening import open_store
 from windlass.stores.store import Object
 from windlass.train.checkpoint.storage import ASIDE, RUN_MARKER, Folder, is_plain_name
@@ -40,8 +41,8 @@ class ObjectFolder(Folder):
     def make(self) -> None:
         """Does nothing: a prefix need not be made."""
 
+    @override
     def checkpoints(self) -> list[str]:
-        """See `Folder`."""
         names, aside = [], set()
         for found in self._store.listed(self._prefix, "/"):
             if isinstance(found, Object):
@@ -51,50 +52,50 @@ class ObjectFolder(Folder):
         return [f"{name}{ASIDE}" if f"{name}{ASIDE}" in aside else name for name in names if not name.startswith(".")]
 
     def files(self, checkpoint: str) -> dict[str, int]:
-        """See `Folder`; none where it does not exist."""
+        """Returns name and size in bytes of each object of a checkpoint; empty if there are none."""
         return {one.key.rpartition("/")[2]: one.size for one in self._objects(checkpoint)}
 
+    @override
     def changed_at(self, checkpoint: str) -> float:
-        """See `Folder`."""
         found = [one.changed_at for one in self._objects(checkpoint)]
         if not found:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.path}/{checkpoint}")
         return max(found)
 
+    @override
     def open(self, checkpoint: str, file: str) -> BinaryIO:
-        """See `Folder`."""
         return cast("BinaryIO", self._store.open(self._key(checkpoint, file)))
 
+    @override
     def begin(self, checkpoint: str, run_id: str = "") -> None:
-        """See `Folder`."""
         if run_id and is_plain_name(RUN_MARKER + run_id):
             self._store.put(self._key(checkpoint, RUN_MARKER + run_id), b"")
 
+    @override
     def put(self, checkpoint: str, file: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """See `Folder`."""
         self._store.write(self._key(checkpoint, file), pieces)
 
+    @override
     def discard(self, checkpoint: str, file: str) -> None:
-        """See `Folder`."""
         self._store.remove(self._key(checkpoint, file))
 
     def sync(self, checkpoint: str) -> None:
         """Does nothing: an object whose write was answered is durable."""
 
     def set_aside(self, checkpoint: str) -> None:
-        """See `Folder`. An object beside it says so, since objects cannot be renamed."""
+        """Marks a damaged checkpoint with an empty object next to it, because objects cannot be renamed."""
         self._store.put(self._key(checkpoint + ASIDE), b"")
 
+    @override
     def remove(self, checkpoint: str, first: str) -> None:
-        """See `Folder`."""
         self._store.remove(self._key(checkpoint, first))
         for one in self._objects(checkpoint):
             self._store.remove(one.key)
         if checkpoint.endswith(ASIDE):
             self._store.remove(self._key(checkpoint))
 
+    @override
     def undo_words(self, checkpoint: str) -> str:
-        """See `Folder`."""
         return f"remove {self.path}/{checkpoint}"
 
     def _objects(self, checkpoint: str) -> list[Object]:

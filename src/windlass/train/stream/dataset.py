@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from windlass.compat import override
 from windlass.train.stream.building import open_index
 from windlass.train.stream.cache import Cache
 from windlass.train.stream.errors import SourceChanged, StreamError
@@ -32,6 +33,7 @@ class Stream(Dataset[T]):
     A batch is read with parallel requests (`__getitems__`), so it takes about as long as one request.
     """
 
+    @override
     def __init__(
         self,
         source: Source,
@@ -42,7 +44,6 @@ class Stream(Dataset[T]):
         columns: Sequence[str] | None = None,
         cache: Cache,
     ) -> None:
-        """See `windlass.train.stream`."""
         if format is not None and format not in FORMATS:
             raise StreamError(f"format={format!r}: known are {', '.join(FORMATS)}")
         self._source = source
@@ -129,7 +130,7 @@ class Stream(Dataset[T]):
 
 
 def open_stream(name: str | os.PathLike[str], **settings: Any) -> Stream[Any]:
-    """See `windlass.train.stream`."""
+    """Opens a data set for streaming; `windlass.train.stream` describes the settings. Raises StreamError."""
     cache, cache_bytes = settings.pop("cache"), settings.pop("cache_bytes")
     if cache_bytes is not None and cache_bytes < 0:
         raise StreamError(f"cache_bytes={cache_bytes}: must be at least 0; 0 keeps no samples")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from windlass.compat import override
 from windlass.stores import errors as stores_errors
 from windlass.stores import store as stores
 from windlass.stores.errors import Changed, Denied, Missing
@@ -67,15 +68,15 @@ class StoreSource(Source):
     def __reduce__(self) -> Any:
         return type(self), (self._store, self._prefix.rstrip("/"))
 
+    @override
     def objects(self) -> list[Object]:
-        """See `Source`."""
         with _errors():
             found = [one for one in self._store.listed(self._prefix) if isinstance(one, stores.Object)]
         names = (Object(one.key[len(self._prefix) :], one.size, one.version) for one in found if _is_file(one))
         return sorted((one for one in names if not _is_own(one.name)), key=lambda one: one.name)
 
+    @override
     def read(self, one: Object, start: int, length: int) -> bytes:
-        """See `Source`."""
         with _errors():
             try:
                 return self._store.read_once(
@@ -86,8 +87,8 @@ class StoreSource(Source):
             except Changed as error:
                 raise changed(f"{self.address}{one.name}", one) from error
 
+    @override
     def read_own(self, name: str) -> bytes | None:
-        """See `Source`."""
         with _errors():
             try:
                 return self._store.get(f"{self._prefix}{OWN}/{name}")
@@ -110,8 +111,8 @@ class FolderSource(StoreSource):
     def __reduce__(self) -> Any:
         return FolderSource, (self._folder,)
 
+    @override
     def read_own(self, name: str) -> bytes | None:
-        """See `Source`."""
         return None  # the manifest of a folder may be older than the folder's files
 
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from windlass.compat import override
 from windlass.engines import netns
 from windlass.engines.sagemaker.service import (
     ENDED,
@@ -128,8 +129,8 @@ class Twin(Service):
             **state,
         }
 
+    @override
     def stop(self, name: str) -> None:
-        """See `Service`."""
         self._require_running(name)
         with system_errors(name):
             self._job(name).mark(STOP)
@@ -168,8 +169,8 @@ class Twin(Service):
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
+    @override
     def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
-        """See `Service`."""
         job = self._job(name)
         with system_errors(str(job.logs)):
             return logs.streams(job.logs, job.name)
