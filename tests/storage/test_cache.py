@@ -27,11 +27,12 @@ from windlass.storage import cache
 from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.cache import DataCache, staging_lock
-from windlass.storage.digest import PART_BYTES, Parts
+from windlass.storage.digest import Parts
 from windlass.storage.folder import Folder
 from windlass.storage.opening import open_place
 from windlass.storage.place import Entry
 from windlass.storage.progress import Progress
+from windlass.stores.part_sizes import COPY_PART_BYTES
 
 SET = {"a/1.bin": b"one", "a/2.bin": b"two!", "empty": b""}
 
@@ -133,7 +134,7 @@ def test_a_set_has_no_folder_that_its_source_no_longer_has(home: Path, tmp_path:
 def test_what_was_fetched_of_files_that_the_source_no_longer_has_is_no_part_of_the_set(
     home: Path, tmp_path: Path
 ) -> None:
-    source = fill(tmp_path / "source", {"large": b"x" * (PART_BYTES + 1), "a/1": b"other"})
+    source = fill(tmp_path / "source", {"large": b"x" * (COPY_PART_BYTES + 1), "a/1": b"other"})
     files = staging_lock(home / "data", source).with_suffix("") / "files"
     fill(files, {"a": b"fetched", "cat/1": b"fetched"})
     entries = asyncio.run(open_place(source, home).listed())

@@ -19,7 +19,7 @@ from windlass.storage import manifest as manifests
 from windlass.storage.address import Address
 from windlass.storage.copy import FORBIDDEN_MOST, NOTHING, Copy
 from windlass.storage.copy_note import CopyNoteFile
-from windlass.storage.digest import PART_BYTES, Parts, combined
+from windlass.storage.digest import Parts, combined
 from windlass.storage.failure import first_of
 from windlass.storage.folder import LIST_BATCH, Folder
 from windlass.storage.manifest import File, Manifest
@@ -29,6 +29,7 @@ from windlass.storage.progress import Copied, Progress
 from windlass.storage.verify import verify
 from windlass.storage.walk import walk
 from windlass.storage.window import Window
+from windlass.stores.part_sizes import COPY_PART_BYTES
 
 
 def folder(path: Path) -> Folder:
@@ -59,7 +60,7 @@ def source(tmp_path: Path) -> Path:
         (path / f"f{number % 4}").mkdir(parents=True, exist_ok=True)
         (path / f"f{number % 4}" / f"{number}.bin").write_bytes(rng.randbytes(1000 + number))
     (path / "empty").touch()
-    (path / "large.bin").write_bytes(rng.randbytes(2 * PART_BYTES + 5))
+    (path / "large.bin").write_bytes(rng.randbytes(2 * COPY_PART_BYTES + 5))
     return path
 
 
@@ -114,7 +115,7 @@ def test_verifying_finds_what_is_missing_changed_or_added(source: Path, tmp_path
     spoilt = to / "large.bin"
     before = spoilt.stat()
     with open(spoilt, "r+b") as file:
-        file.seek(PART_BYTES + 3)
+        file.seek(COPY_PART_BYTES + 3)
         file.write(b"!!!!")
     os.utime(spoilt, ns=(before.st_atime_ns, before.st_mtime_ns))
     (to / "f0/0.bin").unlink()
@@ -328,13 +329,13 @@ def test_a_store_that_is_always_busy_refuses_each_file_by_name(tmp_path: Path) -
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path: Path, at: int) -> None:
-    data = random.Random(5).randbytes(2 * PART_BYTES + 9)
+    data = random.Random(5).randbytes(2 * COPY_PART_BYTES + 9)
 
     class Killed(BaseException):
         pass
 
     def kill(_entry: Entry, start: int) -> None:
-        if start == at * PART_BYTES:
+        if start == at * COPY_PART_BYTES:
             raise Killed
 
     first = Scripted({"large": data}, kill)
@@ -343,8 +344,12 @@ def test_a_copy_that_was_killed_inside_a_large_file_reads_no_part_twice(tmp_path
     second = Scripted({"large": data})
     done = copied(second, tmp_path / "to", Window(most=1))
     assert (tmp_path / "to/large").read_bytes() == data
-    assert done.num_bytes == sum(min(PART_BYTES, len(data) - start) for _, start in second.reads)
-    assert {("large", at * PART_BYTES)} <= set(second.reads) <= {("large", one * PART_BYTES) for one in range(at, 3)}
+    assert done.num_bytes == sum(min(COPY_PART_BYTES, len(data) - start) for _, start in second.reads)
+    assert (
+        {("large", at * COPY_PART_BYTES)}
+        <= set(second.reads)
+        <= {("large", one * COPY_PART_BYTES) for one in range(at, 3)}
+    )
     assert len(second.reads) == len(set(second.reads))
 
 
@@ -375,7 +380,7 @@ def _digests(data: bytes) -> list[bytes]:
     return [hashlib.sha256(data[at : at + parts.part_bytes]).digest() for at in range(0, len(data), parts.part_bytes)]
 
 
-DAMAGED = {"small": b"small data", "large": random.Random(9).randbytes(2 * PART_BYTES + 9)}
+DAMAGED = {"small": b"small data", "large": random.Random(9).randbytes(2 * COPY_PART_BYTES + 9)}
 
 
 @pytest.mark.parametrize("to_stream", [False, True])
@@ -408,7 +413,7 @@ def test_one_file_that_is_forbidden_ends_no_copy_and_keys_that_are_end_it(tmp_pa
         if entry.name in ("7", "large"):
             raise Forbidden(f"{entry.name}: the store answered 403 InvalidObjectState")
 
-    files = {**{str(number): b"data" for number in range(20)}, "large": bytes(PART_BYTES + 1)}
+    files = {**{str(number): b"data" for number in range(20)}, "large": bytes(COPY_PART_BYTES + 1)}
     done = copied(Scripted(files, forbid), tmp_path / "to")
     assert (set(refusals(done)), done.num_copied) == ({"7", "large"}, 19)
     assert "InvalidObjectState" in refusals(done)["7"]
@@ -435,7 +440,7 @@ def test_progress_counts_what_has_come_of_a_part_once(tmp_path: Path) -> None:
 
     seen: list[int] = []
     progress = Progress()
-    copied(Pieces({"large": bytes(PART_BYTES + 9)}), tmp_path / "to", Window(most=1), progress=progress)
+    copied(Pieces({"large": bytes(COPY_PART_BYTES + 9)}), tmp_path / "to", Window(most=1), progress=progress)
     assert [count >> 20 for count in seen[:9]] == [1, 2, 3, 3, 4, 5, 6, 7, 8], (
         "the pieces of both parts, those before the error kept"
     )
@@ -456,7 +461,7 @@ def test_what_was_written_of_a_large_file_goes_once_its_source_no_longer_has_it(
             raise Killed
 
     def killed(address: Address) -> None:
-        large = Scripted({"small": b"data", "large": bytes(2 * PART_BYTES)}, kill)
+        large = Scripted({"small": b"data", "large": bytes(2 * COPY_PART_BYTES)}, kill)
         large.address = address
         with pytest.raises(BaseExceptionGroup):
             copied(large, to, Window(most=1), noted)
@@ -480,7 +485,7 @@ class Streaming(Scripted):
         return f'"{len(data)}"'
 
     def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:
-        assert part_bytes == PART_BYTES
+        assert part_bytes == COPY_PART_BYTES
         return self.put(name, b"".join(pieces))
 
     async def write_own(self, name: str, data: bytes) -> None:  # type: ignore[override]
@@ -510,17 +515,17 @@ def test_a_stream_begins_anew_where_its_source_is_busy_and_counts_no_byte_twice(
         if len(tries) < 3:
             raise Throttled("SlowDown")
 
-    data, store, progress = random.Random(5).randbytes(2 * PART_BYTES + 9), Streaming({}), Progress()
+    data, store, progress = random.Random(5).randbytes(2 * COPY_PART_BYTES + 9), Streaming({}), Progress()
     streamed(Scripted({"large": data}, busy), store, tmp_path / "home", progress)
     assert store.files == {"large": data}
-    assert (tries, progress.bytes_done) == ([0, 0, 0, PART_BYTES, 2 * PART_BYTES], len(data))
+    assert (tries, progress.bytes_done) == ([0, 0, 0, COPY_PART_BYTES, 2 * COPY_PART_BYTES], len(data))
 
 
 def test_a_stream_of_a_damaged_file_leaves_nothing_under_its_name(source: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     copied(folder(source), whole)
     damaged = bytearray((whole / "large.bin").read_bytes())
-    damaged[PART_BYTES + 1] ^= 1
+    damaged[COPY_PART_BYTES + 1] ^= 1
     kept = (whole / "large.bin").stat()
     (whole / "large.bin").write_bytes(damaged)
     os.utime(whole / "large.bin", ns=(kept.st_atime_ns, kept.st_mtime_ns))

@@ -8,7 +8,8 @@ from base64 import b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.storage.digest import MAX_PARTS, PART_BYTES, Parts, StreamDigest, combined, from_s3, to_s3
+from windlass.storage.digest import Parts, StreamDigest, combined, from_s3, to_s3
+from windlass.stores.part_sizes import COPY_PART_BYTES, MAX_PARTS
 
 SIZES = st.integers(0, 6 * 2**40)
 
@@ -25,7 +26,7 @@ def test_parts_cover_a_file_once(size: int) -> None:
 
 def test_an_empty_file_has_one_part() -> None:
     assert (len(Parts.of(0)), Parts.of(0).span(0)) == (1, (0, 0))
-    assert (len(Parts.of(PART_BYTES)), len(Parts.of(PART_BYTES + 1))) == (1, 2)
+    assert (len(Parts.of(COPY_PART_BYTES)), len(Parts.of(COPY_PART_BYTES + 1))) == (1, 2)
 
 
 def test_the_digest_is_that_of_s3() -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from windlass.storage.digest import PART_BYTES, Parts
+from windlass.storage.digest import Parts
 from windlass.storage.folder_file import FolderFile
 from windlass.storage.place import Entry
+from windlass.stores.part_sizes import COPY_PART_BYTES
 from windlass.worker import process
 
-SIZE = 2 * PART_BYTES + 100
+SIZE = 2 * COPY_PART_BYTES + 100
 CONTENT = random.Random(2).randbytes(SIZE)
 ENTRY = Entry("large.bin", SIZE, "1")
 PARTS = Parts.of(SIZE)

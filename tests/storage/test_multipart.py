@@ -12,16 +12,17 @@ import pytest
 from tests.helpers.clock import FakeClock
 
 from windlass.runs.clock import Clock
-from windlass.storage.digest import PART_BYTES, Parts, combined, from_s3, to_s3
+from windlass.storage.digest import Parts, combined, from_s3, to_s3
 from windlass.storage.multipart import COMPLETING_PAUSES, S3Upload, stored_digest
 from windlass.storage.place import Throttled
 from windlass.stores.errors import Busy, Missing, StoreError
+from windlass.stores.part_sizes import COPY_PART_BYTES
 from windlass.stores.response import Sent
 from windlass.stores.s3.bucket import Bucket
 from windlass.stores.s3.uploads import Stored, StoredPart, Uploads
 from windlass.stores.store import Body
 
-DATA = [b"a" * PART_BYTES, b"b" * PART_BYTES, b"c"]
+DATA = [b"a" * COPY_PART_BYTES, b"b" * COPY_PART_BYTES, b"c"]
 PARTS = Parts.of(sum(map(len, DATA)))
 
 
@@ -118,7 +119,7 @@ def test_an_upload_that_a_rule_has_ended_is_begun_again(store: FakeUploads, tmp_
 def test_parts_of_another_size_or_without_a_checksum_are_sent_again(store: FakeUploads, tmp_path: Path) -> None:
     write(begin(store, tmp_path), 0, 1)
     [parts] = store.begun.values()
-    parts[1] = StoredPart(1, '"1"', PART_BYTES, "")
+    parts[1] = StoredPart(1, '"1"', COPY_PART_BYTES, "")
     parts[2] = StoredPart(2, '"2"', 7, parts[2].checksum)
     parts[9] = StoredPart(9, '"9"', 1, parts[2].checksum)
     assert begin(store, tmp_path).done == {}

@@ -32,9 +32,10 @@ from tests.storage.test_s3_staging import run_id, windlass
 
 from windlass.errors import StorageError
 from windlass.storage.address import Address
-from windlass.storage.digest import PART_BYTES, combined
+from windlass.storage.digest import combined
 from windlass.storage.object_place import ObstorePlace
 from windlass.storage.place import SourceChanged
+from windlass.stores.part_sizes import COPY_PART_BYTES
 
 pytestmark = pytest.mark.slow
 NUM_SMALL, SMALL_BYTES, LARGE_BYTES = 20, 10_000, 30_000_000
@@ -169,7 +170,7 @@ def test_files_whose_size_is_that_of_parts_have_the_digests_of_a_folder(
 ) -> None:
     folder, back = tmp_path / "parts", tmp_path / "back"
     folder.mkdir()
-    for size in (0, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES):
+    for size in (0, COPY_PART_BYTES, COPY_PART_BYTES + 1, 2 * COPY_PART_BYTES):
         (folder / f"{size}.bin").write_bytes(os.urandom(size))
     digest = data.json("copy", str(folder), store.address())["digest"]
     assert data.json("copy", store.address(), str(back))["digest"] == digest
@@ -420,7 +421,7 @@ def test_a_killed_download_goes_on_inside_the_large_file(
     found = data.json(*words)
     assert (found["copied_files"], found["digest"]) == (1, digest)
     assert set(store.moved("GET")) == {f"set/{LARGE}"}
-    assert found["copied_bytes"] < LARGE_BYTES - PART_BYTES, "parts that were written are fetched again"
+    assert found["copied_bytes"] < LARGE_BYTES - COPY_PART_BYTES, "parts that were written are fetched again"
     assert_equal(source, back)
     assert [one.name for one in back.iterdir() if one.name.startswith(".windlass")] == [".windlass-manifest.jsonl"]
 

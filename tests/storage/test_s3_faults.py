@@ -19,7 +19,7 @@ from tests.servers.faulty import BUSY, PASS, XML, Fault, FaultProxy, Request
 from tests.servers.s3 import S3Server
 from tests.storage.sets import QUICK, Data, Done, assert_equal, names, shape, write_set
 
-from windlass.storage.digest import PART_BYTES
+from windlass.stores.part_sizes import COPY_PART_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def test_a_file_that_changes_while_it_is_sent_is_refused_by_name(
     data: Data, server: S3Server, proxy: FaultProxy, bucket: str, tmp_path: Path
 ) -> None:
     source, there = write_set(tmp_path / "source", QUICK), f"s3://{bucket}/set"
-    os.truncate(source / "large-0.bin", 20 * PART_BYTES)  # more bytes than are in flight at once
+    os.truncate(source / "large-0.bin", 20 * COPY_PART_BYTES)  # more bytes than are in flight at once
 
     def change(request: Request) -> Fault:
         if "large-0.bin" in request.path and "partNumber" in request.query:

@@ -18,9 +18,9 @@ from tests.storage.test_s3_outputs import SCRIPT as WRITE
 from tests.storage.test_s3_staging import run_id, windlass
 
 from windlass.stores.errors import StoreError
+from windlass.stores.part_sizes import STREAM_PART_BYTES
 from windlass.stores.s3 import bucket as bucket_module
 from windlass.stores.s3.store import S3Store
-from windlass.stores.store import PART_BYTES
 
 pytestmark = pytest.mark.slow
 SET = Shape(12, 50_000, 1, 20_000_000)
@@ -81,13 +81,13 @@ def test_an_object_in_parts_that_was_never_put_together_is_no_checkpoint(
 ) -> None:
     store = S3Store(bucket, server.environ(proxy.endpoint))
     proxy.fault = lambda request: (HTML if lie == "HTML" else Fault(status=200)) if request.method != "GET" else PASS
-    for parts in ([b"small"], [bytes(PART_BYTES), b"last"]):
+    for parts in ([b"small"], [bytes(STREAM_PART_BYTES), b"last"]):
         with pytest.raises(StoreError):
             store.write("key", parts)
     proxy.reset()
     assert not list(store.listed(""))
-    store.write("key", [bytes(PART_BYTES), b"last"])
-    assert store.open("key").read() == bytes(PART_BYTES) + b"last"
+    store.write("key", [bytes(STREAM_PART_BYTES), b"last"])
+    assert store.open("key").read() == bytes(STREAM_PART_BYTES) + b"last"
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -174,7 +174,7 @@ def test_an_answer_that_comes_late_is_no_second_object_and_no_loss(
     monkeypatch.setattr(bucket_module, "SECONDS", 1)
     proxy.fault = first(1, Fault(delay_seconds=30), lambda request: request.method != "GET")
     store = S3Store(bucket, server.environ(proxy.endpoint))
-    parts = [bytes(PART_BYTES), b"last"]
+    parts = [bytes(STREAM_PART_BYTES), b"last"]
     for key in ("large", "small"):
         store.write(key, parts if key == "large" else parts[1:])
     assert [one.key for one in store.listed("") if not isinstance(one, str)] == ["large", "small"]

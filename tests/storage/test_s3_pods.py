@@ -14,7 +14,7 @@ from tests.servers.s3 import S3Server
 from tests.storage.pods import Pods
 from tests.storage.sets import Data, Shape, assert_equal, names, write_set
 
-from windlass.storage.digest import PART_BYTES
+from windlass.stores.part_sizes import COPY_PART_BYTES
 from windlass.stores.s3.store import PIECE_BYTES
 
 pytestmark = pytest.mark.slow
@@ -124,7 +124,7 @@ def test_an_upload_that_is_killed_sends_no_part_twice(
     stopped.end()
     [line] = (ended := pods.upload(made, to).ended()).outcome["results"]
     assert (ended.code, line["refused"], line["bytes"]) == (0, [], shape.num_bytes)
-    assert line["moved"] <= shape.num_bytes - 2 * PART_BYTES
+    assert line["moved"] <= shape.num_bytes - 2 * COPY_PART_BYTES
     taken = [one.query["partNumber"][0] for one in proxy.data if "partNumber" in one.query and one.status == 200]
     assert len(taken) == len(set(taken)), "a part was taken twice"
     verified = data.json("verify", to)

@@ -10,7 +10,8 @@ import pytest
 
 from windlass.stores.errors import Changed, Missing, MissingBucket, StoreError
 from windlass.stores.folder import FolderStore
-from windlass.stores.store import PART_BYTES, Object
+from windlass.stores.part_sizes import STREAM_PART_BYTES
+from windlass.stores.store import Object
 
 
 @pytest.fixture
@@ -48,18 +49,18 @@ def test_new_file_replaces_no_other_and_concurrent_writers_leave_one(store: Fold
 
 def test_large_file_is_removed_if_its_source_fails(store: FolderStore, tmp_path: Path) -> None:
     def pieces() -> object:
-        yield bytes(PART_BYTES)
-        yield bytes(PART_BYTES)
+        yield bytes(STREAM_PART_BYTES)
+        yield bytes(STREAM_PART_BYTES)
         raise RuntimeError("the source ends")
 
     with pytest.raises(RuntimeError, match="the source ends"):
         store.write("large", pieces())  # type: ignore[arg-type]
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == ["a", "other"]
-    store.write("large", [bytes(PART_BYTES), b"last"])
+    store.write("large", [bytes(STREAM_PART_BYTES), b"last"])
     with store.open("large") as file:
-        assert file.read() == bytes(PART_BYTES) + b"last"
+        assert file.read() == bytes(STREAM_PART_BYTES) + b"last"
     store.fetch("large", str(tmp_path / "copy"))
-    assert (tmp_path / "copy").stat().st_size == PART_BYTES + 4
+    assert (tmp_path / "copy").stat().st_size == STREAM_PART_BYTES + 4
 
 
 def test_file_changed_since_listing_is_not_read(store: FolderStore) -> None:

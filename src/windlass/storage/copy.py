@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.errors import StorageError
 from windlass.storage import manifest as manifests
 from windlass.storage.copy_note import CopyNote, CopyNoteFile, cuts
-from windlass.storage.digest import PART_BYTES, Parts, StreamDigest, combined
+from windlass.storage.digest import Parts, StreamDigest, combined
 from windlass.storage.folder import Folder
 from windlass.storage.helpers import Helpers, check, move, num_cores, permanently_damaged
 from windlass.storage.journal import Journal
@@ -38,6 +38,7 @@ from windlass.storage.sequential import Sequential, Stream
 from windlass.storage.verify import digest_of as content_digest
 from windlass.storage.walk import digest_of
 from windlass.storage.window import MOST, Window
+from windlass.stores.part_sizes import COPY_PART_BYTES
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -310,7 +311,7 @@ class Copy:
         """Yields units of work: parts of large files, each followed by some small files while any are left."""
         small: deque[Entry] = deque()
         for entry in todo:
-            if entry.size <= PART_BYTES:
+            if entry.size <= COPY_PART_BYTES:
                 small.append(entry)
                 continue
             if not self._destination.takes_parts:
@@ -337,7 +338,7 @@ class Copy:
     def _start_helpers(self, todo: Sequence[Entry]) -> None:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
-        if number := self._num_helpers(sum(one.size <= PART_BYTES for one in todo)):
+        if number := self._num_helpers(sum(one.size <= COPY_PART_BYTES for one in todo)):
             with suppress(OSError, RuntimeError):  # limit of processes or open files reached: this process copies alone
                 self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
                 self._window.processes = min(1 + number, num_cores())
@@ -526,7 +527,7 @@ class Copy:
         is_known = known is not None and (known.size, known.version) == (entry.size, entry.version)
         if known is not None and is_known:
             return known.digest
-        stated = self._source.sha256(entry) if entry.size <= PART_BYTES else ""
+        stated = self._source.sha256(entry) if entry.size <= COPY_PART_BYTES else ""
         return f"sha256:{stated}" if stated else expected
 
     def _moved(self, num_bytes: int) -> None:

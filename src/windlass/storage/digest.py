@@ -11,11 +11,8 @@ import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-PART_BYTES: Final = 8 << 20
-MAX_PARTS: Final = 10_000
-"""Maximum number of parts, the limit of S3."""
+from windlass.stores.part_sizes import COPY_PART_BYTES, MAX_PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Parts:
     @classmethod
     def of(cls, size: int) -> Parts:
         """Returns the parts of a file of this size: 8 MiB each, doubled until there are at most 10,000."""
-        part_bytes = PART_BYTES
+        part_bytes = COPY_PART_BYTES
         while size > MAX_PARTS * part_bytes:
             part_bytes *= 2
         return cls(size, part_bytes)

@@ -13,7 +13,8 @@ from typing import Any
 
 from windlass.compat import override
 from windlass.stores.errors import Changed, Denied, Missing, MissingBucket, StoreError
-from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
+from windlass.stores.part_sizes import STREAM_PART_BYTES
+from windlass.stores.store import Body, Object, Page, Store
 
 
 class FolderStore(Store):
@@ -77,7 +78,7 @@ class FolderStore(Store):
         return self._written(key, [body], is_new)
 
     @override
-    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = STREAM_PART_BYTES) -> str:
         return self._written(key, parts, is_new=False)
 
     def _written(self, key: str, pieces: Iterable[Body], is_new: bool) -> str:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Union
 
 from windlass.stores.errors import Changed, Denied, Missing
+from windlass.stores.part_sizes import STREAM_PART_BYTES
 from windlass.stores.ranged import BLOCK_BYTES, ObjectFile
 from windlass.stores.retry import repeated
 
 Body = Union[bytes, bytearray, memoryview]  # noqa: UP007 - Python 3.9
-PART_BYTES = 16 << 20
-MAX_PARTS = 10_000
 
 
 class Object(NamedTuple):
@@ -76,7 +75,7 @@ class Store(ABC):
         """Writes a small object and returns its version. With `is_new`, raises Changed if the key already exists."""
 
     @abstractmethod
-    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = STREAM_PART_BYTES) -> str:
         """Writes an object of any size, which appears only once it is complete. Returns its version. Requests are
         repeated.
 
@@ -136,7 +135,7 @@ class Store(ABC):
         """Writes an object of any size, which appears only once it is complete. Also raises any error of `pieces`.
 
         `is_new` applies to small objects: True writes like `put`, False replaces an existing object. At most some parts
-        of `PART_BYTES` are in memory.
+        of `STREAM_PART_BYTES` are in memory.
         """
         parts = _parts_of(pieces)
         first = next(parts, b"")
@@ -164,11 +163,11 @@ class Store(ABC):
 
 
 def _parts_of(pieces: Iterable[Body]) -> Iterator[bytes]:
-    """Joins pieces to parts of about `PART_BYTES`; only the last part may be smaller."""
+    """Joins pieces to parts of about `STREAM_PART_BYTES`; only the last part may be smaller."""
     part = bytearray()
     for piece in pieces:
         part += piece
-        if len(part) >= PART_BYTES:
+        if len(part) >= STREAM_PART_BYTES:
             yield bytes(part)
             part = bytearray()
     if part:

@@ -30,12 +30,12 @@ from windlass.stores.errors import (
     StoreError,
     Unconfirmed,
 )
+from windlass.stores.part_sizes import STREAM_PART_BYTES
 from windlass.stores.retry import TRIES, repeated
 from windlass.stores.s3 import bucket as bucket_module
 from windlass.stores.s3.bucket import Bucket, BucketResponse
 from windlass.stores.s3.signature import EMPTY, Keys, query_of, signed
 from windlass.stores.s3.store import S3Store
-from windlass.stores.store import PART_BYTES
 from windlass.train.checkpoint.opening import open_folder
 
 KEYS = {
@@ -253,7 +253,7 @@ def test_body_altered_in_transit_is_sent_again_twice() -> None:
 
 HTML: Answered = (200, {"Content-Type": "text/html"}, b"<html>Please log in</html>")
 BEGUN: Answered = (200, {}, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
-PARTS = [bytes(PART_BYTES), b"last"]
+PARTS = [bytes(STREAM_PART_BYTES), b"last"]
 
 
 def composite() -> str:

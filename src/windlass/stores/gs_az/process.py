@@ -23,7 +23,8 @@ from typing import Any
 from windlass.compat import override
 from windlass.stores.errors import Busy, StoreError, TooLarge
 from windlass.stores.gs_az import program
-from windlass.stores.store import MAX_PARTS, PART_BYTES, Body, Object, Page, Store
+from windlass.stores.part_sizes import MAX_PARTS, STREAM_PART_BYTES
+from windlass.stores.store import Body, Object, Page, Store
 
 _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 """Prefixes of the environment variables that select credentials and endpoint."""
@@ -165,13 +166,13 @@ class ProcessStore(Store):
         return str(self._ask(key, "put_once", key, bytes(body), is_new))
 
     @override
-    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = STREAM_PART_BYTES) -> str:
         num_bytes = 0
         try:
             self._ask(key, "begin", key, part_bytes)
             for number, part in enumerate(parts, 1):
                 if number > MAX_PARTS:
-                    most = PART_BYTES * MAX_PARTS // 10**9
+                    most = STREAM_PART_BYTES * MAX_PARTS // 10**9
                     raise TooLarge(f"it has more than the {most} GB of one upload", f"{self.address}/{key}")
                 self._ask(key, "piece", bytes(part))
                 num_bytes += len(part)

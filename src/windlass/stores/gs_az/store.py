@@ -10,7 +10,8 @@ from typing import Any
 from windlass.compat import override
 from windlass.stores.errors import Busy, Changed, NoAnswer
 from windlass.stores.gs_az.failure import store_error
-from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
+from windlass.stores.part_sizes import STREAM_PART_BYTES
+from windlass.stores.store import Body, Object, Page, Store
 
 CLIENT = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s", "allow_http": True}
 ONCE: dict[str, Any] = {"max_retries": 1, "retry_timeout": timedelta(seconds=30)}
@@ -116,14 +117,14 @@ class ObstoreStore(Store):
             return _version(obstore.put(self._once, key, body, mode=mode, use_multipart=False))
 
     @override
-    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = STREAM_PART_BYTES) -> str:
         """Writes an object of any size; `parts` may have any sizes."""
         writer = self.writer(key, part_bytes)
         for piece in parts:
             writer.write(piece)
         return writer.close()
 
-    def writer(self, key: str, part_bytes: int = PART_BYTES) -> Writer:
+    def writer(self, key: str, part_bytes: int = STREAM_PART_BYTES) -> Writer:
         """Creates a writer for an object, which does not exist until the writer is closed."""
         return Writer(self, key, part_bytes)
 

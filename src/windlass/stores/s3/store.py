@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 from windlass.compat import override
 from windlass.stores.errors import Busy, Changed, StoreError, Unconfirmed
+from windlass.stores.part_sizes import STREAM_PART_BYTES
 from windlass.stores.s3.bucket import Bucket, parsed
 from windlass.stores.s3.uploads import Uploads, write_parts
-from windlass.stores.store import PART_BYTES, Body, Object, Page, Store
+from windlass.stores.store import Body, Object, Page, Store
 
 PIECE_BYTES = 256 << 10
 """Size of the pieces yielded by `stream`: at most this much of each request is lost if the process is killed."""
@@ -88,7 +89,7 @@ class S3Store(Store):
         return self._bucket.send("PUT", key, headers=condition, body=body).headers["etag"]
 
     @override
-    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = PART_BYTES) -> str:
+    def write_parts(self, key: str, parts: Iterable[Body], part_bytes: int = STREAM_PART_BYTES) -> str:
         return write_parts(self.uploads(key), parts)
 
     @override

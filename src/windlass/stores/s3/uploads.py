@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from windlass.stores.errors import Busy, Missing, NotCompleted, StoreError, TooLarge, Unconfirmed
+from windlass.stores.part_sizes import MAX_PARTS, STREAM_PART_BYTES
 from windlass.stores.response import Sent
 from windlass.stores.retry import repeated
 from windlass.stores.s3.bucket import CHECKSUM_HEADER, PASSING, PAYLOAD_HEADER, Bucket, parsed, require_stored
-from windlass.stores.store import MAX_PARTS, PART_BYTES, Body
+from windlass.stores.store import Body
 
 AT_ONCE = 4
 """Parts of one object that are uploaded concurrently."""
@@ -155,7 +156,7 @@ def _send(uploads: Uploads, upload: str, parts: Iterable[Body]) -> list[StoredPa
         try:
             for number, part in enumerate(parts, 1):
                 if number > MAX_PARTS:
-                    most = PART_BYTES * MAX_PARTS // 10**9
+                    most = STREAM_PART_BYTES * MAX_PARTS // 10**9
                     what = f"s3://{uploads.bucket}/{uploads.key}"
                     raise TooLarge(f"it has more than the {most} GB of one upload", what)
                 pending.append(pool.submit(send, number, part))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.lost_pods import GONE_SECONDS, TAINTED
 from windlass.engines.kubernetes.objects.observations import PodStatus
 from windlass.engines.kubernetes.objects.quantity import (
     Json,
@@ -36,10 +37,6 @@ STUCK: Final = (
 ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
 """Reason that alternates with another reason while nothing changes."""
 _BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
-GONE_SECONDS: Final = 10.0
-"""Seconds by which a pod may exceed its grace period before its node is declared lost."""
-TAINTED: Final = "DeletionByTaintManager"
-"""Reason of a pod that is deleted because its node was unreachable for longer than the pod tolerates."""
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """Prefix of a log line of a training pod (`worker/pod.py`)."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
+from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
@@ -52,11 +53,6 @@ SHM_BYTES: Final = 8 << 30
 """Size limit of `/dev/shm`, in bytes, if the job sets neither `shm` nor `memory`: without a limit, it could fill the
 memory of a node."""
 READ_ONLY: Final[Manifest] = {"readOnly": True}
-SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""Taints of a node that does not respond; the cluster deletes its pods after their toleration expires."""
-LOST_SECONDS: Final = 30
-"""Seconds for which pods of a job that can continue without a node stay on it while it does not respond: long enough
-for a kubelet to restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +220,7 @@ def _tolerations(shape: Shape, job: Job) -> list[Manifest]:
     if seconds is None and can_go_on:
         seconds = LOST_SECONDS
     # Without them, the cluster adds its default tolerations.
-    return found if seconds is None else [*found, *leaving(round(seconds))]
-
-
-def leaving(seconds: int) -> list[Manifest]:
-    """Returns the tolerations that keep pods for `seconds` on a node that does not respond."""
-    stay = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-    return [{"key": key, **stay} for key in SILENT]
+    return found if seconds is None else [*found, *lost_tolerations(round(seconds))]
 
 
 def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
+from windlass.engines.kubernetes.objects.lost_pods import SUPERVISOR_LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.manifests import core
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
@@ -37,9 +38,6 @@ HOME_BYTES: Final = 1 << 30
 OUTPUTS_SPARE_BYTES: Final = 256 << 20
 """Bytes added to the largest size of outputs, which the pod keeps until they are fetched: small files use whole
 blocks."""
-LOST_SECONDS: Final = 10
-"""Seconds for which the pod stays on a node that does not respond. The Lease prevents two supervisors from acting at
-once."""
 KEY_BYTES: Final = 32
 GRACE_SECONDS: Final = 20
 """Grace period of the supervisor's pod, in seconds, in which it writes the record."""
@@ -122,7 +120,7 @@ def _pod(shape: Shape, notify: str | None) -> Manifest:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": pod_template.restricted(shape.user),
-        "tolerations": pod_template.leaving(LOST_SECONDS),
+        "tolerations": lost_tolerations(SUPERVISOR_LOST_SECONDS),
         "containers": [_container(shape, notify)],
         "volumes": [
             {"name": "supervisor", "configMap": {"name": name}},

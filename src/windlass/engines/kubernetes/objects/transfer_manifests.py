@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.manifests import core, own_job, shared_claim
 from windlass.engines.kubernetes.objects.package import FILE, transfer_archive
 from windlass.engines.kubernetes.objects.pod_template import (
-    LOST_SECONDS,
     READ_ONLY,
     UNPRIVILEGED,
     Shape,
     labels,
-    leaving,
     of_store,
     restricted,
     variables,
@@ -143,7 +142,7 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | No
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": restricted(shape.user),
-        "tolerations": leaving(LOST_SECONDS),
+        "tolerations": lost_tolerations(LOST_SECONDS),
         "containers": [_container(shape, job, asked, mounts)],
         "volumes": volumes,
     }

@@ -16,8 +16,8 @@ from windlass.errors import EngineError
 from windlass.plan.plan import Plan
 from windlass.plan.steps import CodeStep
 from windlass.stores.errors import StoreError
+from windlass.stores.part_sizes import STREAM_PART_BYTES
 from windlass.stores.s3.store import S3Store
-from windlass.stores.store import PART_BYTES
 
 HINT: Final = "the store is storage: of the target; this machine writes to it, and the pods read it"
 
@@ -45,6 +45,6 @@ def send(address: str, size: int, data: Callable[[], bytes]) -> None:
         store = S3Store(name)
         if not store.has(key, size):
             found = memoryview(data())
-            store.write(key, (found[at : at + PART_BYTES] for at in range(0, len(found), PART_BYTES)))
+            store.write(key, (found[at : at + STREAM_PART_BYTES] for at in range(0, len(found), STREAM_PART_BYTES)))
     except StoreError as error:
         raise EngineError(f"the code could not be stored: {error}", HINT) from error
