@@ -175,6 +175,28 @@ def test_patterns_that_select_nothing_are_an_error(windlass: Call, source: Path)
         assert (done.code, "none of its 2 files is selected" in done.err) == (1, True)
 
 
+def test_file_that_is_not_selected_is_an_error_without_a_plural(windlass: Call, source: Path) -> None:
+    done = windlass("data", "copy", "source/a.bin", "to", "--exclude", "*.bin")
+    assert (done.code, "its only file is not selected" in done.err) == (1, True)
+
+
+def test_copy_of_refused_files_alone_leaves_no_empty_set(windlass: Call) -> None:
+    Path("links").mkdir()
+    Path("links/passwd").symlink_to("/etc/passwd")
+    done = windlass("data", "copy", "links", "to")
+    assert (done.code, done.out.startswith("nothing copied\n1 file not copied:\n"), "set:" in done.out) == (
+        1,
+        True,
+        False,
+    )
+    assert windlass("data", "verify", "to").code == 1, "an empty set would be verified"
+
+
+def test_refused_file_is_named_once(windlass: Call, source: Path) -> None:
+    done = windlass("data", "copy", "source/a.bin", "to", "--sha256", "0" * 64)
+    assert "\n  a.bin  damaged at its source: it should have sha256:0000" in done.out
+
+
 def test_a_dry_run_names_what_would_be_copied_and_writes_nothing(windlass: Call, source: Path) -> None:
     Path("source/.cache").symlink_to("/etc")
     done = windlass("data", "copy", "source", "to", "--dry-run", "-o", "json")

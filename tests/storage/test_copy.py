@@ -403,7 +403,7 @@ def test_a_file_that_is_damaged_in_three_tries_is_named_with_where_the_damage_ma
     at_source = refusals(copied(OnceDamaged(DAMAGED, 99), tmp_path / "to"))
     assert all("damaged at its source" in why and "in each of 3 tries" in why for why in at_source.values())
     on_its_way = refusals(copied(OnceDamaged(DAMAGED, 99, always_alike=False), tmp_path / "other"))
-    assert all("was changed on its way in each of 3 tries" in why for why in on_its_way.values())
+    assert all("changed on its way in each of 3 tries" in why for why in on_its_way.values())
     assert set(at_source) == set(on_its_way) == set(DAMAGED)
     assert not list(tmp_path.rglob("partial"))
 
@@ -532,7 +532,7 @@ def test_a_stream_of_a_damaged_file_leaves_nothing_under_its_name(source: Path, 
     store = Streaming({})
     done = streamed(folder(whole), store, tmp_path / "home")
     assert set(refusals(done)) == {"large.bin"}
-    assert "large.bin is damaged at its source" in refusals(done)["large.bin"]
+    assert refusals(done)["large.bin"].startswith("damaged at its source")
     assert set(store.files) == contents(source).keys() - {"large.bin"}
 
 

@@ -117,7 +117,7 @@ def test_a_file_that_its_source_says_is_damaged_is_not_written(source: Path, mar
     manifest.parent.mkdir(exist_ok=True)
     manifest.write_bytes(Manifest.of([wrong]).to_bytes())
     done = copied(Sent(source, {}, marks), tmp_path / "to")
-    assert "is damaged at its source" in refusals(done)["f1/1.bin"]
+    assert refusals(done)["f1/1.bin"].startswith("damaged at its source")
     assert not (tmp_path / "to/f1/1.bin").exists()
 
 

@@ -318,7 +318,7 @@ def test_a_page_in_place_of_a_file_is_refused(host: FileHost, to: Path) -> None:
         copied(host, "d/page", to)
     assert copied(host, "d/page.html", to).num_copied == 1
     done = copied(host, "d/page", to, sha256(SMALL))
-    assert (done.num_copied, "is damaged at its source" in done.refused[0].why) == (0, True)
+    assert (done.num_copied, "damaged at its source" in done.refused[0].why) == (0, True)
 
 
 def test_a_byte_that_is_changed_on_its_way_is_found_by_the_sha256(host: FileHost, to: Path) -> None:

@@ -63,7 +63,7 @@ def test_damage_in_a_bucket_is_found_and_mended(
     assert "small/0/00000.bin" in done.stdout
     found = data.run("copy", there, str(tmp_path / "back"))
     assert found.returncode == 1
-    assert "large-1.bin is damaged at its source" in found.stdout
+    assert "large-1.bin  damaged at its source" in found.stdout
     assert not (tmp_path / "back/large-1.bin").exists()
 
 

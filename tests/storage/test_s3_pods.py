@@ -149,7 +149,7 @@ def test_a_set_with_a_damaged_object_is_not_staged(
         file.write(b"rot")
     ended = pods.stage(there).ended()
     assert (ended.code, ended.err) == (64, "")
-    assert f"{name} is damaged at its source" in ended.outcome["error"]
+    assert f"{name}: damaged at its source" in ended.outcome["error"]
     assert not pods.link().exists()
 
 

@@ -29,11 +29,14 @@ def copied_lines(done: DataCopied, paint: Paint) -> list[str]:
     moved = f"{count(copied.num_copied, 'file')} copied, {size(copied.num_bytes)} in {duration(copied.seconds)}"
     if copied.num_bytes and copied.seconds >= 0.1:
         moved += f", {size(int(copied.num_bytes / copied.seconds))}/s"
-    lines = [moved if copied.num_copied else "nothing to copy"]
+    lines = [moved if copied.num_copied else "nothing copied" if copied.refused else "nothing to copy"]
     if copied.num_unchanged:
         lines[0] += f"; {count(copied.num_unchanged, 'file')} unchanged"
     lines += refused_lines(copied.refused, "not copied", paint)
-    lines.append(f"{done.destination}: {count(copied.num_files, 'file')}, {size(copied.set_bytes)}, {copied.digest}")
+    if copied.num_files or not copied.refused:
+        lines.append(
+            f"{done.destination}: {count(copied.num_files, 'file')}, {size(copied.set_bytes)}, {copied.digest}"
+        )
     return lines
 
 

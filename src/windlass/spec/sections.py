@@ -205,8 +205,9 @@ class Data(Section):
                 f"has {what} and the record of a run would keep it",
                 "windlass data copy 'URL' s3://BUCKET/PREFIX, or to a folder, and give that as source:",
             )
-        if not url.name:
-            raise refuse("names no file: an HTTP server does not list its files", "name a file, or a SHA256SUMS")
+        if not url.name or "*" in source:
+            what = "has a pattern" if url.name else "names no file"
+            raise refuse(f"{what}: an HTTP server does not list its files", "name a file, or a SHA256SUMS")
         return source
 
     @field_validator("via")

@@ -48,7 +48,7 @@ class Address:
         if scheme.lower() in HTTP:
             return cls._of_url(text)
         if scheme not in STORES:
-            known = "known are s3://, gs://, az://, https:// and paths of folders"
+            known = "known are s3://, gs://, az://, https://, http:// and paths of folders"
             raise UsageError(f"{text}: {scheme}:// is no known kind of store", known)
         bucket, _, prefix = rest.partition("/")
         if not bucket:

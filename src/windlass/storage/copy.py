@@ -151,7 +151,8 @@ class Copy:
         is_added = self._keeps_others and self._source.is_part
         others = before.files if is_added and before is not None else {}
         manifest = Manifest.of({**others, **self._files}.values())
-        if self._has_manifest and (before is None or stored is None or manifest != before):
+        is_left = not manifest.files and before is None and bool(self._refused)  # no file arrived: no set is there
+        if self._has_manifest and not is_left and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
         self._journal.clear()

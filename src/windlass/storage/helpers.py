@@ -103,7 +103,7 @@ def permanently_damaged(entry: Entry, found: Sequence[Damaged]) -> StorageError:
     """Returns the error for a file that arrived damaged in every try."""
     if len({one.message for one in found}) == 1:
         return StorageError(f"{found[0].message}, in each of {len(found)} tries")
-    return StorageError(f"{entry.name} was changed on its way in each of {len(found)} tries: {found[-1].message}")
+    return StorageError(f"{entry.name}: changed on its way in each of {len(found)} tries: {found[-1].message}")
 
 
 def _move_once(source: Place, destination: Place, entry: Entry, expected: str) -> File:
@@ -116,7 +116,7 @@ def _move_once(source: Place, destination: Place, entry: Entry, expected: str) -
 def check(entry: Entry, digest: str, expected: str) -> None:
     """Compares a digest with the one expected by the source, if any. Raises Damaged."""
     if expected and expected != digest:
-        raise Damaged(f"{entry.name} is damaged at its source: it should have {expected}, and has {digest}")
+        raise Damaged(f"{entry.name}: damaged at its source: it should have {expected}, and has {digest}")
 
 
 class Helpers:

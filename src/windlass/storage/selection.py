@@ -194,7 +194,8 @@ class Selected(Place):
                 self._place, self.is_part, self.address = alone, True, alone.address
                 yield found
         elif num_listed and not num_taken:
-            raise StorageError(f"{self.address}: none of its {num_listed:,} files is selected", "check the patterns")
+            none = "its only file is not" if num_listed == 1 else f"none of its {num_listed:,} files is"
+            raise StorageError(f"{self.address}: {none} selected", "check the patterns")
 
     async def _listing(self, cuts: Sequence[str]) -> AsyncIterator[list[Entry]]:
         if self._is_one:

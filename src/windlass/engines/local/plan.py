@@ -352,7 +352,7 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
         if not data.is_remote or data.is_streamed:
             continue
         if data.scheme not in (*STORES, *HTTP, "file"):
-            known = f"{KNOWN_STORES}, and https://"
+            known = f"{KNOWN_STORES}, https:// and http://"
             yield blocker("data-unknown", f"data {data.name}: {data.scheme}:// is no known kind of store", known)
         elif not _is_absolute(data.source):
             yield blocker("data-unknown", f"data {data.name}: {data.source} has no path from the root", FROM_ROOT)
