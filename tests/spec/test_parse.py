@@ -284,7 +284,7 @@ def test_scalars_follow_yaml_1_2() -> None:
         ('"\\e[31m": 2', r"'\x1b[31m': not a field"),
         ("launcher: torch", "expected torchrun, pytorch, tensorflow, jax, mpi or plain, found 'torch' (did you"),
         ("warm: torch", "warm: expected a list, found text (write [torch])"),
-        ("data: {name: d}", "data: expected a list, found a mapping (write its items in brackets: [{…}])"),
+        ("data: {name: d}", "data: expected a list, found a mapping (a list is written in brackets: [ITEM, …])"),
         ("data: [{name: d, source: 'https://host/*.tar'}]", "data[0].source: has a pattern: an HTTP server does not"),
         ("warm: [torch, torch]", "warm[1]: torch is given twice"),
         ("warm: [a-b]", "is not the name of a Python module"),

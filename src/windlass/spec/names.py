@@ -111,7 +111,13 @@ def _only_list(given: object) -> object:
     if isinstance(given, list | tuple):
         return given
     is_word = isinstance(given, str) and re.fullmatch(r"[\w./-]{1,40}", given)
-    hint = f"write [{given}]" if is_word else ""
+    hint = (
+        f"write [{given}]"
+        if is_word
+        else "a list is written in brackets: [ITEM, …]"
+        if isinstance(given, Mapping)
+        else ""
+    )
     raise refuse(f"expected a list, found {'text' if isinstance(given, str) else found(given)}", hint)
 
 

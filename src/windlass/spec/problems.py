@@ -171,10 +171,6 @@ def number_hint(value: object) -> str:
     return ""
 
 
-def _list_hint(value: object) -> str:
-    return "write its items in brackets: [{…}]" if isinstance(value, Mapping) else ""
-
-
 def _bool_hint(value: object) -> str:
     words = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     word = words.get(str(value).lower())
@@ -195,7 +191,7 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     ),
     **dict.fromkeys(("float_type", "float_parsing"), ("expected a number, found {found}", number_hint)),
     **dict.fromkeys(("bool_type", "bool_parsing"), ("expected true or false, found {found}", _bool_hint)),
-    **dict.fromkeys(("tuple_type", "list_type"), ("expected a list, found {found}", _list_hint)),
+    **dict.fromkeys(("tuple_type", "list_type"), ("expected a list, found {found}", _no_hint)),
     "too_short": ("is empty", _no_hint),
     "finite_number": ("expected a finite number, found {found}", _no_hint),
     "string_type": ("expected text, found {found}", _text_hint),
