@@ -343,6 +343,15 @@ def test_connections_that_break_again_and_again_do_not_end_a_copy_that_gets_on(h
     assert (to / "big.tar").read_bytes() == BIG
 
 
+def test_connections_that_break_again_and_again_do_not_end_the_copy_of_a_file_without_parts(
+    host: FileHost, to: Path
+) -> None:
+    host.files["d/one.bin"] = BIG[: 6 << 20]
+    host.reply = lambda get: Reply() if get.range == "bytes=0-0" else Reply(cut_after=1 << 20)
+    assert copied(host, "d/one.bin", to).num_copied == 1
+    assert (to / "one.bin").read_bytes() == BIG[: 6 << 20]
+
+
 def test_a_server_that_nothing_listens_for_is_an_error_after_some_tries(to: Path) -> None:
     with pytest.raises(StorageError, match="the server does not answer: Connection refused"):
         data.copy("http://127.0.0.1:9/x", str(to), context(to))

@@ -15,7 +15,16 @@ from urllib.parse import quote
 from windlass.compat import override
 from windlass.errors import StorageError, UsageError
 from windlass.storage.address import Address
-from windlass.storage.place import Buffer, Entry, Place, SourceChanged, Unreachable, store_errors, system_errors
+from windlass.storage.place import (
+    Buffer,
+    Entry,
+    Place,
+    Repeatable,
+    SourceChanged,
+    Unreachable,
+    store_errors,
+    system_errors,
+)
 from windlass.storage.retry import repeated
 from windlass.stores.http import Head, HttpClient
 from windlass.stores.url import Url
@@ -145,8 +154,18 @@ class HttpPlace(Place):
                 f"{entry.name}: the connection broke, and the server sends neither an ETag nor Last-Modified, so the "
                 "download cannot be resumed"
             )
-        with store_errors(entry.name):
-            yield from self._client.stream(one.url, head, start, length, PIECE_BYTES)
+        at, end = start, start + length
+        while at < end:
+            began = at
+            try:
+                with store_errors(entry.name):
+                    for piece in self._client.stream(one.url, head, at, end - at, PIECE_BYTES):
+                        at += len(piece)
+                        yield piece
+            except Repeatable:
+                # A store receives whole parts: a retry by the caller would read the part from its start again.
+                if at - began < PIECE_BYTES or not (head.version or one.sha256):
+                    raise
 
     def put(self, name: str, data: Buffer) -> str:
         """Raises UsageError, because HTTP servers are read-only."""
