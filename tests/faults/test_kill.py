@@ -416,7 +416,7 @@ def test_a_process_that_has_taken_over_a_nodes_pid_is_not_signalled(
         run_dir = store.run_dir(writer.status.id)
         attempt = run_dir / "attempt-1"
         attempt.mkdir()
-        writer.append(entry_of("attempt", {"number": 1, "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
+        writer.append(entry_of("attempt", {"number": 1, "members": [0, 1], "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
         for node in range(2):
             said = [
                 {
@@ -513,7 +513,7 @@ def test_what_a_power_cut_made_of_a_nodes_file_does_not_make_the_run_unreadable(
         writer = create(machine, store)
         attempt = store.run_dir(writer.status.id) / "attempt-1"
         attempt.mkdir()
-        writer.append(entry_of("attempt", {"number": 1, "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
+        writer.append(entry_of("attempt", {"number": 1, "members": [0, 1], "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
         said = json.dumps({"kind": "rank", "at": time.time(), "rank": 0, "pid": 99999999})
         (attempt / "node-0.events").write_bytes(b"\0" * 500 + b"\n" + said.encode() + b'\n{"kind": "ra\n[]\n7\n\xff\n')
         (attempt / "node-1.events").write_bytes(b"")
@@ -540,7 +540,7 @@ def test_a_restart_that_was_due_when_the_supervisor_died_is_made(machine: Machin
     marks = write_job(machine, SCRIPT, restarts=2)
     with Store(machine.home) as store:
         writer = create(machine, store)
-        writer.append(entry_of("attempt", {"number": 1, "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
+        writer.append(entry_of("attempt", {"number": 1, "members": [0, 1], "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
         writer.append(entry_of("cause", {"rank": 0, "summary": "killed", "exit_code": -9, "signal": "SIGKILL"}))
         writer.append(entry_of("attempt-end", {"phase": "failed"}))
         writer.close()
@@ -557,7 +557,7 @@ def test_an_attempt_whose_nodes_were_not_started_when_the_supervisor_died_is_sta
         writer = create(machine, store)
         attempt = store.run_dir(writer.status.id) / "attempt-1"
         attempt.mkdir()
-        writer.append(entry_of("attempt", {"number": 1, "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
+        writer.append(entry_of("attempt", {"number": 1, "members": [0, 1], "world_size": 4, "nodes": [[0, 1], [2, 3]]}))
         (attempt / "node-0.json").write_text("{")
         (attempt / "node-0.lock").touch()
         writer.close()

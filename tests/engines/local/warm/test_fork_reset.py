@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from tests.engines.harness import Harness, Run
 from tests.engines.local.warm.forks import SCRIPTS, trust
-from tests.statuses import cause_of
 
 from windlass.engines.local.facts import find_gpus
 from windlass.engines.local.warm_pool import WarmPool
@@ -237,9 +236,9 @@ def test_forked_rank_exits_like_new_interpreter(cold: Harness, warm: Harness, tm
 
 
 def outcome(run: Run) -> tuple[Any, ...]:
-    cause = cause_of(run.status)
+    cause = run.status.cause
     text = run.text() if len(run.exit_codes()) == 1 else ""
-    return text, run.exit_codes(), run.status.phase, cause.summary, cause.traceback
+    return text, run.exit_codes(), run.status.phase, cause and (cause.summary, cause.traceback)
 
 
 FAILURES = {
