@@ -19,7 +19,7 @@ LOOK_SECONDS: Final = 0.1
 
 
 class Feed(Generic[Item]):
-    """Items as they arrive, as an iterator and an asynchronous iterator. Each can be used once."""
+    """Items as they arrive. Supports one `for` loop and one `async for` loop."""
 
     def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
         """`read` creates an iterator, for this or another thread, that ends when the given event is set."""

@@ -67,10 +67,8 @@ def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None
 def write_folder(
     named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
 ) -> None:
-    """Writes configuration, variables and backend into the working folder, and the cluster file itself.
-
-    `bucket` is the looked-up bucket; with None, the values of the previous command are kept. Raises UsageError for a
-    change of region and for a copied folder, FolderError, OSError.
+    """Raises UsageError if the region has changed: Terraform would not find the existing resources and would drop them
+    from the state, while AWS keeps charging for them.
     """
     _refuse_other_name(named)
     _refuse_other_region(named)

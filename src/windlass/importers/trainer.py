@@ -138,7 +138,7 @@ def _need_runtime(ref: View) -> None:
 
 
 def _patches(spec: View) -> Iterator[View]:
-    """Yields the patches of a TrainJob to the pod templates of its runtime, in the fields of all versions."""
+    """Yields the pod template patches of a TrainJob, from `runtimePatches` and the older `podTemplateOverrides`."""
     for patch in spec.at("runtimePatches").each():
         inner = patch.at("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
         for one in inner.each():

@@ -15,7 +15,7 @@ LOOKED_AT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class DataDifference:
-    """A data set that differs from the one that the newest earlier run of the job read under the same name."""
+    """A data set whose content has changed since the last run of the job that used its name."""
 
     name: str
     run: str

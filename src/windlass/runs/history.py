@@ -192,8 +192,8 @@ class History:
                 self.now.restored = entry.step  # None if the script's own file was restored
 
     def reach(self, step: int) -> bool:
-        """Records the step of the current attempt. Returns whether it has just reached the highest earlier step
-        again.
+        """Records a step of the current attempt. Returns True once, when the attempt catches up with the highest step
+        of earlier attempts.
         """
         now = self.now
         if now.last is not None and step < now.last:

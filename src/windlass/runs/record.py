@@ -420,7 +420,8 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     If its ranks had succeeded, only its outputs remain to be uploaded, unless the user requests something else.
     """
     ending = None if entry.nodes or entry.from_ else status.ending
-    cause = status.cause if ending is None else None  # otherwise no attempt starts that would replace the cause
+    # cleared if only the upload remains: no new attempt would replace it
+    cause = status.cause if ending is None else None
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)
     times, machine = status.times, entry.machine or status.supervision.machine

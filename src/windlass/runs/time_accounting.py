@@ -232,7 +232,9 @@ class Tally:
         return changes
 
     def _num_nodes(self, attempt_number: int) -> int:
-        """Returns the number of nodes of an attempt; before the first attempt, the number of its nodes."""
+        """Returns the number of nodes of an attempt. Before the first attempt starts, returns that of the first
+        attempt.
+        """
         return len(self.attempts[max(1, attempt_number) - 1].entry.nodes) or 1 if self.attempts else 1
 
 

@@ -21,7 +21,8 @@ MAX_VALUES = 20_000
 MAX_DEPTH = 12
 """Maximum nesting depth; a job file needs five."""
 MAX_FOREIGN_DEPTH = 40
-"""Maximum nesting depth in documents of other systems; the affinity of a pod in a runtime in a list is 21 deep."""
+"""Maximum nesting depth of manifests from other systems. Pod affinity in a TrainingRuntime in a `List` reaches depth
+21."""
 
 _FORBIDDEN = re.compile("[\0-\x08\v\f\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufeff\ufffe\uffff]")
 _LONG_TAG = re.compile(r"(?:^|[\s\[{,])!\S{300}")

@@ -48,7 +48,7 @@ class CopyNoteFile:
         self._path = path
 
     def read(self, stored: bytes | None) -> CopyNote | None:
-        """Returns the note if the destination still has the manifest of that copy."""
+        """Returns the note of the last copy, or None if the destination's manifest has changed since."""
         if self._path is None or stored is None:
             return None
         try:

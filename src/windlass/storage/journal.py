@@ -103,7 +103,9 @@ def files_of(path: Path) -> dict[str, File]:
 
 
 def _read(path: Path, boot: str) -> tuple[list[File], int]:
-    """Returns the files of a journal that survived any reboot, and how many of them are known to be durable."""
+    """Returns the journal's files, without those that a reboot may have lost, and how many of them are known to be
+    durable.
+    """
     try:
         lines = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):

@@ -269,7 +269,8 @@ class AttemptMonitor:
                     is_ours = self.shutdown.is_killing(node)
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
-            # A stopped node reports its end. One that does not was lost, unless the supervisor killed it.
+            # A node that was stopped reports its exit. A node without such a report was lost, unless the supervisor
+            # killed it.
             if is_cut or not self.shutdown.is_killing(node):
                 self._lost.append(node.number)
                 # Reports of the node to an earlier supervisor that was lost with it are known only from the record.

@@ -329,7 +329,7 @@ def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -
 
 
 def _is_integer_of_python(value: Any) -> bool:
-    """Whether a value can be summed without waiting for a GPU, as a tensor would."""
+    """Whether the value is an integer in host memory, so that summing it never waits for a GPU."""
     return type(value) is int or (not hasattr(value, "device") and _is_one_integer(value))
 
 

@@ -143,8 +143,8 @@ class Run(RunSummary):
     outputs_left: bool
     """Whether the ranks have succeeded and only the upload of outputs is missing, which `resume` completes."""
     disk_full: bool
-    """Whether the disk with the record is full. The ends of runs are recorded immediately, everything else once there
-    is space."""
+    """Whether the disk with the record is full. The end of a run is still recorded, in reserved space; all other events
+    are recorded once space is available."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ def is_alone() -> bool:
 
 
 def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
-    """Whether a running rank seems to train alone, checked from outside; `but` are ports of the node itself."""
+    """Whether a running rank seems to train alone, judged from `/proc`. Connections to the ports in `but`, which the
+    node itself uses, are ignored.
+    """
     if os.path.exists(base + MET):
         return False
     try:

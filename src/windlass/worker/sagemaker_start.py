@@ -79,7 +79,7 @@ EFA_FROM = {
 }  # fmt: skip
 """Instance families with EFA, and the smallest size that has it, in units of `xlarge`."""
 RDMA = ("p4", "p5", "p6", "trn")
-"""Prefixes of families whose GPUs EFA accesses directly."""
+"""Prefixes of the instance families in which EFA accesses accelerator memory directly (RDMA)."""
 
 
 def main() -> NoReturn:

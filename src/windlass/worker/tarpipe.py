@@ -209,9 +209,8 @@ def _make_link(into: str, parts: list[str], target: str, shown: str, found: Rece
 
 
 def leads_out(depth: int, target: str) -> bool:
-    """Whether a link `depth` folders below the root may lead out of it.
-
-    The target may only start with `..`: after a name, which may be another link, the location is unknown.
+    """Whether a symlink `depth` folders below the root may point outside it. In the target, `..` is allowed only at the
+    start: after a name, which may itself be a symlink, the location is unknown.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = 0

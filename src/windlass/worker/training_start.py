@@ -13,7 +13,8 @@ from typing import Any, Callable, Final  # noqa: UP035 - the worker runs on Pyth
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, without_colours
 
 LOOK_BYTES: Final = 256 << 10
-"""Bytes of output, without progress bars, in which the start is searched; limited because parsing lines takes time."""
+"""Number of bytes of output, progress bars excluded, that are searched for the start of training; limited because
+parsing lines takes time."""
 LINE_SHOWN: Final = 200
 _HINTS: Final = (b"resum", b"restor", b"continuing", b"load", b"start")
 _FLAGS: Final = re.ASCII | re.IGNORECASE

@@ -95,7 +95,7 @@ class AuditReport:
 
     @property
     def kept(self) -> tuple[FoundObject, ...]:
-        """Objects that are kept on purpose; they may bill."""
+        """Objects that are kept on purpose; they may incur charges."""
         return tuple(one for one in self.found if one.is_certain and one.kept_on_purpose)
 
     @property

@@ -120,8 +120,7 @@ class Stream:
     def end_input(self) -> None:
         """Sends the end of the input, if the protocol supports it."""
         with contextlib.suppress(*self._broken):
-            # The protocols were offered in a plain header, so that the socket object itself does not parse which one
-            # was chosen.
+            # The protocols were offered in a raw header, so the socket object does not know which one the server chose.
             if (self._socket.getheaders() or {}).get("sec-websocket-protocol") == "v5.channel.k8s.io":
                 self._socket.send_binary(bytes([CLOSE, STDIN]))
 

@@ -47,10 +47,8 @@ def condition(found: Json, kind: str) -> Json:
 
 
 def is_on_silent_node(pod: Json) -> bool:
-    """Whether the node of a pod that ran does not respond: the node controller then sets `Ready` to False without a
-    reason.
-
-    If a kubelet sets `Ready` to False, for example since a sidecar is not ready, it adds a reason.
+    """Whether the pod's node has stopped responding. The node controller then sets `Ready` to False without a reason; a
+    kubelet always gives one, for example if a sidecar is not ready.
     """
     found = condition(pod, "Ready")
     return found.get("status") == "False" and not found.get("reason")

@@ -139,8 +139,8 @@ def _message(event: Json) -> str:
 
 
 def claim_status(claim: Json, nodes: Iterable[Json], now: float) -> NodeClaimStatus:
-    """Returns the current state of a NodeClaim; `now` is in Unix seconds. If its node is not ready, the reason is the
-    node's own.
+    """Returns the current state of a NodeClaim. `now` is in Unix seconds. If the node is not ready, the reason is taken
+    from the node.
     """
     return steps(claim, nodes, now)[-1]
 

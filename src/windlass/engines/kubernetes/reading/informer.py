@@ -30,7 +30,7 @@ class Watched:
     """Current state of the runs of a namespace, or of one of them."""
 
     more_seconds = 5.0
-    """Seconds between further requests for state that the watches do not show, while a run needs them."""
+    """Interval in seconds for polling state that no watch covers, while a run needs that state."""
 
     def __init__(
         self, client: Client, run_id: str = "", state_of: Callable[[Seen], RunState] = lambda seen: seen.state("")

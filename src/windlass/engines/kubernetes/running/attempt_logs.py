@@ -54,7 +54,7 @@ class AttemptLogs:
 
     @property
     def printed_seconds(self) -> float | None:
-        """Seconds between two reports of the pods about how much their ranks print; None if their logs are followed."""
+        """Interval in seconds at which pods report how much their ranks print; None if their logs are followed."""
         return None if self._events is None else self._readers.printed_seconds
 
     def open(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:

@@ -149,7 +149,7 @@ class PodProblems:
         return next((report for report in self._objects if report.reason == NOT_CREATED), None)
 
     def of_objects(self) -> Iterator[NodeEvent]:
-        """Yields new problems of other objects, and provisioning progress of nodes."""
+        """Yields new problems with objects other than pods, and the provisioning progress of nodes."""
         now = time.time()
         # A pod that a queue holds back waits only for the queue.
         of_objects = () if self._queue.holds else self._objects

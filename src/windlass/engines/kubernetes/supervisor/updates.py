@@ -166,7 +166,9 @@ class UpdateReader:
         return RunUpdate([], {}, is_started=False)
 
     def _new_plan(self, client: Client, place: ClusterNamespace, run_id: str, events: Iterable[Event]) -> str | None:
-        """Returns the new plan of an imported run that its machine has resumed with another number of nodes."""
+        """Returns the new plan of an imported run if the submitting machine resumed it with a different number of
+        nodes; otherwise None.
+        """
         is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
         return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
 

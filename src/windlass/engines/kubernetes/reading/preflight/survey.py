@@ -43,7 +43,7 @@ class Survey:
     """Rights of the user, or the error of reading them."""
     latency_seconds: float = 0.0
     kubectl: str = "kubectl"
-    """kubectl with the options to access the cluster, for fixes."""
+    """kubectl command with its connection options, used in suggested fixes."""
 
     def get(self, name: str) -> Json | None:
         """Returns a result, or None if the request failed."""
