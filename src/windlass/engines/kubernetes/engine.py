@@ -442,7 +442,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @property
     def _in_cluster(self) -> ClusterSupervised:
-        """Manages runs whose supervisor is in the cluster; created on first use."""
+        """Manager of the runs whose supervisor is in the cluster; created on first use."""
         if self._supervised is None or self._supervised.pid != os.getpid():
             from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 
