@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema
@@ -138,6 +140,16 @@ def test_doctor_exits_with_1_if_no_run_could_be_recorded(windlass: Call, monkeyp
     failed = {check["name"]: check for check in result.json["checks"] if check["level"] == "fail"}
     assert set(failed) == {"home", "script's python"}
     assert all(check["fix"] for check in failed.values())
+
+
+def test_doctor_refuses_a_record_of_another_version(windlass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("old").mkdir()
+    monkeypatch.setenv("WINDLASS_HOME", "old")
+    assert windlass("ps").code == 0
+    with closing(sqlite3.connect("old/record.db")) as database:
+        database.execute("PRAGMA user_version = 1")
+    [record] = [check for check in windlass("doctor", "-o", "json").json["checks"] if check["name"] == "record"]
+    assert (record["level"], "has tables of version 1" in record["found"]) == ("fail", True)
 
 
 # -- completion -------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def _home(context: Context) -> Result:
 def _record(context: Context) -> Result:
     import sqlite3
 
+    from windlass.runs.store import SCHEMA_VERSION
+
     version = sqlite3.sqlite_version
     with (
         tempfile.TemporaryDirectory(dir=context.home if context.home.is_dir() else None) as folder,
@@ -97,9 +99,13 @@ def _record(context: Context) -> Result:
     with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
         try:
             state = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+            tables = database.execute("PRAGMA user_version").fetchone()[0]
             many = database.execute("SELECT count(*) FROM runs").fetchone()[0]
         except sqlite3.DatabaseError as error:
-            state, many = str(error), 0
+            state, many, tables = str(error), 0, SCHEMA_VERSION
+    if state == "ok" and tables != SCHEMA_VERSION:
+        found = f"{path} has tables of version {tables}, and this Windlass reads {SCHEMA_VERSION}"
+        return "fail", found, "use the Windlass that wrote it, or set WINDLASS_HOME to another folder"
     if state == "ok":
         return "ok", f"SQLite {version}, WAL; {many} {'run' if many == 1 else 'runs'}", ""
     return "fail", f"{path} is damaged: {state}", f"move it away: mv {path} {path}.damaged"
