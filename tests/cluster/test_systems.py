@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +36,10 @@ def test_example_stages_heads_from_a_bucket_and_uploads_the_best_weights(
     ):
         for name, value in store.server.environ().items():
             monkeypatch.setenv(name, value)
-        fetched = windlass(
-            "data",
-            "fetch",
-            "scut-head",
-            str(tmp_path / "heads"),
-            "--from",
-            str(tmp_path / "archives"),
-            "--to",
-            f"s3://{BUCKET}/scut-head/",
-        )
-        assert fetched.code == 0, fetched.err
+        places = {"--folder": "heads", "--archives": "archives"}
+        words = [word for option, name in places.items() for word in (option, str(tmp_path / name))]
+        prepare = [sys.executable, "prepare.py", *words, "--to", f"s3://{BUCKET}/scut-head/"]
+        subprocess.run(prepare, cwd=tmp_path / "job", check=True)
         run = harness.start(
             "train.py",
             "--epochs",
