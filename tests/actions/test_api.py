@@ -203,7 +203,7 @@ def test_a_job_has_a_signature_and_a_docstring_with_all_its_fields() -> None:
         windlass.Job(name="a", run="train.py")
     text = str(inspect.getdoc(windlass.Job))
     assert all(f"\n    {name}: " in text for name in parameters)
-    assert "Machines: a number, or `{min: 1, max: 4}`" in text
+    assert "Number of nodes, or a range `{min: 1, max: 4}`" in text
 
 
 def test_a_job_file_is_run_by_its_path(context: Context) -> None:

@@ -40,9 +40,9 @@ def test_up_is_several_documents_and_the_audit(windlass: Call) -> None:
 def test_policy_text_shows_users_and_reasons(windlass: Call) -> None:
     said = windlass("cluster", "policy", *ACCOUNT, "--for", "runs")
     assert said.code == 0
-    assert "# windlass-vision-runs: for persons who start runs" in said.out
-    assert "# windlass-vision-pods: for the pods of runs: Terraform makes this role" in said.out
-    assert "# Login: names no resource" in said.out
+    assert "# windlass-vision-runs: for users who start runs" in said.out
+    assert "# windlass-vision-pods: for the pods of runs: Terraform creates this role" in said.out
+    assert "# Login: does not support resources" in said.out
     assert '"Sid": "Objects"' in said.out
 
 

@@ -90,7 +90,7 @@ def test_pod_exits_with_137_if_its_node_is_killed(tmp_path: Path, pods: list[Pod
 
 def test_pod_without_a_place_waits_as_a_spare(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := pod_that_imports(tmp_path, "fails", place=1))
-    one.wait_for("[w] a spare")
+    one.wait_for("[w] spare pod")
     assert one.order(2, "fails") == pod_reuse.TAKEN  # while the pod may still import
     one.wait_for("[a] over")
     assert one.order(3, "succeeds") == pod_reuse.TAKEN
@@ -102,7 +102,7 @@ def test_pod_without_a_place_waits_as_a_spare(tmp_path: Path, pods: list[Pod]) -
 
 def test_unused_spare_exits_with_0(tmp_path: Path, pods: list[Pod]) -> None:
     pods.append(one := Pod(tmp_path, "fails", place=1))
-    one.wait_for("[w] a spare")
+    one.wait_for("[w] spare pod")
     until(lambda: (tmp_path / pod_reuse.WAITING).exists())
     assert pod_reuse.leave(str(tmp_path), one.process.pid) == pod_reuse.TAKEN
     assert one.wait() == 0

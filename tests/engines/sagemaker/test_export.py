@@ -123,7 +123,7 @@ def test_command_prints_request_and_manifest_and_writes_files_once(machine: Mach
     assert len([path for path in (machine.folder / "up").rglob("*") if path.is_file()]) == 4
     again = machine.windlass(*words, "-o", "manifest", "--files", "up")
     assert again.returncode == 2
-    assert "up is there already" in again.stderr
+    assert "up exists and is not an empty folder" in again.stderr
     shown = machine.windlass(*words, "-o", "manifest")
     [document], _ = read_documents(shown.stdout, "manifest.yaml")
     jsonschema.validate(document, SCHEMA)

@@ -75,7 +75,7 @@ def test_safe_modules_of_list_are_imported(forks: Forks) -> None:
     forks.module("culprit", UNSAFE["a thread"][0])
     forks.module("harmless", "import os\nPID = os.getpid()")
     forks.script("look.py", "import sys\nprint('culprit' in sys.modules, 'harmless' in sys.modules)")
-    assert "are tried beside it" in forks.refused("look.py", "culprit", "harmless")
+    assert "its imports are being tried" in forks.refused("look.py", "culprit", "harmless")
     (pid,) = forks.pids()
     until(lambda: forks.one().get("imported") == ["harmless"])
     assert forks.works("look.py", "culprit", "harmless") == "False True\n"
@@ -89,19 +89,19 @@ def test_safe_modules_of_list_are_imported(forks: Forks) -> None:
 def test_killed_trial_is_not_recorded(forks: Forks) -> None:
     forks.trusts = False
     forks.module("slow", "import time\ntime.sleep(600)")
-    assert "are tried beside it" in forks.refused("done.py", "slow")
+    assert "its imports are being tried" in forks.refused("done.py", "slow")
     (pid,) = forks.pids()
     until(lambda: forks.one().get("trying") and process.children(pid))
     os.kill(process.children(pid)[0], signal.SIGKILL)
     until(lambda: not forks.pids())
-    assert "are tried beside it" in forks.refused("done.py", "slow")
+    assert "its imports are being tried" in forks.refused("done.py", "slow")
 
 
 def test_a_trial_that_hangs_is_ended(forks: Forks) -> None:
     forks.trusts = False
     forks.bounded(import_seconds=0.5)
     forks.module("slow", "import time\ntime.sleep(600)")
-    assert "are tried beside it" in forks.refused("done.py", "slow")
+    assert "its imports are being tried" in forks.refused("done.py", "slow")
     until(lambda: forks.one().get("left_out") == ["slow: did not finish its imports within 0.5 s"])
 
 
