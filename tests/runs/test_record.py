@@ -224,6 +224,11 @@ def attempt(number: int, **more: Any) -> dict[str, Any]:
     return {"number": number, "world_size": 2, "nodes": [[0], [1]], **more}
 
 
+def test_attempt_whose_damaged_event_has_no_members_has_its_first_nodes() -> None:
+    (only,) = story((1, "attempt", {"number": 1, "world_size": 4, "nodes": [[0, 1], [2, 3]]})).attempts
+    assert only.members == (0, 1)
+
+
 def test_an_attempt_says_why_it_ended_and_where_it_began() -> None:
     status = story(
         (1, "attempt", attempt(1, members=[0, 1], reason="first")),

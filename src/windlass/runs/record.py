@@ -342,12 +342,13 @@ def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
 
 
 def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> Status:
+    members = entry.members or tuple(range(len(entry.nodes)))  # an event that another user damaged may lack them
     attempt = Attempt(
-        entry.number, entry.world_size, Phase.STARTING, at, members=entry.members, is_resume=entry.reason == "resume"
+        entry.number, entry.world_size, Phase.STARTING, at, members=members, is_resume=entry.reason == "resume"
     )
     ranks = tuple(
         RankState(rank, node)
-        for node, ranks_of_node in zip(entry.members or range(len(entry.nodes)), entry.nodes, strict=False)
+        for node, ranks_of_node in zip(members, entry.nodes, strict=False)
         for rank in ranks_of_node
     )
     status = replace(status, attempts=(*status.attempts, attempt), ranks=ranks, cause=None)
