@@ -436,7 +436,7 @@ def test_exec_runs_next_to_a_rank_and_files_are_copied_both_ways(context: Contex
     run.wait()
     assert run.fetch(Path("output", "go"), tmp_path / "back").bytes == 3
     assert (tmp_path / "back").read_text() == "now"
-    with pytest.raises(windlass.UsageError, match="is not there"):
+    with pytest.raises(windlass.UsageError, match="does not exist"):
         run.put(tmp_path / "nothing", "output")
     with pytest.raises(windlass.UsageError, match="may not lead upwards"):
         run.fetch("../../record.db", tmp_path / "record.db")
@@ -455,9 +455,9 @@ def test_program_with_a_removed_working_folder_uses_no_other(
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(windlass.PlanError, match=r"the folder .*/gone is not there"):
+    with pytest.raises(windlass.PlanError, match=r"/gone is not an existing folder"):
         windlass.make_plan(job("true")).require_runnable()
-    with pytest.raises(windlass.UsageError, match=r"gone/words\.csv is not there"):
+    with pytest.raises(windlass.UsageError, match=r"gone/words\.csv does not exist"):
         run.put("words.csv", "output")
     with pytest.raises(windlass.EngineError, match="gone: there is no such folder"):
         run.fetch("output", "here")

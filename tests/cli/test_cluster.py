@@ -360,7 +360,7 @@ def test_added_rules_and_unchecked_resources_are_not_reported_as_unchanged() -> 
     added = shown(added=(AddedRule("vision-node", "tcp 22 from 0.0.0.0/0", "aws ec2 revoke"),))
     assert "added in AWS by others:\n  vision-node: tcp 22 from 0.0.0.0/0\nremove:\n  aws ec2 revoke" in added
     silent = shown(unchecked=("rules of security groups: denied",))
-    assert "not looked: rules of security groups: denied" in silent
+    assert "not checked: rules of security groups: denied" in silent
     assert "was changed in AWS by others" not in added + silent
 
 

@@ -53,7 +53,7 @@ def test_exec_exits_with_the_code_of_its_command(windlass: Call, live: str) -> N
     piped = windlass("exec", live, "--", "bash", "-c", "yes | head -1; echo ${PIPESTATUS[0]}")
     assert (piped.out.split(), piped.err) == (["y", str(128 + signal.SIGPIPE)], "")
     missing = windlass("exec", live, "--", "no-such-program")
-    assert (missing.code, "no-such-program is not there" in missing.err) == (127, True)
+    assert (missing.code, "no-such-program does not exist" in missing.err) == (127, True)
     assert windlass("exec", live, "--rank", "2", "--", "true").code == 2
     assert windlass("exec", live, "--node", "2", "--", "true").code == 2
     assert windlass("exec", live).code == 2
@@ -112,13 +112,13 @@ def test_files_are_copied_from_and_into_a_live_run(windlass: Call, live: str, en
         (("{run}:output", "{run}:output/x"), "must be a path of this machine"),
         (("{run}:../../record.db", "."), "may not lead upwards"),
         (("{run}:output/../../../record.db", "."), "may not lead upwards"),
-        (("{run}:output/nope", "."), "is not there"),
+        (("{run}:output/nope", "."), "does not exist"),
         (("job.yaml", "{run}:lock"), "is none of its results"),
         (("job.yaml", "{run}:"), "is none of its results"),
         (("job.yaml", "{run}:code"), "is what the run began with"),
         (("{run}:/etc/hosts", "."), "a path of this machine"),
-        (("nope", "{run}:output"), "is not there"),
-        (("~no-such-user/x", "{run}:output"), "~no-such-user/x is not there"),
+        (("nope", "{run}:output"), "does not exist"),
+        (("~no-such-user/x", "{run}:output"), "~no-such-user/x does not exist"),
         (("pipe", "{run}:output"), "pipe is neither a file nor a folder"),
         (("{run}:output/pipe", "."), "output/pipe is neither a file nor a folder"),
         (("{run}:output", "device"), "device is neither a file nor a folder"),

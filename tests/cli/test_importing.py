@@ -53,7 +53,7 @@ def test_import_does_not_overwrite_unless_forced(windlass: Call, manifest: Path)
     Path("job.yaml").write_text("mine")
     refused = windlass("import", "manifest.yaml")
     assert (refused.code, refused.out) == (2, "")
-    assert "job.yaml is there already" in refused.err
+    assert "job.yaml already exists" in refused.err
     assert Path("job.yaml").read_text() == "mine"
     assert windlass("import", "manifest.yaml", "--force", "--name", "other").code == 0
     assert "name: other" in Path("job.yaml").read_text()

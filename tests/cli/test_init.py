@@ -235,4 +235,4 @@ def test_picture_contains_no_font_file_address_or_host_name() -> None:
 def test_removed_working_folder_is_named_in_the_error(windlass: Call, environ: Mapping[str, str]) -> None:
     command = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" check'
     done = subprocess.run(["bash", "-c", command, "bash", *WINDLASS], env=environ, capture_output=True, text=True)
-    assert (done.returncode, "gone is not there any more" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "gone no longer exists" in done.stderr) == (2, True), done.stderr

@@ -80,11 +80,11 @@ def test_resume_accepts_other_fields_variables_and_arguments(windlass: Call, hom
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--set", "outputs=elsewhere"), "outputs.to cannot change in a run that goes on"),
-        (("--set", "name=other"), "name cannot change in a run that goes on"),
-        (("--set", "checkpoint.folder=s3://bucket/x"), "checkpoint.folder cannot change in a run that goes on"),
-        (("--set", "kubernetes.via=jobset"), "kubernetes.via cannot change in a run that goes on"),
-        (("--set", "kubernetes.namespace=other"), "kubernetes.namespace cannot change in a run that goes on"),
+        (("--set", "outputs=elsewhere"), "outputs.to cannot change in a resumed run"),
+        (("--set", "name=other"), "name cannot change in a resumed run"),
+        (("--set", "checkpoint.folder=s3://bucket/x"), "checkpoint.folder cannot change in a resumed run"),
+        (("--set", "kubernetes.via=jobset"), "kubernetes.via cannot change in a resumed run"),
+        (("--set", "kubernetes.namespace=other"), "kubernetes.namespace cannot change in a resumed run"),
         (("--set", "grace=soon"), "--set grace:"),
         (("--name", "other"), "--name"),
         (("--epochs", "5"), "windlass resume RUN -- --epochs 5"),

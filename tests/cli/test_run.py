@@ -400,7 +400,7 @@ def test_invalid_option_is_refused_with_code_2_before_a_start(
     ("words", "said"),
     [
         (("nothing.yaml",), "nothing.yaml"),
-        (("no-script.py",), "no-script.py is not there"),
+        (("no-script.py",), "no-script.py does not exist"),
         (("--",), "no command follows --"),
         (("--", "--epochs", "1"), "windlass run job.yaml -- --epochs"),
         (("--", "no-such-program"), "no-such-program was not found"),

@@ -94,7 +94,7 @@ def test_exec_and_cp_work_in_a_live_run(
     assert windlass("exec", live, "--", "sh", "-c", "echo oh >&2; exit 7").code == 7
     assert windlass("exec", live, "--", "sh", "-c", "echo oh >&2").err == "oh\n"
     missing = windlass("exec", live, "--", "no-such-program")
-    assert (missing.code, "no-such-program is not there" in missing.err) == (127, True)
+    assert (missing.code, "no-such-program does not exist" in missing.err) == (127, True)
     assert windlass("exec", live, "--rank", "2", "--", "true").code == 2
 
     # copied into each of two pods, and back
@@ -114,7 +114,7 @@ def test_exec_and_cp_work_in_a_live_run(
     refused = windlass("cp", "large", f"{live}:/usr/large")
     assert (refused.code, "cannot be copied" in refused.err) == (1, True)
     gone = windlass("cp", f"{live}:output/nope", ".")
-    assert (gone.code, "nope is not there" in gone.err) == (1, True)
+    assert (gone.code, "nope does not exist" in gone.err) == (1, True)
     assert windlass("cp", f"{live}:output/../../x", ".").code == 2
 
     Path("go").write_text("")
@@ -142,7 +142,7 @@ def test_exec_and_cp_work_in_a_claim_without_a_run(windlass: Call, targets: None
     assert windlass("cp", "claim:data/first/deep/a.bin", "back", "--on", "bed").code == 0
     assert Path("back").read_bytes() == Path("set/deep/a.bin").read_bytes()
     missing = windlass("cp", "claim:data/nope", ".", "--on", "bed")
-    assert (missing.code, "nope is not there" in missing.err) == (1, True)
+    assert (missing.code, "nope does not exist" in missing.err) == (1, True)
     nowhere = windlass("cp", "claim:other/x", ".", "--on", "bed")
     assert (nowhere.code, "there is no claim other" in nowhere.err) == (2, True)
     assert helpers(bed, namespace) == ""

@@ -98,7 +98,7 @@ def test_oversized_code_is_not_kept_and_the_reason_is_recorded(code: Path, run: 
 
 def test_nothing_is_overwritten_and_a_wrong_name_writes_nothing(code: Path, run: Path, tmp_path: Path) -> None:
     keep_snapshot(code, run, ENVIRON)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         extract_snapshot(run, ".", code)
     with pytest.raises(UsageError, match=r"has no nothing\.py"):
         extract_snapshot(run, "nothing.py", tmp_path / "x")

@@ -614,7 +614,7 @@ def test_a_rank_that_waits_for_a_file_lock_is_told_with_those_that_wait_for_it()
     in_lock = stack((FILE_LOCK, 9, "acquire"), (FILE_LOCK, 20, "__enter__"), ("/job/train.py", 4, "main"))
     for stacks, said in (
         ((IN_ALL_REDUCE, in_lock), "rank 1 waits for a file lock at train.py:4, and rank 0 waits for it in all_reduce"),
-        ((in_lock, in_lock), "ranks 0, 1 wait for a file lock at train.py:4, and no rank goes on"),
+        ((in_lock, in_lock), "ranks 0, 1 wait for a file lock at train.py:4, and no rank makes progress"),
     ):
         ranks = [RankSeen(number, last_output_at=40.0) for number in range(2)]
         verdict = diagnose(seen(Phase.TRAINING, ranks=ranks, more=[hang(*stacks)])).verdict
@@ -720,8 +720,8 @@ def test_a_named_checkpoint_that_is_not_whole_is_told_with_how_to_go_on_without_
 @pytest.mark.parametrize(
     ("program", "code", "said"),
     [
-        ("/job/ni.sh", "program-missing", "/job/ni.sh, or the interpreter that its first line names, is not there"),
-        ("/job/.venv/bin/python", "interpreter-missing", "started: /job/.venv/bin/python is not there"),
+        ("/job/ni.sh", "program-missing", "/job/ni.sh, or the interpreter in its first line, does not exist"),
+        ("/job/.venv/bin/python", "interpreter-missing", "started: /job/.venv/bin/python does not exist"),
     ],
 )
 def test_a_program_that_is_not_there_is_told_without_the_reason_in_its_name(program: str, code: str, said: str) -> None:
@@ -758,7 +758,7 @@ def test_apostrophe_is_not_a_quotation_mark() -> None:
     verdict = failed(tail).verdict
     assert (verdict.code, verdict.summary) == (
         "file-missing",
-        "the script needs /job/tasks/train.py, which is not there",
+        "the script needs /job/tasks/train.py, which does not exist",
     )
 
 

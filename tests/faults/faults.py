@@ -162,7 +162,7 @@ FAULTS = (
         files={"left.py": "from right import b\na = 1\n", "right.py": "from left import a\nb = 1\n"},
     ),
     Fault(
-        "a library that is not there",
+        "a library that does not exist",
         "import ctypes\nctypes.CDLL('libnothing_like_it.so.9')\n",
         "library-missing",
         0,
@@ -252,7 +252,7 @@ FAULTS = (
     ),
     # -- files, rights, limits --
     Fault(
-        "a file of data that is not there",
+        "a file of data that does not exist",
         "open('data/trian.csv')\n",
         "file-missing",
         0,
@@ -486,7 +486,7 @@ FAULTS = (
         between=remove_interpreter,
     ),
     Fault(
-        "a program whose interpreter is not there",
+        "a program whose interpreter does not exist",
         "",
         "program-missing",
         0,

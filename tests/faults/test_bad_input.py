@@ -222,15 +222,15 @@ ROWS: dict[str, Row] = {
     "a name with a line break": Row(("run", "--name", "a\nb"), says=("name",)),
     "a name of 300 letters": Row(("run", "--name", LONG), says=("name", "at most 40")),
     "an empty name of a job": Row(("run", "--name", ""), says=("name",)),
-    # what the job names and is not there
+    # the job names something that does not exist
     "no such script": Row(files=job(run="other.py"), says=("other.py", "is not in")),
     "a script with a long name": Row(files=job(run=LONG + ".py"), says=(LONG[:40], "is not in")),
     "a script that is a folder": Row(files=job(run="sub"), world=a_folder, says=("sub", "not")),
-    "no such code": Row(files=job(code="elsewhere"), says=("elsewhere", "is not there", "code:")),
-    "code with a long name": Row(files=job(code=LONG), says=(LONG[:40], "is not there")),
-    "code that is a file": Row(files=job(code="train.py"), says=("train.py", "is not")),
+    "no such code": Row(files=job(code="elsewhere"), says=("elsewhere", "is not an existing folder", "code:")),
+    "code with a long name": Row(files=job(code=LONG), says=(LONG[:40], "is not an existing folder")),
+    "code that is a file": Row(files=job(code="train.py"), says=("train.py", "is not an existing folder")),
     "a link to nothing": Row(
-        ("run", "linked.py"), says=("linked.py is a link to", "which is not there"), world=a_dead_link
+        ("run", "linked.py"), says=("linked.py is a link to", "which does not exist"), world=a_dead_link
     ),
     "a notebook": Row(
         ("run", "a b.ipynb"), files={"a b.ipynb": "{}"}, says=("notebook", "nbconvert --to script 'a b.ipynb'")
@@ -311,7 +311,7 @@ ROWS: dict[str, Row] = {
     "a run that is no text": Row(("status", "\udcff"), code=NO_RUN, says=("windlass ps",), world=three_runs),
     "removing all by nothing": Row(("rm", ""), code=NO_RUN, says=(), world=three_runs),
     "a run of another engine": Row(("status",), says=("moon", "upgrade"), world=run_of_another_engine),
-    "a rank that is not there": Row(("logs", "--rank", "-1"), says=("-1",), world=three_runs),
+    "a rank that does not exist": Row(("logs", "--rank", "-1"), says=("-1",), world=three_runs),
     "since nonsense": Row(("logs", "--since", "soon"), says=("--since soon",), world=three_runs),
     "since without end": Row(("logs", "--since", "9" * 400 + "s"), says=("--since",), world=three_runs),
 }

@@ -36,7 +36,7 @@ class FakeUploads(Uploads):
         self.object: Stored | None = None
         self.loses_answer = False
         self.refusal: type[StoreError] = Missing
-        """Of what is asked of an object that is not there."""
+        """Of what is asked of an object that does not exist."""
 
     def create(self) -> str:
         upload = f"upload-{len(self.sent)}-{len(self.begun)}"

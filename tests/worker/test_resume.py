@@ -91,7 +91,7 @@ def test_old_pickles_and_other_files_cannot_be_verified(tmp_path: Path) -> None:
     other.write_bytes(b"\x89HDF\r\n\x1a\n")
     assert "torch.save writes zip files since torch 1.6" in problem_of(str(old))
     assert "neither a torch.save nor a safetensors file" in problem_of(str(other))
-    assert problem_of(str(tmp_path / "nowhere.pt")) == "it is not there"
+    assert problem_of(str(tmp_path / "nowhere.pt")) == "it does not exist"
 
 
 def test_safetensors_file_must_have_the_length_in_its_header(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_missing_weights_are_reported(tmp_path: Path) -> None:
         json.dumps({"weight_map": dict(zip("ab", shards, strict=True))})
     )
     safetensors(folder / shards[0])
-    assert f"it names {shards[1]}, which is not there" in problem_of(str(folder))
+    assert f"it names {shards[1]}, which does not exist" in problem_of(str(folder))
     safetensors(folder / shards[1])
     assert problem_of(str(folder)) == ""
 
@@ -237,7 +237,7 @@ def test_checkpoint_saved_after_the_request_is_chosen(tmp_path: Path) -> None:
 def test_requested_checkpoint_must_be_verified(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     saved(folder / "model-2.pt")
-    with pytest.raises(ValueError, match=r"cannot resume from model-1\.pt: it is not there"):
+    with pytest.raises(ValueError, match=r"cannot resume from model-1\.pt: it does not exist"):
         choose(spec_of(folder, named="model-1.pt", named_at=float("inf")), 0.0)
 
 

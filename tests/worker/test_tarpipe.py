@@ -285,4 +285,4 @@ def test_program_text_runs_without_windlass_installed(tmp_path: Path) -> None:
     assert b'"files": 1' in done.stdout
     assert (tmp_path / "to" / "a" / "b").read_text() == "b"
     gone = subprocess.run([*python, "send", str(tmp_path / "nope")], capture_output=True, check=False, timeout=100)
-    assert (gone.returncode, b"nope is not there" in gone.stderr) == (3, True)
+    assert (gone.returncode, b"nope does not exist" in gone.stderr) == (3, True)

@@ -294,7 +294,7 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     not a checkpoint or is not verified, WindlassError if an object store cannot be read.
     """
     if not wanted:
-        raise UsageError("no checkpoint is named to go on from", f"windlass checkpoints {seen.status.id} lists them")
+        raise UsageError("no checkpoint is named to continue from", f"windlass checkpoints {seen.status.id} lists them")
     if seen.in_cluster:  # the ranks verify the checkpoint when they load it
         return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)

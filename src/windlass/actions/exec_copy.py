@@ -112,9 +112,10 @@ def copied(
     from windlass.views.artifacts import CopiedFiles
     from windlass.worker.tarpipe import SPECIAL, is_special
 
-    what = SPECIAL if is_special(str(local)) else "not there" if here is not None and not local.exists() else ""
+    is_missing = here is not None and not local.exists()
+    what = f"is {SPECIAL}" if is_special(str(local)) else "does not exist" if is_missing else ""
     if what:
-        raise UsageError(f"{local} is {what}", "name a file or folder of this machine")
+        raise UsageError(f"{local} {what}", "name a file or folder of this machine")
     try:
         with _made(local) if into_folder else contextlib.nullcontext():
             of, found = _copied(there, here, local, store, on, node, on_progress)

@@ -130,7 +130,7 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
     if odd := [path.name for path in texts if path.exists() and not path.is_file()]:
         raise UsageError(f"{' and '.join(odd)} is no file", "name another one: a device or pipe is not replaced")
     if there and not force:
-        raise UsageError(f"{' and '.join(there)} is there already", "--force overwrites it")
+        raise UsageError(f"{' and '.join(there)} already exists", "--force overwrites it")
     for path, text in texts.items():
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -160,7 +160,7 @@ def look_into(folder: Path, script: str) -> Finding:
     """Analyzes one script. Raises UsageError if it does not exist."""
     path = folder / os.path.expanduser(script)
     if not path.is_file():
-        raise UsageError(f"{script} is not there", "name a script of this folder: windlass init train.py")
+        raise UsageError(f"{script} does not exist", "name a script of this folder: windlass init train.py")
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UsageError(f"{script} is not below {folder}", "go to its folder first: a job ships its own folder")
     return _finding(path, path.resolve().relative_to(folder.resolve()).as_posix())

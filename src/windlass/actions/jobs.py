@@ -98,12 +98,12 @@ def read_job(
         shown = what or path.name
         return _changed(ReadyJob(_of_file(read_text(path, shown), shown), path.parent, shown), overrides, rest)
     if what is None:
-        raise UsageError(f"the working folder {path} is not there any more", "go to the folder of the job first")
+        raise UsageError(f"the working folder {path} no longer exists", "go to the folder of the job first")
     if not os.path.lexists(path):
         hint = near(path.name, _names(path.parent)) or "name a job file or a script: windlass run train.py"
-        raise UsageError(f"{what} is not there", hint)
+        raise UsageError(f"{what} does not exist", hint)
     if path.is_symlink() and not os.path.exists(path):  # noqa: PTH110 - as above
-        raise UsageError(f"{what} is a link to {path.readlink()}, which is not there", "mend the link")
+        raise UsageError(f"{what} is a link to {path.readlink()}, which does not exist", "mend the link")
     if path.suffix.lower() == ".ipynb":
         notebook, script = (shlex.quote(str(one)) for one in (what, PurePath(str(what)).with_suffix(".py")))
         hint = f"jupyter nbconvert --to script {notebook}, then windlass run {script}"

@@ -211,7 +211,7 @@ def _require_code(plan: Plan, run_id: str) -> None:
     folder = code_folder(plan)
     if not folder.is_dir():
         raise UsageError(
-            f"the code of {run_id} was in {folder}, which is not there",
+            f"the code of {run_id} was in {folder}, which does not exist",
             f"windlass cp {run_id}:code FOLDER has the code of then",
         )
 
@@ -407,7 +407,7 @@ def _require_unchanged(before: Job, after: Job, run_id: str) -> None:
         was, is_now = old[section], new[section]
         if (was[name] != is_now[name]) if name else (was != is_now):
             raise UsageError(
-                f"{field} cannot change in a run that goes on: what it has made is found by it",
+                f"{field} cannot change in a resumed run: its existing files and objects are found by this field",
                 f"start a new run: windlass rerun {run_id} --set {field}=…",
             )
 

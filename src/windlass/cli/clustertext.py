@@ -137,7 +137,7 @@ def status_lines(found: ClusterStatus, paint: Paint) -> list[str]:
     if found.added:
         lines += ["added in AWS by others:", *(f"  {visible(one.group)}: {one.text}" for one in found.added), "remove:"]
         lines += [f"  {visible(one.remedy)}" for one in found.added]
-    lines += [f"{paint('not looked', 'yellow')}: {visible(one)}" for one in found.unchecked]
+    lines += [f"{paint('not checked', 'yellow')}: {visible(one)}" for one in found.unchecked]
     if found.drift or found.added or found.unchecked:
         lines.append(NOT_COMPARED)
     elif found.summary.state == "incomplete":
@@ -158,7 +158,7 @@ def usage_lines(seen: ClusterUsage, paint: Paint) -> list[str]:
     """Returns the runs and stored files of a cluster, shown before its removal is confirmed."""
     lines = [paint(f"active: {visible(one)}", "yellow") for one in seen.active]
     if seen.unchecked:
-        lines.append(paint(f"not looked at: {visible(seen.unchecked)}", "yellow"))
+        lines.append(paint(f"not checked: {visible(seen.unchecked)}", "yellow"))
     held = [f"  {visible(str(one))}" for one in seen.holdings]
     return [*lines, *(["to be removed by controllers:", *held] if held else [])]
 

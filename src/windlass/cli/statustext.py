@@ -479,7 +479,7 @@ def output_words(
     try:
         many = sum(1 for _ in Path(output_dir).iterdir())
     except OSError:
-        return f"{shown} (not there yet)"
+        return f"{shown} (does not exist yet)"
     return f"{shown} ({count(many, 'entry', 'entries') if many else 'empty'})"
 
 

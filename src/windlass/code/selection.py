@@ -89,7 +89,7 @@ def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None 
 
     `environ` locates the user's git configuration.
     """
-    folder = folder.resolve()  # as in git, the repository of the folder counts, not of a link to it
+    folder = folder.resolve()  # git also resolves links before it looks for the repository
     found = Selection(max_entries=max_entries)
     root = root_of(folder)
     above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]

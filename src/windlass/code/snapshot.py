@@ -114,7 +114,7 @@ def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, 
             f"the code of {run_dir.name} was not kept here{f': {why}' if why else ''}", "it is in its own folder"
         )
     if os.path.lexists(destination):
-        raise UsageError(f"{destination} is there already", "choose a path that does not exist")
+        raise UsageError(f"{destination} already exists", "choose a path that does not exist")
     name = os.path.normpath(f"{CODE}/{path}")
     new = destination.with_name(f".{destination.name}.new-{os.getpid()}")
     new.mkdir(mode=0o755)

@@ -122,12 +122,12 @@ class Observations:
     near: Mapping[str, str] = field(default_factory=dict)
     """Existing similar names for each file or module that was not found."""
     earlier: Observations | None = None
-    """The previous attempt, which failed at its start, if the time limit ended the newest one before it trained; it is
-    observed as if the run had ended with it."""
+    """Observations of the previous attempt, as if the run had ended with that attempt. Set only if the previous attempt
+    failed at its start and the time limit ended the newest one before it trained."""
     rules: Sequence[Rule] = ()
     """Rules of the run's engine, which use the engine's additional observations."""
     not_seen: tuple[str, ...] = ()
-    """What the engine could not read, with the reason, such as `nodes cannot be listed: …`."""
+    """Data that the engine could not read, each with the reason, such as `nodes cannot be listed: …`."""
     image: str = ""
     """Container image of the script; empty if it runs on the host."""
 

@@ -21,7 +21,7 @@ def copy(source: Path, destination: Path | str, on_progress: Callable[[int], Non
     """
     if not (source.is_file() or source.is_dir()):
         raise UsageError(
-            f"{source} is {tarpipe.SPECIAL if source.exists() else 'not there'}",
+            f"{source} {f'is {tarpipe.SPECIAL}' if source.exists() else 'does not exist'}",
             "windlass artifacts lists what a run has made",
         )
     command = [sys.executable, "-I", "-S", tarpipe.__file__, "send", str(source)]

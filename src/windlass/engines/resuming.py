@@ -1,4 +1,4 @@
-"""Which ended runs can be resumed, and how a resume is recorded."""
+"""Decides which ended runs can be resumed, and records a resume."""
 
 from __future__ import annotations
 

@@ -31,6 +31,6 @@ def missing_data(job: Job, base: Path) -> Iterator[tuple[str, str]]:
         source = absolute(data.source.removeprefix("file://"), base)
         # Path.exists raises OSError if the name is too long; os.path.exists does not.
         if not os.path.exists(source):  # noqa: PTH110
-            yield data.name, f"{source} is not there"
+            yield data.name, f"{source} does not exist"
         elif data.is_remote and not os.path.isdir(source):  # noqa: PTH112
             yield data.name, f"{source} is no folder"

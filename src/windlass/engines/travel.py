@@ -84,7 +84,9 @@ class CodeFacts:
     def notes(self, script: str) -> Iterator[Note]:
         """Yields blockers if the code cannot be packed, or `script` is missing or excluded."""
         if not self.is_there:
-            yield blocker("code-missing", f"the folder {self.folder} is not there", "set code: to the script's folder")
+            yield blocker(
+                "code-missing", f"{self.folder} is not an existing folder", "set code: to the script's folder"
+            )
         elif not self.has_script:
             yield blocker("script-missing", f"{script} is not in {self.folder}", "check run: and code:")
         elif self.leaves_out_script:

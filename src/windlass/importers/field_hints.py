@@ -30,7 +30,7 @@ class Hint(NamedTuple):
     meaning: str
     """Purpose of the field."""
     instead: str
-    """What to do instead."""
+    """The field or action that replaces the imported field."""
     is_handled: bool = False
     """Whether the user need not do anything: Windlass does the same itself, or does not need the field."""
 

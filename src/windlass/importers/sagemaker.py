@@ -77,7 +77,7 @@ def _limits(view: View, draft: Draft) -> None:
     checkpoints = view.at("CheckpointConfig")
     _usual(checkpoints.at("LocalPath"), LOCAL, "the folder of checkpoints in the container", f"it is {LOCAL} here")
     checkpoints.at("S3Uri").report(
-        "where checkpoints are kept", "they are below storage: of the target; copy those to go on from there"
+        "where checkpoints are kept", "they are below storage: of the target; copy those to continue from there"
     )
     instead = "restarts: N begins another training job after a failure"
     view.at("RetryStrategy").report("attempts after an internal error of SageMaker", instead)

@@ -31,7 +31,7 @@ class Note:
     code: str
     """Stable name, such as `ranks-exceed-cores`."""
     message: str
-    """What was requested and what was found."""
+    """The requested value and the value that was found."""
     fix: str
     """How the user can fix the condition; empty if there is nothing to do."""
     blocks: bool = False

@@ -456,7 +456,7 @@ class QueueChanged(Entry):
     reason: str = ""
     message: str = ""
     by: str = ""
-    """Workload in favour of which the attempt was preempted."""
+    """Kueue Workload for which Kueue preempted the attempt; empty if unknown."""
 
     @property
     def queue_name(self) -> str:
@@ -470,7 +470,7 @@ class QueueChanged(Entry):
 
     @property
     def waits_for(self) -> str:
-        """What the run waits for, in words."""
+        """Describes the run, workload or slots that this run waits for."""
         if self.is_of_machine:
             of_run = self.message.removeprefix("it starts after ")
             return of_run if self.reason == FOR_RUN else f"slots of {self.queue}: {self.message}"

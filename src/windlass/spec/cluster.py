@@ -37,7 +37,7 @@ Component = Literal[
 GIB = 1 << 30
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 MIN_PUBLIC = 8
-"""Prefix length of the widest range that may reach the API server; nobody owns a wider range of addresses."""
+"""Prefix length of the widest public range that may reach the API server: no organization owns a wider one."""
 MIN_NETWORK, MAX_NETWORK = 16, 20
 """Prefix lengths that AWS accepts for a VPC and that leave its subnets enough addresses for pods."""
 

@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 @dataclass(frozen=True)
 class Head:
-    """What a server states about a file."""
+    """Size, version and content type of a file, as an HTTP server reports them."""
 
     size: int
     """Bytes of the whole file."""

@@ -211,7 +211,7 @@ class Supervisor:
     def _detach(self) -> None:
         """Detaches from the run, which is left unchanged for the next supervisor."""
         if self.backend.outlives_supervisor:
-            why = "no supervisor is attached: it was ended by SIGTERM, and the workers go on without it"
+            why = "no supervisor is attached: it was ended by SIGTERM, and the workers continue without it"
             self.record.condition("SupervisorDetached", why)
         self.detached = True
 

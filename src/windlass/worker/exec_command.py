@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     try:
         os.execvpe(words[0], words, env)
     except FileNotFoundError:
-        return _complain(f"{words[0]} is not there", NOT_FOUND)
+        return _complain(f"{words[0]} does not exist", NOT_FOUND)
     except OSError as error:
         return _complain(f"{words[0]}: {error.strerror}", CANNOT_RUN)
 

@@ -106,7 +106,7 @@ class ResumeSpec(Value):
 
 
 class CollectSpec(Value):
-    """Which files of the code folder are results; see `worker/collect.py`."""
+    """Patterns of the files in the code folder that are results; `worker/collect.py` applies them."""
 
     patterns: tuple[str, ...] = ()
     """Patterns of the files that are copied to the outputs; other new files are listed."""

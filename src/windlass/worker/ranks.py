@@ -85,7 +85,7 @@ class Rank:
         )
 
     def _with_error_file(self) -> str:
-        """Its last output, with the traceback of an error file, in which no secret is masked yet."""
+        """Returns the last output of the rank, with the traceback of its error file. Secrets are not masked yet."""
         tail = self.capture.tail
         text = with_error_file(tail)
         return tail if text == tail else self.capture.masked(text)

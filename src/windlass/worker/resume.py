@@ -224,7 +224,7 @@ def problem_of(path: str) -> str:
             return _problem_of_file(path)
         return _problem_of_folder(path)
     except FileNotFoundError:
-        return "it is not there"
+        return "it does not exist"
     except TORN as error:
         return _damage(error, path)
 
@@ -321,7 +321,7 @@ def _problem_within(folder: str, name: str) -> str:
         with open(path) as file:
             shards = set(json.load(file)["weight_map"].values())
         missing = sorted(shard for shard in shards if not os.path.exists(os.path.join(os.path.dirname(path), shard)))
-        return f"it names {missing[0]}, which is not there" if missing else ""
+        return f"it names {missing[0]}, which does not exist" if missing else ""
     if name == STATE:
         with open(path) as file:
             return "" if isinstance(json.load(file), dict) else "it has no state"

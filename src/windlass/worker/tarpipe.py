@@ -231,7 +231,7 @@ def main(argv: list[str]) -> int:
                 found = receive(stream, argv[1], argv[2])
             print(json.dumps(vars(found)), flush=True)
     except FileNotFoundError as error:
-        return _complain(f"{error.filename} is not there", argv[0])
+        return _complain(f"{error.filename} does not exist", argv[0])
     except (OSError, tarfile.TarError) as error:
         where, why = getattr(error, "filename", None) or argv[1], getattr(error, "strerror", None) or error
         return _complain(f"{where}: {why}", argv[0])

@@ -95,7 +95,7 @@ UNSEEN: Final = {
     "LaunchTagged": "EKS tries the launch template, and the emulated one does not",
     "TagLaunched": "EKS tries the launch template, and the emulated one does not",
     "LaunchIn": "EKS tries the launch template, and the emulated one does not",
-    "FindState": "without it AWS answers 403 for a state that is not there yet, and the emulator answers 404",
+    "FindState": "without it AWS answers 403 for a state that does not exist yet, and the emulator answers 404",
     "RolesOfServices": f"service-linked roles: {NO_CALL}",
     "UseOwnKeyThroughServices": f"grants on the key: {NO_CALL}",
     "InterfacesOfMountTargets": f"interfaces of EFS: {NO_CALL}",

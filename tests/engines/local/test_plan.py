@@ -203,11 +203,11 @@ def test_file_of_http_server_is_staged_like_data_set_of_store(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("source", "via", "setup", "problem"),
     [
-        ("nope", "copy", None, "{}/nope is not there"),
-        ("file://{}/nope", "copy", None, "{}/nope is not there"),
-        ("file://{}/nope", "stream", None, "{}/nope is not there"),
+        ("nope", "copy", None, "{}/nope does not exist"),
+        ("file://{}/nope", "copy", None, "{}/nope does not exist"),
+        ("file://{}/nope", "stream", None, "{}/nope does not exist"),
         ("file://{}/train.py", "copy", None, "{}/train.py is no folder"),
-        ("file://{}/nope", "copy", "./fetch", "{}/nope is not there"),
+        ("file://{}/nope", "copy", "./fetch", "{}/nope does not exist"),
         ("file://{}/nope", "stream", "./fetch", None),
         ("train.py", "copy", None, None),
         ("file://{}", "copy", None, None),

@@ -197,8 +197,8 @@ def test_files_that_local_hosts_would_not_find_block_the_plan(tmp_path: Path) ->
     made = plan_here(job, tmp_path, tmp_path / "home", "digits-7f3k2")
     assert [note.message for note in made.notes if note.blocks] == [
         f"no interpreter at {tmp_path}/venv/bin/python",
-        f"data a: {tmp_path}/missing is not there",
-        f"data c: {tmp_path}/missing is not there",
+        f"data a: {tmp_path}/missing does not exist",
+        f"data c: {tmp_path}/missing does not exist",
     ]
 
 

@@ -75,7 +75,7 @@ FAILED = [
     ("ClientError: Data download failed:NoSuchKey (404): The specified key does not exist", "data-missing", "NoSuch"),
     ("ClientError: Data download failed: write /opt/ml/input/data/x: no space left on device", "disk-full", "volume"),
     ("ClientError: Artifact upload failed:Error 1: AccessDenied", "s3-denied", "may not write"),
-    ("ClientError: Artifact upload failed: the bucket is not there", "outputs-not-uploaded", "the bucket"),
+    ("ClientError: Artifact upload failed: the bucket does not exist", "outputs-not-uploaded", "the bucket"),
     ("InternalServerError: We encountered an internal error. Please try again.", "sagemaker-internal", "internal"),
     ("something that no table has", "sagemaker-failed", "something that no table has"),
 ]  # fmt: skip

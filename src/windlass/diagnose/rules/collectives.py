@@ -55,7 +55,7 @@ def silent(case: Observations) -> Iterator[Verdict]:
     if found is None and kept:
         found = _kept(case, kept)
     if found is None and (locked := [rank for rank, stack in sorted(stacks.items()) if _waits_for_lock(stack, case)]):
-        found = _locked(case, stacks, locked, "no rank goes on")
+        found = _locked(case, stacks, locked, "no rank makes progress")
     if found is None and silence.reason == "silence":
         found = Verdict(
             "hang",
@@ -87,7 +87,7 @@ def _frozen(case: Observations, silence: Silence) -> Verdict | None:
         return None
     pid = next((state.pid for state in case.status.ranks if state.rank == frozen[0] and state.pid), "PID")
     summary = f"{named(frozen)} {verb(frozen, 'is', 'are')} suspended (SIGSTOP), and the others wait"
-    fix = f"see what suspended it; kill -CONT {pid} lets it go on"
+    fix = f"see what suspended it; kill -CONT {pid} resumes it"
     return Verdict("rank-frozen", summary, frozen[0], fix=fix, score=2)
 
 

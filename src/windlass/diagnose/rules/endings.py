@@ -280,7 +280,7 @@ def data_locked(case: Observations) -> Iterator[Verdict]:
     """Another process is fetching the data set of a run that has not started."""
     progress = case.status.progress
     if case.status.phase is Phase.STAGING and (holder := progress.waits_for):
-        fix = f"see whether {holder} goes on; where it does not, end it: the next one continues what it has begun"
+        fix = f"check whether {holder} makes progress; if not, end it: the next process continues the copy"
         yield Verdict("data-locked", progress.message, None, ("no rank was started",), fix, 50)
 
 
@@ -337,14 +337,14 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     if "No such file or directory" in what and case.python and program == case.python:
         return (
             "interpreter-missing",
-            f"the script's interpreter could not be started: {program} is not there",
+            f"the script's interpreter could not be started: {program} does not exist",
             "set python: to an interpreter that is there, or create the environment again",
             100,
         )
     if "No such file or directory" in what:
         return (
             "program-missing",
-            f"the program could not be started: {program}, or the interpreter that its first line names, is not there",
+            f"the program could not be started: {program}, or the interpreter in its first line, does not exist",
             "check its path and, for a script, the first line (#!)",
             100,
         )

@@ -91,11 +91,11 @@ KNOWN: Final = (
     (r"UnreadableCheckpoint: (\w+://\S+) cannot be read, also after retries \((.*?)\)\. No",
      Advice("checkpoint-unreadable", "{who} could not read {1}: {2}",
            "check the address, the credentials and the network; no checkpoint was changed; then windlass resume {run}, "
-           "with --from NAME to go on from another one", 95)),
+           "with --from NAME to continue from another one", 95)),
     (r"UnreadableCheckpoint: (\S+) cannot be read, also after retries \((.*?)\)\. No",
      Advice("checkpoint-unreadable", "{who} could not read {1}: {2}",
            "check that the file system is mounted and readable on every node; no checkpoint was changed; then "
-           "windlass resume {run}, with --from NAME to go on from another one", 95)),
+           "windlass resume {run}, with --from NAME to continue from another one", 95)),
     (r"Error\(s\) in loading state_dict|size mismatch for ",
      Advice("checkpoint-mismatch", "the checkpoint does not fit the model in {who}",
            "build the model as it was when the checkpoint was written, or begin with an empty checkpoint folder")),
@@ -298,7 +298,7 @@ def _imports(case: Observations, error: Raised) -> Iterator[Verdict]:
     elif match := _NO_LIBRARY.search(error.message):
         yield case.of_first(
             "library-missing",
-            f"{case.who} needs the library {match[1]}, which is not there",
+            f"{case.who} needs the library {match[1]}, which is not installed",
             evidence,
             f"install what brings {match[1]}, or add its folder to LD_LIBRARY_PATH in env:",
             92,
@@ -428,8 +428,8 @@ def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
         fix = f"did you mean {near}?" if near else "check the path."
         if path and not path.startswith("/"):
             fix += f" It is looked for in {case.code_dir or 'the folder of the job'}, where the ranks run"
-        kind = "a folder where a file is needed" if error.kind == "IsADirectoryError" else "not there"
-        yield case.of_first("file-missing", f"{case.who} needs {file}, which is {kind}", evidence, fix, 92)
+        kind = "is a folder where a file is needed" if error.kind == "IsADirectoryError" else "does not exist"
+        yield case.of_first("file-missing", f"{case.who} needs {file}, which {kind}", evidence, fix, 92)
     elif error.kind == "PermissionError" or re.search(r"\[Errno (?:13|1|30)\]", text):
         if "[Errno 1]" in text and not path:
             yield case.of_first(

@@ -297,7 +297,7 @@ def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, st
 def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Yields blockers for unsupported fields and for missing programs."""
     if not facts.code_dir_found:
-        yield blocker("code-missing", f"the folder {facts.code_dir} is not there", "set code: to the script's folder")
+        yield blocker("code-missing", f"{facts.code_dir} is not an existing folder", "set code: to the script's folder")
     elif not facts.script_found and not job.setup:  # `setup` may create the script
         script = job.script_argv[0]
         yield blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")

@@ -123,5 +123,5 @@ def page_of(root: ElementTree.Element) -> tuple[Page, str]:
         return page, ""
     token = root.findtext(f"{space}NextContinuationToken")
     if not token:
-        raise ValueError("it goes on, and does not say where")
+        raise ValueError("it is truncated and has no continuation token")
     return page, token

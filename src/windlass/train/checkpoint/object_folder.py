@@ -28,7 +28,7 @@ class ObjectFolder(Folder):
     num_reads = 3
 
     def __init__(self, path: str) -> None:
-        """Raises ValueError for an address that is none of a store."""
+        """Raises ValueError for an address that does not name a store."""
         super().__init__(path.rstrip("/"))
         found = open_store(self.path)
         if found is None:

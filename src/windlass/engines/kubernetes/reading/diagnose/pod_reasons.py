@@ -40,7 +40,7 @@ MESSAGES: Final = (
             "change resources: in the job; see: kubectl get limitrange -o yaml")),
     (r"User \"([^\"]+)\" cannot (.*)",
      Advice("rights-missing", "user {1} may not {2}", "have a role with this right bound to it")),
-    # -- what they need is not there --
+    # -- missing objects --
     (r"persistentvolumeclaims? \"([^\"]+)\" not found",
      Advice("claim-missing", "there is no claim {1} in the namespace",
             "correct volumes: or kubernetes.results.claim in the job; list them with: kubectl get pvc")),

@@ -94,7 +94,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
                 f"{name} was deleted, and with it all pods of the run",
                 None,
                 (one.message,),
-                f"find out what deletes Jobs there; windlass resume {case.status.id} goes on",
+                f"find out what deletes Jobs there; to continue the run: windlass resume {case.status.id}",
                 106,
             )
         elif one.kind in OWNERS and one.reason == "DeadlineExceeded":

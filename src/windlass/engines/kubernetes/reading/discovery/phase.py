@@ -205,7 +205,7 @@ def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> 
     is_live = not states.isdisjoint(LIVE)
     if STOP in markers:
         return Phase.STOPPING if is_live else Phase.STOPPED
-    if job in ENDED_WELL:  # This includes a run that its supervisor had declared lost.
+    if job in ENDED_WELL:  # A run that its supervisor had declared lost is included.
         return Phase.SUCCEEDED
     if markers.get(END) and not is_live:
         return Phase.SUCCEEDED if markers[END] == WELL else Phase.FAILED
