@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-TOOL = Path(__file__).parents[2] / "tools" / "demo.sh"
+TOOL = Path(__file__).parents[1] / "tools" / "demo.sh"
 STUB = """#!/bin/sh
 [ "$1" = ps ] && [ -e "$WINDLASS_HOME/unreadable" ] && exit 1
 echo "$1 in $WINDLASS_HOME, which has: $(ls "$WINDLASS_HOME" 2>/dev/null)"
