@@ -15,15 +15,17 @@ from typing import Any
 
 from common import BIN, ROOT, Cost, fresh_home, in_turn, machine, measure, peers, spread, start, table
 
+from windlass.plan.plan import Plan, Policy
 from windlass.runs.events import RECORD_VERSION, Event
 from windlass.runs.record import fold
 from windlass.runs.store import Store, _dump
+from windlass.spec.job import Job
 
 NUM_RECORDS = 10_000
 SMOKE_RECORDS = 50
 PEER = "torchx --help"
-POLICY = {"max_restarts": 0, "grace_seconds": 30}
-PLAN = json.dumps({"engine": "local", "num_nodes": 1, "procs_per_node": 1, "policy": POLICY, "steps": []})
+POLICY = Policy.of_job(Job(name="digits", run="train.py"))
+PLAN = Plan("digits-00000", "digits", "local", "local", "/tmp/x", 1, 1, POLICY, {}, ()).to_text()
 
 
 def fill(home: Path, num_records: int) -> None:
