@@ -23,8 +23,8 @@ class Absence:
         """Time at which the object was first reported missing; None after a response that contains it."""
 
     def is_confirmed(self, *, is_absent: bool) -> bool:
-        """Whether the object is confirmed as removed, given one more response of the server (`is_absent`: the object
-        was missing).
+        """Records one more response of the server (`is_absent`: the object was missing), and returns whether the
+        removal is confirmed.
         """
         if not is_absent:
             self._since = None

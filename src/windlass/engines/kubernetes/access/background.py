@@ -18,7 +18,7 @@ from windlass.runs.clock import Clock
 from windlass.worker.protocol import NodeWarning
 
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between consecutive tries that fail or bring nothing new."""
+"""Pauses in seconds between tries that fail or return at once; the last one repeats."""
 WELL_SECONDS: Final = 5.0
 """Seconds that a connection must last before its task counts as healthy again."""
 MAX_CRASHES: Final = 20
@@ -36,7 +36,7 @@ class Backoff:
         self.num_failed = 0
 
     def next(self) -> float:
-        """Returns the seconds until the next try, after another failure."""
+        """Counts one more failure, and returns the seconds until the next try."""
         self.num_failed += 1
         return PAUSES[min(self.num_failed, len(PAUSES)) - 1]
 
@@ -48,7 +48,7 @@ class _Failing:
     error: WindlassError
     since: float
     connected_at: float | None = None
-    """Time of a connection that has not failed yet, in Unix seconds."""
+    """Time at which the current connection was made, in Unix seconds; None without a connection."""
 
 
 class Health:
@@ -81,7 +81,7 @@ class Health:
                 self._warnings.append(NodeWarning(self._clock.time(), message))
 
     def lost(self, what: str) -> None:
-        """Records that a log is given up, that its last lines are missing, and why."""
+        """Records that the last lines of a log are missing since they could not be read, and why."""
         with self._lock:
             known = self._failing.pop(what, None)
             why = f": {known.error.message}" if known is not None else ""
@@ -100,7 +100,7 @@ class Health:
             self._failing.pop(what, None)
 
     def updates(self) -> Iterator[NodeWarning]:
-        """Yields the warnings for the record, about internal errors and lost logs, and forgets them."""
+        """Yields and removes the pending warnings for the record, about internal errors and lost logs."""
         with self._lock:
             found = list(self._warnings)
             self._warnings.clear()
@@ -121,10 +121,10 @@ class Health:
 def start(
     what: str, turn: Callable[[], bool], closed: threading.Event, health: Health, *, is_paced: bool = False
 ) -> threading.Thread:
-    """Calls `turn` in a new thread until it returns True or `closed` is set; after an error, tries again after a pause.
+    """Calls `turn` repeatedly in a new thread until it returns True or `closed` is set, with a pause after each error.
 
-    It also pauses after a call of `turn` that returns quickly, such as a watch that the server ends at once, unless
-    `is_paced`: then `turn` itself waits until there is work.
+    The thread also pauses after a call that returns quickly, such as a watch that the server ends at once. With
+    `is_paced` it does not, since `turn` itself waits until there is work.
     """
     thread = threading.Thread(target=run, args=(what, turn, closed, health, is_paced), name=what, daemon=True)
     thread.start()

@@ -36,7 +36,7 @@ except OSError as error:
     print(f"{sys.argv[2]}: {error.strerror}", file=sys.stderr)
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
-"""Program that runs a command in a folder."""
+"""Program that runs a command in a folder. Arguments: the folder, then the command."""
 
 
 class ClaimFiles:

@@ -41,26 +41,25 @@ READ_SECONDS: Final = 30.0
 FOLLOW_SECONDS: Final = 300.0
 """Seconds without data after which a followed log is requested again: its connection may be dead without an error."""
 DATE_SECONDS: Final = 5.0
-"""Largest clock difference, in seconds, that is ignored: dates of responses are whole seconds, and responses
-take time."""
+"""Largest clock difference, in seconds, that is ignored, since dates of responses are whole seconds and responses take
+time."""
 BUSY_SECONDS: Final = 10.0
 """Seconds for which a request is retried while the server is too busy for it."""
 MANAGER: Final = "windlass"
-"""Field manager of Windlass's fields, as in `kubectl get --show-managed-fields`."""
+"""Name of Windlass as field manager, as in `kubectl get --show-managed-fields`."""
 JSON: Final = "application/json"
 CHANNELS: Final = "v4.channel.k8s.io"
-"""Protocol of commands in pods, with which the kubelet itself reports the exit status of a command."""
+"""WebSocket subprotocol of exec in which the kubelet itself reports the exit status of a command."""
 ENDS_INPUT: Final = f"v5.channel.k8s.io,{CHANNELS}"
-"""Protocols that include one with a message for the end of the input. The API server translates that protocol, and
-reports success when it has lost the connection to the kubelet."""
-"""Versions of the protocol in which exec sends its streams."""
+"""WebSocket subprotocols of exec for a command with input: only v5 can send the end of the input. The API server
+translates v5, and reports success if it has lost the connection to the kubelet."""
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
-"""Media type of a list as a table with the rows that kubectl prints: much smaller than the objects, for thousands of
-them."""
+"""Media type of a list as a table with the rows that kubectl prints. For thousands of objects, it is much smaller than
+their JSON."""
 PAGE: Final = "5000"
-"""Rows per page: a server must keep a complete response in memory."""
+"""Maximum number of rows per page: the API server holds a complete page in memory."""
 OBJECTS_PAGE: Final = "200"
-"""Objects per page: each takes about 0.2 MB of memory while it is parsed."""
+"""Maximum number of objects per page: each object takes about 0.2 MB of memory while it is parsed."""
 
 
 def require_websockets() -> None:
@@ -169,8 +168,8 @@ class Client:
     def find(self, api: str, kind: str, selector: str = "", **query: str) -> dict[str, Any]:
         """Returns a list of all objects of a kind with these labels. Raises Refused, Unreachable.
 
-        The list is read in pages, and without `managedFields`, which make up half of a pod. Refused with status 410
-        means that reading took so long that the server no longer has the list's first version.
+        The list is read in pages. `managedFields`, half of a pod's JSON, are removed. Refused with status 410 means
+        that reading took too long: the server no longer has the version of the first page.
         """
         wanted = {"limit": OBJECTS_PAGE, **({"labelSelector": selector} if selector else {}), **query}
         items: list[Any] = []
@@ -191,8 +190,8 @@ class Client:
         """Yields the list of all objects of a kind with these labels as tables, one per page; `everywhere` includes all
         namespaces.
 
-        Raises like `find`. Refused with status 410 means that reading took so long that the server no longer has the
-        list's first version.
+        Raises like `find`. Refused with status 410 means that reading took too long: the server no longer has the
+        version of the first page.
         """
         wanted = {"limit": PAGE, "labelSelector": selector, **query}
         while True:
@@ -211,7 +210,8 @@ class Client:
         """Creates an object; returns None, and keeps the existing object, if one with this name exists. Raises Refused,
         Unreachable.
 
-        Another kind of 409 is raised as Refused: a ResourceQuota that was changed at the same time causes it as well.
+        Other 409 responses are raised as Refused, such as the one for a ResourceQuota that was changed at the same
+        time.
         """
         try:
             return self.create(manifest)
@@ -253,8 +253,8 @@ class Client:
     def watch(
         self, api: str, kind: str, selector: str, since: str, seconds: int, *, accept: str = JSON, **more: str
     ) -> Iterator[dict[str, Any]]:
-        """Yields changes after the resource version `since`, for at most `seconds`. Raises Refused (410),
-        Unreachable.
+        """Yields changes after the resource version `since`, for at most `seconds`. Raises Unreachable, and Refused
+        (410 if the version is too old).
         """
         query = {
             "watch": "1",
@@ -306,7 +306,7 @@ class Client:
     def websocket(self, path: str, query: list[tuple[str, str]], *, channels: str = CHANNELS) -> Any:
         """Returns a `websocket.WebSocket` to a path such as exec, with one of these channel protocols.
 
-        A connection without data is closed after a timeout. Raises Refused, Unreachable, MissingExtra.
+        Reading from it times out after READ_SECONDS without data. Raises Refused, Unreachable, MissingExtra.
         """
         require_websockets()
         import websocket
@@ -332,7 +332,9 @@ class Client:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def path(self, api: str, kind: str, name: str = "", *, everywhere: bool = False) -> str:
-        """Returns the URL path of an object, or without a name that of its kind, in the namespace or `everywhere`."""
+        """Returns the URL path of an object, or of all objects of its kind if `name` is empty, in the namespace or
+        `everywhere`.
+        """
         root = f"/api/{api}" if "/" not in api else f"/apis/{api}"
         place = "" if kind in CLUSTER_WIDE or everywhere else f"/namespaces/{quote(self.namespace)}"
         return f"{root}{place}/{PLURALS[kind]}" + (f"/{quote(name)}" if name else "")
@@ -349,8 +351,8 @@ class Client:
     ) -> dict[str, Any]:
         """Sends one request and returns its JSON response. Raises Refused, Unreachable.
 
-        A GET whose connection breaks is sent once more over a new connection, since an idle connection may have been
-        closed meanwhile. 429 responses are retried after Retry-After.
+        A GET whose connection breaks is sent once more over a new connection, since the server may have closed the idle
+        connection. 429 responses are retried after Retry-After.
         """
         give_up, is_new = time.monotonic() + BUSY_SECONDS, False
         while True:
@@ -394,7 +396,7 @@ class Client:
         """Yields a streamed response line by line; `silence` is the largest number of seconds without data. Raises like
         `call`.
 
-        A refusal is raised at once. A connection that breaks later, and Silent, are raised by the iterator.
+        A refusal is raised at once. The iterator raises Silent, and errors of a connection that breaks later.
         """
         response = self._request("GET", path, None, query, JSON, silence, accept)
         if response.status >= 400:
@@ -417,7 +419,7 @@ class Client:
         finally:
             response.close()
         if rest and not response.has_marked_end:
-            # Such a response has no marked end: if its connection is cut, it just stops in the middle of a line.
+            # Without a marked end, only an incomplete last line shows that the connection was cut.
             raise Broken(f"{self.server} sent an incomplete line", "it may be restarting")
         if rest:
             yield rest
@@ -447,7 +449,7 @@ class Client:
 
     @contextlib.contextmanager
     def _transport(self) -> Iterator[None]:
-        """Converts errors of network, TLS and HTTP to Unreachable; no other place does this."""
+        """Converts errors of network, TLS and HTTP to Unreachable."""
         hint = f"is it the right cluster? {self.kubectl} cluster-info"
         try:
             yield
@@ -457,8 +459,8 @@ class Client:
             raise Broken(f"{self.server} does not answer: {words_of(error)}", hint) from error
 
     def _foreign(self, wanted: str) -> Unreachable:
-        """Returns the error for a response that is not from an API server, such as an HTML page of a proxy, or
-        incomplete.
+        """Returns the error for an incomplete response, or one that is not from an API server, such as a proxy's HTML
+        page.
         """
         return Broken(
             f"{self.server} returned something that is not {wanted} of Kubernetes",

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_kubeconfig(target: ClusterAddress | KubernetesTarget, environ: Mapping[str, str]) -> str:
-    """Returns the kubeconfig files that the target sets, or else the user's as kubectl finds them, in the format of
-    `$KUBECONFIG`.
-    """
+    """Returns the target's kubeconfig files, or else those that kubectl uses, in the format of `$KUBECONFIG`."""
     home = environ.get("HOME", "/")
     if target.kubeconfig is not None:
         return home + target.kubeconfig[1:] if target.kubeconfig.startswith("~/") else target.kubeconfig

@@ -33,34 +33,34 @@ class Request:
 
     @classmethod
     def signal(cls, attempt: int, number: signal.Signals) -> Request:
-        """Sends a signal to the pod's first process, which runs this attempt or an earlier one, on behalf of its
-        supervisor.
-        """
+        """Returns a request to send a signal to the pod's first process, unless the pod runs a later attempt."""
         return cls(("signal", str(attempt), str(int(number))))
 
     @classmethod
     def first_ended(cls, attempt: int) -> Request:
-        """Reports that the first pod of the attempt has succeeded, so that its name will no longer resolve."""
+        """Returns a request to record that the attempt's first pod has succeeded, so that its name will no longer
+        resolve.
+        """
         return cls(("first-ended", str(attempt)))
 
     @classmethod
     def order(cls, attempt: int, spec: bytes) -> Request:
-        """Starts the next attempt; `spec` is the node spec, as `protocol.pack` encodes it."""
+        """Returns a request to start the next attempt; `spec` is the node spec, as `protocol.pack` encodes it."""
         return cls(("order", base64.b64encode(spec).decode(), str(attempt)))
 
     @classmethod
     def leave(cls) -> Request:
-        """Ends the pod, since no attempt follows."""
+        """Returns a request to end the pod, since no attempt follows."""
         return cls(("leave",))
 
     @classmethod
     def hold(cls) -> Request:
-        """Keeps the pod alive until its outputs are collected."""
+        """Returns a request to keep the pod alive until its outputs are collected."""
         return cls(("hold",))
 
     @classmethod
     def push_outputs(cls, pod: str, attempt: int, folder: str) -> Request:
-        """Sends the files of a folder to the supervisor, which must run in the cluster."""
+        """Returns a request to send the files of a folder to the supervisor, which must run in the cluster."""
         return cls(("push-outputs", pod, str(attempt), folder))
 
     @property
@@ -95,7 +95,7 @@ class ExecControl:
 
     events = None
     max_bytes = 16 << 10
-    """The request is part of a command line in the URL, and servers limit the length of URLs."""
+    """Largest size of a request, in bytes. Requests are part of URLs, and servers limit the length of URLs."""
 
     def __init__(self, client: Client, python: str) -> None:
         """`python` is the interpreter in the pods."""

@@ -77,8 +77,7 @@ class Route(NamedTuple):
         return self.proxy is not None and self.proxy.scheme in ("http", "https") and self.tls is None
 
     def dial(self, *, is_tunnel: bool) -> Any:
-        """Returns a connection (`socket.socket`) to the server; without `is_tunnel`, to the proxy if requests are
-        forwarded.
+        """Returns a connected socket: to the server, or without `is_tunnel` to a proxy that forwards requests.
 
         Raises OSError (TimeoutError, DialError, ssl.SSLError), http.client.HTTPException.
         """
@@ -121,7 +120,9 @@ def _encoded(name: str) -> str | bytes:
 
 
 def _by_tunnel(connection: Any, proxy: Address, server: Address) -> None:
-    """Requests a tunnel from an HTTP proxy. `http.client` puts no brackets around IPv6 addresses before Python 3.12."""
+    """Requests a tunnel from an HTTP proxy. `http.client` does not do this, since it puts no brackets around IPv6
+    addresses before Python 3.12.
+    """
     headers = {"Host": server.netloc, **proxy.login}
     lines = [f"CONNECT {server.netloc} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     connection.sendall("\r\n".join(lines).encode())

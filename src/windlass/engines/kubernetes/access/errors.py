@@ -13,10 +13,10 @@ from windlass.errors import EngineError, LoginFailed
 Json = Mapping[str, Any]
 
 _OF_ADMISSION: Final = re.compile(r'^admission webhook |\bdenied request: |is forbidden: (?!user ")', re.IGNORECASE)
-"""Messages of a 403 from a webhook, a ValidatingAdmissionPolicy, a quota or Pod Security, which are unrelated
-to RBAC."""
+"""Matches messages of 403 responses that are unrelated to RBAC: from a webhook, a ValidatingAdmissionPolicy, a quota or
+Pod Security."""
 _SOURCE_OF_SSL: Final = re.compile(r"_ssl\.c:\d+: | ?\(_ssl\.c:\d+\)")
-"""Position in the sources of Python's ssl module, which its error messages include."""
+"""Matches the position in the C source of Python's ssl module that its error messages include."""
 
 
 class Refused(EngineError):
@@ -37,8 +37,8 @@ class Refused(EngineError):
     def is_absent(self, name: str, kind: str) -> bool:
         """Whether the API server itself reports that this object does not exist; `kind` must be in PLURALS.
 
-        A 404 status alone is not sufficient: a proxy or load balancer in front of the server returns 404 as well, and
-        so does the server for a resource type that it does not serve.
+        A 404 status alone is not sufficient: proxies and load balancers return 404 as well, and so does the server for
+        a resource type that is not installed.
         """
         reported = (self.details.get("name"), str(self.details.get("kind", "")).lower())
         is_it = reported in ((name, PLURALS[kind]), (name, kind.lower()))

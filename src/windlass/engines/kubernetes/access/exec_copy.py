@@ -163,7 +163,7 @@ class RunPods:
     def _helper(self, name: str, spec: Pod, claim: Pod) -> probe_pods.Manifest:
         """Returns the Job of a helper pod that mounts the claim, and sleeps."""
         wait = [*self._python, "-c", f"import time; time.sleep({HELPER_SECONDS})"]
-        # The image and user of a training runtime are in no manifest of this run.
+        # With a training runtime, the pods' image and user are in no manifest of the run, but in the plan.
         cluster = self._plan.only(ClusterStep)
         image = spec["containers"][0].get("image") or cluster.image
         user = spec.get("securityContext", {}).get("runAsUser") or cluster.user

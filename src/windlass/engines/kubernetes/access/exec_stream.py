@@ -1,9 +1,9 @@
-"""Runs a command in a container, with its input and output over a web socket of the API server.
+"""Runs a command in a container, with its input and output over a WebSocket of the API server.
 
 The channels are those of `v4.channel.k8s.io`: 0 input, 1 and 2 output, 3 exit status, 4 terminal size. Only v5 can end
 the input, but with v5 the API server reports success after it has lost the kubelet. Therefore, a command with input
-runs in a wrapper that reports its exit code at the end of standard error; without that report, a success counts as
-unknown.
+runs in a wrapper that reports its exit code at the end of standard error. Without that report, a reported success is
+not trusted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Pod = Mapping[str, Any]
 
 
 class Stream:
-    """One command that runs in a pod. Raises Refused, Unreachable, and EngineError if the connection breaks."""
+    """One command that runs in a pod. Raises Refused, Unreachable, and EngineError if the command cannot be run."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Stream:
             raise Unreachable(f"{self._what} accepts no more input: {error}", "is its node healthy?") from error
 
     def resize(self, columns: int, rows: int) -> None:
-        """Sends the size of the terminal; errors of a broken connection are left to the thread that reads."""
+        """Sends the size of the terminal. Errors of a broken connection are ignored: `frames` raises them."""
         size = json.dumps({"Width": columns, "Height": rows}).encode()
         with contextlib.suppress(*self._broken):
             self._socket.send_binary(bytes([RESIZE]) + size)
@@ -166,7 +166,7 @@ def attach(
 
     Raises Unreachable, EngineError.
     """
-    # The pod of a supervisor does not contain this module, and needs no terminal.
+    # Imported here, since a supervisor's pod does not contain this module; it needs no terminal.
     from windlass.engines.base import Terminal
 
     with contextlib.ExitStack() as stack:

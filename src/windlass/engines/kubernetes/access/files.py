@@ -40,7 +40,7 @@ class PodFiles:
             except tarfile.TarError as error:
                 _rest(output)
                 raise self._failed(output, path, str(error)) from error
-            _rest(output)  # The archive is complete: a connection that breaks now does no harm.
+            _rest(output)  # The archive is complete, so a connection that breaks now does no harm.
             if stream.exit_code:
                 raise self._failed(output, path, f"exit code {stream.exit_code}")
             return found
@@ -62,7 +62,7 @@ class PodFiles:
                     broken.append(error)
                     stream.close()
 
-            # The data is sent in a thread, since a receiver that fails writes the reason, which must be read meanwhile.
+            # A thread sends the data, since error messages of the receiver must be read at the same time.
             threading.Thread(target=send, name="sender", daemon=True).start()
             answer, error = _rest(output)
             if stream.exit_code:

@@ -17,8 +17,8 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def write_kubeconfig(folder: Path, environ: Mapping[str, str], account: Path = ACCOUNT) -> Path:
     """Writes a kubeconfig with the context `in-cluster` into `folder`; returns its path. Raises UsageError, OSError.
 
-    The file is JSON, which needs no package to be read. It refers to the token's file, since the kubelet replaces the
-    token before it expires.
+    The file is JSON, so that no YAML package is needed to read it. It refers to the token's file, since the kubelet
+    replaces the token before it expires.
     """
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port or not (account / "token").is_file():

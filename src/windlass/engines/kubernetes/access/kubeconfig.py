@@ -166,8 +166,8 @@ def _read(path: Path) -> Any:
 
 
 def kubectl(context: str, kubeconfig: str) -> str:
-    """Returns the start of a kubectl command line for a context; several kubeconfig files are passed as
-    `$KUBECONFIG`.
+    """Returns the start of a kubectl command line for a context. Several kubeconfig files are not named: kubectl finds
+    them in `$KUBECONFIG`.
     """
     is_usual = os.pathsep in kubeconfig or kubeconfig == os.path.expanduser("~/.kube/config")
     file = "" if is_usual else f"--kubeconfig {shlex.quote(kubeconfig)} "

@@ -1,7 +1,7 @@
-"""Lease of a run: of several supervisors on different machines or with different homes, only its holder acts.
+"""Lease of a run: if several machines or homes have a supervisor for the run, only the Lease's holder acts.
 
-It works like client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1), and another supervisor
-acquires it after it has seen no renewal for the whole duration by its own clock, since clocks of machines differ. A
+This works like client-go's leader election: the holder renews a Lease (coordination.k8s.io/v1). Another supervisor
+acquires it after the whole duration without a renewal, measured by its own clock, since clocks of machines differ. A
 supervisor with the same home on the same machine acquires the Lease at once: the lock of the run already proves that
 the holder has ended.
 """
@@ -76,7 +76,7 @@ class Lease:
         self._done = threading.Event()
         self._denial = Absence(self._clock.boottime)
         self._unfenced_at: float | None = None
-        """Time of the last check that found no Lease can be held; None if there is a Lease."""
+        """Time of the last check that found that no Lease can be held; None if the last check found otherwise."""
         self.lost_to = ""
         """Supervisor that acquired the Lease instead of this one; empty for none."""
 
@@ -99,7 +99,7 @@ class Lease:
                     self._unfenced_at = self._clock.boottime()
                     return True
                 if error.status == 403 and not self._is_known():
-                    # The request is repeated at once: authorizers refuse requests for a moment while they restart.
+                    # The caller repeats the request: authorizers that restart refuse requests for a moment.
                     return False
                 # Another supervisor acquired the Lease, or the holder renewed it meanwhile: read it again.
                 if error.status == 409:
@@ -140,13 +140,13 @@ class Lease:
             self._renewed_at = None
 
     def _is_fresh(self) -> bool:
-        """Whether no other supervisor can have acquired the Lease: it was renewed less than its duration ago."""
+        """Whether no other supervisor can have acquired the Lease, since this supervisor renewed it recently."""
         lasts = DURATION_SECONDS - RENEW_SECONDS
         return self._renewed_at is not None and self._clock.boottime() - self._renewed_at < lasts
 
     def _is_unfenced(self) -> bool:
-        """Whether the last check, not long ago, found that no Lease can be held: the user has no right to it, or the
-        run was removed.
+        """Whether a recent check found that no Lease can be held: the user has no right to Leases, or the run was
+        removed.
         """
         return self._unfenced_at is not None and self._clock.boottime() - self._unfenced_at < RENEW_SECONDS
 
@@ -181,7 +181,7 @@ class Lease:
         return True
 
     def _is_expired(self, holder: str, spec: Mapping[str, Any]) -> bool:
-        """Whether another holder did not renew the Lease for its whole duration. Raises HeldElsewhere if it did."""
+        """Whether another holder has not renewed the Lease for its whole duration. Raises HeldElsewhere if it has."""
         seen = (holder, str(spec.get("renewTime")))
         if self._seen is None:
             self._seen, self._seen_at = seen, self._clock.boottime()
@@ -255,7 +255,8 @@ def renewed_at(client: Client, run_id: str) -> float:
 def fresh_holder(client: Client, run_id: str, now: float) -> str:
     """Returns the supervisor that recently renewed the Lease of a run; empty if none did. `now` is this machine's time.
 
-    Compares the clocks of the cluster and of the holder's machine. Raises Refused, Unreachable.
+    The time of the renewal is from the holder's clock, and is compared with the cluster's clock. Raises Refused,
+    Unreachable.
     """
     found = client.get_if_exists(API, KIND, run_id) or {}
     spec = found.get("spec") or {}

@@ -1,6 +1,7 @@
 """Provides the credentials of one kubeconfig context, and runs its login plugin again when they expire.
 
-A failing login plugin is an error only until the plugin succeeds: logins expire overnight, while pods keep training.
+A failed login is tried again, since logins expire overnight while pods keep training.
+
 The plugin protocol: https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
 """
 
@@ -24,11 +25,10 @@ from windlass.runs.clock import Clock
 AGAIN_SECONDS: Final = 5.0
 """Seconds between two tries to log in, each of which may start a plugin."""
 AHEAD_SECONDS: Final = 30.0
-"""Seconds before its expiry at which a login is renewed. Requests still use the old one, so that a slow plugin delays
-none."""
+"""Seconds before its expiry at which a login is renewed. Meanwhile, requests use the old login, so that a slow plugin
+does not delay them."""
 WAIT_SECONDS: Final = 15.0
-"""Seconds for which requests wait for a login that has started. If a user is at the terminal, they wait without
-limit."""
+"""Seconds for which requests wait for a running login. If a user is at the terminal, requests wait without limit."""
 PLUGIN_SECONDS: Final = 60.0
 """Time limit, in seconds, of a login plugin that cannot ask the user."""
 FILE_SECONDS: Final = 60.0

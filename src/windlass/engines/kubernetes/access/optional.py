@@ -1,4 +1,4 @@
-"""Requests whose resource may not be installed, not be readable, or not be returned in time."""
+"""Requests for resources that may not be installed, may not be readable, or may not be returned in time."""
 
 from __future__ import annotations
 

@@ -23,15 +23,15 @@ from windlass.worker import order_protocol as protocol
 from windlass.worker.order_client import keep_alive
 
 MAX_UNAUTHENTICATED: Final = 64
-"""Most unauthenticated connections. At the limit, one of the busiest address is closed, or no connection is
-accepted."""
+"""Maximum number of unauthenticated connections. At the limit, the server closes a connection of the address with the
+most connections, or accepts no new ones."""
 MAX_OF_AN_ADDRESS: Final = 8
-"""Unauthenticated connections of one address that are not closed to admit others: several pods may share a proxy's
-address."""
+"""Number of unauthenticated connections of one address that are never closed in favour of others: several pods may
+share a proxy's address."""
 BACKLOG: Final = 1024
 RESERVED_FILES: Final = 64
-"""File descriptors that are not used for connections of pods. The logs of pods without a connection are read from time
-to time."""
+"""Number of file descriptors that are not used for connections of pods. For pods without a connection, the supervisor
+reads their logs from time to time."""
 RECEIVE_BYTES: Final = 64 << 10
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 """Pause in seconds after an error of `accept`, such as too many open files."""
@@ -62,8 +62,8 @@ class EventSink(Protocol):
         """Seconds between two reports on how much ranks have printed."""
 
     def take(self, token: str, events: bytes) -> None:
-        """Receives events that start at `offset`; `events` may be empty. After an OSError or ProtocolError, they are
-        sent again.
+        """Receives events that start at `offset`; `events` may be empty. After an OSError or ProtocolError, the pod
+        sends the events again.
         """
 
     def take_printed(self, sizes: Mapping[int, int]) -> None:
@@ -267,7 +267,9 @@ class OrderServer:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _pause_or_accept(self) -> None:
-        """Accepts connections, unless many are unauthenticated or accepting has just failed."""
+        """Starts or pauses accepting connections: pauses while too many are unauthenticated, or after an error of
+        `accept`.
+        """
         self._close_surplus()
         if not self._has_capacity():
             if self._accept_at is None:
@@ -286,7 +288,7 @@ class OrderServer:
                 self._drop(next(peer for peer in self._unauthenticated if peer.address == address))
 
     def _has_capacity(self) -> bool:
-        """Whether one more connection leaves enough file descriptors for the rest of this process."""
+        """Whether the limits on file descriptors and unauthenticated connections allow one more connection."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         num_open = len(self._peers) + len(self._unauthenticated)
         is_within = soft == resource.RLIM_INFINITY or num_open < soft - RESERVED_FILES
@@ -421,7 +423,7 @@ class OrderServer:
         """Passes a pod's report on the subscribed attempt to its sink. Raises OSError, ProtocolError."""
         sink = self._sinks.get(peer.pod)
         if sink is None or sink.attempt != protocol.number(message, "attempt"):
-            return  # The pod sent it before it received the new subscription.
+            return  # The pod sent the message before it received the new subscription.
         if "printed" in message:
             sink.take_printed(_sizes(message["printed"]))
             return

@@ -83,7 +83,7 @@ def job(
 ) -> Manifest:
     """Returns a Job whose pods the cluster ends after `seconds`, and then removes. `spec` is the pod spec.
 
-    A Kueue that manages all Jobs starts none without a `queue`.
+    A Kueue that manages all Jobs does not start a Job without a `queue`.
     """
     queued = {**labels, layout.QUEUE_LABEL: queue} if queue else dict(labels)
     meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": made_by(seconds)}
@@ -153,7 +153,7 @@ def made(client: Client, *objects: Manifest) -> Iterator[None]:
         yield
     finally:
         client.delete(api, kind, name)
-        for one in others:  # They are deleted at once, without waiting for the garbage collector.
+        for one in others:  # Jobs are deleted at once, without waiting for the garbage collector.
             if one["kind"] == "Job":
                 client.delete(one["apiVersion"], "Job", one["metadata"]["name"])
 

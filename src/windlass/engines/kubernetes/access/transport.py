@@ -52,8 +52,8 @@ class Response:
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Closes the connection, unless the body was read to its end: its rest would otherwise be read as the next
-        response.
+        """Closes the connection, unless the body was read to its end: the next request would read the rest of the body
+        as its response.
         """
         if self._connection is not None:
             self._connection.close()

@@ -1,1 +1,1 @@
-"""Kubernetes objects as plain values: builds manifests, and reads pods and owner objects. Pure."""
+"""Builds manifests of Kubernetes objects, and interprets pods and owner objects, as plain values. Pure."""

@@ -1,4 +1,4 @@
-"""Builds the labels of all objects: the recommended Kubernetes labels, and the run, user, job and attempt. Pure."""
+"""Builds the labels of all objects: Kubernetes' recommended ones, and labels for run, user, job and attempt. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN, CODE, RESULTS, RECORD, DATA = "run", "code", "results", "record", "data"
 TRAINING: Final = "training"
 SUPERVISOR: Final = "supervisor"
 TRANSFER: Final = "transfer"
-"""Values of the label `app.kubernetes.io/component`."""
+"""`RUN` to `TRANSFER` are values of the label `app.kubernetes.io/component`."""
 MAX_CHARS: Final = 63
 
 
@@ -37,13 +37,13 @@ def of_run(run_id: str, job: str, user: str, component: str, attempt: int | None
 
 
 def like(owner_config_map: Mapping[str, str], component: str, **more: str) -> dict[str, str]:
-    """Returns the labels of an object of a run, given only the labels of the run's owner ConfigMap."""
+    """Returns the labels of an object of a run, derived from the labels of the run's owner ConfigMap."""
     return {**owner_config_map, COMPONENT: component, **more}
 
 
 def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the labels of the objects of a probe or command. `run`: the labels of the run's owner ConfigMap, if the
-    probe or command belongs to a run.
+    """Returns the labels of the temporary objects of a probe or command. `run` has the labels of the run's owner
+    ConfigMap; None for a probe or command without a run.
     """
     its = {key: text for key, text in (run or {}).items() if key not in (layout.ATTEMPT_LABEL, layout.QUEUE_LABEL)}
     return {**_common(name, component, WINDLASS), **its, COMPONENT: component, HELPER: name}

@@ -16,7 +16,7 @@ DATA: Final = f"{ROOT}/data"
 DATA_FOLDER: Final = "windlass-data"
 """Folder for data sets inside their claim."""
 MOUNTS: Final = f"{ROOT}/mounts"
-"""Folder with a mount point for each data set that the cluster mounts, named like the set."""
+"""Folder of mount points, one for each data set that the cluster mounts, with the data set's name."""
 TRANSFER: Final = f"{ROOT}/transfer"
 """Mount path of the program that stages data and uploads outputs."""
 OUTPUT: Final = f"{RESULTS}/output"
@@ -32,16 +32,16 @@ KEY: Final = f"{ROOT}/key"
 KEY_FILE: Final = "key"
 NODES_FILE: Final = "nodes.json.gz"
 SPARES_FILE: Final = "spares.json"
-"""File next to the nodes file, in attempts of runs with spares. It maps the place of each spec that a spare runs to
-that spare: the attempt for which the spare was created, and its number. The value is null if the spec is for no pod and
-only names the modules that spares import in advance."""
+"""Name of the file, next to the nodes file, that assigns node specs to spares. Its keys are numbers of specs in the
+nodes file. Each value identifies a spare: the attempt for which the spare was created, and its index. A null value
+means that no pod runs the spec: spares only import its modules in advance."""
 CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
-"""Annotation that names the container of the node: some operators require a certain name, and a pod may have
-sidecars."""
+"""Annotation with the name of the container that runs the node. Some operators require a certain name, and a pod may
+have sidecars."""
 MASTER_PORT: Final = 29500
-"""torch's default port. It cannot be in use by another program: each pod has its own network namespace."""
+"""Rendezvous port, torch's default. No other program uses it, since each pod has its own network namespace."""
 PORTS: Final = 90
-"""Number of ports from MASTER_PORT on. A later attempt in the same pods uses the next one."""
+"""Number of rendezvous ports, starting at MASTER_PORT. Each later attempt in the same pods uses the next port."""
 ORDERS_PORT: Final = 29300
 """Port on which a supervisor in the cluster accepts the connections of its pods."""
 POD_NAME_VARIABLE: Final = "WINDLASS_POD_NAME"
@@ -50,11 +50,11 @@ SUPERVISOR_ACCOUNT: Final = "windlass-supervisor"
 have both."""
 
 MOST_DIGITS: Final = 7
-"""Most digits of a number in a label or annotation. Longer ones are ignored: other users of the namespace can write any
+"""Number of digits from which a number in a label or annotation is ignored: other users of the namespace can write any
 text there."""
 FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
-"""Annotation with the place in the attempt of the first pod of a replica type, for operators that count each type from
-0."""
+"""Annotation with the place in the attempt of a replica type's first pod. Some operators number the pods of each type
+from 0."""
 RUN_LABEL: Final = "windlass.dev/run"
 ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"
@@ -62,7 +62,8 @@ CODE_LABEL: Final = "windlass.dev/code"
 """Label of the ConfigMaps that carry the code, so that lists of runs can exclude them."""
 MARKER_LABEL: Final = "windlass.dev/marker"
 HOW_LABEL: Final = "windlass.dev/how"
-"""Label of an end marker: `well` or `badly`. Lists of runs include labels, so that they need no request per run."""
+"""Label of an end marker with the outcome of the run: `well` or `badly`. Lists of runs read it without a request per
+run."""
 MANAGED_LABEL: Final = "app.kubernetes.io/managed-by"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 DIGEST_ANNOTATION: Final = "windlass.dev/code-digest"
@@ -72,29 +73,30 @@ NOTE_ANNOTATION: Final = "windlass.dev/note"
 """Annotation of the owner ConfigMap: the users' note on the run."""
 COMMAND_ANNOTATION: Final = "windlass.dev/command"
 ENV_ANNOTATION: Final = "windlass.dev/env"
-"""Annotations of the pods of a run: the command line of its ranks, and as JSON the environment that job and
-target set."""
+"""`COMMAND_ANNOTATION` and `ENV_ANNOTATION` of a run's pods contain the ranks' command line, and as JSON the
+environment variables that job and target set."""
 KEPT_ON_ITS_NODE: Final[Mapping[str, str]] = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 }
 """Annotations that prevent node autoscalers from evicting a pod to save nodes, see `docs/decisions/0093-…`."""
 STATUS_ANNOTATION: Final = "windlass.dev/status"
-"""Annotation of the head of a run's record: a summary of the run's status, so that a list of runs needs no further
-request."""
+"""Annotation of the head ConfigMap of a run's record: a summary of the run's status, so that a list of runs needs no
+further request."""
 WRITER_ANNOTATION: Final = "windlass.dev/writer"
-"""Annotation of the head of a run's record: the identity, as in the Lease, of the supervisor that wrote it last."""
+"""Annotation of the head ConfigMap of a run's record: the identity, as in the Lease, of the supervisor that last wrote
+the record."""
 PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
-"""Annotation of the Job of a supervisor: the digest of the run's plan, which is stored in a ConfigMap."""
+"""Annotation of a supervisor's Job: the digest of the run's plan, which is stored in a ConfigMap."""
 RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
 """Annotation of the service account of supervisors: the verbs that its Role grants, by resource, as JSON."""
 RECORD: Final = "record"
-"""Value of MARKER_LABEL for the head of a run's record."""
+"""Value of MARKER_LABEL for the head ConfigMap of a run's record."""
 STOP_MARKER: Final = "stop"
 END_MARKER: Final = "end"
 FETCHED_MARKER: Final = "fetched"
-"""Values of MARKER_LABEL for markers: a stop was requested, the run has ended, or a machine has fetched the outputs
-that the supervisor's pod keeps (`supervisor/outputs.py`)."""
+"""Values of MARKER_LABEL: `STOP_MARKER` for a stop request, `END_MARKER` for the end of a run, and `FETCHED_MARKER` if
+a machine has fetched the outputs from the supervisor's pod (`supervisor/outputs.py`)."""
 
 
 def attempt_name(run_id: str, number: int) -> str:
@@ -118,8 +120,8 @@ def key_name(run_id: str) -> str:
 
 
 def transfer_name(run_id: str, what: str = "transfer") -> str:
-    """Returns the name of an object that transfers files of a run: the ConfigMap with the program (`transfer`), the Job
-    that stages `data`, or the Job that uploads `outputs`.
+    """Returns the name of a transfer object of a run. `what` is `transfer` for the ConfigMap with the program, `data`
+    for the staging Job, `outputs` for the upload Job.
     """
     return f"{run_id}-{what}"
 
@@ -130,7 +132,7 @@ def data_path(namespace: str, run_id: str, name: str) -> str:
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """Returns the name of the container of a pod in which its node runs."""
+    """Returns the name of the pod's container that runs the node, as opposed to sidecars."""
     named = pod["metadata"].get("annotations", {}).get(CONTAINER_ANNOTATION)
     return str(named or pod["spec"]["containers"][0]["name"])
 
@@ -141,7 +143,7 @@ def marker_name(run_id: str, marker: str) -> str:
 
 
 def record_name(run_id: str, number: int = 0) -> str:
-    """Returns the name of the head of a run's record (number 0), or of the part `number` with older events."""
+    """Returns the name of a ConfigMap of a run's record: the head (number 0), or a part with older events."""
     return f"{run_id}-{RECORD}" + (f"-{number}" if number else "")
 
 
@@ -151,7 +153,9 @@ def selector(run_id: str) -> str:
 
 
 def of_attempts(run_id: str) -> str:
-    """Returns the label selector of the objects of a run's attempts; among pods, these are the training pods."""
+    """Returns the label selector of the objects of all attempts of a run. Of the run's pods, it selects only the
+    training pods.
+    """
     return f"{selector(run_id)},{ATTEMPT_LABEL}"
 
 

@@ -1,21 +1,23 @@
-"""How long a pod on a node that does not respond is kept before it counts as lost."""
+"""Time limits after which a pod on a node that does not respond counts as lost."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 SILENT: Final = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-"""Taints of a node that does not respond; the cluster deletes its pods after their toleration expires."""
+"""Keys of the taints on a node that does not respond. The cluster deletes the node's pods when their toleration
+expires."""
 LOST_SECONDS: Final = 30
-"""Seconds for which pods of a job that can continue without a node stay on it while it does not respond: long enough
+"""Seconds for which pods stay on a node that does not respond, if the job can continue without the node: long enough
 for a kubelet to restart."""
 SUPERVISOR_LOST_SECONDS: Final = 10
-"""Seconds for which the pod of a supervisor stays on a node that does not respond. The Lease prevents two supervisors
-from acting at once."""
+"""Seconds for which a supervisor's pod stays on a node that does not respond: short, since the Lease prevents two
+supervisors from acting at once."""
 GONE_SECONDS: Final = 10.0
 """Seconds by which a pod may exceed its grace period before its node is declared lost."""
 TAINTED: Final = "DeletionByTaintManager"
-"""Reason of a pod that is deleted because its node was unreachable for longer than the pod tolerates."""
+"""Reason in the condition `DisruptionTarget` of a pod that was deleted because its node was unreachable for longer than
+the pod tolerates."""
 
 
 def lost_tolerations(seconds: int) -> list[dict[str, Any]]:

@@ -42,11 +42,11 @@ RATHER_WITHOUT_GPUS: Final[Manifest] = {
         ]
     }
 }
-"""Affinity of pods that need no GPU: they prefer nodes without one, so that they do not keep an expensive node busy."""
+"""Affinity of pods that need no GPU: they prefer nodes without GPUs, so that they do not occupy expensive nodes."""
 PIECE_BYTES: Final = 1_000_000
-"""Size of one piece of the code, in bytes. An object may hold 1 MiB."""
+"""Maximum size of one piece of the code, in bytes. Kubernetes limits an object to 1 MiB."""
 MAX_PIECES: Final = 8
-"""Most ConfigMaps that carry the code of a run; larger code is kept in a store."""
+"""Maximum number of ConfigMaps that carry the code of a run. Larger code is uploaded to a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class RunObjects:
     """ConfigMaps that carry the code."""
     service: Manifest
     claim: Manifest | None
-    """The claim of the results; None if none is created for the run."""
+    """Claim for the results; None if the run creates no claim."""
     attempt: tuple[Manifest, ...]
     """Manifests of the first attempt; the last one is the owner object of the pods."""
     policies: tuple[Manifest, ...]
@@ -97,8 +97,8 @@ def owner_config_map(shape: Shape, job: Job, boot: str) -> Manifest:
 
 
 def _piece(shape: Shape, job: Job, number: int) -> Manifest:
-    """Returns the ConfigMap of one piece of the code, without its data: the piece is added as `binaryData` when it is
-    sent.
+    """Returns the ConfigMap of one piece of the code, without the piece itself, which is added as `binaryData` before
+    sending.
     """
     name = layout.piece_name(shape.run_id, shape.code_digest, number)
     its = {**labels(shape, job, named.CODE), layout.CODE_LABEL: shape.code_digest[:8]}
@@ -117,7 +117,7 @@ def naming_service(
     """Returns a headless Service that gives a host name to each pod with the labels `pods`; `port` and `number` are the
     name and number of the pods' port.
 
-    Pods get their names before they are ready, since ranks connect to each other before the pods become ready.
+    Host names resolve before pods are ready, since ranks connect to each other before then.
     """
     spec = {
         "clusterIP": "None",
@@ -184,7 +184,7 @@ def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_
     """Returns a Job with one pod that supervises a run or transfers its files; `its` are the labels of both Job and
     pod.
 
-    The pod tolerates the same taints as the training pods: the cluster may have no other nodes.
+    The pod tolerates the same taints as the training pods: all nodes of the cluster may have these taints.
     """
     tolerations = [*shape.tolerations, *pod["tolerations"]]
     pod = {**pod, "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}

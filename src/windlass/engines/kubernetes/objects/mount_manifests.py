@@ -32,7 +32,7 @@ ADD_ONS: Final = {
     S3_FILES: "aws-efs-csi-driver",
     LUSTRE: "aws-fsx-csi-driver",
 }
-"""EKS add-on that installs each driver."""
+"""EKS add-on that installs the driver of each kind of volume."""
 CAPACITY: Final = "1Ti"
 """Capacity of the volumes: required by the API, and ignored by these drivers."""
 NAME_DIGITS: Final = 10
@@ -86,7 +86,8 @@ class Volume:
 def volume(method: MountMethod, source: str, namespace: str, user: int) -> Volume:
     """Returns the volume that mounts `source` by this method, for pods that run as the user id `user`.
 
-    A file system has one volume per namespace: a pod cannot mount two volumes with the same handle.
+    Data sets on the same file system share one volume per namespace: a pod cannot mount two volumes with the same
+    handle.
     """
     csi, options = _csi(method, source, user)
     number = hashlib.sha256(json.dumps([csi, options], sort_keys=True).encode()).hexdigest()[:NAME_DIGITS]
@@ -121,7 +122,8 @@ def _csi(method: MountMethod, source: str, user: int) -> tuple[dict[str, Any], l
     """Returns the `csi` source of a volume for its driver, and the mount options."""
     if method.file_system is None:
         bucket, _, prefix = source.removeprefix("s3://").partition("/")
-        # Mountpoint assigns all files to one user, by default root; `allow-other` gives that user access.
+        # Mountpoint's files belong to root by default, and other users cannot access them: `uid` and `allow-other`
+        # change this.
         options = ["read-only", "allow-other", f"uid={user}", f"gid={user}"]
         options += [f"prefix {prefix.rstrip('/')}/"] if prefix.rstrip("/") else []
         return {"driver": method.driver, "volumeAttributes": {"bucketName": bucket}}, options
@@ -134,8 +136,8 @@ def _csi(method: MountMethod, source: str, user: int) -> tuple[dict[str, Any], l
 
 
 def pod_volumes(sets: tuple[Mounted, ...]) -> Iterator[tuple[str, str, Manifest, Manifest]]:
-    """Yields the volumes of a pod: name, mount path, source, further fields of the mount. Sets of one claim share a
-    volume.
+    """Yields the volumes of a pod as name, mount path, volume source, and further fields of the mount. Data sets in the
+    same claim share a volume.
     """
     places = {claim: at for at, claim in enumerate(dict.fromkeys(one.claim for one in sets))}
     for one in sets:

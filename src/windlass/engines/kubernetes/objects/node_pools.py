@@ -27,7 +27,7 @@ WELL_KNOWN: Final = (
     "karpenter.k8s.gcp",
     "eks.amazonaws.com",
 )
-"""Suffixes of the domains of labels that a node has even if its NodePool does not list them."""
+"""Suffixes of label domains. Nodes may have labels in these domains that their NodePool does not list."""
 MAX_TYPES: Final = 8
 KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 """Taint effects that prevent a pod from running on a node."""
@@ -103,7 +103,7 @@ def taints_of(pool: Json) -> list[str]:
 
 
 def labels_made(pools: Iterable[Json], names: Collection[str]) -> set[tuple[str, str]]:
-    """Returns the pairs of label and value that nodes of these NodePools can have, for the labels `names`."""
+    """Returns pairs of label and value that nodes of these NodePools can have; `names` are the labels to include."""
     return {(name, value) for pool in pools for name in names for value in _values(pool, name)}
 
 
@@ -132,8 +132,8 @@ def _not_ready(pool: Json) -> str:
 def _ends_pods(pool: Json) -> str:
     """Returns how a NodePool ends pods despite their annotation `karpenter.sh/do-not-disrupt`; empty if it does not.
 
-    Such pods block the drain of their node unless `terminationGracePeriod` limits it. With that limit, drift drains the
-    node as well.
+    Annotated pods block the drain of their node unless `terminationGracePeriod` limits the drain. If it is set,
+    Karpenter also drains nodes that have drifted from their NodePool.
     """
     age, grace = (
         re.sub(r"(?<=[hm])0[ms]", "", str(_template(pool).get(field) or "Never"))

@@ -1,4 +1,4 @@
-"""Converts events and owner objects of the API server to reports: problems worth a warning, and ends. Pure."""
+"""Finds problems worth a warning in events of the API server, and the ends of owner objects. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ OUR_POLICY: Final = frozenset(
         "JobSetFailed",
     }
 )
-"""Reasons with which an owner object ends because a pod failed, as its manifest requests."""
+"""Reasons in the conditions of an owner object that has ended because a pod failed, as its manifest specifies."""
 OF_QUEUES: Final = frozenset({
     "Suspended", "SuspendedJobs", "ResumeJobs", "Stopped", "PyTorchJobSuspended", "PyTorchJobResumed",
     "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
     "UpdatedAdmissionCheck",
 })  # fmt: skip
-"""Reasons of events about objects that a queue suspends; Kueue's own status explains why."""
+"""Reasons of events about suspended objects. These events are ignored, since Kueue's own status explains the
+suspension."""
 OF_OPERATORS: Final = frozenset(
     {
         "SuccessfulCreatePod",
@@ -56,7 +57,8 @@ NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY
 """Field selector that excludes events with an ORDINARY reason."""
 _COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
 _NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
-"""The name of a refused pod in a message of its owner object. It is replaced, since each retry uses another name."""
+"""Matches the name of a refused pod in a message of its owner object. `key` replaces the name, since each retry uses
+another one."""
 
 
 def object_reports(
@@ -77,7 +79,7 @@ def object_reports(
         if not (is_its or is_claim) or event.get("reason") in (*ORDINARY, *OF_PROVISIONING):
             continue
         message = str(event.get("message") or "").strip()
-        # The owner object reports why it cannot create its spares.
+        # Events of the owner object about spares that it cannot create are skipped as well.
         if any(f'"{prefix}' in message for prefix in ignored):
             continue
         report = ObjectReport(about.get("kind", ""), called, event.get("reason", ""), message[:MAX_WORDS])
@@ -108,7 +110,7 @@ def end_of(owner: Json) -> str:
 
 
 def ends_of(owner: Json | None, kind: str, name: str) -> Iterator[ObjectReport]:
-    """Yields why an owner object creates no more pods; None stands for a deleted owner object."""
+    """Yields reports on why an owner object creates no more pods; `owner` is None if the object was deleted."""
     if owner is None:
         yield ObjectReport(kind, name, "Deleted", f"{kind} {name} was deleted")
         return
@@ -147,8 +149,8 @@ def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
 
 
 def recorded(events: Iterable[Event]) -> tuple[dict[int, PodStatus], list[ObjectReport]]:
-    """Returns the problems in the warnings of the newest attempt: the last one of each pod, and all of other
-    objects.
+    """Returns the problems recorded in warnings of the newest attempt: the last problem of each pod, by node, and all
+    problems of other objects.
     """
     pods: dict[int, PodStatus] = {}
     said: list[ObjectReport] = []

@@ -80,7 +80,7 @@ class QueueStatus(QueueChanged):
     scope: str = ""
     """Scope of `position`: `ClusterQueue gpus`, or `namespace a` if the user may read only the namespace."""
     asked: Mapping[str, str] = EMPTY
-    """Sum of the requests of all pods of the attempt: `{"cpu": "800m"}`."""
+    """Total resource requests of all pods of the attempt: `{"cpu": "800m"}`."""
     lacking: Sequence[str] = ()
     """Resources of which no node has enough, such as `nvidia.com/gpu`."""
     quota: Sequence[str] = ()
@@ -111,7 +111,7 @@ class NodePoolMatch:
     not_ready: str = ""
     """Why the NodePool is not ready, from its conditions; empty if it is ready."""
     ends_pods: str = ""
-    """How the NodePool ends pods that are annotated as not to be disrupted; empty if it does not."""
+    """How the NodePool ends pods with the annotation `karpenter.sh/do-not-disrupt`; empty if it does not."""
     empty_for: str = ""
     """Delay between a node's last pod and its deletion, such as `30s`; empty unless it is short."""
 
@@ -123,12 +123,14 @@ class NodeClaimStatus(NodeProvisioning):
     """`asked` (requested), `launched` (started by the cloud provider), `registered` (joined the cluster), `initialized`
     (accepts pods) or `gone`."""
     seconds: float = 0.0
-    """Seconds in this state when it was read; 0 for a deleted node."""
+    """Seconds for which the node had been in this state when its status was read; 0 for a deleted node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The newest attempt in its cluster: existing objects with their current state, deleted ones as recorded."""
+    """State of the newest attempt in its cluster: the current state of existing objects, and the recorded state of
+    deleted objects.
+    """
 
     pods: Sequence[PodStatus] = ()
     reports: Sequence[ObjectReport] = ()
@@ -143,7 +145,7 @@ class ClusterStatus:
     pools: Sequence[NodePoolMatch] = ()
     claims: Sequence[NodeClaimStatus] = ()
     not_seen: tuple[str, ...] = ()
-    """Reads that failed, with their reasons: `nodes cannot be listed: …`."""
+    """Failed requests to the cluster, with their reasons: `nodes cannot be listed: …`."""
     pod_spec: Mapping[str, Any] = field(default_factory=dict)
     """Pod spec that the attempt requested."""
 

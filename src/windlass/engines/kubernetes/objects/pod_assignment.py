@@ -32,7 +32,7 @@ class PodAssignment:
 
     attempt: int
     pods: tuple[PodId, ...]
-    """Pods, indexed by the place of their node in the attempt."""
+    """Pod of each node, indexed by the node's place in the attempt."""
 
     @classmethod
     def new(cls, attempt: int, num_nodes: int) -> PodAssignment:
@@ -60,21 +60,21 @@ class PodAssignment:
 
     @property
     def newest(self) -> int:
-        """Attempt of the newest owner object, the only one that may still create pods."""
+        """Attempt for which the newest owner object was created. Only this owner object may still create pods."""
         return max(one.made_for for one in self.pods)
 
     @property
     def created(self) -> list[int]:
-        """Places of the pods that are created for the attempt."""
+        """Places in the attempt whose pods are created for this attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for == self.attempt]
 
     @property
     def reused(self) -> list[int]:
-        """Places of the pods that were created for an earlier attempt."""
+        """Places in the attempt whose pods were created for an earlier attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for < self.attempt]
 
     def selector(self, run_id: str) -> str:
-        """Returns the label selector of the pods of these owner objects, including spares."""
+        """Returns the label selector of all pods, including spares, of the owner objects in this assignment."""
         return selector(run_id, self.pods)
 
     def by_place(self, pods: Iterable[Pod]) -> dict[int, Pod]:
@@ -121,7 +121,7 @@ def restore_assignments(run_dir: Path, events: Iterable[Event]) -> None:
     """Stores the assignments that a supervisor on another machine recorded in these events. Raises OSError."""
     for one in entries(events, PodsReused):
         made_for = [one.made_for, *(made_for for made_for, _ in one.pods)]
-        # Other numbers are invalid as names of attempt folders.
+        # Events with invalid attempt numbers are skipped, since the numbers become names of folders.
         if all(0 < number <= one.attempt < MOST_ATTEMPTS for number in made_for):
             store_assignment(run_dir / f"attempt-{one.attempt}", one)
 
@@ -134,8 +134,8 @@ def attempt_facts(plan: Plan, assignment: PodAssignment, via: str, since: float,
     names = [(layout.attempt_name(plan.run_id, one.made_for), one.index) for one in ids]
     hosts = tuple(WORKLOADS[via].host(name, plan.run_id, index) for name, index in names)
     master = hosts[0] if len(hosts) > 1 else "127.0.0.1"  # The only pod of an attempt needs no host name.
-    # The port depends on the attempt: ranks of an earlier attempt on a node that was cut off must not connect to ranks
-    # of this attempt in the same pod.
+    # Each attempt has another port, so that ranks of an earlier attempt on a disconnected node cannot connect to ranks
+    # of this attempt in a reused pod.
     later = (number - ids[0].made_for) % layout.PORTS
     ports = consecutive_ports(plan.nodes.launcher, len(hosts), plan.procs_per_node, later)
     meet = Rendezvous(master, layout.MASTER_PORT + later, hosts, ports)
@@ -148,10 +148,10 @@ def attempt_facts(plan: Plan, assignment: PodAssignment, via: str, since: float,
 def config_data(
     assignment: PodAssignment, specs: Sequence[NodeSpec], num_spares: int = 0, from_spares: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Returns the data of the ConfigMap of an attempt: the node specs, by place in `specs`, of the pods that start with
-    it.
+    """Returns the data of an attempt's ConfigMap: the node specs of the pods that start with this attempt. `specs` are
+    in the order of places.
 
-    These pods are the ones that the attempt's owner object creates, including `num_spares` spares, and the spares of
+    These pods are the pods that the attempt's owner object creates, including `num_spares` spares, and the spares of
     earlier attempts at the places `from_spares`. Pods that ran the previous attempt receive their specs with the order
     to start.
     """
@@ -159,7 +159,7 @@ def config_data(
     others: list[tuple[PodId | None, NodeSpec]] = [(assignment.pods[place], specs[place]) for place in from_spares]
     if not nodes and not others:
         others = [(None, specs[0])]  # New spares import the modules of this spec in advance.
-    begin = len(nodes) + num_spares  # The owner object creates no pod with these numbers.
+    begin = len(nodes) + num_spares  # The owner object creates no pods with indexes from `begin` on.
     whose = {begin + at: None if one is None else [one.made_for, one.index] for at, (one, _) in enumerate(others)}
     nodes |= {begin + at: spec for at, (_, spec) in enumerate(others)}
     data = {"binaryData": {layout.NODES_FILE: base64.b64encode(pack(assignment.attempt, nodes)).decode()}}
@@ -167,7 +167,7 @@ def config_data(
 
 
 def beginning_pods(config: Mapping[str, Any]) -> dict[PodId, NodeSpec]:
-    """Returns the pods that start with an attempt, new ones and spares, and their node specs, from its ConfigMap.
+    """Returns the node specs in an attempt's ConfigMap, by pod: new pods and spares that start with the attempt.
 
     Raises ValueError, OSError.
     """

@@ -9,7 +9,7 @@ from windlass.engines.kubernetes.objects.quantity import Json
 
 
 def pod_spec(made: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Returns the pod spec in these objects, at any depth; empty if they contain none."""
+    """Returns the first pod spec found at any depth in these objects; empty if there is none."""
     objects = list(made)
     spec: Mapping[str, Any] = next(pod_specs(objects), {})
     amounts = next(_below(objects, "resourcesPerNode"), {"resourcesPerNode": None})["resourcesPerNode"]

@@ -20,10 +20,10 @@ from windlass.engines.kubernetes.objects.quantity import (
 )
 
 MAX_WORDS: Final = 1500
-"""Most characters kept of a message of the cluster: the scheduler lists a reason for each kind of node that does not
-fit."""
+"""Maximum length of a message of the cluster, in characters. The scheduler's messages list a reason for each kind of
+node that does not fit."""
 STARTING_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
-"""Waiting reasons that are no problem."""
+"""Waiting reasons of a container that is starting normally."""
 STUCK: Final = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -35,7 +35,7 @@ STUCK: Final = (
 )
 """Waiting reasons that persist until the user changes something."""
 ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
-"""Reason that alternates with another reason while nothing changes."""
+"""Waiting reason of a container, and the reason with which it alternates while image pulls keep failing."""
 _BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """Prefix of a log line of a training pod (`worker/pod.py`)."""
@@ -81,7 +81,7 @@ def container_state(pod: Json) -> tuple[str, Json]:
     state.
     """
     one = _container_status(pod)
-    # A container that was restarted, because a runtime's own policy requests it, counts as ended: nothing trains in it.
+    # A container that was restarted, as a training runtime may require, counts as ended: the new one does not train.
     for state, data in (one["lastState"] if is_restarted(pod) else one.get("state", {})).items():
         return state, data or {}
     return "waiting", {}
@@ -130,7 +130,7 @@ def last_words(ended: Json) -> str:
     return "\n".join(kept)
 
 
-# -- the record -------------------------------------------------------------------------------------------------------
+# -- reasons -----------------------------------------------------------------------------------------------------
 
 
 def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def is_lost(pod: Json) -> bool:
         return False
     is_silent = is_on_silent_node(pod) and container_state(pod)[0] == "running"
     if is_silent and condition(pod, "DisruptionTarget").get("reason") == TAINTED:
-        return True  # No kubelet exists that would wait for the grace period.
+        return True  # The kubelet does not respond, so the grace period does not apply.
     return time.time() > seconds_of(deleted, math.inf) + GONE_SECONDS
 
 
@@ -175,15 +175,15 @@ def is_forced(pod: Json) -> bool:
 
 
 def ends_at(pod: Json) -> float:
-    """Returns when the pod's deadline expires, in Unix seconds of the cluster's clock; infinity if it has no
-    deadline.
+    """Returns the time by which the pod's deadline and then GONE_SECONDS have passed, in Unix seconds of the cluster's
+    clock; infinity if the pod has no deadline.
     """
     started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
     return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
 
 
 def why_it_ended(pod: Json) -> str:
-    """Returns one line on why a pod has ended whose log has no final line."""
+    """Returns one line that explains why a pod has ended, for a pod whose log has no final line."""
     status, name = pod.get("status", {}), pod["metadata"]["name"]
     if is_true(pod, "DisruptionTarget"):
         why = condition(pod, "DisruptionTarget")

@@ -29,20 +29,19 @@ GPU_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
     "cloud.google.com/gke-accelerator",
 )
-"""Node labels that contain the GPU type: of NVIDIA's GPU feature discovery, Karpenter on EKS, and GKE."""
+"""Node labels with the GPU type, as set by NVIDIA's GPU feature discovery, Karpenter on EKS, and GKE."""
 GPU_TOLERATION: Final[Manifest] = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 DEADLINE_SLACK_SECONDS: Final = 60
-"""Seconds after the job's time limit at which the cluster ends the pods. The run's supervisor normally ends them at the
-limit itself."""
+"""Seconds added to the pods' deadline, so that a running supervisor ends the pods first, at the job's time limit."""
 END_SECONDS: Final = 15
 """Seconds that a pod may need to end after its ranks have ended."""
 BOOT_FILE: Final = "boot.py"
 IMAGE: Final = "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime"
 """Default image of pods if neither job nor target sets one."""
 PYTHON: Final = "python3"
-"""Python interpreter in the pods' image."""
+"""Default Python interpreter in the pods' image."""
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", *PROXIES)
 """Prefixes of environment variables that configure access to a store: endpoints, credentials, proxies and
@@ -94,7 +93,7 @@ class Shape:
     supervisor_queue: str = ""
     """Kueue queue that admits the supervisor's pod; empty for none."""
     outputs_max: int = 0
-    """Largest size of outputs, in bytes, that are fetched to the user's machine; 0 if none are fetched."""
+    """Largest total size, in bytes, of the outputs that are fetched to the user's machine; 0 if none are fetched."""
     data_claim: str = ""
     """Claim with the data sets that are staged for the run; empty for none."""
     mounts: tuple[mount_manifests.Mounted, ...] = ()
@@ -102,11 +101,12 @@ class Shape:
     tolerations: tuple[Manifest, ...] = ()
     """Tolerations of node taints, not including those for nodes that do not respond."""
     runtime: Runtime | None = None
-    """Runtime of the cluster that a TrainJob refers to. `image` may be empty then, to use the runtime's image."""
+    """Training runtime of the cluster that the TrainJob refers to; None without one. With a runtime, `image` may be
+    empty, to use the runtime's image."""
 
 
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
-    """Returns the labels that identify an object of the run."""
+    """Returns the labels of an object of the run, including the job's own labels."""
     return {**job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
 
 
@@ -126,7 +126,7 @@ def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifes
     """Returns the template of the pods of attempt `number` with `num_nodes` nodes."""
     volumes = list(_volumes(shape, job, number))
     mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
-    # A volume may be mounted at several paths.
+    # A volume that is mounted at several paths is listed only once.
     sources = {name: {"name": name, **source} for name, _, source, _ in volumes}
     orders = order_client_fields(shape.run_id, shape.namespace) if shape.is_supervised_inside else {}
     container = _container(shape, job, [*mounts, *orders.get("volumeMounts", ())])
@@ -182,9 +182,9 @@ def restricted(user: int) -> Manifest:
 def deadline_seconds(left: float, grace: float) -> int:
     """Returns the deadline of pods, in seconds, if `left` seconds of the job's time limit remain.
 
-    It is longer than the time limit, so that a running supervisor ends the pods first. It is a deadline of the pods and
-    not of their Job: a Job deletes its pods at its deadline, and their logs with them. It counts from the start of the
-    pod, so that pods that are reused for the next attempt keep the deadline of their first attempt.
+    The deadline is later than the time limit, so that a running supervisor ends the pods first. It is set on pods and
+    not on their Job, which would delete the pods and their logs. It counts from the start of a pod, so that reused pods
+    keep the deadline of their first attempt.
     """
     return max(1, math.ceil(max(0.0, left) + grace + END_SECONDS + DEADLINE_SLACK_SECONDS))
 
@@ -213,13 +213,13 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
 
 
 def _tolerations(shape: Shape, job: Job) -> list[Manifest]:
-    """Returns the taints that the pods tolerate, and for how long they are kept on an unreachable node."""
+    """Returns the pods' tolerations of node taints, which include how long pods stay on an unreachable node."""
     found = list(shape.tolerations)
     seconds = job.kubernetes.lost_after
     can_go_on = job.nodes.min < job.nodes.max or (job.restarts.max > 0 and "node-loss" in job.restarts.on)
     if seconds is None and can_go_on:
         seconds = LOST_SECONDS
-    # Without them, the cluster adds its default tolerations.
+    # If `seconds` is None, the cluster adds its default tolerations of unreachable nodes.
     return found if seconds is None else [*found, *lost_tolerations(round(seconds))]
 
 
@@ -254,7 +254,7 @@ def _stored_code(shape: Shape, job: Job) -> dict[str, str]:
 
 
 def of_store(shape: Shape, job: Job) -> dict[str, str]:
-    """Returns the variables of target and job that configure access to a store: endpoint, region, profile, account."""
+    """Returns the environment variables of target and job that configure access to a store, such as its endpoint."""
     return {name: text for name, text in {**shape.target_env, **job.env}.items() if name.startswith(OF_STORES)}
 
 
@@ -264,7 +264,7 @@ def variables(env: Mapping[str, str]) -> list[Manifest]:
 
 
 def _amounts(job: Job) -> dict[str, str]:
-    """Returns the resources of a pod. Its requests equal its limits, so that no other pod can use them."""
+    """Returns the resources of a pod, used as both requests and limits, so that no other pod can use them."""
     asked = job.resources
     found: dict[str, str] = {}
     if asked.cpus is not None:
@@ -293,7 +293,8 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     else:
         yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
-    # These files tell the worker which variables to mask. A missing Secret is reported because of `envFrom`.
+    # The names of these files are the variables that the worker masks. The volume is optional, since `envFrom` already
+    # reports a missing Secret.
     if job.secrets:
         named = [{"secret": {"name": name, "optional": True}} for name in job.secrets]
         yield "secrets", layout.SECRETS, {"projected": {"sources": named, "defaultMode": 0o400}}, READ_ONLY
@@ -304,7 +305,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
         claimed = {"persistentVolumeClaim": {"claimName": shape.data_claim}}
         yield "data", layout.DATA, claimed, {"subPath": layout.DATA_FOLDER, **READ_ONLY}
     yield from mount_manifests.pod_volumes(shape.mounts)
-    # The end marker of the run does not exist while the run is active; pods that are created later read it and exit.
+    # The end marker exists only after the run has ended; pods that are created later read it and exit.
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.marker_name(run, "end"), "optional": True}}, READ_ONLY
     for at, volume in enumerate(job.volumes):

@@ -42,7 +42,7 @@ def by_id(pods: Iterable[Pod]) -> dict[PodId, Pod]:
 
 
 def selector(run_id: str, ids: Iterable[PodId]) -> str:
-    """Returns the label selector of the pods of these owner objects."""
+    """Returns the label selector of all pods that have the same owner objects as `ids`."""
     first, *others = sorted({one.made_for for one in ids})
     which = f" in ({','.join(map(str, (first, *others)))})" if others else f"={first}"
     return f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}{which}"

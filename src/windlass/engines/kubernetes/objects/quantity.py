@@ -40,15 +40,13 @@ def duration(text: str) -> float | None:
 
 
 def condition(found: Json, kind: str) -> Json:
-    """Returns the condition of this type of an object, or an empty mapping. New objects may have `null` as their
-    conditions.
-    """
+    """Returns the condition of type `kind` of an object; empty if it has none. New objects may have no conditions."""
     return next((one for one in found.get("status", {}).get("conditions") or () if one["type"] == kind), {})
 
 
 def is_on_silent_node(pod: Json) -> bool:
-    """Whether the pod's node has stopped responding. The node controller then sets `Ready` to False without a reason; a
-    kubelet always gives one, for example if a sidecar is not ready.
+    """Whether the pod's node has stopped responding. The node controller then sets the condition `Ready` to False
+    without a reason; a kubelet always sets a reason, for example if a sidecar is not ready.
     """
     found = condition(pod, "Ready")
     return found.get("status") == "False" and not found.get("reason")
@@ -60,7 +58,7 @@ def is_true(found: Json, kind: str) -> bool:
 
 
 def event_time(event: Json) -> str:
-    """Returns when an event was last reported, as a timestamp whose text order is the order in time."""
+    """Returns when an event was last reported, as a timestamp whose alphabetical order is chronological."""
     series = (event.get("series") or {}).get("lastObservedTime")
     last = series or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")

@@ -31,7 +31,7 @@ OPTIONAL: Final[Mapping[str, Any]] = {
     "stop_requested": bool,
     "last_seq": int,
 }
-"""Optional fields of a summary; empty ones are omitted."""
+"""Types of the optional fields of a summary; fields with empty values are omitted."""
 DERIVED: Final[Mapping[str, Any]] = {
     "attempts": int,
     "progress": Mapping[str, Any],
@@ -72,7 +72,7 @@ def summary_of(status: Status, progress: Json) -> dict[str, Any]:
 
 
 def summary_in(metadata: Json) -> Json | None:
-    """Returns the summary in the metadata of a record's head, or None if the annotation is damaged."""
+    """Returns the summary in the metadata of a record's head ConfigMap, or None if the annotation is damaged."""
     try:
         found = json.loads((metadata.get("annotations") or {}).get(layout.STATUS_ANNOTATION) or "{}")
         for name, hint in {**REQUIRED, **OPTIONAL, **DERIVED}.items():

@@ -36,7 +36,7 @@ LIMITS: Final = {"cpu": "1", "memory": "512Mi"}
 """Limits of the supervisor's container: a ResourceQuota on limits rejects pods without them."""
 HOME_BYTES: Final = 1 << 30
 OUTPUTS_SPARE_BYTES: Final = 256 << 20
-"""Bytes added to the largest size of outputs, which the pod keeps until they are fetched: small files use whole
+"""Bytes reserved in the home volume in addition to the largest size of outputs, since small files occupy whole
 blocks."""
 KEY_BYTES: Final = 32
 GRACE_SECONDS: Final = 20
@@ -78,19 +78,19 @@ def _key(shape: Shape, job: Job) -> Manifest:
 
 
 def keyed(made: Mapping[str, Any]) -> Manifest:
-    """Returns the Secret with a new random key."""
+    """Returns the Secret `made` with a new random key added."""
     return {**made, "data": {layout.KEY_FILE: base64.b64encode(os.urandom(KEY_BYTES)).decode()}}
 
 
 def filled(made: Mapping[str, Any], plan: str) -> Manifest:
-    """Returns the ConfigMap with the supervisor's code and the run's plan (JSON text)."""
+    """Returns the ConfigMap `made` with the supervisor's code and the run's plan (JSON text) added."""
     files = {CODE_FILE: supervisor_archive(), PLAN_FILE: gzip.compress(plan.encode(), mtime=0)}
     return {**made, "binaryData": {name: base64.b64encode(data).decode() for name, data in files.items()}}
 
 
 def with_digest(made: Mapping[str, Any], plan: str) -> Manifest:
-    """Returns the Job with the digest of the plan. The supervisor compares it with the ConfigMap: more users may change
-    ConfigMaps than may create pods.
+    """Returns the supervisor's Job, annotated with the digest of the plan. The supervisor checks the plan in its
+    ConfigMap against this digest, since more users may change ConfigMaps than create pods.
     """
     meta = made["metadata"]
     notes = {**meta.get("annotations", {}), layout.PLAN_ANNOTATION: plan_digest(plan)}
@@ -98,12 +98,12 @@ def with_digest(made: Mapping[str, Any], plan: str) -> Manifest:
 
 
 def plan_digest(plan: str) -> str:
-    """Returns the digest of a plan that is given as JSON text."""
+    """Returns the SHA-256 digest of a plan's JSON text."""
     return f"sha256:{hashlib.sha256(plan.encode()).hexdigest()}"
 
 
 def stamped(made: Mapping[str, Any]) -> Manifest:
-    """Returns the Job with the digest of the supervisor's code as an annotation of its pods."""
+    """Returns the supervisor's Job, whose pods are annotated with the digest of the supervisor's code."""
     template = made["spec"]["template"]
     meta = template["metadata"]
     notes = {**meta["annotations"], layout.DIGEST_ANNOTATION: hashlib.sha256(supervisor_archive()).hexdigest()}

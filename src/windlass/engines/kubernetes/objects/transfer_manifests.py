@@ -70,8 +70,8 @@ def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:
 
 
 def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> tuple[Manifest, Manifest]:
-    """Returns the ConfigMap with the program and the Job that stages sets, for a command without a run; `shape`
-    contains the name of both.
+    """Returns the ConfigMap for the transfer program and the Job that stages `sets`, for a command without a run;
+    `shape.run_id` is the prefix of both names.
     """
     its = named.of_helper(shape.run_id, named.TRANSFER)
     program, made = contents(shape, job), stage_job(shape, job, sets)
@@ -89,12 +89,12 @@ def contents(shape: Shape, job: Job) -> Manifest:
 
 
 def filled(made: Mapping[str, Any]) -> Manifest:
-    """Returns the ConfigMap with the program."""
+    """Returns the ConfigMap `made` with the packed transfer program added."""
     return {**made, "binaryData": {FILE: base64.b64encode(transfer_archive()).decode()}}
 
 
 def stage_job(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> Manifest:
-    """Returns the Job that stages these sets; each has a name, a source and, for a run, the path of its link."""
+    """Returns the Job that stages these data sets; each has a name, a source and, for a run, the path of its link."""
     asked = {"kind": "stage", "root": layout.DATA, "sets": [dict(one) for one in sets]}
     claimed = (shape.data_claim, layout.DATA, layout.DATA_FOLDER)
     return _job(shape, job, "data", asked, claimed)

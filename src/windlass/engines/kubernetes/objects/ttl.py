@@ -20,7 +20,8 @@ LEAST_SECONDS: Final = 3600
 def run_seconds(job: Job) -> int | None:
     """Returns for how many seconds a run is kept in the cluster after its end; None if it never expires.
 
-    A run with a claim that would be deleted with it never expires: the claim may have the only copy of the results.
+    A run whose results claim would be deleted with the run never expires: the claim may have the only copy of the
+    results.
     """
     results, ttl = job.kubernetes.results, job.kubernetes.ttl
     if ttl == NEVER or (results is not None and results.claim is None and not results.keep):

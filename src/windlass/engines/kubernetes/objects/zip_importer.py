@@ -8,7 +8,9 @@ import zipimport
 
 
 class Importer(zipimport.zipimporter):
-    """Python's zip importer, which would otherwise compile a module twice: to find its path, and to run it."""
+    """Zip importer that compiles each module once. Python's own compiles a module twice, to find its path and to run
+    it.
+    """
 
     def get_filename(self, fullname: str) -> str:
         """Returns the path of a module. Raises ZipImportError if it does not exist."""

@@ -31,7 +31,7 @@ from windlass.plan.steps import (
 
 Manifest: TypeAlias = Mapping[str, Any]
 UNFIT: Final = ("unknown field", "cannot create resource")
-"""Errors of the API server for an object with a field that its version lacks, or that the login may not create."""
+"""Parts of error messages of the API server for an object with an unknown field, or that the login may not create."""
 MOUNTS_BY_ADMINISTRATOR: Final = (
     "an administrator creates the volumes once, for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
@@ -73,7 +73,7 @@ def dry_run(plan: Plan) -> list[Note]:
 
 
 def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: list[Manifest]) -> Note | None:
-    """Returns the note on an object that the API server refuses; None for a refusal that does not matter."""
+    """Returns the note on an object that the API server refuses; None if the refusal does not affect the run."""
     if error.status == 404 and f'namespaces "{client.namespace}"' in error.message:
         fix = f"{client.kubectl} create namespace {client.namespace}"
         return blocker("namespace-missing", f"the namespace {client.namespace} is not in the cluster", fix)
@@ -85,7 +85,7 @@ def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: lis
         return blocker("mount-rights", message, MOUNTS_BY_ADMINISTRATOR)
     what = f"{manifest['kind']} {name}: {error.message}"
     if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
-        return None  # the object refers to one that is created before it, and does not exist yet
+        return None  # the object refers to another one of the plan, which a dry run does not create
     if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
         return blocker("way-unfit", what, "kubernetes: {via: job} needs no operator")
     return blocker("cluster-refuses", what, error.hint or "change the job")

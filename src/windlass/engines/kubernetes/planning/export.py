@@ -1,9 +1,12 @@
-"""Turns a plan into objects that train when they are applied, without a supervisor. Pure.
+"""Converts a plan to objects that train when another program applies them, without a supervisor. Pure.
 
-The objects are those of a run's first attempt with six differences: no object owns the others, since the uid of the
-owner is not known yet; the code is in smaller pieces, since `kubectl apply` stores each object a second time in an
-annotation; pods are not kept for a next attempt, which no supervisor would start, and do not look for one in the
-cluster; the time limit is enforced in the pods; and nothing expires unless the job sets a TTL.
+The objects are those of a run's first attempt, with these differences:
+
+- No object owns the others, since the owner's uid is not known yet.
+- The code is in smaller pieces, since `kubectl apply` stores each object a second time in an annotation.
+- Pods do not wait for a next attempt, and do not connect to a supervisor.
+- The time limit is enforced in the pods.
+- Nothing expires unless the job sets a TTL.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def manifests(plan: Plan, code: bytes, since: float) -> Manifests:
     owner_config_map, *others = plan.manifests(ObjectStep)
     namespace, its = cluster.namespace, owner_config_map["metadata"]["labels"]
     spec = core("ConfigMap", layout.attempt_name(plan.run_id, 1), namespace, its, **config_data(assignment, specs))
-    # No attempt follows, so that the state of a failed run is failed.
+    # With an end marker, a run whose pods failed is listed as failed instead of restarting.
     ended = {**its, layout.MARKER_LABEL: layout.END_MARKER}
     end = core("ConfigMap", layout.marker_name(plan.run_id, layout.END_MARKER), namespace, ended)
     policies = plan.manifests(NetworkPolicyStep)[:1]  # only the first policy: the others are for a supervisor
@@ -117,7 +120,7 @@ def _pieces(plan: Plan, code: bytes) -> Iterator[Manifest]:
 
 
 def _leave_out_ttl(made: Manifest) -> None:
-    """Removes the default TTL: a program that applies objects repeatedly would train again once they are deleted."""
+    """Removes the default TTL: a program that applies the objects repeatedly would train again after their deletion."""
     for where in (made["spec"], made["spec"].get("runPolicy", {})):
         where.pop("ttlSecondsAfterFinished", None)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MAX_BYTES: Final = 64 << 20
-"""Maximum bytes of uncompressed code if it is transferred in objects of the cluster."""
+"""Maximum size of uncompressed code, in bytes, if ConfigMaps carry the code."""
 WANTED_RIGHTS: Final = (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED)
 """Permissions of the login that a plan depends on."""
 MOST_NODES: Final = "500"
@@ -58,7 +58,7 @@ class Cluster:
     claims: frozenset[str] | None = None
     """Names of the job's claims that exist; None if the login may not read them."""
     csi_drivers: frozenset[str] | None = None
-    """Names of the CSI drivers; None if they may not be listed, or the job mounts no data."""
+    """Names of the CSI drivers; None if the login may not list them, or the job mounts no data."""
     queues: tuple[tuple[str, str], ...] | None = None
     """LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it admits some); None if they
     may not be listed, or the job names no queue."""
@@ -68,8 +68,8 @@ class Cluster:
     """The training runtime that the job names; None if the job names none."""
 
     def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
-        """Returns the label of nodes with a GPU type, whose value contains the type as a word; None if there is
-        none.
+        """Returns the node label and its value for a GPU type, where the value contains the type as a word; None if
+        there is none.
         """
         if gpu_type is None:
             return None
@@ -104,8 +104,8 @@ class Facts:
 def read_facts(job: Job, target: KubernetesTarget, *, base: Path, environ: Mapping[str, str]) -> Facts:
     """Reads all facts that a plan for `job` on `target` needs.
 
-    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingExtra before a run that
-    could not be signalled, StoreError for list prices that cannot be read.
+    Raises UsageError for a context that does not exist, NotLoggedIn, Refused (401), MissingExtra if the package for
+    exec is not installed, StoreError for list prices that cannot be read.
     """
     require_websockets()
     kubeconfig = find_kubeconfig(target, environ)
@@ -192,7 +192,9 @@ def _csi_drivers(client: Client) -> frozenset[str] | None:
 
 
 def _nodes(client: Client, *, is_whole: bool) -> list[Json] | None:
-    """Lists the nodes; returns None if they may not be listed, or without `is_whole` are more than MOST_NODES."""
+    """Lists the nodes. Returns None if the login may not list them, or if there are more than MOST_NODES and `is_whole`
+    is False.
+    """
     try:
         found = client.find("v1", "Node") if is_whole else client.find("v1", "Node", limit=MOST_NODES)
     except Refused:

@@ -181,8 +181,8 @@ def _no_way(data: Data, target: KubernetesTarget, why: str) -> Note:
 
 
 def _of_repository(data: Data, method: MountMethod) -> Note:
-    """Returns a note on what Lustre does not do automatically for a data repository, with the AWS CLI command
-    for it.
+    """Returns a note on imports or exports that Lustre does not run automatically, with the AWS CLI command that runs
+    them.
     """
     assert method.file_system is not None
     system = method.file_system.id

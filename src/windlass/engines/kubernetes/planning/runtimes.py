@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 KINDS: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
-"""Kinds of runtimes; the namespace's own precede those of the cluster."""
+"""Kinds of runtimes, in the order of the lookup: first those of the namespace, then those of the cluster."""
 GRACE_SECONDS: Final = 30
 """Default termination grace period of a pod, in seconds."""
 
@@ -70,7 +70,7 @@ def _listed(client: Client, kind: str) -> list[Json] | None:
     try:
         return list(client.find(API, kind)["items"])
     except Refused as error:
-        if error.status == 404:  # the kind is not served, for which the plan has a note already
+        if error.status == 404:  # the kind is not served; another note of the plan already reports this
             return []
         if error.status == 403:
             return None
@@ -98,7 +98,7 @@ def runtime_of(name: str | None, kind: str | None, seen: Runtimes | None) -> Run
 
 
 def training(runtime: Json) -> Json:
-    """Returns the replicated job of a runtime that trains; empty if it has none."""
+    """Returns the training job among a runtime's replicated jobs; empty if there is none."""
     for job in runtime["spec"].get("template", {}).get("spec", {}).get("replicatedJobs", ()):
         if job.get("template", {}).get("metadata", {}).get("labels", {}).get(STEP) == "trainer":
             found: Json = job
@@ -107,13 +107,13 @@ def training(runtime: Json) -> Json:
 
 
 def pod_of(runtime: Json) -> Json:
-    """Returns the spec of the training pods."""
+    """Returns the spec of a runtime's training pods; empty if it has none."""
     found: Json = training(runtime).get("template", {}).get("spec", {}).get("template", {}).get("spec", {})
     return found
 
 
 def container_of(runtime: Json) -> Json | None:
-    """Returns the training container, or None."""
+    """Returns the training container of a runtime, or None if it has none."""
     return next((one for one in pod_of(runtime).get("containers", ()) if one.get("name") == NODE), None)
 
 
@@ -224,7 +224,7 @@ def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[
 
 
 def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[Note]:
-    """Yields notes on differences from a run that brings its own runtime."""
+    """Yields notes on differences from a run that creates its own runtime."""
     if job.image is None and not (container_of(runtime) or {}).get("image"):
         yield blocker("runtime-image", f"{called}: its container {NODE} has no image", "set image:")
     given = pod_of(runtime).get("terminationGracePeriodSeconds", GRACE_SECONDS)

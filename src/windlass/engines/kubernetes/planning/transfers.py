@@ -34,7 +34,7 @@ MAX_SETS: Final = 12
 OUTPUTS_MAX: Final = 1 << 30
 """Default limit of collected outputs, in bytes."""
 KEEPS_PODS: Final = ("job", "jobset")
-"""Workload kinds whose pods can wait until their outputs are collected; the operators of the others end pods by
+"""Workload kinds whose pods can wait until their outputs are collected. The operators of other kinds end pods by
 themselves."""
 NEEDS_CLAIM: Final = "write kubernetes: {data: {size: 200GiB}}, or the same as data: of the target"
 
@@ -48,7 +48,7 @@ class Transfers:
     after: tuple[Step, ...]
     """Steps after the last attempt: outputs are uploaded from the results claim, or collected by the supervisor."""
     data_paths: Mapping[str, str]
-    """Path of each data set in the pods, or the address of its source."""
+    """Path in the pods of each data set, by name, or the source's address if the set is neither staged nor mounted."""
 
 
 def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:

@@ -19,7 +19,8 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
 """Workload kinds by their names in `via:`."""
 _OUTERMOST_FIRST: Final = ("trainjob", "pytorchjob", "mpijob", "jobset", "job")
 OWNER_KINDS: Final = tuple((WORKLOADS[name].api, WORKLOADS[name].kind) for name in _OUTERMOST_FIRST)
-"""API and kind of all owner objects, outermost first: a TrainJob recreates its JobSet if that is deleted first."""
+"""API version and kind of all owner objects, outermost first: a TrainJob recreates its JobSet if the JobSet is deleted
+first."""
 OWNING_PARTS: Final = tuple((one.api, kind) for one in WORKLOADS.values() for kind, _ in one.parts)
-"""API and kind of objects that owner objects depend on: a TrainingRuntime is deleted after the TrainJob that refers to
-it."""
+"""API version and kind of objects that owner objects refer to: a TrainingRuntime is deleted after the TrainJob that
+refers to it."""

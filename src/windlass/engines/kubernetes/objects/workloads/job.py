@@ -47,12 +47,13 @@ def keeps_others(made: Mapping[str, Any]) -> bool:
 
 
 def ttl(asked: WorkloadRequest) -> Manifest:
-    """Returns the field for the time to live, as most workload kinds name it."""
+    """Returns the field `ttlSecondsAfterFinished`, or no field if the request has no time to live."""
     return {} if asked.ttl_seconds is None else {"ttlSecondsAfterFinished": asked.ttl_seconds}
 
 
 def indexed(template: Manifest, asked: WorkloadRequest) -> Manifest:
-    """Returns the spec of an Indexed Job, which replaces no pod: the run's restart policy decides what happens next.
+    """Returns the spec of an Indexed Job, which replaces no pods: the run's restart policy decides what follows a
+    failure.
 
     A failed pod ends the Job, unless the next attempt reuses the remaining pods.
     """
@@ -66,5 +67,5 @@ def indexed(template: Manifest, asked: WorkloadRequest) -> Manifest:
 
 
 def unnamed(template: Manifest) -> Manifest:
-    """Returns the template without host name and subdomain, for controllers that set these fields for each pod."""
+    """Returns the pod template without its subdomain, for controllers that set host names and subdomains themselves."""
     return {**template, "spec": {key: value for key, value in template["spec"].items() if key != "subdomain"}}

@@ -64,7 +64,8 @@ class MPIJob(Workload):
             "launcherCreationPolicy": "WaitForWorkersReady",
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": SSH,
-            # Nodes end by themselves; the end of the Launcher must not cut off their last log lines.
+            # Pods end by themselves. With another policy, the Launcher's end could cut off the last log lines of
+            # Workers.
             "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
             "mpiReplicaSpecs": replicas,
         }

@@ -15,7 +15,8 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workloa
 from windlass.engines.kubernetes.objects.workloads.job import ttl
 
 NUMBERED: Final = "-worker-"
-"""Text before the number in pod names. The operator's index label starts at another number in some versions."""
+"""Text before the index in pod names. The operator's index label is not used: in some versions it starts at another
+number."""
 
 
 class PyTorchJob(Workload):
@@ -54,8 +55,8 @@ class PyTorchJob(Workload):
 
 
 def numbered(template: Manifest, first: int = 0) -> Manifest:
-    """Returns the pod template without the fields that Kubeflow's operators set; variables contain the name of each
-    pod. The operator's pod 0 runs the node `first`.
+    """Returns the pod template without the fields that Kubeflow's operators set, and with variables for the pod's name
+    and for `first`, the node that the operator's pod 0 runs.
     """
     spec = {key: value for key, value in template["spec"].items() if key not in ("subdomain", "restartPolicy")}
     [container] = spec["containers"]

@@ -1,7 +1,7 @@
-"""Builds a TrainJob on a runtime of the cluster: the runtime's fields, and the overrides of a run. Pure.
+"""Builds a TrainJob that uses a training runtime of the cluster and overrides the fields that a run needs. Pure.
 
-Kubeflow Trainer has changed the field for overrides: `podTemplateOverrides` in 2.1, `runtimePatches` from 2.2 on, and
-each version supports more subfields. The schema of the installed version lists them. The field of 2.0,
+Kubeflow Trainer has changed the field for overrides: `podTemplateOverrides` in 2.1, `runtimePatches` from 2.2 on. Each
+version supports more subfields, which are listed in the schema of the installed version. The field of 2.0,
 `podSpecOverrides`, cannot set labels of pods, so that a run could not find its pods.
 """
 
@@ -52,7 +52,7 @@ class Patching:
     container: frozenset[str] = frozenset({"volumeMounts", "securityContext"})
     """Container fields that can be overridden."""
     has_labels: bool = False
-    """Whether the TrainJob itself sets the labels of the objects between it and its pods."""
+    """Whether a TrainJob can set the labels of the JobSet and Job between it and its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def patching_of(spec: Mapping[str, Any]) -> Patching | None:
 
 
 def _below(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """Returns the schema at a path inside another schema; list items count as no path element."""
+    """Returns the schema at a path inside another schema; the step from a list to its items is not part of the path."""
     for name in path:
         schema = schema.get("items", schema).get("properties", {}).get(name, {})
     found: Mapping[str, Any] = schema.get("items", schema)

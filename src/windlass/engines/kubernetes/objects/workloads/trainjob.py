@@ -16,8 +16,8 @@ from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, ST
 
 
 class TrainJob(Workload):
-    """TrainJob, whose controller creates a JobSet, which creates a Job. JobSet sets the host names, below the
-    TrainJob's name.
+    """TrainJob, whose controller creates a JobSet, which creates a Job. The JobSet sets host names in a subdomain with
+    the TrainJob's name.
     """
 
     name, api, kind, plural = "trainjob", API, "TrainJob", "trainjobs"
@@ -55,9 +55,7 @@ class TrainJob(Workload):
         return f"{name}-{NODE}-0-{node}.{name}"
 
     def remakes(self, made: Mapping[str, Any]) -> bool:
-        """Whether the TrainJob uses a runtime of the cluster: that runtime's own retries are on, and a TrainJob cannot
-        turn them off.
-        """
+        """Whether the TrainJob uses a runtime of the cluster, whose own retries a TrainJob cannot turn off."""
         return bool(made["spec"]["runtimeRef"]["name"] != made["metadata"]["name"])
 
     def resize(self, made: Manifest, num_nodes: int) -> None:
