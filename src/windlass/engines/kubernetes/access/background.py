@@ -18,11 +18,11 @@ from windlass.runs.clock import Clock
 from windlass.worker.protocol import NodeWarning
 
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Pauses in seconds between tries that fail or return at once; the last one repeats."""
+"""Pauses in seconds between consecutive tries that fail or return at once."""
 WELL_SECONDS: Final = 5.0
 """Seconds that a connection must last before its task counts as healthy again."""
 MAX_CRASHES: Final = 20
-"""Most internal errors that are recorded, so that an error whose message varies cannot fill the record."""
+"""Maximum number of recorded internal errors: an error with varying messages must not fill the record."""
 
 
 class Backoff:
@@ -123,8 +123,8 @@ def start(
 ) -> threading.Thread:
     """Calls `turn` repeatedly in a new thread until it returns True or `closed` is set, with a pause after each error.
 
-    The thread also pauses after a call that returns quickly, such as a watch that the server ends at once. With
-    `is_paced` it does not, since `turn` itself waits until there is work.
+    The thread also pauses after a call that returns quickly, such as a watch that the server ends at once, unless
+    `is_paced`: then `turn` itself waits for work.
     """
     thread = threading.Thread(target=run, args=(what, turn, closed, health, is_paced), name=what, daemon=True)
     thread.start()

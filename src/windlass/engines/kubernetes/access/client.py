@@ -51,15 +51,14 @@ JSON: Final = "application/json"
 CHANNELS: Final = "v4.channel.k8s.io"
 """WebSocket subprotocol of exec in which the kubelet itself reports the exit status of a command."""
 ENDS_INPUT: Final = f"v5.channel.k8s.io,{CHANNELS}"
-"""WebSocket subprotocols of exec for a command with input: only v5 can send the end of the input. The API server
-translates v5, and reports success if it has lost the connection to the kubelet."""
+"""WebSocket subprotocols of exec, including v5, which can send the end of the input. The API server translates v5, and
+reports success when it has lost the connection to the kubelet."""
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
-"""Media type of a list as a table with the rows that kubectl prints. For thousands of objects, it is much smaller than
-their JSON."""
+"""Media type of a list as a table with kubectl's rows, which is much smaller than thousands of objects."""
 PAGE: Final = "5000"
-"""Maximum number of rows per page: the API server holds a complete page in memory."""
+"""Rows per page: the API server holds a complete page in memory."""
 OBJECTS_PAGE: Final = "200"
-"""Maximum number of objects per page: each object takes about 0.2 MB of memory while it is parsed."""
+"""Objects per page: each takes about 0.2 MB of memory while it is parsed."""
 
 
 def require_websockets() -> None:
@@ -190,8 +189,7 @@ class Client:
         """Yields the list of all objects of a kind with these labels as tables, one per page; `everywhere` includes all
         namespaces.
 
-        Raises like `find`. Refused with status 410 means that reading took too long: the server no longer has the
-        version of the first page.
+        Raises like `find`.
         """
         wanted = {"limit": PAGE, "labelSelector": selector, **query}
         while True:
@@ -351,8 +349,8 @@ class Client:
     ) -> dict[str, Any]:
         """Sends one request and returns its JSON response. Raises Refused, Unreachable.
 
-        A GET whose connection breaks is sent once more over a new connection, since the server may have closed the idle
-        connection. 429 responses are retried after Retry-After.
+        A GET whose connection breaks is sent once more over a new connection, since the server may have closed an idle
+        one. 429 responses are retried after Retry-After.
         """
         give_up, is_new = time.monotonic() + BUSY_SECONDS, False
         while True:
@@ -459,9 +457,7 @@ class Client:
             raise Broken(f"{self.server} does not answer: {words_of(error)}", hint) from error
 
     def _foreign(self, wanted: str) -> Unreachable:
-        """Returns the error for an incomplete response, or one that is not from an API server, such as a proxy's HTML
-        page.
-        """
+        """Returns the error for a response that is incomplete or not from an API server, such as an HTML page."""
         return Broken(
             f"{self.server} returned something that is not {wanted} of Kubernetes",
             f"is a proxy in front of it? {self.kubectl} get --raw /version",

@@ -38,7 +38,7 @@ class Request:
 
     @classmethod
     def first_ended(cls, attempt: int) -> Request:
-        """Returns a request to record that the attempt's first pod has succeeded, so that its name will no longer
+        """Returns a request to record that the attempt's first pod has succeeded, and that its name will no longer
         resolve.
         """
         return cls(("first-ended", str(attempt)))

@@ -120,8 +120,8 @@ def _encoded(name: str) -> str | bytes:
 
 
 def _by_tunnel(connection: Any, proxy: Address, server: Address) -> None:
-    """Requests a tunnel from an HTTP proxy. `http.client` does not do this, since it puts no brackets around IPv6
-    addresses before Python 3.12.
+    """Requests a tunnel from an HTTP proxy. `http.client` is not used: before Python 3.12, it puts no brackets around
+    IPv6 addresses.
     """
     headers = {"Host": server.netloc, **proxy.login}
     lines = [f"CONNECT {server.netloc} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]

@@ -166,7 +166,7 @@ def attach(
 
     Raises Unreachable, EngineError.
     """
-    # Imported here, since a supervisor's pod does not contain this module; it needs no terminal.
+    # Imported here: a supervisor's pod lacks this module, and needs no terminal.
     from windlass.engines.base import Terminal
 
     with contextlib.ExitStack() as stack:

@@ -58,7 +58,7 @@ class Lease:
         clock: Clock | None = None,
         has_ended: Callable[[str], bool] = lambda host: False,
     ) -> None:
-        """`has_ended` returns whether the cluster reports that the holder on a host has ended; its Lease is then
+        """`has_ended` returns whether the cluster reports that the holder on a host has ended, so that its Lease can be
         acquired before it expires. The function may raise Refused and Unreachable.
         """
         self._client = client
@@ -76,7 +76,7 @@ class Lease:
         self._done = threading.Event()
         self._denial = Absence(self._clock.boottime)
         self._unfenced_at: float | None = None
-        """Time of the last check that found that no Lease can be held; None if the last check found otherwise."""
+        """Time of the last check if it found that no Lease can be held, else None."""
         self.lost_to = ""
         """Supervisor that acquired the Lease instead of this one; empty for none."""
 
@@ -255,8 +255,7 @@ def renewed_at(client: Client, run_id: str) -> float:
 def fresh_holder(client: Client, run_id: str, now: float) -> str:
     """Returns the supervisor that recently renewed the Lease of a run; empty if none did. `now` is this machine's time.
 
-    The time of the renewal is from the holder's clock, and is compared with the cluster's clock. Raises Refused,
-    Unreachable.
+    The renewal time, from the holder's clock, is compared with the cluster's clock. Raises Refused, Unreachable.
     """
     found = client.get_if_exists(API, KIND, run_id) or {}
     spec = found.get("spec") or {}

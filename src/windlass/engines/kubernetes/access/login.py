@@ -25,8 +25,8 @@ from windlass.runs.clock import Clock
 AGAIN_SECONDS: Final = 5.0
 """Seconds between two tries to log in, each of which may start a plugin."""
 AHEAD_SECONDS: Final = 30.0
-"""Seconds before its expiry at which a login is renewed. Meanwhile, requests use the old login, so that a slow plugin
-does not delay them."""
+"""Seconds before its expiry at which a login is renewed. Requests use the old login meanwhile, so that a slow plugin
+delays none."""
 WAIT_SECONDS: Final = 15.0
 """Seconds for which requests wait for a running login. If a user is at the terminal, requests wait without limit."""
 PLUGIN_SECONDS: Final = 60.0
@@ -126,7 +126,6 @@ class Login:
         return made
 
     def _log_in(self, context: Context) -> Credentials:
-        """Returns the credentials of a kubeconfig's user. Raises errors of many types."""
         return credentials_of(context, self._clock.time())
 
     def _renew(self) -> None:

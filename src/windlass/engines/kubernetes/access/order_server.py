@@ -23,15 +23,15 @@ from windlass.worker import order_protocol as protocol
 from windlass.worker.order_client import keep_alive
 
 MAX_UNAUTHENTICATED: Final = 64
-"""Maximum number of unauthenticated connections. At the limit, the server closes a connection of the address with the
-most connections, or accepts no new ones."""
+"""Most unauthenticated connections. At the limit, the server closes a connection of the address with the most, or
+accepts no more."""
 MAX_OF_AN_ADDRESS: Final = 8
-"""Number of unauthenticated connections of one address that are never closed in favour of others: several pods may
-share a proxy's address."""
+"""Unauthenticated connections of one address that the server never closes to admit others, since several pods may share
+a proxy's address."""
 BACKLOG: Final = 1024
 RESERVED_FILES: Final = 64
-"""Number of file descriptors that are not used for connections of pods. For pods without a connection, the supervisor
-reads their logs from time to time."""
+"""File descriptors that are not used for connections of pods. Logs of pods without a connection are read from time to
+time."""
 RECEIVE_BYTES: Final = 64 << 10
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 """Pause in seconds after an error of `accept`, such as too many open files."""
@@ -267,9 +267,7 @@ class OrderServer:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _pause_or_accept(self) -> None:
-        """Starts or pauses accepting connections: pauses while too many are unauthenticated, or after an error of
-        `accept`.
-        """
+        """Pauses accepting connections while too many are unauthenticated; resumes it when the pause is over."""
         self._close_surplus()
         if not self._has_capacity():
             if self._accept_at is None:

@@ -46,7 +46,7 @@ def made_by(seconds: float) -> dict[str, str]:
 
 
 def is_left(annotation: str, boot: str, now: float) -> bool:
-    """Whether an object is a leftover: the process that created it on this machine has ended, or its time is over."""
+    """Whether an object is a leftover: the process that created it on this machine has ended, or it has expired."""
     try:
         maker = json.loads(annotation)
         if maker["boot"] == boot and not process.is_same(maker["pid"], maker["ticks"], boot):
@@ -159,7 +159,7 @@ def made(client: Client, *objects: Manifest) -> Iterator[None]:
 
 
 def running(client: Client, name: str, num_pods: int, seconds: float, on_line: Callable[[str], None]) -> list[Pod]:
-    """Returns the pods of a probe, in order, once all of them run. Raises EngineError with the reason if they do not in
+    """Returns the pods of a probe, in order, once all run. Raises EngineError with the reason if they do not run in
     time.
     """
     give_up = time.monotonic() + seconds

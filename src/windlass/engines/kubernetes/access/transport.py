@@ -52,9 +52,7 @@ class Response:
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Closes the connection, unless the body was read to its end: the next request would read the rest of the body
-        as its response.
-        """
+        """Closes the connection, unless the body was read to its end: the next request would read the rest."""
         if self._connection is not None:
             self._connection.close()
         self._answer.close()
@@ -93,7 +91,7 @@ class Pool:
         connection = (None if is_new else self._idle_connection()) or self._new_connection()
         try:
             connection.sock.settimeout(CONNECT_SECONDS)
-            # The server may have responded before it closed the connection.
+            # The server may have responded before it closed the connection: the response is read anyway.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, {**self._headers, **headers})
             connection.sock.settimeout(read_seconds)

@@ -42,8 +42,8 @@ def like(owner_config_map: Mapping[str, str], component: str, **more: str) -> di
 
 
 def of_helper(name: str, component: str, run: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the labels of the temporary objects of a probe or command. `run` has the labels of the run's owner
-    ConfigMap; None for a probe or command without a run.
+    """Returns the labels of the temporary objects of a probe or command; `run` has the labels of its run's owner
+    ConfigMap, if any.
     """
     its = {key: text for key, text in (run or {}).items() if key not in (layout.ATTEMPT_LABEL, layout.QUEUE_LABEL)}
     return {**_common(name, component, WINDLASS), **its, COMPONENT: component, HELPER: name}

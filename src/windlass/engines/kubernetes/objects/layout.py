@@ -16,7 +16,7 @@ DATA: Final = f"{ROOT}/data"
 DATA_FOLDER: Final = "windlass-data"
 """Folder for data sets inside their claim."""
 MOUNTS: Final = f"{ROOT}/mounts"
-"""Folder of mount points, one for each data set that the cluster mounts, with the data set's name."""
+"""Folder with a mount point, named like the data set, for each data set that the cluster mounts."""
 TRANSFER: Final = f"{ROOT}/transfer"
 """Mount path of the program that stages data and uploads outputs."""
 OUTPUT: Final = f"{RESULTS}/output"
@@ -28,16 +28,16 @@ END: Final = f"{ROOT}/end"
 SECRETS: Final = f"{ROOT}/secrets"
 """Folder with the job's secrets: one file per variable, named like the variable."""
 KEY: Final = f"{ROOT}/key"
-"""Mount path of the key that a pod shares with its run's supervisor."""
+"""Mount path of the authentication key that a pod shares with its run's supervisor."""
 KEY_FILE: Final = "key"
 NODES_FILE: Final = "nodes.json.gz"
 SPARES_FILE: Final = "spares.json"
-"""Name of the file, next to the nodes file, that assigns node specs to spares. Its keys are numbers of specs in the
-nodes file. Each value identifies a spare: the attempt for which the spare was created, and its index. A null value
-means that no pod runs the spec: spares only import its modules in advance."""
+"""File that assigns the node specs in the nodes file to spares. Its keys are the specs' numbers. Its values identify
+spares: the attempt for which a spare was created, and its index. If a value is null, spares only import the spec's
+modules in advance."""
 CONTAINER_ANNOTATION: Final = "kubectl.kubernetes.io/default-container"
-"""Annotation with the name of the container that runs the node. Some operators require a certain name, and a pod may
-have sidecars."""
+"""Annotation with the name of the container that runs the node, since some operators require a certain name, and pods
+may have sidecars."""
 MASTER_PORT: Final = 29500
 """Rendezvous port, torch's default. No other program uses it, since each pod has its own network namespace."""
 PORTS: Final = 90
@@ -73,8 +73,8 @@ NOTE_ANNOTATION: Final = "windlass.dev/note"
 """Annotation of the owner ConfigMap: the users' note on the run."""
 COMMAND_ANNOTATION: Final = "windlass.dev/command"
 ENV_ANNOTATION: Final = "windlass.dev/env"
-"""`COMMAND_ANNOTATION` and `ENV_ANNOTATION` of a run's pods contain the ranks' command line, and as JSON the
-environment variables that job and target set."""
+"""`COMMAND_ANNOTATION` and `ENV_ANNOTATION` of pods contain the ranks' command line, and as JSON the environment that
+job and target set."""
 KEPT_ON_ITS_NODE: Final[Mapping[str, str]] = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -84,8 +84,7 @@ STATUS_ANNOTATION: Final = "windlass.dev/status"
 """Annotation of the head ConfigMap of a run's record: a summary of the run's status, so that a list of runs needs no
 further request."""
 WRITER_ANNOTATION: Final = "windlass.dev/writer"
-"""Annotation of the head ConfigMap of a run's record: the identity, as in the Lease, of the supervisor that last wrote
-the record."""
+"""Annotation of the head ConfigMap of a run's record: the Lease identity of its last writer, a supervisor."""
 PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
 """Annotation of a supervisor's Job: the digest of the run's plan, which is stored in a ConfigMap."""
 RIGHTS_ANNOTATION: Final = "windlass.dev/rights"
@@ -95,8 +94,8 @@ RECORD: Final = "record"
 STOP_MARKER: Final = "stop"
 END_MARKER: Final = "end"
 FETCHED_MARKER: Final = "fetched"
-"""Values of MARKER_LABEL: `STOP_MARKER` for a stop request, `END_MARKER` for the end of a run, and `FETCHED_MARKER` if
-a machine has fetched the outputs from the supervisor's pod (`supervisor/outputs.py`)."""
+"""`STOP_MARKER`, `END_MARKER` and `FETCHED_MARKER` are values of MARKER_LABEL: stop requested, run ended, and outputs
+fetched from the supervisor's pod (`supervisor/outputs.py`)."""
 
 
 def attempt_name(run_id: str, number: int) -> str:
@@ -120,8 +119,8 @@ def key_name(run_id: str) -> str:
 
 
 def transfer_name(run_id: str, what: str = "transfer") -> str:
-    """Returns the name of a transfer object of a run. `what` is `transfer` for the ConfigMap with the program, `data`
-    for the staging Job, `outputs` for the upload Job.
+    """Returns the name of a transfer object of a run: the ConfigMap with the program (`transfer`), the Job that stages
+    `data`, or the Job that uploads `outputs`.
     """
     return f"{run_id}-{what}"
 
@@ -138,7 +137,7 @@ def container_of(pod: Mapping[str, Any]) -> str:
 
 
 def marker_name(run_id: str, marker: str) -> str:
-    """Returns the name of a marker of a run: `stop` requests its end, `end` records it."""
+    """Returns the name of a run's marker: `stop` requests the end of the run, `end` records it."""
     return f"{run_id}-{marker}"
 
 
@@ -153,9 +152,7 @@ def selector(run_id: str) -> str:
 
 
 def of_attempts(run_id: str) -> str:
-    """Returns the label selector of the objects of all attempts of a run. Of the run's pods, it selects only the
-    training pods.
-    """
+    """Returns the label selector of the objects of a run's attempts, whose only pods are training pods."""
     return f"{selector(run_id)},{ATTEMPT_LABEL}"
 
 

@@ -7,7 +7,8 @@ lustre      FSx for Lustre with a data repository association
 PersistentVolume       the bucket, or a file system over it: static, cluster-wide, bound to the claim below
 PersistentVolumeClaim  in the namespace of the runs
 
-Runs share both objects, and no run removes them. Their reclaim policy `Retain` keeps the data if the claim is deleted.
+Runs share both objects, and no run removes them. The volume's reclaim policy `Retain` keeps the data if the claim is
+deleted.
 """
 
 from __future__ import annotations
@@ -122,8 +123,7 @@ def _csi(method: MountMethod, source: str, user: int) -> tuple[dict[str, Any], l
     """Returns the `csi` source of a volume for its driver, and the mount options."""
     if method.file_system is None:
         bucket, _, prefix = source.removeprefix("s3://").partition("/")
-        # Mountpoint's files belong to root by default, and other users cannot access them: `uid` and `allow-other`
-        # change this.
+        # By default, Mountpoint's files belong to root, and no other user can access them.
         options = ["read-only", "allow-other", f"uid={user}", f"gid={user}"]
         options += [f"prefix {prefix.rstrip('/')}/"] if prefix.rstrip("/") else []
         return {"driver": method.driver, "volumeAttributes": {"bucketName": bucket}}, options

@@ -1,7 +1,7 @@
 """Decides which Karpenter NodePools, and which of their instance types, match a pod by labels, types and taints. Pure.
 
-Karpenter itself decides whether a node of a matching NodePool is large enough, within the limits, and available; it
-reports that once a pod exists (see `docs/decisions/0023-autoscalers-report.md`).
+Karpenter itself decides whether a node of a matching NodePool is large enough, within the limits, and available, and
+reports this once a pod exists (see `docs/decisions/0023-autoscalers-report.md`).
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _ends_pods(pool: Json) -> str:
     """Returns how a NodePool ends pods despite their annotation `karpenter.sh/do-not-disrupt`; empty if it does not.
 
     Annotated pods block the drain of their node unless `terminationGracePeriod` limits the drain. If it is set,
-    Karpenter also drains nodes that have drifted from their NodePool.
+    Karpenter also drains drifted nodes.
     """
     age, grace = (
         re.sub(r"(?<=[hm])0[ms]", "", str(_template(pool).get(field) or "Never"))
@@ -174,7 +174,6 @@ def _values(pool: Json, name: str) -> list[str]:
 
 
 def _allows(requirement: Json, value: str) -> bool:
-    """Whether a requirement allows a label to have this value."""
     operator, values = requirement["operator"], requirement.get("values") or []
     if operator in ("In", "NotIn"):
         return (value in values) is (operator == "In")

@@ -32,8 +32,7 @@ OF_QUEUES: Final = frozenset({
     "MPIJobSuspended", "MPIJobResumed", "CreatedWorkload", "UpdatedWorkload", "DeletedWorkload", "FinishedWorkload",
     "UpdatedAdmissionCheck",
 })  # fmt: skip
-"""Reasons of events about suspended objects. These events are ignored, since Kueue's own status explains the
-suspension."""
+"""Reasons of ignored events about suspended objects: Kueue's own status explains the suspension."""
 OF_OPERATORS: Final = frozenset(
     {
         "SuccessfulCreatePod",
@@ -57,8 +56,7 @@ NOT_ORDINARY: Final = ",".join(f"reason!={reason}" for reason in sorted(ORDINARY
 """Field selector that excludes events with an ORDINARY reason."""
 _COUNTS: Final = re.compile(r"\d+(?:[.]\d+)?(?:m|k|[KMGT]i?)?")
 _NOT_CREATED: Final = re.compile(r'\b(pods?) "[^"]*"')
-"""Matches the name of a refused pod in a message of its owner object. `key` replaces the name, since each retry uses
-another one."""
+"""Matches the name of a refused pod in a message of its owner object; each retry uses another name."""
 
 
 def object_reports(
@@ -149,8 +147,8 @@ def warning(seen: PodStatus | ObjectReport) -> dict[str, Any]:
 
 
 def recorded(events: Iterable[Event]) -> tuple[dict[int, PodStatus], list[ObjectReport]]:
-    """Returns the problems recorded in warnings of the newest attempt: the last problem of each pod, by node, and all
-    problems of other objects.
+    """Returns the problems recorded in warnings of the newest attempt: each pod's last problem, and all problems of
+    other objects.
     """
     pods: dict[int, PodStatus] = {}
     said: list[ObjectReport] = []

@@ -1,6 +1,6 @@
 """Plain values for what a cluster reports about one attempt: pods, objects, nodes, queue, node provisioning.
 
-The field names of `PodStatus` and `ObjectReport` are stored in the events of records.
+Records store the field names of `PodStatus` and `ObjectReport`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QuotaHolder:
     """A workload that uses a part of a queue's quota."""
 
     name: str
-    """Kind and name, `Job b/other-1`; with the namespace if the workload is in another one."""
+    """Kind and name of the workload: `Job other-1`, or `Job b/other-1` in another namespace."""
     amount: str
     """Amount of the scarce resource that the workload uses, as a Kubernetes quantity; empty if unknown."""
     priority: int = 0
@@ -68,8 +68,8 @@ class QuotaHolder:
 class QueueStatus(QueueChanged):
     """Kueue's status of the attempt: the fields that the record stores, and further fields for `windlass why`.
 
-    `reason` is Kueue's reason; for versions that report only `Pending`, it is derived to match newer versions. It is
-    empty if the attempt has no Workload object. `cluster_queue` is empty if the user may not read the LocalQueue.
+    `reason` is empty if the attempt has no Workload object. It is Kueue's reason, or derived for versions that report
+    only `Pending`. `cluster_queue` is empty if the user may not read the LocalQueue.
     """
 
     priority: int = 0
@@ -123,14 +123,12 @@ class NodeClaimStatus(NodeProvisioning):
     """`asked` (requested), `launched` (started by the cloud provider), `registered` (joined the cluster), `initialized`
     (accepts pods) or `gone`."""
     seconds: float = 0.0
-    """Seconds for which the node had been in this state when its status was read; 0 for a deleted node."""
+    """Seconds spent in this state when the status was read; 0 for a deleted node."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """State of the newest attempt in its cluster: the current state of existing objects, and the recorded state of
-    deleted objects.
-    """
+    """State of the newest attempt in its cluster: current for existing objects, recorded for deleted objects."""
 
     pods: Sequence[PodStatus] = ()
     reports: Sequence[ObjectReport] = ()

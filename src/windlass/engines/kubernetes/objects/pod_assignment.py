@@ -20,8 +20,8 @@ from windlass.runs.events import Event, PodsReused, entries
 from windlass.worker.protocol import NodeSpec, pack, unpack
 
 STAY_SECONDS: Final = 60.0
-"""Seconds for which pods wait for a next attempt: longer than a supervisor needs to start it, and short, since idle
-pods cost money."""
+"""Seconds for which pods wait for a next attempt: enough for a supervisor to start it, but short, since idle pods cost
+money."""
 MOST_ATTEMPTS: Final = 1_000_000
 _FILE: Final = "made-for"
 
@@ -60,17 +60,17 @@ class PodAssignment:
 
     @property
     def newest(self) -> int:
-        """Attempt for which the newest owner object was created. Only this owner object may still create pods."""
+        """Attempt of the newest owner object. Only this owner object may still create pods."""
         return max(one.made_for for one in self.pods)
 
     @property
     def created(self) -> list[int]:
-        """Places in the attempt whose pods are created for this attempt."""
+        """Places of the nodes whose pods are created for the attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for == self.attempt]
 
     @property
     def reused(self) -> list[int]:
-        """Places in the attempt whose pods were created for an earlier attempt."""
+        """Places of the nodes whose pods were created for an earlier attempt."""
         return [place for place, one in enumerate(self.pods) if one.made_for < self.attempt]
 
     def selector(self, run_id: str) -> str:
@@ -148,12 +148,11 @@ def attempt_facts(plan: Plan, assignment: PodAssignment, via: str, since: float,
 def config_data(
     assignment: PodAssignment, specs: Sequence[NodeSpec], num_spares: int = 0, from_spares: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Returns the data of an attempt's ConfigMap: the node specs of the pods that start with this attempt. `specs` are
-    in the order of places.
+    """Returns the data of an attempt's ConfigMap: the node specs of the pods that start with it. `specs` are in the
+    order of places.
 
-    These pods are the pods that the attempt's owner object creates, including `num_spares` spares, and the spares of
-    earlier attempts at the places `from_spares`. Pods that ran the previous attempt receive their specs with the order
-    to start.
+    The attempt's owner object creates these pods, including `num_spares` spares. Spares of earlier attempts also start,
+    at the places `from_spares`. Pods that ran the previous attempt receive their specs with the order to start.
     """
     nodes = {assignment.pods[place].index: specs[place] for place in assignment.created}
     others: list[tuple[PodId | None, NodeSpec]] = [(assignment.pods[place], specs[place]) for place in from_spares]

@@ -20,8 +20,8 @@ from windlass.engines.kubernetes.objects.quantity import (
 )
 
 MAX_WORDS: Final = 1500
-"""Maximum length of a message of the cluster, in characters. The scheduler's messages list a reason for each kind of
-node that does not fit."""
+"""Most characters kept of a cluster message. The scheduler's messages list a reason for each kind of node that does not
+fit."""
 STARTING_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 """Waiting reasons of a container that is starting normally."""
 STUCK: Final = (
@@ -35,7 +35,7 @@ STUCK: Final = (
 )
 """Waiting reasons that persist until the user changes something."""
 ALTERNATES: Final = {"ImagePullBackOff": "ErrImagePull"}
-"""Waiting reason of a container, and the reason with which it alternates while image pulls keep failing."""
+"""Waiting reason of a container, with the reason it alternates with while image pulls fail."""
 _BACK_OFF: Final = re.compile(r'Back-off pulling image ".*?": (\w+): (.*)', re.DOTALL)
 _TAGGED: Final = re.compile(r"^\[(\d+|n|w|a)\]\+?r? ", re.MULTILINE)
 """Prefix of a log line of a training pod (`worker/pod.py`)."""
@@ -77,11 +77,9 @@ def pod_status(node: int, pod: Json | None) -> PodStatus:
 
 
 def container_state(pod: Json) -> tuple[str, Json]:
-    """Returns `waiting`, `running` or `terminated`, the state of the pod's training container, and the details of this
-    state.
-    """
+    """Returns the state of the pod's training container (`waiting`, `running` or `terminated`) and its details."""
     one = _container_status(pod)
-    # A container that was restarted, as a training runtime may require, counts as ended: the new one does not train.
+    # A container that a training runtime restarted counts as ended, since the new one does not train.
     for state, data in (one["lastState"] if is_restarted(pod) else one.get("state", {})).items():
         return state, data or {}
     return "waiting", {}
@@ -113,8 +111,8 @@ def _container_status(pod: Json) -> Json:
 
 
 def sidecars(pod: Json) -> list[str]:
-    """Returns the names of running containers other than the training container, such as one that a webhook injected.
-    They keep the pod from ending.
+    """Returns the names of running containers other than the training container. Such sidecars, which a webhook may
+    inject, keep the pod from ending.
     """
     statuses = pod.get("status", {}).get("containerStatuses", ())
     name = layout.container_of(pod) if statuses else ""
@@ -130,7 +128,7 @@ def last_words(ended: Json) -> str:
     return "\n".join(kept)
 
 
-# -- reasons -----------------------------------------------------------------------------------------------------
+# -- why a pod waits --------------------------------------------------------------------------------------------------
 
 
 def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
@@ -142,7 +140,7 @@ def reason_of(waiting: Mapping[str, Any]) -> tuple[str, str]:
     return (cause[1], cause[2]) if cause else (reason, message)
 
 
-# -- whether and why it has ended --------------------------------------------------------------------------------------
+# -- whether and why a pod has ended ----------------------------------------------------------------------------------
 
 
 def has_ended(pod: Json) -> bool:
@@ -175,15 +173,15 @@ def is_forced(pod: Json) -> bool:
 
 
 def ends_at(pod: Json) -> float:
-    """Returns the time by which the pod's deadline and then GONE_SECONDS have passed, in Unix seconds of the cluster's
-    clock; infinity if the pod has no deadline.
+    """Returns when the pod's deadline, plus GONE_SECONDS, expires, in Unix seconds of the cluster's clock; infinity
+    without a deadline.
     """
     started, seconds = pod.get("status", {}).get("startTime"), pod["spec"].get("activeDeadlineSeconds")
     return math.inf if seconds is None else seconds_of(started, math.inf) + float(seconds) + GONE_SECONDS
 
 
 def why_it_ended(pod: Json) -> str:
-    """Returns one line that explains why a pod has ended, for a pod whose log has no final line."""
+    """Returns one line on why a pod has ended, for a pod whose log has no final line."""
     status, name = pod.get("status", {}), pod["metadata"]["name"]
     if is_true(pod, "DisruptionTarget"):
         why = condition(pod, "DisruptionTarget")

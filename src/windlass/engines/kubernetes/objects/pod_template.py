@@ -34,7 +34,7 @@ GPU_TOLERATION: Final[Manifest] = {"key": GPU, "operator": "Exists", "effect": "
 INSTANCE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOST_LABEL: Final = "kubernetes.io/hostname"
 DEADLINE_SLACK_SECONDS: Final = 60
-"""Seconds added to the pods' deadline, so that a running supervisor ends the pods first, at the job's time limit."""
+"""Seconds added to the pods' deadline, so that a running supervisor ends them first, at the time limit."""
 END_SECONDS: Final = 15
 """Seconds that a pod may need to end after its ranks have ended."""
 BOOT_FILE: Final = "boot.py"
@@ -101,8 +101,8 @@ class Shape:
     tolerations: tuple[Manifest, ...] = ()
     """Tolerations of node taints, not including those for nodes that do not respond."""
     runtime: Runtime | None = None
-    """Training runtime of the cluster that the TrainJob refers to; None without one. With a runtime, `image` may be
-    empty, to use the runtime's image."""
+    """Training runtime of the cluster that a TrainJob refers to, or None. With a runtime, an empty `image` means the
+    runtime's image."""
 
 
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
@@ -126,7 +126,7 @@ def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifes
     """Returns the template of the pods of attempt `number` with `num_nodes` nodes."""
     volumes = list(_volumes(shape, job, number))
     mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
-    # A volume that is mounted at several paths is listed only once.
+    # A volume may be mounted at several paths, but is listed once.
     sources = {name: {"name": name, **source} for name, _, source, _ in volumes}
     orders = order_client_fields(shape.run_id, shape.namespace) if shape.is_supervised_inside else {}
     container = _container(shape, job, [*mounts, *orders.get("volumeMounts", ())])
@@ -293,8 +293,7 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     else:
         yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
-    # The names of these files are the variables that the worker masks. The volume is optional, since `envFrom` already
-    # reports a missing Secret.
+    # The worker masks the variables named by these files. A missing Secret is reported because of `envFrom`.
     if job.secrets:
         named = [{"secret": {"name": name, "optional": True}} for name in job.secrets]
         yield "secrets", layout.SECRETS, {"projected": {"sources": named, "defaultMode": 0o400}}, READ_ONLY

@@ -45,8 +45,8 @@ def condition(found: Json, kind: str) -> Json:
 
 
 def is_on_silent_node(pod: Json) -> bool:
-    """Whether the pod's node has stopped responding. The node controller then sets the condition `Ready` to False
-    without a reason; a kubelet always sets a reason, for example if a sidecar is not ready.
+    """Whether the pod's node has stopped responding: the node controller sets the condition `Ready` to False without a
+    reason, and a kubelet always gives a reason.
     """
     found = condition(pod, "Ready")
     return found.get("status") == "False" and not found.get("reason")

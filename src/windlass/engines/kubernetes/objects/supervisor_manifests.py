@@ -36,8 +36,7 @@ LIMITS: Final = {"cpu": "1", "memory": "512Mi"}
 """Limits of the supervisor's container: a ResourceQuota on limits rejects pods without them."""
 HOME_BYTES: Final = 1 << 30
 OUTPUTS_SPARE_BYTES: Final = 256 << 20
-"""Bytes reserved in the home volume in addition to the largest size of outputs, since small files occupy whole
-blocks."""
+"""Bytes added to the home volume for outputs, since small files occupy whole blocks."""
 KEY_BYTES: Final = 32
 GRACE_SECONDS: Final = 20
 """Grace period of the supervisor's pod, in seconds, in which it writes the record."""
@@ -54,7 +53,7 @@ def supervisor_job(shape: Shape, job: Job) -> Manifest:
     """Returns the Job of the supervisor."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
     made = manifests.own_job(shape, name, its, _pod(shape, job.notify), ENDLESS)
-    if shape.expires_seconds is not None:  # `expiry.py` describes the expiry of runs.
+    if shape.expires_seconds is not None:  # See `running/expiry.py`.
         made["spec"]["ttlSecondsAfterFinished"] = shape.expires_seconds
     return made
 
@@ -89,8 +88,8 @@ def filled(made: Mapping[str, Any], plan: str) -> Manifest:
 
 
 def with_digest(made: Mapping[str, Any], plan: str) -> Manifest:
-    """Returns the supervisor's Job, annotated with the digest of the plan. The supervisor checks the plan in its
-    ConfigMap against this digest, since more users may change ConfigMaps than create pods.
+    """Returns the supervisor's Job, annotated with the digest of the plan. The supervisor compares the plan in its
+    ConfigMap with this digest, since more users may change ConfigMaps than create pods.
     """
     meta = made["metadata"]
     notes = {**meta.get("annotations", {}), layout.PLAN_ANNOTATION: plan_digest(plan)}

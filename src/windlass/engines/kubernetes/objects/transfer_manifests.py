@@ -70,8 +70,8 @@ def claim_of_data(namespace: str, wanted: DataClaim) -> Manifest:
 
 
 def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) -> tuple[Manifest, Manifest]:
-    """Returns the ConfigMap for the transfer program and the Job that stages `sets`, for a command without a run;
-    `shape.run_id` is the prefix of both names.
+    """Returns the ConfigMap for the transfer program and the Job that stages `sets`, for a command without a run. Both
+    names begin with `shape.run_id`.
     """
     its = named.of_helper(shape.run_id, named.TRANSFER)
     program, made = contents(shape, job), stage_job(shape, job, sets)

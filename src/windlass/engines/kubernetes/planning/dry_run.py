@@ -92,7 +92,7 @@ def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: lis
 
 
 def _is_unfit(error: Refused) -> bool:
-    """Returns whether another workload kind may work: this one is not served, lacks a field, or the login may not
+    """Returns whether another workload kind may work: this kind is not served, lacks a field, or the login may not
     create it.
     """
     return error.status == 404 or any(words in error.message for words in UNFIT)

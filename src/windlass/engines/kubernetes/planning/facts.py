@@ -52,7 +52,7 @@ class Cluster:
     """Labels (name, value) that name a GPU type, of existing nodes and of nodes that NodePools can provision, without
     duplicates."""
     taints: tuple[tuple[Json, ...], ...] | None = None
-    """Taints of each ready node that keep pods out; None if the nodes may not be listed, or are too many."""
+    """Taints of each ready node that keep pods out; None if the login may not list nodes, or there are too many."""
     secrets: frozenset[str] | None = None
     """Names of the job's secrets that exist; None if the login may not read them."""
     claims: frozenset[str] | None = None
@@ -60,17 +60,15 @@ class Cluster:
     csi_drivers: frozenset[str] | None = None
     """Names of the CSI drivers; None if the login may not list them, or the job mounts no data."""
     queues: tuple[tuple[str, str], ...] | None = None
-    """LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it admits some); None if they
-    may not be listed, or the job names no queue."""
+    """LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it admits some); None if the
+    login may not list them, or the job names no queue."""
     node_pools: tuple[Mapping[str, Any], ...] | None = None
     """NodePools of Karpenter; None without Karpenter, or if the login may not list them."""
     runtimes: Runtimes | None = None
     """The training runtime that the job names; None if the job names none."""
 
     def gpu_label(self, gpu_type: str | None) -> tuple[str, str] | None:
-        """Returns the node label and its value for a GPU type, where the value contains the type as a word; None if
-        there is none.
-        """
+        """Returns the node label (name, value) whose value contains a GPU type as a word; None if there is none."""
         if gpu_type is None:
             return None
         wanted = gpu_type.lower()

@@ -171,8 +171,8 @@ def _runtimes(facts: Facts) -> Runtimes:
 
 
 def _code_source(target: KubernetesTarget, code: CodeFacts) -> str:
-    """Returns the store address for code that is too large for objects; empty if it fits, or the target names
-    no store.
+    """Returns the store address for code that is too large for ConfigMaps; else empty, also if the target names no
+    store.
     """
     if target.storage is None or num_pieces(code.num_packed_bytes) <= MAX_PIECES:
         return ""

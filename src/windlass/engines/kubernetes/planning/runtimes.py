@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 KINDS: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
-"""Kinds of runtimes, in the order of the lookup: first those of the namespace, then those of the cluster."""
+"""Kinds of runtimes, the namespace's own first."""
 GRACE_SECONDS: Final = 30
 """Default termination grace period of a pod, in seconds."""
 
@@ -39,7 +39,7 @@ class Runtimes:
     found: Json | None = None
     """Manifest of the named runtime from the API server, with its kind; None if it was not found."""
     patching: Patching | None = None
-    """How a TrainJob overrides the runtime; None if the installed version of Trainer cannot."""
+    """Fields of the runtime that a TrainJob can override; None if these do not include labels of pods."""
 
     @property
     def image(self) -> str:

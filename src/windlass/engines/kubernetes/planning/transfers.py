@@ -48,7 +48,7 @@ class Transfers:
     after: tuple[Step, ...]
     """Steps after the last attempt: outputs are uploaded from the results claim, or collected by the supervisor."""
     data_paths: Mapping[str, str]
-    """Path in the pods of each data set, by name, or the source's address if the set is neither staged nor mounted."""
+    """Path of each data set in the pods, or the source's address for sets that are neither staged nor mounted."""
 
 
 def wanted_claim(job: Job, target: KubernetesTarget) -> DataClaim | None:
@@ -64,7 +64,6 @@ def outputs_max(job: Job, via: str) -> int:
 
 
 def _staged(job: Job) -> list[Data]:
-    """Returns the data sets that are staged in a claim."""
     return [data for data in job.data if data.is_staged]
 
 

@@ -41,10 +41,9 @@ class Workload(ABC):
     parts: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Kind and resource name of the other objects that the kind needs, in the same API."""
     revives: ClassVar[bool] = False
-    """Whether the controller recreates all pods, even long after their end, if the objects that it had created are
-    deleted."""
+    """Whether the controller recreates all pods, even long after their end, if objects that it created are deleted."""
     replaces_pods: ClassVar[bool] = False
-    """Whether the controller recreates a deleted pod, so that the owner object must be deleted to prevent it."""
+    """Whether the controller recreates a deleted pod unless the owner object is deleted."""
     no_ttl: ClassVar[str] = ""
     """Why the cluster cannot remove the pods some time after their end; empty if it can."""
     container: ClassVar[str] = "node"

@@ -64,8 +64,7 @@ class MPIJob(Workload):
             "launcherCreationPolicy": "WaitForWorkersReady",
             "mpiImplementation": "OpenMPI",
             "sshAuthMountPath": SSH,
-            # Pods end by themselves. With another policy, the Launcher's end could cut off the last log lines of
-            # Workers.
+            # Pods end by themselves; the end of the Launcher must not cut off the Workers' last log lines.
             "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 0},
             "mpiReplicaSpecs": replicas,
         }

@@ -15,8 +15,7 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest, Workloa
 from windlass.engines.kubernetes.objects.workloads.job import ttl
 
 NUMBERED: Final = "-worker-"
-"""Text before the index in pod names. The operator's index label is not used: in some versions it starts at another
-number."""
+"""Text before the index in pod names. The operator's index label starts at another number in some versions."""
 
 
 class PyTorchJob(Workload):

@@ -78,7 +78,7 @@ def patching_of(spec: Mapping[str, Any]) -> Patching | None:
 
 
 def _below(schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
-    """Returns the schema at a path inside another schema; the step from a list to its items is not part of the path."""
+    """Returns the schema at a path inside another schema; list items count as no step of the path."""
     for name in path:
         schema = schema.get("items", schema).get("properties", {}).get(name, {})
     found: Mapping[str, Any] = schema.get("items", schema)
