@@ -51,8 +51,8 @@ JSON: Final = "application/json"
 CHANNELS: Final = "v4.channel.k8s.io"
 """WebSocket subprotocol of exec in which the kubelet itself reports the exit status of a command."""
 ENDS_INPUT: Final = f"v5.channel.k8s.io,{CHANNELS}"
-"""WebSocket subprotocols of exec, including v5, which can send the end of the input. The API server translates v5, and
-reports success when it has lost the connection to the kubelet."""
+"""WebSocket subprotocols of exec with v5, which can end the input. The API server translates v5, and reports success
+when it has lost the connection to the kubelet."""
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 """Media type of a list as a table with kubectl's rows, which is much smaller than thousands of objects."""
 PAGE: Final = "5000"

@@ -81,10 +81,10 @@ KEPT_ON_ITS_NODE: Final[Mapping[str, str]] = {
 }
 """Annotations that prevent node autoscalers from evicting a pod to save nodes, see `docs/decisions/0093-…`."""
 STATUS_ANNOTATION: Final = "windlass.dev/status"
-"""Annotation of the head ConfigMap of a run's record: a summary of the run's status, so that a list of runs needs no
-further request."""
+"""Annotation of a record's head ConfigMap: a summary of the run's status, so that a list of runs needs no further
+request."""
 WRITER_ANNOTATION: Final = "windlass.dev/writer"
-"""Annotation of the head ConfigMap of a run's record: the Lease identity of its last writer, a supervisor."""
+"""Annotation of a record's head ConfigMap: the Lease identity of the supervisor that wrote the record last."""
 PLAN_ANNOTATION: Final = "windlass.dev/plan-digest"
 """Annotation of a supervisor's Job: the digest of the run's plan, which is stored in a ConfigMap."""
 RIGHTS_ANNOTATION: Final = "windlass.dev/rights"

@@ -8,7 +8,7 @@ import zipimport
 
 
 class Importer(zipimport.zipimporter):
-    """Zip importer that compiles each module once. Python's own compiles a module twice, to find its path and to run
+    """Zip importer that compiles each module once. Python's zip importer compiles it twice, to find its path and to run
     it.
     """
 

@@ -88,7 +88,7 @@ def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Ite
 
 
 def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """Yields warnings about NodePools that end pods despite `do-not-disrupt`, or delete nodes that a restart needs."""
+    """Yields warnings about NodePools that end pods despite `do-not-disrupt`, or delete nodes needed for a restart."""
     for pool in [one for one in pools if not one.mismatch][:MAX_POOLS]:
         found = [pool.ends_pods] if pool.ends_pods else []
         if pool.empty_for and job.restarts.max:
