@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FOLDER = "windlass-result"
-"""Folder below the outputs with one file for each rank whose function has returned."""
+"""Folder in the output directory with one result file for each rank whose function has returned."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     module, _, name = argv[0].partition(":")
     given = json.loads(argv[1])
     function = reduce(getattr, name.split("."), importlib.import_module(module))
-    env = dict(os.environ)  # copied because the function may change the environment
+    env = dict(os.environ)  # copied because the function may change `os.environ`
     value = function(*given["args"], **given["kwargs"])  # type: ignore[operator]
     if hasattr(value, "__await__") or hasattr(value, "__next__") or hasattr(value, "__anext__"):
         raise TypeError(f"{argv[0]} returned a {type(value).__name__}, which was never run")
@@ -33,9 +33,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def write(value: object, name: str, env: Mapping[str, str]) -> None:
-    """Writes a value where the submitting program reads it, or the reason why it cannot be encoded as JSON.
+    """Writes a function's result, or the reason why it cannot be encoded as JSON, to the file that the submitter reads.
 
-    A result that cannot be encoded does not fail the rank: its training has succeeded.
+    A result that cannot be encoded does not fail the rank, because its training has succeeded.
     """
     found = {"attempt": int(env["WINDLASS_ATTEMPT"])}
     try:

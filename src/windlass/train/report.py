@@ -23,9 +23,9 @@ INTERVAL_SECONDS = 0.1
 
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "WINDLASS_RANK")
 _STDOUT_FD = 1
-_SHORTEST_WINDOW_SECONDS = 0.05  # speeds over a shorter time are noise
+_SHORTEST_WINDOW_SECONDS = 0.05  # speeds over a shorter time are too noisy
 _NUM_METRICS = 64
-_MAX_NOT_FINITE = 32  # limit for a loss that alternates between finite and not finite
+_MAX_NOT_FINITE = 32  # line limit for a loss that alternates between finite and not finite
 _NAME_CHARS = 80
 _PHASE_CHARS = 100
 _MESSAGE_CHARS = 1000
@@ -41,15 +41,15 @@ class Reporter:
         self._environ = environ
         self._fd = fd
         self._file: tuple[int, int] | None = None
-        """Device and inode of the descriptor when the first line was written."""
+        """Device and inode of stdout when the first line was written."""
         self._lock = threading.Lock()
         self._last_line_at: float | None = None
         self._counted: int | None = None
         """Steps counted by a `Checkpoint`; None if no checkpoint counts steps."""
         self._unreported_step: int | None = None
-        """Newest step if it was not written in a line."""
+        """Newest step, if no line with it was written."""
         self._unreported_loss: dict[str, Any] | None = None
-        """Step and loss of the newest report if they were not written in a line."""
+        """Step and loss of the newest report, if no line with them was written."""
         self._was_finite = True
         """Whether the newest loss was finite; only checked for Python numbers, because a tensor is converted only for a
         line."""
@@ -70,7 +70,7 @@ class Reporter:
     def report_last(self) -> None:
         """Reports the last step if it was not written yet, to show where a script ended or failed."""
         step, self._unreported_step = self._unreported_step, None
-        try:  # without waiting for the lock, which a thread of the script may hold forever
+        try:  # does not wait for the lock, which a thread of the script may hold forever
             if step is not None and self._environ.get("WINDLASS_RUN_ID") and self._lock.acquire(blocking=False):
                 self._write(as_line({"step": step}, {}))
         except Exception:
@@ -97,7 +97,7 @@ class Reporter:
         """Reports the progress of training. Call it in every step; all but ten calls per second return at once.
 
         Args:
-            step: number of completed steps, an integer; of the run, or of the epoch if `total` is the epoch's.
+            step: number of completed steps in the run, or in the epoch if `total` is also that of an epoch.
             total: number of steps in total.
             epoch: a number; 3.5 means that three and a half epochs are done.
             loss: a number, or a tensor or array of one element. It is converted only when a line is written, so a loss
@@ -106,7 +106,7 @@ class Reporter:
                 `samples_per_second` is the sum divided by the time, of this rank only and not of the whole job.
             phase: current phase in one or two words: "training", "validating". A new phase is written at once.
             message: a sentence for the user. If no line is written now, the message is kept for the next line.
-            metrics: further numbers by name, `lr=0.1`. They are cut to what fits into a line of 4 kB.
+            metrics: further numbers by name, such as `lr=0.1`. Those beyond a line of 4 kB are left out.
 
         Under Windlass each rank writes lines for Windlass; without Windlass, rank 0 prints lines for the user. Lines
         are dropped except the first, those that begin a phase, those with `step == total`, and one every tenth of a
@@ -124,12 +124,12 @@ class Reporter:
         for_windlass = bool(self._environ.get("WINDLASS_RUN_ID"))
         if not for_windlass and any(self._environ.get(name, "0") != "0" for name in _RANK_NAMES):
             return
-        try:  # only invalid arguments may raise errors in the training
+        try:  # other errors must not stop the training
             with self._lock:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # `step` is the number of a batch in its epoch, and so is `total`
+                    step, total = counted, None  # both count the batches of an epoch, not of the run
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None
@@ -198,7 +198,7 @@ class Reporter:
             return False
         self._last_line_at = now
         self._phase = phase if phase is not None else self._phase
-        if last is None:  # samples before the first line have no measured time
+        if last is None:  # samples before the first line are not counted, because their time is unknown
             self._window_began_at = now
             self._window_samples = None if self._window_samples is None else 0
         return True
@@ -220,7 +220,7 @@ class Reporter:
     def _write(self, line: bytes) -> None:
         """Writes a line at once, unless the descriptor no longer refers to the original stdout."""
         if self._fd == _STDOUT_FD and (sys.__stdout__ is None or sys.__stdout__.closed):
-            return  # descriptor 1 may have been reused for another file
+            return  # the script may have opened another file as descriptor 1
         status = os.fstat(self._fd)
         self._file = self._file or (status.st_dev, status.st_ino)
         if self._file != (status.st_dev, status.st_ino):
@@ -312,7 +312,7 @@ def _plain(value: Any) -> Any:
         return int(value)
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return float(f"{value:.8g}")  # the precision of a 32-bit float
+    return float(f"{value:.8g}")  # about the precision of a 32-bit float
 
 
 def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -> None:

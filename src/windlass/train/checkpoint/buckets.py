@@ -20,16 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 from windlass.train.checkpoint.parts import Part
 
 MIN_RANKS = 3
-"""A sum of two numbers is the same in either order."""
+"""With fewer ranks, a sum has at most two terms, and their order does not change the result."""
 
 
 def orders(parts: Iterable[Part]) -> dict[str, list[int]]:
-    """Returns, by part, the parameter numbers in the bucket order that DDP uses from the second step on."""
+    """Returns the parameter numbers of each part, in the bucket order that DDP uses from the second step on."""
     return {part.name: _order(part.thing) for part in parts if _rebuilds(part.thing)}
 
 
 def restore(parts: Iterable[Part], kept: Mapping[str, list[int]]) -> None:
-    """Makes DDP use buckets of these orders in the next step. A collective, before the first step of the process."""
+    """Makes DDP use these bucket orders from the next step on. A collective, called before the process's first step."""
     for part in parts:
         if part.name in kept and _rebuilds(part.thing):
             _backward_zeros(part.thing, kept[part.name])
@@ -81,6 +81,8 @@ def _backward_zeros(ddp: DistributedDataParallel, order: list[int]) -> None:
 
 
 def _notices_gradients(parameter: torch.nn.Parameter) -> bool:
-    """Whether a zero gradient would have an effect on a hook, which may be the optimizer itself, or on a sum."""
+    """Whether a zero gradient would trigger a hook (perhaps that of an optimizer) or be added to an existing
+    gradient.
+    """
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or getattr(parameter, "_backward_hooks", None)
     return bool(hooks) or parameter.grad is not None

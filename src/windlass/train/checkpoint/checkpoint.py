@@ -45,26 +45,26 @@ class Checkpoint:
             for batch in saved.batches(loader):
                 ...
 
-    Making one is collective where torch.distributed is initialised: all ranks make it, and in the same order.
+    The constructor is a collective if torch.distributed is initialized: all ranks call it, in the same order.
 
     Args:
         folder: where checkpoints are kept: a path, or `s3://bucket/prefix`, `gs://…` or `az://…`. Default
             `$WINDLASS_CHECKPOINT_DIR`, else `checkpoints`.
-        every: how often to save: a number of steps, or a time as "5min". Default `$WINDLASS_CHECKPOINT_EVERY`, else
-            5 minutes. A time takes torch.distributed if there are several ranks.
-        keep: how many to keep; default `$WINDLASS_CHECKPOINT_KEEP`, else 3.
-        keep_for: how long to keep each, as "7d"; the newest stays in any case. Default: as long as `keep` says.
-        when_busy: what a save does while another is under way: "skip" or "wait".
-        allow_pickle: store what has no JSON form by pickle, and load it again. Unpickling runs code that the
+        every: how often to save: a number of steps, or a time such as "5min". Default `$WINDLASS_CHECKPOINT_EVERY`,
+            else 5 minutes. With several ranks, a time requires torch.distributed.
+        keep: number of checkpoints to keep; default `$WINDLASS_CHECKPOINT_KEEP`, else 3.
+        keep_for: maximum age of a checkpoint, such as "7d"; the newest is always kept. Default: no limit.
+        when_busy: what a save does while an earlier save runs: "skip" or "wait".
+        allow_pickle: store values without a JSON form by pickle, and load them. Unpickling runs code that the
             checkpoint contains.
-        parts: what to keep, by name: modules, optimizers, schedulers, scalers, samplers, loaders, generators of
-            random numbers, and dicts of your own. Those of Python, NumPy and torch, and that of a loader which is given
-            to `batches`, are kept without being named, for each rank.
+        parts: objects to save, by name: modules, optimizers, schedulers, scalers, samplers, loaders, random number
+            generators, and dicts. The generators of Python, NumPy, torch and the loader given to `batches` are always
+            saved, for each rank.
 
     Raises:
-        TypeError: a part cannot be kept.
+        TypeError: a part cannot be saved.
         ValueError: a setting is invalid.
-        OSError: the folder cannot be made, or not be read (`UnreadableCheckpoint`, on all ranks).
+        OSError: the folder cannot be created, or cannot be read (`UnreadableCheckpoint`, on all ranks).
     """
 
     def __init__(
@@ -90,27 +90,27 @@ class Checkpoint:
         given = self._environ.get("WINDLASS_ATTEMPT", "")
         attempt = int(given) if given.isdigit() else 0
         self._world = consensus.join(self._folder, attempt or 1, self._environ)
-        # Outside Windlass, a training takes the run id of the checkpoint that it resumes from, or creates one.
+        # Outside Windlass, a script takes the run id of the checkpoint that it resumes from, or creates a run id.
         run_id = self._environ.get("WINDLASS_RUN_ID") or str(self._world.broadcast(secrets.token_hex(8)))
         self.steps = 0
-        """Steps done over the whole run, those before a restart included."""
+        """Completed steps over the whole run, including the steps before a restart."""
         self.epoch = 0
-        """The epoch under way."""
+        """Number of the current epoch."""
         self._steps_in_epoch = 0
         self._saver = Saver(
             self._folder, attempt or self._next_attempt(), run_id, self._world, self._settings, self._snapshot
         )
         self._rng: dict[str, Any] | None = None
-        """Random numbers to continue with after a restore, once the loader of the epoch has drawn its own."""
+        """State of the generators to restore once the loader of the resumed epoch has drawn its own random numbers."""
         self._epoch_rng: dict[str, Any] | None = None
-        """The random numbers that the loader of the epoch under way drew from."""
+        """State of the generators before the loader of the current epoch drew from them."""
         self._skip_batches = 0
         self._restored = self._prepared = self._closed = False
         self._pid = os.getpid()
         atexit.register(self._at_exit)
 
     def _next_attempt(self) -> int:
-        """Outside Windlass: returns one more than the highest attempt number among all checkpoints, unfinished ones
+        """Outside Windlass, returns one more than the highest attempt number among all checkpoints, unfinished ones
         included.
 
         Ranks that cannot communicate each list the folder and find the same number, because no rank saves before all
@@ -121,7 +121,9 @@ class Checkpoint:
         return 1 + max((found.attempt for found in before), default=0)
 
     def _make_folder(self) -> None:
-        """Creates the folder if it is missing. Raises UnreadableCheckpoint if the file system fails, OSError."""
+        """Creates the folder if it is missing. Raises UnreadableCheckpoint if the file system fails, otherwise
+        OSError.
+        """
         try:
             self._retry.call(lambda: open_folder(self._folder).make(), self._folder)
         except OSError as error:
@@ -144,7 +146,7 @@ class Checkpoint:
                     part.thing.set_epoch(self.epoch)
             try:
                 yield self.epoch
-            except GeneratorExit:  # the loop was left by `break` or an error: no later step would check for a SIGTERM
+            except GeneratorExit:  # `break` or an error ended the loop: no later step would check for SIGTERM
                 self._stop_signal.remove()
                 raise
             self.epoch += 1
@@ -164,7 +166,7 @@ class Checkpoint:
         self._warn_of_left_out(getattr(loader, "batch_sampler", None))
         self._random.add_that_of(loader)
         set_apart(loader)
-        # the loader has not drawn any random number in this epoch yet
+        # At this point the loader has not drawn any random number in this epoch.
         if self._rng is not None and not self._steps_in_epoch:
             self._random.restore(self._rng)
             self._rng = None
@@ -185,7 +187,7 @@ class Checkpoint:
             self.step()
 
     def _warn_of_left_out(self, sampler: object) -> None:
-        """Warns about a sampler that would use the same order in every epoch."""
+        """Warns about a sampler that is not a part, because it would use the same order in every epoch."""
         if isinstance(sampler, BatchSampler) and all(part.thing is not sampler for part in self._parts):
             warnings.warn(
                 "the BatchSampler of this loader is no part of the Checkpoint, which therefore neither sets its epoch "
@@ -209,8 +211,7 @@ class Checkpoint:
         saver = self._saver
         saver.poll()
         if not self._prepared:
-            # Checked at the first step, so that a part that cannot be saved is an error at once and not at the first
-            # save.
+            # Checked at the first step, so that an object that cannot be saved raises an error before the first save.
             self._prepared = True
             saver.prepare()
         agreed = self._world.exchange(
@@ -219,14 +220,14 @@ class Checkpoint:
         if agreed.stop:
             self._stop()
         every = self._settings.every_steps
-        # Flags of several ranks are one step old: they may still report as due a save that has begun since.
+        # Flags from several ranks are one step old. A flag may still be set for a save that has begun since.
         is_due = agreed.due and (self._world.size == 1 or saver.began_at_step < self.steps - 1)
         if is_due or (every is not None and self.steps % every == 0):
             self._save_periodic(busy=agreed.busy)
 
     def _save_periodic(self, *, busy: bool) -> None:
-        """Starts a periodic save, or skips it if an earlier save still runs on any rank; `busy`: a rank has reported
-        that.
+        """Starts a periodic save, or skips it while an earlier save still runs. `busy` is set if a rank reported a
+        running save.
         """
         waits = self._settings.waits_when_busy
         is_skipped = busy and self._world.can_communicate and not waits
@@ -298,7 +299,7 @@ class Checkpoint:
             FileNotFoundError: the checkpoint in `$WINDLASS_RESUME_FROM` does not exist.
             OSError: a checkpoint exists and cannot be read (`UnreadableCheckpoint`). All ranks raise it.
 
-        After such an error, a script that continues anyway no longer removes any checkpoint.
+        If the script continues after an error, its saves remove no checkpoints.
         """
         began = time.perf_counter()
         self._restored = True
@@ -334,7 +335,7 @@ class Checkpoint:
             self._report("none-verified", reason=reason)
 
     def _take_run_id(self, found: files.Found) -> None:
-        """Outside Windlass: continues the run that saved `found`, so that its old checkpoints are pruned."""
+        """Outside Windlass: continues under the run id of `found`, so that later saves prune that run's checkpoints."""
         if not self._environ.get("WINDLASS_RUN_ID") and found.run_id:
             self._saver.run_id = found.run_id
 

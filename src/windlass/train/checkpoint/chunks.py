@@ -133,7 +133,7 @@ class Index:
         """Reads the JSON files and checks every number against the files. Raises BadCheckpoint, OSError."""
         self.ranks: list[dict[str, Any]] = []
         self.places: dict[str, list[Place]] = {}
-        """By the name of the tensor."""
+        """Locations of a tensor's chunks, by the name of the tensor."""
         for rank in range(len(manifest_files) // 2):
             file, state = files.names_of(rank)
             try:

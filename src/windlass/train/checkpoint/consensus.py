@@ -43,7 +43,7 @@ class Flags(NamedTuple):
 
 
 class World:
-    """A world with a single rank."""
+    """Communication between the ranks of a job. This base class is for a single rank."""
 
     can_communicate = True
     """Whether ranks can send each other data. True for a single rank, which has nothing to send."""
@@ -54,12 +54,12 @@ class World:
 
     @property
     def lists(self) -> bool:
-        """Whether this rank lists checkpoints: rank 0 only, or every rank if they cannot communicate."""
+        """Whether this rank lists checkpoints: only rank 0 does, or every rank if ranks cannot communicate."""
         return self.rank == 0 or not self.can_communicate
 
     def exchange(self, flags: Flags) -> Flags:
         """Starts the reduction of this step's flags; returns the reduced flags of the previous step."""
-        return flags  # a single rank has no other rank to wait for
+        return flags  # no earlier flags to wait for, because there are no other ranks
 
     def reduce(self, flags: Flags) -> Flags:
         """Reduces the flags of all ranks and waits for the result. Raises RuntimeError if a rank has died."""
@@ -163,7 +163,7 @@ class GlooWorld(World):
         return finish
 
     def gather(self, thing: Any) -> list[Any]:
-        """Gathers values as JSON: torch's collectives for objects would unpickle data from other ranks."""
+        """Gathers values as JSON, because torch's collectives for objects would unpickle data from other ranks."""
         mine = to_message(thing)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)

@@ -27,7 +27,7 @@ _SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset
 _BYTES: dict[str, Any] = {"bytes": bytes, "bytearray": bytearray}
 _DICTS: dict[str, Any] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter, "defaultdict": defaultdict}
 _FACTORIES: dict[Any, Any] = {of.__name__: of for of in (dict, list, int, float, set, str, bool)}
-"""Factories of a defaultdict that are restored; any other factory would be code."""
+"""Factories of a defaultdict that are restored. Other factories are refused because they could run any code."""
 
 
 class Encoder:

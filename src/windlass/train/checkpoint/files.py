@@ -104,7 +104,7 @@ def list_checkpoints(folder: str | os.PathLike[str] | Folder) -> list[Found]:
     found = [find(folder, name) for name in folder.checkpoints() if _parsed(name)[2]]
     run_of_attempt = {_parsed(one.name)[1:3]: one.run_id for one in found if one.run_id}
     found = [replace(one, run_id=one.run_id or run_of_attempt.get(_parsed(one.name)[1:3], "")) for one in found]
-    # If the folder has checkpoints of a single run, incomplete ones of an unknown run are sorted among them.
+    # If all checkpoints are of one run, incomplete ones without a run id are sorted as part of that run.
     runs = {one.run_id for one in found if one.complete}
     only = next(iter(runs)) if len(runs) == 1 else ""
     run_of = {one.name: one.run_id if one.complete or one.run_id else only for one in found}
@@ -160,7 +160,7 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
     except FileNotFoundError:
         pass  # the checkpoint was removed meanwhile
     except OSError as error:
-        # Without its age and run id, an unfinished checkpoint could be removed by mistake.
+        # The checkpoint's age and run id are unknown, so it is marked unreadable and never removed.
         fault, problem = Fault.UNREADABLE, f"it cannot be read: {described(error, path)}"
     if name.endswith(ASIDE) and fault is not Fault.UNREADABLE:
         fault, problem = Fault.DAMAGED, f"set aside: {problem}"
@@ -296,7 +296,7 @@ def _compare(folder: Folder, found: Found, file: str) -> Problem | None:
             while length := opened.readinto(buffer):  # type: ignore[attr-defined]
                 value = zlib.crc32(buffer[:length], value)
     except FileNotFoundError:
-        if _is_gone(folder, found):  # unmounted, or removed by another process: this is no damage
+        if _is_gone(folder, found):  # unmounted, or removed by another process, but not damaged
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.path.join(found.path, file)) from None
         return Problem(Fault.DAMAGED, f"{file} is missing")
     if f"{value:08x}" != wanted[CHECKSUM]:

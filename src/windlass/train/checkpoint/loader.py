@@ -31,12 +31,12 @@ class Loader:
         self._index = self._reader.index
         self._allow_pickle = allow_pickle
         self.common: dict[str, Any] = self._index.ranks[0]["common"]
-        """What rank 0 kept for all: the progress, and the encoded state of common parts."""
+        """State that rank 0 saved for all ranks: the progress, and the encoded state of common parts."""
         self.same_world = found.world_size == world.size
         self._own: dict[str, Any] = self._index.ranks[world.rank]["own"] if world.rank < found.world_size else {}
-        """What this rank kept for itself; nothing where the checkpoint has fewer ranks."""
+        """State that this rank saved for itself; empty if the checkpoint has fewer ranks."""
         self.rng = Decoder().decode(self._own["rng"], "rng") if self._own else None
-        """The state of this rank's random number generators; None where the checkpoint has fewer ranks."""
+        """State of this rank's random number generators; None if the checkpoint has fewer ranks."""
 
     def load(self) -> None:
         """Loads all parts. Raises ValueError, with nothing changed, if names or shapes differ.
@@ -113,7 +113,7 @@ class Loader:
         plain: dict[str, Any] = {name: tensor.detach() for name, tensor in targets.items()}
         planner.set_up_planner(plain, self._reader.read_metadata(), self._world.rank == 0)
         plan = planner.finish_plan(planner.create_local_plan())
-        with torch.no_grad():  # a plan that failed half-way is read again from the start
+        with torch.no_grad():  # after a failure, the whole plan is read again
             together(lambda: self._reader.read_data(plan, planner).wait(), self._found.path, self._world, self._retry)
 
 

@@ -1,7 +1,7 @@
 """Gives data loader workers their own process group, so that they keep working until their rank has saved.
 
-On SIGTERM, torchrun signals the whole process group of each rank. The workers would die at once, torch would raise that
-in the rank before the ranks have agreed on a step, and nothing would be saved.
+On SIGTERM, torchrun signals the whole process group of each rank. If the signal killed the workers, torch would raise
+an error in the rank before all ranks have agreed on a last step, and nothing would be saved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InOwnGroup:
 
     def __call__(self, worker_id: int) -> None:
         """Runs in the worker process."""
-        with contextlib.suppress(OSError):  # the worker is a session leader already
+        with contextlib.suppress(OSError):  # fails if the worker already leads a session
             os.setpgid(0, 0)
         if sys.platform == "linux":  # a SIGKILL to the rank's group must end the worker too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -34,7 +34,7 @@ class InOwnGroup:
 
 
 def set_apart(loader: object) -> None:
-    """Makes workers that a torch data loader starts from now on leave the process group of this rank.
+    """Makes workers that the torch data loader starts from now on leave this rank's process group.
 
     Only in the main thread: any other thread may end before the process does, and its workers would then be killed.
     """

@@ -1,4 +1,4 @@
-"""A folder of checkpoints in a store: the same methods as `storage.Folder`, by objects below a prefix.
+"""Stores a folder of checkpoints as objects below a prefix of a store, with the methods of `storage.Folder`.
 
 | in a folder | in a store |
 |---|---|
@@ -39,7 +39,7 @@ class ObjectFolder(Folder):
         self._prefix = f"{prefix}/" if prefix else ""
 
     def make(self) -> None:
-        """Does nothing: a prefix need not be made."""
+        """Does nothing: prefixes exist without being created."""
 
     @override
     def checkpoints(self) -> list[str]:
@@ -80,7 +80,7 @@ class ObjectFolder(Folder):
         self._store.remove(self._key(checkpoint, file))
 
     def sync(self, checkpoint: str) -> None:
-        """Does nothing: an object whose write was answered is durable."""
+        """Does nothing: an object is durable once the store has confirmed its write."""
 
     def set_aside(self, checkpoint: str) -> None:
         """Marks a damaged checkpoint with an empty object next to it, because objects cannot be renamed."""
@@ -104,7 +104,7 @@ class ObjectFolder(Folder):
         return [one for one in found if is_plain_name(one.key[len(prefix) :]) and one.key[len(prefix)] != "."]
 
     def _key(self, checkpoint: str, file: str | None = None) -> str:
-        """The key of a file of a checkpoint; of an object beside the checkpoints without one."""
+        """Returns the key of a checkpoint's file or, without `file`, of the empty object that marks the checkpoint."""
         for name in (checkpoint, *([file] if file else [])):
             if not is_plain_name(name):
                 raise OSError(f"{name!r} is not a plain name")

@@ -21,13 +21,13 @@ Template = Callable[[Sequence[str], tuple[int, ...]], "torch.Tensor | None"]
 
 
 class Part:
-    """An object with `state_dict` and `load_state_dict`: a scheduler, a scaler, a sampler, a loader."""
+    """Wraps an object with `state_dict` and `load_state_dict`: a scheduler, a scaler, a sampler, a loader."""
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name = name
         self.thing = thing
         self.per_rank = bool(getattr(thing, "state_is_per_rank", False)) or _is_stateful_loader(thing)
-        """Whether each rank has a state of its own; else rank 0's is used by all."""
+        """Whether each rank saves its own state; otherwise rank 0's state is used by all ranks."""
 
     def state(self) -> Any:
         """Returns the tree of state to save."""
@@ -57,7 +57,7 @@ class Part:
 
 
 class EpochPart(Part):
-    """An object with `set_epoch` and without state, such as torch's DistributedSampler."""
+    """Wraps an object with `set_epoch` and without state, such as torch's DistributedSampler."""
 
     def state(self) -> Any:
         """Returns None: there is no state."""
@@ -68,7 +68,7 @@ class EpochPart(Part):
 
 
 class DictPart(Part):
-    """A dict of the script, updated in place."""
+    """Wraps a dict of the script, which is updated in place."""
 
     def state(self) -> Any:
         """Returns the items of the dict."""
@@ -92,7 +92,7 @@ class DictPart(Part):
 
 
 class ModulePart(Part):
-    """A module, plain or wrapped by DDP, FSDP2 or torch.compile; names are those of the plain module."""
+    """Wraps a module, plain or inside DDP, FSDP2 or torch.compile. Names are those of the plain module."""
 
     def state(self) -> Any:
         """Returns tensors by name; DTensors if the module is sharded."""
@@ -110,15 +110,16 @@ class ModulePart(Part):
         return {name: value for name, value in self.state().items() if isinstance(value, torch.Tensor)}
 
     def load(self, state: Any) -> None:
-        """Loads extra state, and tensors of which `state_dict` returns copies; all others were loaded in place
-        already.
+        """Loads extra state, and tensors that `state_dict` returns as copies. All other tensors were already loaded in
+        place.
         """
         if state:  # torch refuses an empty state, which loss functions have
             set_model_state_dict(replicated(self.thing), state)
 
 
 class OptimizerPart(Part):
-    """An optimizer, with its state under parameter names: parameter numbers depend on the order of the groups.
+    """Wraps an optimizer. State is saved by parameter name, because parameter numbers depend on the order of the
+    groups.
 
     DCP's get_optimizer_state_dict is not used because it steps a fresh optimizer to create state. That fails for some
     optimizers, and creates state for parameters that had none.
@@ -147,7 +148,7 @@ class OptimizerPart(Part):
         return ()
 
     def templates(self) -> Template:
-        """State with the shape of its parameter is sharded like the parameter."""
+        """Returns tensors that give a state with the shape of its parameter the parameter's sharding."""
         parameters = self._parameters()
 
         def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:
@@ -252,7 +253,7 @@ def _make_optimizer(name: str, thing: torch.optim.Optimizer, names: Mapping[int,
             f"Checkpoint({name}=...) was given a ZeroRedundancyOptimizer, whose state is on other ranks than its "
             "parameters: shard the model and the state by torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    # An optimizer that wraps another one keeps state outside its own `state`.
+    # An optimizer that wraps another optimizer keeps state outside its own `state`.
     is_plain = thing.state_dict().keys() == {"state", "param_groups"}
     return OptimizerPart(name, thing, names) if is_plain else Part(name, thing)
 

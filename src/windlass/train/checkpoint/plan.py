@@ -107,7 +107,7 @@ def _rows(chunk: Chunk, begin: int, end: int) -> Chunk:
 
 
 def resolve(tensor: torch.Tensor, chunk: Chunk) -> torch.Tensor:
-    """Returns the data of a chunk on a rank that holds it."""
+    """Returns a chunk's data from the tensor of a rank that holds the chunk."""
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
         return local.wait() if hasattr(local, "wait") else local

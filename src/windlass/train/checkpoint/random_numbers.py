@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 _OF_LOADER = "of the loader"
-"""A key that cannot be the name of a keyword argument."""
+"""Key of the loader's generator, which cannot collide with the keyword that names a generator of the script."""
 
 
 class RandomNumbers:
@@ -20,10 +20,10 @@ class RandomNumbers:
         self._own = dict(own)
 
     def add_that_of(self, loader: Any) -> None:
-        """Adds the generator of a loader, if it has one: it draws the order of each epoch. Only the first loader
-        counts.
+        """Adds the generator with which a loader draws the order of each epoch, if it has one. Later loaders are
+        ignored.
         """
-        held = (loader, getattr(loader, "sampler", None))  # accelerate uses the second name
+        held = (loader, getattr(loader, "sampler", None))  # Hugging Face accelerate uses the second name
         found = [getattr(one, name, None) for one in held for name in ("generator", "synchronized_generator")]
         one = next((one for one in found if isinstance(one, torch.Generator)), None)
         if one is not None and all(one is not known for known in self._own.values()):

@@ -88,7 +88,7 @@ class FolderReader(StorageReader):
 
 
 def _load(opened: BinaryIO, place: Place, item: ReadItem, target: torch.Tensor) -> None:
-    """Reads a box of a chunk into a tensor; directly into its memory if both are contiguous."""
+    """Reads a box of a chunk into a tensor, without an intermediate buffer if box and tensor are contiguous."""
     if target.numel() == 0:
         return
     sizes, dtype = place.chunk.sizes, dtype_named(place.chunk.dtype)

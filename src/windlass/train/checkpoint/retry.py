@@ -16,7 +16,8 @@ from windlass.train.checkpoint.faults import described
 
 VARIABLE = "WINDLASS_CHECKPOINT_RETRY_SECONDS"
 SECONDS = 60.0
-"""Longer than a remount or failover of an NFS server, shorter than hang detection and the grace period of a pod."""
+"""Default time limit: longer than a remount or failover of an NFS server, shorter than hang detection and a pod's grace
+period."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 

@@ -26,7 +26,7 @@ class Saver:
         """`take` returns a snapshot of the current state."""
         self.run_id = run_id
         self.prunes = True
-        """Whether saves remove old checkpoints; not after a restore that failed."""
+        """Whether saves remove old checkpoints; False after a failed restore."""
         self.damaged: list[str] = []
         """Checkpoints found damaged by a restore; the next save sets them aside."""
         self.began_at_step = -2
@@ -48,7 +48,7 @@ class Saver:
         self._name = self._committed = ""
         self._part_failed = False
         self._awaited: set[str] = set()
-        """The writer's answers to the last order that have not come yet."""
+        """Kinds of the writer's answers to the last order that have not arrived yet."""
 
     @property
     def busy(self) -> bool:
@@ -83,8 +83,8 @@ class Saver:
         self.poll()
         snapshot = self._take()
         mine = Flags(busy=self.busy, unplanned=not self._copier.is_planned(snapshot))
-        agree = self._world.begin_reduce(mine)  # one reduction answers both questions
-        # Ranks rarely differ, and waiting for the others would pause the training, so the copy is made in the meantime.
+        agree = self._world.begin_reduce(mine)
+        # Flags rarely differ between ranks, so the state is copied without waiting for the reduction.
         copied = None if mine.busy or mine.unplanned else self._copied(snapshot)
         agreed = agree()
         if agreed.busy:
@@ -111,8 +111,8 @@ class Saver:
         return True
 
     def _copied(self, snapshot: Snapshot) -> dict[str, int] | None:
-        """Copies the snapshot by the existing plan; None if that fails, which the copy after the agreement will
-        report.
+        """Copies the snapshot by the existing plan. Returns None on failure; `begin` then copies again and reports the
+        error.
         """
         try:
             return self._copier.copy(snapshot)
@@ -163,7 +163,7 @@ class Saver:
             failed = self._world.reduce(Flags(failed=self._part_failed)).failed
         except RuntimeError:
             failed = True
-        if failed and self.busy:  # rank 0 must not wait for the part of a rank that has died or failed
+        if failed and self.busy:  # otherwise rank 0 would wait for the part of a rank that has died or failed
             with contextlib.suppress(OSError):
                 self.writer.send({"do": "abandon", "reason": "a rank's part could not be written"})
         self.await_writer()
@@ -196,7 +196,7 @@ class Saver:
         """Abandons this rank's part: rank 0 reports it, other ranks inform rank 0's writer."""
         self._part_failed = True
         folder, name, rank = open_folder(self._folder), self._name, self._world.rank
-        # without a manifest the checkpoint is never loaded, and rank 0 times out by itself
+        # Errors are ignored: without a manifest the checkpoint is never loaded, and rank 0's wait has a time limit.
         with contextlib.suppress(OSError):
             if rank == 0:
                 folder.remove(name, files.MANIFEST)

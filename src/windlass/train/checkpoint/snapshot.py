@@ -1,4 +1,4 @@
-"""Captures the state of a moment and copies this rank's share into memory shared with the writer process."""
+"""Captures the training state at one step, and copies this rank's share into memory shared with the writer process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_STATE_BYTES = 64 << 10
 
 
 class Snapshot:
-    """The state of a moment: trees already encoded as JSON, and tensors that still belong to the script."""
+    """The training state at one step: trees already encoded as JSON, and tensors that still belong to the script."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Snapshot:
         saved.
         """
         self.began_at, self.began = time.time(), time.perf_counter()
-        """When the save began to hold the training: Unix seconds, and by the clock that only goes forward."""
+        """When the save began to pause the training: in Unix seconds, and in seconds of the monotonic clock."""
         self.progress = progress
         self.tensors: dict[str, torch.Tensor] = {}
         self._rank, self._parts = rank, parts
@@ -58,7 +58,8 @@ class Snapshot:
         state = part.state()
         if not isinstance(part, ModulePart):
             return encoder.encode(state, part.name)
-        # A module's tensors are found by name alone, so that a model may be distributed over ranks in any way.
+        # Module tensors are identified by name alone, so that a checkpoint can be loaded with any sharding of the
+        # model.
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 self._keep(f"{part.name}.{name}", value)
@@ -116,7 +117,7 @@ class Copier:
         if self._world.can_communicate:
             held, differing = zip(*self._world.gather((chunks, snapshot.differing())), strict=True)
             mine = share(held, set().union(*differing))[rank]
-        else:  # rank 0 writes the state common to all ranks, each rank its own
+        else:  # rank 0 writes the common state, each rank its own
             if sharded := [chunk.name for chunk in chunks if not chunk.is_full]:
                 raise TypeError(
                     f"{sharded[0]} cannot be kept in a checkpoint: it is sharded, and Checkpoint was made before "
@@ -163,7 +164,7 @@ class Copier:
 
 
 def copies_without_waiting(device: torch.device) -> bool:
-    """Whether a copy from this device can be awaited: `Copier.copy` synchronizes CUDA only.
+    """Whether `Copier.copy` can wait for a copy from this device: `Copier.copy` synchronizes CUDA only.
 
     On MPS and XPU the copy could still be running while the memory is hashed and written, which would give a torn
     checkpoint with a matching checksum.

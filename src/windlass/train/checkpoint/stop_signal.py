@@ -34,7 +34,7 @@ class StopSignal:
             self._earlier = signal.signal(signal.SIGTERM, self._receive)
 
     def keep(self) -> None:
-        """Disables `remove`: the process exits with `EXIT_CODE`, which a late SIGTERM must not change."""
+        """Makes `remove` do nothing: the process exits with `EXIT_CODE`, which a late SIGTERM must not change."""
         self._installed = False
 
     def remove(self) -> None:

@@ -92,7 +92,7 @@ class Folder:
             os.mkdir(self._within(checkpoint))
         marker = RUN_MARKER + run_id
         if run_id and is_plain_name(marker):
-            # the file is needed only if the save is interrupted: its remains are then never removed
+            # The marker protects the remains of an interrupted save from removal; a save without it can still succeed.
             with contextlib.suppress(OSError):
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
@@ -114,7 +114,7 @@ class Folder:
                 done += len(piece)
 
     def discard(self, checkpoint: str, file: str) -> None:
-        """Removes a file if it exists."""
+        """Removes a checkpoint's file if it exists."""
         Path(self._within(checkpoint, file)).unlink(missing_ok=True)
 
     def sync(self, checkpoint: str) -> None:
@@ -158,7 +158,7 @@ def is_address(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Returns an absolute path, with `~` expanded; an address is returned unchanged."""
-    if is_address(path):  # `s3://` stays an address and is refused; as a path it would create a folder `s3:`
+    if is_address(path):  # `s3://` without a bucket is refused later, as an address
         return path if path.endswith("://") else path.rstrip("/")
     return os.path.abspath(os.path.expanduser(path))
 

@@ -67,7 +67,7 @@ class Writer:
             self._listen(None)
             while self.waiting:
                 order = self.waiting.pop(0)
-                if order["do"] == "save":  # an "abandon" here is for a save that has ended already
+                if order["do"] == "save":  # an "abandon" here was sent for a save that has ended
                     self._save(order)
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Writer:
                 return
         try:
             data = os.read(self.socket, 1 << 16)
-        except OSError:  # the rank has exited without reading an answer
+        except OSError:  # the rank exited before it read an answer
             data = b""
         if not data:
             self.orphaned_at = time.monotonic()
@@ -101,7 +101,7 @@ class Writer:
             self.orphaned_at = self.orphaned_at or time.monotonic()
 
     def _check(self) -> None:
-        """Called between two pieces of a write. Raises Abandoned if the save must be abandoned."""
+        """Called between two pieces of a write. Raises Abandoned if the running save must be abandoned."""
         self._listen(0)
         for order in self.waiting:
             if order["do"] == "abandon":
@@ -151,11 +151,11 @@ class Writer:
         self.folder.put(order["name"], state, [json.dumps(part).encode()[:-1] + b", ", own])
 
     def _mark_failed(self, name: str, reason: str) -> None:
-        """Tells rank 0, by a file, that this rank's part failed."""
+        """Creates a file that informs rank 0 that this rank's part failed."""
         for file in files.names_of(self.rank):
             with contextlib.suppress(OSError):
                 self.folder.discard(name, file)
-        for text in (reason.encode(), b""):  # a full disk still has room for an empty file
+        for text in (reason.encode(), b""):  # an empty file can be written even if the disk is full
             try:
                 self.folder.put(name, f"rank-{self.rank}.failed", [text])
                 return
@@ -187,7 +187,7 @@ class Writer:
             faults = dict.fromkeys(order["damaged"], Fault.DAMAGED)
             retention.prune(self.folder.path, run_id, order["keep"], order["keep_for"], faults=faults)
         except OSError:
-            pass  # tried again after the next save
+            pass  # pruning is tried again after the next save
 
     def _await_parts(self, name: str) -> None:
         """Waits until the parts of all ranks exist. Raises Abandoned, and OSError if the folder has disappeared."""
@@ -227,7 +227,7 @@ class Writer:
         self._finish(order, "failed", reason=reason)
 
     def _finish(self, order: dict[str, Any], action: str, **facts: Any) -> None:
-        """Writes a line to the rank's output at once: the rank may be in the middle of a long step, or dead."""
+        """Writes an event line to the rank's output directly, because the rank may be in a long step, or dead."""
         fields = {
             "action": action,
             "step": order["manifest"]["step"],
@@ -250,9 +250,9 @@ def _reason(error: BaseException) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Serves one rank."""
+    """Runs the writer process of one rank."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the signal is meant for the rank, which may save then
+        signal.signal(number, signal.SIG_IGN)  # signals are for the rank, which may still save
     settings = json.loads(argv[0])
     sys.path += [one for one in settings.get("path", []) if one not in sys.path]
     Writer(settings, 0).run()

@@ -31,7 +31,7 @@ _FOR_ALL_CONTEXTS = 1
 
 
 class SharedMemory:
-    """Anonymous shared memory, freed when the processes that map it exit."""
+    """Anonymous shared memory, freed when all processes that map it have exited."""
 
     def __init__(self) -> None:
         self.descriptor = _descriptor()
@@ -47,7 +47,7 @@ class SharedMemory:
             return False
         size = -(-num_bytes // _PAGE_BYTES) * _PAGE_BYTES
         os.ftruncate(self.descriptor, size)
-        # the old mapping is freed together with the last tensor in it
+        # Tensors in the old mapping keep it alive until they are freed.
         self.mapped = memoryview(mmap.mmap(self.descriptor, size))
         self.size = size
         return True
@@ -55,8 +55,8 @@ class SharedMemory:
     def prepare(self, device: torch.device | None) -> None:
         """Faults in the pages in a thread, so that the first save does not have to.
 
-        For a GPU `device` the pages are also pinned, so that the GPU writes to them directly. Pinning is awaited: such
-        a call in another thread would break a CUDA graph that the script captures meanwhile.
+        For a GPU `device` the pages are also pinned, so that the GPU writes to them directly. Pinning is awaited,
+        because in another thread it would break a CUDA graph that the script captures meanwhile.
         """
         self.await_prepared()
         arguments = (self.mapped, self.size, device)
@@ -78,7 +78,7 @@ class SharedMemory:
 
     def _prepare(self, mapped: memoryview, size: int, device: torch.device | None) -> None:
         address = _address(mapped)
-        # no memory now, or no such call: pages are allocated on first use
+        # Errors are ignored: without free memory or this system call, pages are allocated on first use.
         with contextlib.suppress(OSError, AttributeError):
             os.posix_fallocate(self.descriptor, 0, size)
             ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
@@ -92,13 +92,13 @@ class SharedMemory:
 
         CUDA keeps the error of a call per thread, and this thread makes no other calls.
         """
-        # otherwise this thread would use the first GPU, which may belong to another rank
+        # Otherwise this thread would use the first GPU, which may belong to another rank.
         with torch.cuda.device(device):
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if int(runtime.cudaHostRegister(address, size, _FOR_ALL_CONTEXTS)) == 0:
                 self._pinned_address = address
                 self._unpin = weakref.finalize(self, runtime.cudaHostUnregister, address)
-                self._unpin.atexit = False  # the driver may have shut down
+                self._unpin.atexit = False  # the driver may have shut down before Python exits
 
 
 def _address(memory: memoryview) -> int:
@@ -113,8 +113,8 @@ def _descriptor() -> int:
 
 
 _finishing: list[subprocess.Popen[bytes]] = []
-"""Writers that finish a save after their rank has closed. Kept in a list, because Python warns about a process object
-that is freed while the process runs."""
+"""Writers that finish a save after `close`. The list keeps references, because Python warns when a process object is
+freed while its process runs."""
 
 
 class WriterProcess:
@@ -130,7 +130,7 @@ class WriterProcess:
             "for_windlass": for_windlass,
         }
         self._options = ["-I", "-S"]
-        if is_address(folder):  # a store may need an installed package, and finding packages takes time
+        if is_address(folder):  # a store client may need installed packages, which slow the start
             self._options, self._settings["path"] = ["-I"], sys.path
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -176,10 +176,10 @@ class WriterProcess:
             return []
         try:
             data = self._socket.recv(1 << 16)
-        except ConnectionError:  # the writer died before it had read an order
+        except ConnectionError:  # the writer died before it read an order
             data = b""
         if not data:
-            if self._process is not None:  # the writer has closed its end and is about to exit
+            if self._process is not None:  # the writer has closed its socket and is exiting
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(1.0)
             self._hang_up()

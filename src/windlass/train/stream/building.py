@@ -1,4 +1,4 @@
-"""Opens the index of a source: that of the run, a cached one if the source is unchanged, or a new one."""
+"""Opens the index of a source: the run's index, a cached index of the unchanged source, or a new one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _opened(path: Path) -> Index | None:
         return None
 
 
-# -- a new one --------------------------------------------------------------------------------------------------------
+# -- building an index ------------------------------------------------------------------------------------------------
 
 
 def _built(source: Source, cached: CachedSet, format: str | None, group: bool) -> Index:
@@ -151,7 +151,9 @@ def _samples(
 def _of_shards(
     source: Source, cached: CachedSet, format: str, group: bool, objects: Sequence[Object], before: Index | None
 ) -> Iterator[tuple[str, Sequence[Member]]]:
-    """Yields the samples of all shards. Shards are read in parallel, except those in the previous index `before`."""
+    """Yields the samples of all shards, read in parallel. Samples of shards in the previous index `before` are taken
+    from it.
+    """
     reader = Reader(source, objects.__getitem__, None if source.is_local else cached)
     known = {} if before is None or before.format != format else {one: n for n, one in enumerate(before.objects())}
 

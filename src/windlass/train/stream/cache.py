@@ -21,9 +21,9 @@ from pathlib import Path
 from windlass.train.stream.errors import StreamError
 
 SHARE = 0.5
-"""Share of the available space (free, or used by the cache) that the cache may use."""
+"""Part of the available space (free space and the cache itself) that the cache may use."""
 FULL_SECONDS = 300.0
-"""Seconds after finding the cache full until the next check for space, which must count all files."""
+"""Seconds after a failed attempt to find space until the next attempt, which must count all files."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PART = ".part"
 
@@ -145,7 +145,7 @@ class CachedSet:
         self._full_until = 0.0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with cache.locked():  # so that the set is not evicted before its lock is taken
+            with cache.locked():  # prevents eviction before the set's lock is taken
                 self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 self._forget_blocks_of_another_boot()
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -162,7 +162,7 @@ class CachedSet:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Makes other processes wait while this one builds the index of the set. Raises OSError."""
+        """Locks out other processes while this process builds the index of the set. Raises OSError."""
         with _lock(self.folder / "build", fcntl.LOCK_EX):
             yield
 
@@ -171,7 +171,7 @@ class CachedSet:
         try:
             descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return None  # a failing disk must cost a read of the source and not the training
+            return None  # a failing disk must not fail the training; the source is read instead
         try:
             data = os.pread(descriptor, length, start)
         except OSError:
@@ -228,14 +228,14 @@ class CachedSet:
                     self.cache.give_back(size)
 
     def _write(self, part: int, path: str, data: bytes) -> bool:
-        had = os.fstat(part).st_size  # bytes left by a process that was killed
+        had = os.fstat(part).st_size  # bytes written by a killed process
         with self.cache.locked():
             if len(data) > had and not self.cache.take(len(data) - had, self.folder):
                 self._full_until = time.monotonic() + FULL_SECONDS
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(had)
                 return False
-            os.ftruncate(part, len(data))  # the bytes are counted from here on
+            os.ftruncate(part, len(data))  # a count of the cache includes the bytes from now on
         try:
             written = 0
             while written < len(data):
@@ -256,7 +256,7 @@ class CachedSet:
     def _forget_blocks_of_another_boot(self) -> None:
         """Removes blocks written before the last boot: after a power failure they may contain zeros.
 
-        A set that is in use has blocks of this boot only.
+        A set in use contains only blocks written since this boot.
         """
         mark, boot = self.folder / "boot", _boot_id()
         with suppress(FileNotFoundError):

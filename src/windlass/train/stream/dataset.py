@@ -20,11 +20,11 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 else:
-    Dataset = Generic  # a DataLoader needs the methods only, and importing torch takes a second
+    Dataset = Generic  # DataLoader needs only the methods, and importing torch takes a second
 Sample = dict[str, Any]
 """`__key__` and the bytes of each field; for Parquet, the value of each column."""
 AT_ONCE = 32
-"""Samples read at once when iterating without a DataLoader."""
+"""Samples read in parallel when iterating without a DataLoader."""
 
 
 class Stream(Dataset[T]):
@@ -87,7 +87,7 @@ class Stream(Dataset[T]):
         return [self._transform(one) for one in found]
 
     def __iter__(self) -> Iterator[T]:
-        """Yields all samples in order, reading `AT_ONCE` of them at once."""
+        """Yields all samples in order, reading `AT_ONCE` of them in parallel."""
         for first in range(0, len(self), AT_ONCE):
             yield from self.__getitems__(range(first, min(first + AT_ONCE, len(self))))
 

@@ -53,7 +53,7 @@ class Reader:
             self._pid = os.getpid()
             self._requests, self._fills = Pool(NUM_REQUESTS), Pool(NUM_FILLS)
             self._asked: set[tuple[int, int]] = set()
-            """Blocks that were fetched in the background, or are queued."""
+            """Blocks that were fetched in the background, or are queued to be fetched."""
 
     def read(self, spans: Sequence[Span], *, fills: bool = True) -> list[bytes]:
         """Returns the bytes of each span. With `fills`, the blocks around the spans are fetched in the background.
@@ -125,8 +125,8 @@ class Reader:
             yield data
 
     def _request(self, object: int, start: int, length: int, is_all: bool) -> bytes:
-        """Requests at most a block. With `is_all` the request covers its whole span, which is then cached. Runs in a
-        thread.
+        """Requests at most a block. `is_all` means that the request covers its whole span; the span is then cached.
+        Runs in a thread.
         """
         one = self._object(object)
 
@@ -159,7 +159,8 @@ class Reader:
             "the same size; windlass data verify finds all such files"
         )
 
-    # -- ahead --------------------------------------------------------------------------------------------------------
+    # -- prefetching
+    # ------------------------------------------------------------------------------------------------------
 
     def block(self, object: int, number: int) -> bytes:
         """Returns a whole block and caches it. Raises StreamError."""
@@ -202,9 +203,7 @@ def block_name(one: Object, number: int) -> str:
 
 
 def block_key(one: Object) -> str:
-    """Returns the prefix of the names of all blocks of an object, up to the first `-`. Other versions have another
-    prefix.
-    """
+    """Returns the prefix of the names of all blocks of an object. Another version of the object has another prefix."""
     key = hashlib.blake2b(f"{one.name}\0{one.version}\0{one.size}".encode("utf-8", "surrogateescape"), digest_size=16)
     return key.hexdigest()
 
@@ -229,8 +228,9 @@ def _blocks(span: Span) -> range:
 
 
 def _parts(span: Span) -> Iterator[tuple[int, int, int, bool]]:
-    """Yields the requests of a span as object, start, length, and whether one request covers it. Others end at block
-    ends.
+    """Splits a span into requests that end at block boundaries, unless one request covers the span.
+
+    Yields object, start, length, and whether one request covers the span.
     """
     if span.length <= BLOCK_BYTES:
         yield *span, True
@@ -241,9 +241,7 @@ def _parts(span: Span) -> Iterator[tuple[int, int, int, bool]]:
 
 
 def _near(spans: Sequence[Span]) -> list[list[Span]]:
-    """Groups spans that one request can read: of one object, close to each other, together at most as long as a
-    block.
-    """
+    """Groups spans that one request can read: close ranges of one object, together at most one block long."""
     groups: list[list[Span]] = []
     for span in sorted(spans):
         if groups:

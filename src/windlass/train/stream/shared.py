@@ -26,7 +26,7 @@ class SharedFile:
         return f"{self._store.address}/{self._key}"
 
     def fetch(self, to: Path) -> bool:
-        """Copies the file to a path of this node if it exists. Returns whether it does."""
+        """Copies the file to `path` on this node. Returns False if the file does not exist."""
         try:
             to.write_bytes(self._store.get(self._key))
         except Missing:

@@ -18,7 +18,8 @@ from windlass.stores.store import Store
 from windlass.train.stream.errors import Busy, SourceChanged, StreamError
 
 OWN = ".windlass"
-"""Folder of a data set with its manifest and none of its samples; local temporary files have this prefix too."""
+"""Name of Windlass's folder in a data set, which holds the manifest and no samples. Temporary local files also have
+this prefix."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Object:
     """One file of a source."""
 
     name: str
-    """Name relative to the address, with `/` as separator."""
+    """Object name relative to the address, with `/` as separator."""
     size: int
     version: str
-    """Changes with the content: an ETag, or mtime, size and inode of a local file."""
+    """Changes with the content: an ETag, or the mtime, size and inode of a local file."""
     digest: str = ""
     """Digest in the manifest, as `windlass data copy` writes it; empty without a manifest."""
 
@@ -43,7 +44,7 @@ class Source(ABC):
 
     @abstractmethod
     def objects(self) -> list[Object]:
-        """Returns all objects by name, without those of Windlass (`OWN`)."""
+        """Returns all objects by name, without Windlass's own (`OWN`)."""
 
     @abstractmethod
     def read(self, one: Object, start: int, length: int) -> bytes:
@@ -128,9 +129,7 @@ def _errors() -> Iterator[None]:
 
 
 def _is_file(one: stores.Object) -> bool:
-    """Whether an object is a file. In the consoles of stores, empty objects whose key ends with a slash stand for
-    folders.
-    """
+    """Whether an object is a file. Store consoles create empty objects with a trailing slash as folders."""
     return not (one.key.endswith("/") and not one.size)
 
 

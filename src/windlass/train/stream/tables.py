@@ -116,7 +116,7 @@ def write(
 
 
 def _line(found: Mapping[str, Any], num_bytes: int) -> bytes:
-    """Returns the first line, padded to a length by which all offsets are moved."""
+    """Returns the first line of the file, whose padded length is added to all offsets."""
     length = 1024
     while True:
         moved = {

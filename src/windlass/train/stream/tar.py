@@ -36,7 +36,7 @@ class RangeFile(RangedFile):
 
     def _load(self) -> None:
         number = self._at // BLOCK_BYTES
-        # the first block of a shard is not read whole: its members may be large
+        # Whole blocks are read only in sequence. At the start and after a jump, most of a block may be skipped.
         if 0 <= number - self._last_block <= 1:
             self._start, self._data = number * BLOCK_BYTES, self._block(number)
         else:
