@@ -24,7 +24,7 @@ class Address:
     kind: str
     """`folder`, `s3`, `gs`, `az`, `http` or `https`."""
     bucket: str
-    """Bucket or container; host of a URL; empty for a folder."""
+    """Bucket or container; for a URL, the host; for a folder, empty."""
     path: str
     """Absolute path of a folder; else the prefix, without a slash at either end, or the path of a URL without its first
     slash."""
@@ -68,7 +68,7 @@ class Address:
 
     @property
     def is_folder(self) -> bool:
-        """Whether the address is a folder on this machine."""
+        """Whether the address is a local folder."""
         return self.kind == "folder"
 
     @property

@@ -33,14 +33,14 @@ from windlass.storage.verify import Verified, verify
 SHARE: Final = 0.5
 """Default limit of the cache, as a share of the bytes that are free or used by the cache."""
 NAMED: Final = 5
-"""Refused files that a message lists by name."""
+"""Maximum number of refused files that a message lists by name."""
 PRIVATE: Final = 0o700
 """Mode of folders in this machine's cache, because other users may lack permission to read the source of a set."""
 SHARED: Final = 0o777
-"""Mode of folders in the cache of a volume, before the umask. Pods of other users in the same group read the sets, take
-the locks and resume each other's transfers."""
+"""Mode of folders in the cache of a volume, before the umask. Pods in the same group run as different users, and must
+read the sets, take the locks and resume each other's transfers."""
 Readers: TypeAlias = Callable[[], Mapping[Path, Set[str]]]
-"""Returns the unfinished runs that read each set, by the folder of the set's files."""
+"""Function that returns the unfinished runs that read each set, by the folder of the set's files."""
 
 
 class DataCache:
@@ -55,7 +55,8 @@ class DataCache:
         self._sets = SetFolder(root, self._mode)
         self._readers = readers
         self._num_helpers = None if readers is None else number_here
-        """Number of helper processes; None on volumes, because the memory of a pod does not suffice for any."""
+        """Function for the number of helper processes; None on volumes, because a pod's memory is too small for
+        helpers."""
         self._bound = bound or self._share
 
     async def stage(
@@ -80,10 +81,10 @@ class DataCache:
             if known is not None and self._sets.has_just(known, entries):
                 if self._use(source, known, link):
                     return known, 0
-                continue  # the set was removed meanwhile
+                continue  # another process has removed the set
             with self._staging_locked(source, progress := progress or Progress()):
                 if (newest := self._sets.of(source)) is not None and (known is None or newest.digest != known.digest):
-                    continue  # another process has staged the set meanwhile
+                    continue  # another process has staged a newer set
                 done = await self._fetch(source, place, entries, known, progress)
                 with self._locked(self._root / "lock"):
                     known = self._sets.put(self._staging(source), done.digest)
@@ -133,7 +134,7 @@ class DataCache:
         assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
-            is_named = digest != "set:"  # every digest starts with this prefix
+            is_named = digest != "set:"  # an empty prefix would match every digest
             found = [one for one in self.sets() if which in one.sources or (is_named and one.digest.startswith(digest))]
             whole, begun = [one for one in found if one.digest], [one for one in found if not one.digest]
             if not found or len(whole) > 1:
@@ -157,12 +158,12 @@ class DataCache:
     ) -> Copied:
         """Fetches the files that the source's previous set lacks, into the staging folder of the source."""
         files = self._staging(source) / FILES
-        with self._locked(self._root / "lock"):  # no process may remove the set meanwhile
+        with self._locked(self._root / "lock"):  # prevents another process from removing the set
             if known is not None and known.folder.exists() and not (files / manifests.IN_FOLDER).exists():
                 link_tree(known, files)
-        remove_others(files, {one.name for one in entries})  # a file may have become a folder
+        remove_others(files, {one.name for one in entries})  # a path may have changed from file to folder
         lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
-        # After linking, the old set may be removed to free space; files that both sets share are not fetched again.
+        # The staging folder links to the old set's files, so removing the old set does not free the shared bytes.
         shared = sum(one.size for one in entries) - self._sets.lacking_bytes(known, entries)
         self._refuse_lack_of_space(source, lacking, self._removable_bytes(files, known, shared))
         self._evict(sum(one.size for one in entries), files)
@@ -195,7 +196,7 @@ class DataCache:
         return staging_lock(self._root, source).with_suffix("")
 
     def _begun(self) -> Iterator[CachedSet]:
-        """Yields the incomplete sets."""
+        """Yields the sets whose fetch has started but is not complete."""
         for lock in (self._root / "staging").glob("*.lock"):
             files = lock.with_suffix("") / FILES
             if files.exists():
@@ -214,7 +215,8 @@ class DataCache:
             shutil.rmtree(folder)
         return True
 
-    # -- the space ----------------------------------------------------------------------------------------------------
+    # -- disk space
+    # -------------------------------------------------------------------------------------------------------
 
     def _evict(self, num_bytes: int, files: Path) -> None:
         """Removes sets that no unfinished run reads and no process fetches, until `num_bytes` for `files` fit within
@@ -251,10 +253,12 @@ class DataCache:
         return int(SHARE * (shutil.disk_usage(root).free + sum(one.num_bytes for one in self.sets())))
 
     def _refuse_lack_of_space(self, source: Address, num_bytes: int, removable_bytes: int = 0) -> None:
-        """Raises StorageError if a set does not fit on the disk, before hours are spent and other sets are removed."""
+        """Raises StorageError at once if a set cannot fit on the disk, before files are fetched or other sets are
+        removed.
+        """
         with system_errors(str(self._root)):
             space = shutil.disk_usage(self._root)
-        # some network file systems do not report their size
+        # Some network file systems report a total size of 0.
         if num_bytes > space.free + removable_bytes and space.total:
             needs = f"{source} needs {num_bytes:,} bytes more below {self._root}, and {space.free:,} are free"
             raise StorageError(needs, "free some space there, or make it larger")
@@ -307,7 +311,7 @@ def _fetched(files: Path, source: str = "") -> CachedSet:
     used_at = 0.0
     for below, _, names in os.walk(files):
         for name in names:
-            with suppress(FileNotFoundError):  # another process may be fetching it
+            with suppress(FileNotFoundError):  # another process may rename the file meanwhile
                 about = os.lstat(Path(below, name))
                 if about.st_nlink == 1:
                     num_files += not is_own(os.path.relpath(Path(below, name), files))

@@ -33,7 +33,7 @@ def run(work: Callable[[], None]) -> int:
 
 
 def attempted(work: Callable[[], None]) -> WindlassError | None:
-    """Runs `work`. Returns the Windlass error that ended it, or None."""
+    """Runs `work`. Returns None, or the Windlass error that `work` raised."""
     return_freed_blocks()
     try:
         work()

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 NOTHING: Final = CopyNoteFile()
 SETTLE_SECONDS: Final = 2.0
 SLICE_SECONDS: Final = 0.05
-"""Time for which a thread copies small files before it checks the concurrency limit again."""
+"""Seconds for which a thread copies small files before it checks the concurrency limit again."""
 FORBIDDEN_MOST: Final = 1000
 """The copy stops after this many refused files if none could be copied: the permissions are probably wrong, not the
 files."""
@@ -97,15 +97,15 @@ class Copy:
         self._journal = journal
         self._window = window or Window(most=source.max_requests)
         self._files: dict[str, File] = {}
-        """Verified files of the destination."""
+        """Files known to be verified at the destination."""
         self._refused: list[Refusal] = []
         self._num_forbidden = 0
         self._lock = threading.Lock()
-        """Protects the results of the threads."""
+        """Protects results that several threads change."""
         self._before: dict[str, File] = {}
-        """Files of the destination in the versions of an earlier copy."""
+        """Entries of the destination's files from before this copy."""
         self._expected: dict[str, File] = {}
-        """Files in the source's own manifest."""
+        """Files in the manifest of the source."""
         self._noted = noted
         self._num_helpers = num_helpers
         self._helpers: Helpers | None = None
@@ -151,7 +151,7 @@ class Copy:
         is_added = self._keeps_others and self._source.is_part
         others = before.files if is_added and before is not None else {}
         manifest = Manifest.of({**others, **self._files}.values())
-        is_left = not manifest.files and before is None and bool(self._refused)  # no file arrived: no set is there
+        is_left = not manifest.files and before is None and bool(self._refused)  # nothing was copied: write no manifest
         if self._has_manifest and not is_left and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
@@ -176,7 +176,9 @@ class Copy:
         )
 
     async def _with_manifest(self, found: list[Entry]) -> list[Entry]:
-        """Reads the manifest of the source; returns `found`. Raises StorageError if the source has no files."""
+        """Returns the listing `found`, after reading the manifest of the source. Raises StorageError if the source has
+        no files.
+        """
         of_source = None
         try:
             of_source = _manifest(await _stored(self._source))
@@ -191,8 +193,9 @@ class Copy:
         return found
 
     async def _discard_partial(self) -> None:
-        """Removes partial files that no copy resumes, unless only a part of the source is copied, which cannot tell
-        them apart.
+        """Removes partial files that no copy will resume.
+
+        Does nothing for a part of the source: other partial files may belong to the other parts.
         """
         if not self._source.is_part:
             await self._destination.discard_partial(str(self._source.address))
@@ -207,7 +210,8 @@ class Copy:
             self._window.close()
         return Preview(tuple(todo), len(self._files), tuple(sorted(self._refused, key=lambda one: one.name)))
 
-    # -- whether anything does ----------------------------------------------------------------------------------------
+    # -- whether anything changed
+    # -----------------------------------------------------------------------------------------
 
     async def _listed(self, note: CopyNote | None, before: Manifest | None) -> list[Entry]:
         """Lists the source and, if needed, the destination concurrently."""
@@ -218,7 +222,7 @@ class Copy:
         return found
 
     async def _look(self, note: CopyNote | None, names: Sequence[str]) -> None:
-        """Lists the destination."""
+        """Lists the destination, and stores the listing and its digest."""
         if isinstance(self._destination, Folder):
             self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
         else:
@@ -280,7 +284,7 @@ class Copy:
                 places = ((self._source, entry), (self._destination, there))
                 try:
                     digests = [await content_digest(place, self._window, one, self.progress) for place, one in places]
-                except StorageError:  # the copy meets the same error and reports the file
+                except StorageError:  # reported when the file is copied
                     digests = ["", entry.name]
                 if len(set(digests)) > 1:
                     found.append(entry)
@@ -306,7 +310,8 @@ class Copy:
             return self._destination.version_of(one.name) == one.version
         return there.get(one.name) == one.version
 
-    # -- the work -----------------------------------------------------------------------------------------------------
+    # -- copying
+    # ----------------------------------------------------------------------------------------------------------
 
     def _units(self, todo: Iterable[Entry]) -> Iterator[Callable[[], Awaitable[None]]]:
         """Yields units of work: parts of large files, each followed by some small files while any are left."""
@@ -340,7 +345,7 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= COPY_PART_BYTES for one in todo)):
-            with suppress(OSError, RuntimeError):  # limit of processes or open files reached: this process copies alone
+            with suppress(OSError, RuntimeError):  # no processes or files left: copies without helpers
                 self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
                 self._window.processes = min(1 + number, num_cores())
 
@@ -369,7 +374,7 @@ class Copy:
         until, busy = time.monotonic() + SLICE_SECONDS, None
         while busy is None and time.monotonic() < until:
             helpers = self._helpers
-            with suppress(IndexError):  # other threads take small files concurrently
+            with suppress(IndexError):  # another thread took the last small file
                 while len(mine) < (helpers.batch_size(len(small)) if helpers is not None else 1):
                     mine.append(small.popleft())
             if not mine:
@@ -428,7 +433,7 @@ class Copy:
         def pieces() -> Iterator[Buffer]:
             nonlocal came
             stream, whole = Stream(self._source, entry), hashlib.sha256() if stated else None
-            for number in range(len(parts)):  # in parts, because a folder returns a requested range as one buffer
+            for number in range(len(parts)):  # a folder returns each read range in memory
                 for piece in stream.read(*parts.span(number)):
                     digest.update(piece)
                     if whole is not None:
@@ -487,7 +492,7 @@ class Copy:
 
         with self._refusing(entry, large):
             large.digests[number] = await repeated(once, self._window)
-            is_last = len(large.digests) == len(large.parts)  # evaluated before any other part runs
+            is_last = len(large.digests) == len(large.parts)  # no other part can finish between these lines
             if number in (await self._partial(large)).done:
                 counter.set(length)
             if is_last:
@@ -515,7 +520,7 @@ class Copy:
             with self._lock:
                 self.progress.bytes_done -= entry.size
             async with asyncio.TaskGroup() as group:
-                for number in range(len(large.parts)):  # the last part calls this method again
+                for number in range(len(large.parts)):  # the last part calls `_finish` again
                     group.create_task(self._part(large, number))
             return
         version = await repeated(lambda: partial.finish(digests), self._window)
@@ -545,7 +550,8 @@ class Copy:
                 self._journal.add(one)
             self.progress.files_done += 1
 
-    # -- what fails ---------------------------------------------------------------------------------------------------
+    # -- failures
+    # ---------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _refusing(self, entry: Entry, large: _Large | None = None) -> Iterator[None]:
@@ -561,14 +567,15 @@ class Copy:
             if self._num_forbidden >= FORBIDDEN_MOST and not self.progress.files_done:
                 raise Fatal(error.message, error.hint) from error
             if isinstance(error, SourceChanged) and entry.name in self._before:
-                self._files[entry.name] = self._before[entry.name]  # the file at the destination was not replaced
+                self._files[entry.name] = self._before[entry.name]  # the destination still has the old file
             if large is None or not large.is_over:
                 why, is_changed = error.message.removeprefix(f"{entry.name}: "), isinstance(error, SourceChanged)
                 self._refused.append(Refusal(entry.name, why, not is_changed, isinstance(error, Throttled)))
             if large is not None:
                 large.is_over = True
 
-    # -- the disk -----------------------------------------------------------------------------------------------------
+    # -- disk
+    # -------------------------------------------------------------------------------------------------------------
 
     async def _settle_now_and_then(self) -> None:
         while True:

@@ -21,12 +21,12 @@ from windlass.storage.walk import digest_of
 RANGES: Final = 16
 """Maximum number of ranges into which a listing is split."""
 LEAST: Final = 4000
-"""Minimum number of names per range, because each range may cost one additional page."""
+"""Minimum number of names in a range: each additional range may cost one more page request."""
 
 
 @dataclass(frozen=True)
 class CopyNote:
-    """State of two places when no file was left to copy."""
+    """State of the source and the destination when a copy found no differences."""
 
     source: str
     """Digest of the source's listing."""

@@ -1,4 +1,4 @@
-"""Digest of a file: the SHA-256 of its content or of the SHA-256 of its parts, so that parts are verifiable alone.
+"""Digest of a file: the SHA-256 of its content or of the SHA-256 of its parts, so that each part can be verified alone.
 
 A file of one part has `sha256:HEX`. A file of N parts has `sha256-N:HEX`, the SHA-256 of the concatenated digests of
 its parts. This equals S3's composite checksum of a multipart upload with the same parts, so that a store with checksums

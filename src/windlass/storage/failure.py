@@ -6,7 +6,7 @@ from windlass.errors import WindlassError
 
 
 def first_of(error: BaseException) -> BaseException:
-    """Returns the error to report: of an exception group, a Windlass error before any other."""
+    """Returns the error to report: the first Windlass error in an exception group, else its first error."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [first_of(one) for one in error.exceptions]

@@ -48,7 +48,7 @@ NO_NAMELESS: Final = frozenset(
 """Error codes of systems that cannot create an unnamed file or link it: the file system lacks it, or /proc is
 missing."""
 MANY: Final = 20_000
-"""Number of files from which a separate process lists the folder; the process starts in about 50 ms."""
+"""Number of files above which a separate process lists the folder. Starting the process takes about 50 ms."""
 
 
 class Folder(Place):
@@ -64,7 +64,7 @@ class Folder(Place):
         self._root = Path(address.path)
         self._may_be_missing = may_be_missing
         self._may_be_nameless = hasattr(os, "O_TMPFILE")
-        """Whether the file system may support unnamed files."""
+        """Whether unnamed files may be tried; False once the file system has refused one."""
         self._made: set[str] = set()
         """Folders that are known to exist."""
 
@@ -117,7 +117,7 @@ class Folder(Place):
             finally:
                 os.close(file)
             os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
-            self._may_be_nameless = False  # if the named write fails too, the cause is the path of this file
+            self._may_be_nameless = False  # kept True if the named write fails too: then the path was the problem
             return version(found)
 
     def _put_nameless(self, path: str, part: str, data: Buffer) -> os.stat_result:

@@ -32,9 +32,9 @@ class FolderFile(PartialFile):
         self._journal = part.with_suffix(".parts")
         self._head = {"name": entry.name, "size": parts.size, "source": source}
         self._kept: dict[int, int] = {}
-        """Number of bytes written of each incomplete part."""
+        """Bytes already written of each incomplete part."""
         self._noted_boot = ""
-        """Boot id in the journal that was found."""
+        """Boot id in the existing journal."""
         self.done = dict(self._written())
         if len(self.done) < len(parts) and not part.exists():
             self.done, self._kept = {}, {}
@@ -102,7 +102,7 @@ class FolderFile(PartialFile):
         """Yields the complete parts of the journal. After a reboot their content is read again, because writes may be
         lost.
 
-        The file already has its final name if the copy was killed before its own journal recorded the file.
+        If the copy was killed before its own journal recorded the file, the file already has its final name.
         """
         try:
             head, *lines = self._journal.read_text(errors="replace").splitlines()

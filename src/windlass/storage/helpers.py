@@ -133,7 +133,7 @@ class Helpers:
         self._idle: SimpleQueue[Connection] = SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
-        """First thread of each helper, then the second of each, and so on: the order in which the copy uses them."""
+        """Connections in the order of use: the first thread of each helper, then the second of each, and so on."""
         self._starting = threading.Thread(target=self._await_start, name="helpers")
         try:
             connections = [self._start(places, journal, -(-requests // number)) for _ in range(number)]
@@ -162,7 +162,7 @@ class Helpers:
             thread.send(files)
             result: BatchResult = thread.recv()
         except (EOFError, OSError):
-            return None  # the threads of this helper get no more work
+            return None  # threads of this helper are no longer used
         self._idle.put(thread)
         return result
 
@@ -199,12 +199,12 @@ class Helpers:
             try:
                 one.recv()
             except (EOFError, OSError):
-                continue  # this helper has exited, and the others do its work
+                continue  # this helper has exited; the others copy its files
             self._idle.put(one)
 
 
 def _connection(descriptor: int) -> Connection:
-    from multiprocessing.connection import Connection  # takes 10 ms, and most copies start no helpers
+    from multiprocessing.connection import Connection  # imported only when helpers start, because importing takes 10 ms
 
     return Connection(descriptor)
 
@@ -237,7 +237,9 @@ class _Work:
         self._told_seconds = 0.0
 
     def serve(self, asked: Connection) -> None:
-        """Serves one connection until an error that is not a StorageError; the copy then meets that error itself."""
+        """Serves one connection. Ends on an error that is not a StorageError; the copy then retries the files
+        itself.
+        """
         with asked, suppress(Exception):
             asked.send("ready")
             while True:

@@ -130,7 +130,8 @@ class HttpPlace(Place):
                 "open the URL in a browser; state --sha256 if the file is one",
             )
         self._found[one.name] = one, head
-        # With none of these, two listings cannot show that the file is unchanged, so each has a new version.
+        # Without an ETag, Last-Modified or SHA-256, listings cannot show that a file is unchanged. A new version forces
+        # a copy.
         version = f"sha256:{one.sha256}" if one.sha256 else _word(head.version) or f"unknown-{uuid.uuid4().hex}"
         return Entry(one.name, head.size, version)
 
@@ -163,7 +164,7 @@ class HttpPlace(Place):
                         at += len(piece)
                         yield piece
             except Repeatable:
-                # A store receives whole parts: a retry by the caller would read the part from its start again.
+                # Resumes only after whole pieces; otherwise the caller's retry starts the part again.
                 if at - began < PIECE_BYTES or not (head.version or one.sha256):
                     raise
 

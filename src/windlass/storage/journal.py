@@ -30,7 +30,7 @@ class Journal:
         with system_errors(str(path)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-            self._file.write(b"\n")  # the last line may be truncated
+            self._file.write(b"\n")  # ends a last line that may be truncated
         self._write({"boot": self._boot})
         self._first_bytes = os.fstat(self.descriptor).st_size
         """Size of the journal before any file was added, including files added by other processes."""
@@ -52,7 +52,7 @@ class Journal:
         self.added()
 
     def added(self) -> None:
-        """Counts a file that another process has recorded."""
+        """Counts a file that another process has added to the journal."""
         self._num_lines += 1
 
     @property

@@ -13,7 +13,7 @@ THRESHOLD_BYTES: Final = 1 << 20
 
 @cache
 def return_freed_blocks() -> None:
-    """Makes malloc return large blocks to the system when they are freed. Has an effect only with glibc.
+    """Makes glibc return large blocks to the system when they are freed.
 
     By default glibc keeps freed blocks per thread, and a copy of large files uses twice the memory it needs.
     """

@@ -133,7 +133,7 @@ class S3Upload(PartialFile):
         except (OSError, ValueError, TypeError, AttributeError):
             return "", {}
         if found != self._head:
-            with suppress(Exception):  # a lifecycle rule of the bucket aborts the upload later
+            with suppress(Exception):  # if this fails, the bucket's lifecycle rule aborts the upload
                 self._uploads.end(upload)
             return "", {}
         try:
@@ -165,7 +165,7 @@ class S3Upload(PartialFile):
             found = self._uploads.stored()
         except Busy:
             raise
-        except StoreError:  # without permission to list the bucket, a missing object is reported as forbidden
+        except StoreError:  # S3 reports a missing object as forbidden to clients that may not list the bucket
             return ""
         return found.etag if found.size == self._parts.size and from_s3(found.checksum) == digest else ""
 

@@ -46,8 +46,8 @@ def is_own(name: str) -> bool:
 
 
 def own_file(name: str) -> str:
-    """Returns the local name of one of Windlass's own files, such as `.windlass-manifest.jsonl`. Stores use another
-    name.
+    """Returns the local name of one of Windlass's own files, such as `.windlass-manifest.jsonl`. In a store, the name
+    has a slash.
     """
     return name.replace("/", "-")
 

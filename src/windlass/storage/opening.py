@@ -49,7 +49,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     _refuse_overlap(source, destination)
     folder = _own_folder(destination, home)
     was_there = folder.parent.exists()
-    # State next to a folder's files is as accessible as the files: the umask decides.
+    # State next to a folder's files gets the default permissions, like the files; state in the home is private.
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
         is_done = False
         try:
@@ -60,7 +60,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
             if destination.is_folder:
                 _remove_finished(folder)
                 if not (is_done or was_there):
-                    with suppress(OSError):  # the folder is not empty
+                    with suppress(OSError):  # the folder contains files
                         folder.parent.rmdir()
 
 
@@ -108,7 +108,7 @@ def locked(folder: Path, destination: str, *, waits: bool = False, mode: int = 0
                 hint = "wait for it: a second copy then has nothing to do"
                 raise StorageError(f"another copy to {destination} is under way", hint) from error
             if not _is_there(folder / LOCK, lock):
-                continue  # the previous holder has removed the lock file
+                continue  # the previous holder deleted this lock file
             yield
             return
         finally:
@@ -128,7 +128,7 @@ def _remove_finished(folder: Path) -> None:
         (folder / PARTIAL).rmdir()
     if {one.name for one in folder.iterdir()} == {LOCK}:
         (folder / LOCK).unlink()
-        with suppress(OSError):  # another copy has started
+        with suppress(OSError):  # fails if another copy has started
             folder.rmdir()
 
 

@@ -51,7 +51,7 @@ class Unreachable(Throttled):
 
 
 class Damaged(Repeatable):
-    """The bytes of a file differ from the expected digest; they may have changed in transit."""
+    """The bytes of a file differ from the expected digest, perhaps because they changed in transit."""
 
     tries = 3
 
@@ -109,7 +109,7 @@ class PartialFile(ABC):
     """SHA-256 of the parts that an earlier copy has written, by part number."""
 
     def begun(self, number: int) -> int:
-        """Returns the number of bytes already written of an incomplete part."""
+        """Returns how many bytes of an incomplete part are already written."""
         return 0
 
     @abstractmethod
@@ -185,9 +185,7 @@ class Place(ABC):
         return entry.version
 
     def sha256(self, entry: Entry) -> str:
-        """Returns the expected SHA-256 of the file, given by the user or a list, in hexadecimal digits; empty if
-        unknown.
-        """
+        """Returns the SHA-256 of the file that the user or a list states, in hexadecimal digits; empty if unknown."""
         return ""
 
     async def again(self, entry: Entry) -> Entry | None:
@@ -223,7 +221,7 @@ class Place(ABC):
         await asyncio.to_thread(self.put, name, data)
 
     def problem_of(self, name: str) -> str:
-        """Returns why this place accepts no file of this name although others do; empty if it does."""
+        """Returns why this place, unlike others, does not accept the file name; empty if it does."""
         return ""
 
     async def expected(self, entry: Entry) -> str:

@@ -36,9 +36,9 @@ from windlass.storage.staging import staged
 from windlass.storage.upload import uploaded
 
 REFUSED: Final = 64
-"""Exit code for a Windlass error that another pod would have too."""
+"""Exit code for a Windlass error that a retry in another pod would not fix."""
 INTERRUPTED: Final = os.EX_TEMPFAIL
-"""Exit code if the store was busy or did not answer; the Job then creates another pod after a while."""
+"""Exit code if the store was busy or did not answer. The Job then creates another pod after its back-off."""
 TERMINATED: Final = 128 + signal.SIGTERM
 RESULT_FILE: Final = "/dev/termination-log"
 RESULT_BYTES: Final = 4096
@@ -56,7 +56,8 @@ Line: TypeAlias = Mapping[str, Any]
 def main(environ: Mapping[str, str] | None = None) -> int:
     """Performs the transfer described by the environment. Returns the exit code."""
     environ = os.environ if environ is None else environ
-    # The first process of a container ignores signals without a handler. Another pod resumes the transfer.
+    # As process 1 of a container, this program would ignore SIGTERM without a handler. Another pod resumes the
+    # transfer.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
     os.umask(UMASK)
     results: list[Line] = []
@@ -77,7 +78,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     outcome = bounded_results(results) if error is None else bounded_error(error)
     try:
         Path(environ.get("WINDLASS_TRANSFER_RESULT") or RESULT_FILE).write_bytes(outcome)
-    except OSError as problem:  # the printed lines contain the outcome too
+    except OSError as problem:  # the result lines were printed as well
         print(f"the outcome cannot be written: {problem}", file=sys.stderr)
     return 0 if error is None else INTERRUPTED if isinstance(error, Throttled) else REFUSED
 

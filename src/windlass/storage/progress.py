@@ -19,7 +19,7 @@ class Refusal:
     is_failure: bool = False
     """Whether a request or a disk failed; False if the file's name or type makes it unsuitable for the destination."""
     passes: bool = False
-    """Whether a later copy may succeed because the store was busy or did not answer."""
+    """Whether a later copy may succeed, because the store was only busy or unreachable."""
 
 
 @dataclass

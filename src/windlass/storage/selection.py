@@ -90,7 +90,7 @@ def open_source(
     if of.is_folder and path.is_file():
         if is_list_of_urls(path):
             return CopySource(of, _narrowed(LocalList(of, selection.sha256), selection), of)
-        # Links are resolved in the folder only, so that the file keeps the name that the user typed.
+        # Links are resolved only in the parent folder, so that the file keeps the name that the user typed.
         named = folder / os.path.expanduser(base.removeprefix("file://"))
         typed = Path(os.path.realpath(named.parent), named.name)
         refuse_name(typed.name, target)
@@ -113,7 +113,9 @@ def open_source(
 
 
 def _root(of: Address, pattern: str, destination: Address) -> Address:
-    """Returns the address that the destination must not overlap: `of`, unless no file in the destination can match."""
+    """Returns the address that the destination must not overlap: `of`, or `of` with the pattern if the destination
+    cannot match.
+    """
     words, below = pattern.split("/"), destination.path.removeprefix(f"{of.path}/").split("/")
     may_match = ALL in words or all(fnmatchcase(part, word) for part, word in zip(below, words, strict=False))
     return of if may_match else Address(of.kind, of.bucket, f"{of.path}/{pattern}")
@@ -173,7 +175,7 @@ class Selected(Place):
         self.max_requests = place.max_requests
         self.is_part = pattern != ALL or bool(selection.include or selection.exclude)
         self._stated: Entry | None = None
-        """The file with an expected SHA-256, as the place lists it."""
+        """The file whose SHA-256 the user gave, as the place lists it."""
 
     @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:

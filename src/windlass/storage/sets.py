@@ -71,7 +71,7 @@ class SetFolder:
             return None
 
     def sound(self, files: Path) -> CachedSet | None:
-        """Returns the set in this folder or behind this link, if every file is unchanged since it was written."""
+        """Returns the set in this folder or behind this link, if no file has changed since it was written."""
         found = _set(files.resolve().parent, {})
         return found if found is not None and len(list(_unchanged(found))) == found.num_files else None
 
@@ -125,7 +125,7 @@ class SetFolder:
         """Records that a source contains a set, and links to the set. Raises StorageError."""
         note = self._note(str(source))
         with system_errors(str(one.folder)):
-            # a script would treat the manifest as a part of the set
+            # A script that reads the folder would treat the manifest as a sample.
             (one.folder / manifests.IN_FOLDER).unlink(missing_ok=True)
             (one.folder.parent / USED).touch()
             note.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ class SetFolder:
             shutil.rmtree(gone, ignore_errors=True)
 
     def finish_removals(self) -> None:
-        """Completes removals that were killed."""
+        """Completes removals whose process was killed."""
         for folder in self._folders():
             if folder.name.startswith("."):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -38,7 +38,7 @@ class Window:
     ) -> None:
         self.size = float(min(FIRST, most))
         self.processes = 1
-        """Number of processes of the copy, including this one, that may run at once."""
+        """Number of processes of the copy that may run at the same time, including this one."""
         self._spent = 0.0
         self._most = most
         self._max_bytes = max_bytes
@@ -98,7 +98,7 @@ class Window:
         now, since = self._clock.monotonic(), self._since
         is_over = now - since >= PERIOD_SECONDS
         if is_over:
-            self._since = now  # set at once, because other threads receive responses too
+            self._since = now  # set first, because other threads may enter here
             cpu = self._clock.process_time() + self._spent
             taken, self._cpu_since = cpu - self._cpu_since, cpu
             self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * self.processes * (now - since)
