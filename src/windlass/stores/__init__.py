@@ -1,3 +1,3 @@
-"""Object stores behind one interface: S3 by the standard library; gs and az by a separate process that imports
+"""Object stores behind one interface. S3 uses the standard library; gs and az use a separate process that imports
 obstore.
 """

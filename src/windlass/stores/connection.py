@@ -27,7 +27,7 @@ _SILENT = (ConnectionRefusedError, TimeoutError, socket.timeout, socket.gaierror
 
 
 class Kept:
-    """Connection that a thread reuses; closed when the last reference to it is dropped."""
+    """Connection that a thread reuses. It is closed when its last reference is dropped."""
 
     def __init__(self, of: tuple[int, bool, str], route: Route) -> None:
         self.of = of
@@ -50,9 +50,9 @@ class Connections:
         """TLS context, created once because reading the certificates takes longer than a request."""
         self._local = threading.local()
         self._pause_until: dict[str, float] = {}
-        """When requests may be sent again to each host that has asked for a pause, in monotonic seconds."""
+        """Time from which requests may be sent again to a host that asked for a pause, in monotonic seconds."""
         self._answered: set[str] = set()
-        """Hosts that have ever answered, whose address is therefore right."""
+        """Hosts that have answered at least once, so that their address must be right."""
 
     def wait(self, host: str) -> None:
         """Waits, in every thread, until the pause that a host has requested is over."""
@@ -60,7 +60,7 @@ class Connections:
             time.sleep(pause)
 
     def pause(self, host: str, retry_after: str, now: float) -> None:
-        """Records the `Retry-After` of a response: seconds, or a date by the clock of the host, where it is `now`."""
+        """Records the `Retry-After` of a response: seconds, or a date. `now` is the time by the host's clock."""
         seconds = float(retry_after) if retry_after.isdecimal() else (unix_seconds(retry_after) or 0.0) - now
         until = time.monotonic() + min(MAX_PAUSE_SECONDS, seconds)
         self._pause_until[host] = max(self._pause_until.get(host, 0.0), until)
@@ -101,7 +101,7 @@ class Connections:
                     if is_silent and host not in self._answered:
                         raise NoAnswer(text, what, self._hint) from error
                     raise Busy(text, what) from error
-                # Otherwise the server has closed an idle connection, and the request is sent again on a new one.
+                # The server closed an idle connection; the request is sent again on a new connection.
             else:
                 self._answered.add(host)
                 return answer, kept
@@ -111,8 +111,8 @@ class Connections:
         self._local.kept = kept
 
     def _connection(self, secure: bool, host: str, what: str, seconds: float) -> tuple[Kept, bool]:
-        """Returns the connection of this thread, and whether it is new. Connections opened before a fork stay the
-        parent's.
+        """Returns the connection of this thread, and whether it is new. Connections opened before a fork are left to
+        the parent.
 
         The thread's reference is removed: a generator abandoned in the middle of a body must not leave a half-read
         connection behind.
@@ -125,13 +125,13 @@ class Connections:
             self._context = ssl.create_default_context(cafile=self._environ.get(self._ca_variable) or None)
         try:
             route = connect(host, secure, seconds, self._context, proxy_of(self._environ, host, secure))
-        except ValueError as error:  # the message of this error contains no password
+        except ValueError as error:  # the error text contains no password
             raise Misconfigured(f"the proxy of the environment cannot be used: {error}", what) from None
         return Kept((os.getpid(), secure, host), route), True
 
 
 def words_of(error: BaseException) -> str:
-    """Returns the text of a connection error without its arguments, which may contain parts of a URL."""
+    """Returns the text of a connection error, without arguments that may contain parts of a URL."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or os.strerror(error.errno)
     return type(error).__name__

@@ -17,7 +17,7 @@ class StoreError(OSError):
     number = errno.EIO
     """`errno` of these errors."""
     is_final = False
-    """Whether the same request will fail again."""
+    """Whether repeating the same request will fail again."""
 
     def __init__(self, text: str, what: str, hint: str = "") -> None:
         """`text` is the problem, `what` the address that was requested, `hint` how to fix it."""

@@ -86,12 +86,11 @@ class Store(ABC):
     def remove_once(self, key: str) -> None:
         """Deletes an object if it exists."""
 
-    # -- all of them -------------------------------------------------------------------------------------------------
+    # -- shared by all stores
+    # -------------------------------------------------------------------------------------------
 
     def stream(self, one: Object, start: int, length: int) -> Iterator[Body]:
-        """Yields the bytes of `read_once` as they arrive. The number of bytes may differ from `length`; the caller
-        checks it.
-        """
+        """Yields the bytes of `read_once` as they arrive. The caller must check that `length` bytes arrived."""
         yield self.read_once(one, start, length)
 
     def listed(self, prefix: str, delimiter: str = "") -> Iterator[Object | str]:

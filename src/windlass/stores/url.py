@@ -17,13 +17,13 @@ class Url:
 
     scheme: str
     host: str
-    """With the port, if the URL has one."""
+    """Host name, with the port if the URL has one."""
     path: str
-    """Percent-encoded; begins with a slash."""
+    """Percent-encoded path, with a leading slash."""
     query: str = field(default="", repr=False)
-    """Percent-encoded; empty for none."""
+    """Percent-encoded query; empty if the URL has none."""
     authorization: str = field(default="", repr=False)
-    """`Authorization` header for this host; empty for none."""
+    """`Authorization` header for this host; empty if the URL has no login."""
 
     @classmethod
     def parse(cls, text: str) -> Url:

@@ -18,7 +18,7 @@ from windlass.stores.errors import (
 
 BUSY = (
     "503", "SlowDown", "429", "500", "502", "504", "timed out", "timeout", "connection", "body error",
-    # A repeated request may find its work done because the first response was lost. The upload then starts again.
+    # These errors mean that the upload no longer exists, perhaps because it was completed. The upload is then repeated.
     "NoSuchUpload", "InvalidBlockList",
 )  # fmt: skip
 """Parts of messages of temporary errors."""

@@ -105,7 +105,7 @@ def _drop() -> None:
 
 
 def _end() -> None:
-    """Ends the process before the interpreter unloads modules."""
+    """Ends the obstore process before the interpreter unloads modules."""
     global _running
     _running = None
 
@@ -114,7 +114,7 @@ def _forget() -> None:
     """Resets the module state in a fork, because another thread of the parent may hold the lock."""
     global _lock, _running
     for one in _children:
-        one.returncode = 0  # the process is not a child of this fork
+        one.returncode = 0  # a fork is not the parent of the process and must not wait for it
     _children.clear()
     _lock, _running = threading.Lock(), None
 
@@ -178,13 +178,13 @@ class ProcessStore(Store):
                 num_bytes += len(part)
             return self._end(key, num_bytes)
         except BaseException:
-            _drop()  # abandons the write in progress
+            _drop()  # the process then abandons the unfinished object
             raise
 
     def _end(self, key: str, num_bytes: int) -> str:
         try:
             return str(self._ask(key, "end"))
-        except Busy:  # the response to an earlier try may have been lost; the object then exists
+        except Busy:  # if only the response was lost, the object exists
             found = self.head(key)
             if found.size != num_bytes:
                 raise
@@ -208,7 +208,7 @@ class ProcessStore(Store):
             process.drop()
             raise Busy("the process that reads it has ended", what) from error
         except BaseException:
-            process.drop()  # an answer that was not read would be that of the next request
+            process.drop()  # otherwise the next request would read this answer
             raise
         if isinstance(answer, StoreError):
             raise type(answer)(str(answer.strerror), what, answer.hint)

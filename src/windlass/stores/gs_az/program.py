@@ -39,7 +39,7 @@ class Connection:
         self._writer: Writer | None = None
 
     def serve(self) -> None:
-        """Answers requests until the other end closes."""
+        """Answers requests until the peer closes the connection."""
         with suppress(OSError, EOFError), self._pipe:
             while True:
                 self._pipe.send(self._answer(*self._pipe.recv()))
@@ -72,16 +72,16 @@ class Connection:
 
 def main() -> None:
     """Accepts connections until standard input ends."""
-    # Signals of the process group are for the script. This process ends when the script does.
+    # Signals to the process group are for the script. This process ends when the script closes the socket.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    sys.path[:] = json.loads(sys.argv[1])["path"]  # imports obstore from where the script would
+    sys.path[:] = json.loads(sys.argv[1])["path"]  # finds obstore where the script would
     control = Pipe(os.dup(0))
     while True:
         try:
             served = Connection(Pipe(reduction.recv_handle(control)))
         except EOFError:
-            os._exit(0)  # requests in progress belong to a process that has exited
+            os._exit(0)  # no process waits for the requests in progress
         threading.Thread(target=served.serve, daemon=True).start()
 
 

@@ -33,7 +33,7 @@ class ObstoreStore(Store):
         self.address = f"{kind}://{bucket}"
         self._kind, self._bucket = kind, bucket
         self._has_answered = False
-        """Whether the store has ever answered, so that its address is right."""
+        """Whether the store has answered at least once, so that its address must be right."""
         with self._errors():
             self._once, self._patient = _opened(kind, bucket, ONCE), _opened(kind, bucket, PATIENT)
         self._has_answered = False
@@ -59,7 +59,7 @@ class ObstoreStore(Store):
                     batches = batches or iter(obstore.list(self._once, below, offset=last or None, chunk_size=BATCH))
                     batch: Any = next(batches, None)
                 except BaseException:
-                    batches = None  # the next call continues after the last key
+                    batches = None  # the next call resumes after the last key
                     raise
             is_over = not batch
             last = batch[-1]["path"] if batch else last

@@ -180,7 +180,9 @@ class Bucket:
         return is_wrong
 
     def _explained(self, key: str, refusal: StoreError) -> StoreError:
-        """Returns the reason for a refused HEAD, whose response has no body: an expired token is a bare 400."""
+        """Returns the reason why a HEAD was refused. A HEAD response has no body: even an expired token is only status
+        400.
+        """
         try:
             self.send("GET", key, headers={"range": "bytes=0-0"})
         except Denied as error:
@@ -202,7 +204,7 @@ class Bucket:
         secure, host, base = self._where()
         self._connections.wait(host)
         path, words = f"{base}/{path_of(key)}", query_of(query)
-        # The store refuses a body that differs from the signed checksum.
+        # The signed checksum makes the store refuse a body that was altered in transit.
         payload = headers.get(PAYLOAD_HEADER) or hashlib.sha256(body).hexdigest()
         now = time.time() + self._skew
         asked = signed(self._credentials.keys(), self._region, host, method, path, words, headers, payload, now)
@@ -215,7 +217,7 @@ class Bucket:
             parts = urlsplit(self._endpoint)
             return parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{self.name}"
         domain = f"s3.{self._region}.amazonaws.com{'.cn' if self._region.startswith('cn-') else ''}"
-        if "." in self.name:  # the wildcard certificate does not cover names with further dots
+        if "." in self.name:  # the wildcard certificate covers no names with more dots
             return True, domain, f"/{self.name}"
         return True, f"{self.name}.{domain}", ""
 

@@ -41,9 +41,9 @@ class Credentials:
         self._lock = (os.getpid(), threading.Lock())
         self._profile = Profile(environ)
         self.region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or self._profile.region or REGION
-        """Region of the first request; the bucket may name another one."""
+        """Region for the first request. The bucket's response may name another region."""
         self.endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or self._profile.endpoint
-        """URL of a store other than AWS; otherwise empty."""
+        """Endpoint URL of a store other than AWS; otherwise empty."""
         self._role = _Role(role, clock) if (role := roles.of_environment(environ, self.region, what)) else None
 
     def keys(self) -> Keys:
@@ -67,8 +67,8 @@ class Credentials:
             return role.fresh() or role.renewed()
 
     def _own_lock(self) -> threading.Lock:
-        """Returns a lock of this process: the parent's lock may be held by a thread that does not exist after
-        the fork.
+        """Returns a lock of this process. After a fork, the parent's lock could be held by a thread that no longer
+        exists.
         """
         if self._lock[0] != os.getpid():
             self._lock = (os.getpid(), threading.Lock())
@@ -103,7 +103,7 @@ def _errors_of_botocore(what: str) -> Iterator[None]:
     except BotoCoreError as error:
         passes = isinstance(error, (ConnectionError, HTTPClientError)) and not isinstance(error, SSLError)
         raise (Busy if passes else NoLogin)(f"credentials for AWS: {error}", what) from error
-    # errors of a token file or of credential_process, which botocore does not wrap
+    # botocore does not wrap errors of a token file or of credential_process
     except (OSError, ValueError) as error:
         raise NoLogin(f"credentials for AWS cannot be read: {error}", what) from error
 
@@ -130,7 +130,7 @@ class _Role:
                 raise
             self._renew_at = self._clock() + AGAIN_SECONDS
             return self._now.keys
-        # Credentials with a shorter validity are renewed at half of it, so that they are used at least once.
+        # Short-lived credentials are renewed after half of their validity, so that each is used at least once.
         self._renew_at = max(found.expires_at - RENEW_SECONDS, (self._clock() + found.expires_at) / 2)
         self._now = found
         return found.keys

@@ -1,4 +1,4 @@
-"""Reads secrets of AWS Secrets Manager as environment variables of a job, with the credentials used for S3.
+"""Reads secrets of AWS Secrets Manager as environment variables of a job, with the credentials for S3.
 
 Source: https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_GetSecretValue.html
 """

@@ -103,7 +103,7 @@ class Uploads:
         if "CompleteMultipartUploadResult" not in found:
             said = f"the answer to the completion of an upload is a {root.tag[:40]}: nothing is stored"
             raise Unconfirmed(said, self._what)
-        # some stores omit the checksum when a completion is repeated after a lost response
+        # Some stores omit the checksum when a completion is repeated.
         if "ChecksumSHA256" not in found:
             return self.confirm(parts)
         require_stored(found.get("ETag"), found["ChecksumSHA256"], _composite(parts), self._what)
@@ -137,7 +137,7 @@ def write_parts(uploads: Uploads, parts: Iterable[Body]) -> str:
     try:
         return _complete(uploads, upload, _send(uploads, upload, parts))
     except BaseException:
-        with contextlib.suppress(StoreError):  # otherwise a lifecycle rule of the bucket removes the parts
+        with contextlib.suppress(StoreError):  # if this fails, the bucket's lifecycle rule removes the parts
             repeated(lambda: uploads.end(upload))
         raise
 
@@ -175,7 +175,7 @@ def _complete(uploads: Uploads, upload: str, parts: Sequence[StoredPart]) -> str
     for is_last in (False, True):
         try:
             return repeated(lambda: uploads.complete(upload, parts))
-        except Missing:  # the response to an earlier try may have been lost; the object then exists
+        except Missing:  # if only the response was lost, the object exists
             return repeated(lambda: uploads.confirm(parts))
         except NotCompleted:
             if is_last:
