@@ -1,4 +1,6 @@
-"""Collects which steps one attempt trained: where it continued, how far it came, and which steps it trained again."""
+"""Collects the steps that one attempt trained: where the attempt started, how far it got, and which steps it
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,18 @@ class AttemptSteps:
     reports: Reports = field(default_factory=Reports)
     highest_epoch: float | None = None
     last: int | None = None
-    """The last recorded step."""
+    """The step that was recorded last."""
     rise: bool = True
-    """Whether no step was lower than the one before."""
+    """Whether recorded steps never decreased."""
     reached: int = 0
     """The highest reported step."""
     saved: int = 0
     """The step of the newest checkpoint."""
     caught_up: tuple[int, int] | None = None
-    """When the attempt reached the steps of earlier attempts, in microseconds, and at which step."""
+    """Time in microseconds, and step, at which the attempt caught up with the highest step of earlier attempts."""
 
     def is_below(self, *, has_ended: bool) -> bool:
-        """Whether the attempt began below a step that was reached before, so that its first steps are trained again."""
+        """Whether the attempt started at a lower step than earlier attempts had reached, so that it repeats steps."""
         if self.highest_before <= 0:
             return False
         if self.start.step is not None:
@@ -44,7 +46,8 @@ class AttemptSteps:
     @property
     def reached_before(self) -> int | None:
         """The highest step of earlier attempts; None if unknown."""
-        # A checkpoint of a later step shows that the reported ones are not steps of the run, or not the last ones.
+        # A start beyond the highest reported step shows that reports are incomplete, or do not count the steps of the
+        # run.
         return self.highest_before if self.highest_before >= max(1, self.start.step or 0) else None
 
     @property
@@ -56,7 +59,7 @@ class AttemptSteps:
         return max(0, min(self.highest_before, reached) - self.start.step)
 
     def take_progress(self, entry: events.Progress) -> None:
-        """Takes a report of the script."""
+        """Adds a progress report of the script."""
         reports, step, epoch = self.reports, entry.step, entry.epoch
         if epoch is not None and epoch >= 0:
             reports.epoch = epoch if reports.epoch is None else reports.epoch
@@ -70,12 +73,12 @@ class AttemptSteps:
         self.last = step
 
     def take_first(self, step: int, every: int | None) -> None:
-        """Takes the first step in the output of a rank, which may be long before the first recorded one."""
+        """Adds the first step in a rank's output, which may be much earlier than the first recorded step."""
         self.reports.step, self.reports.is_exact = step, True
         self.reports.every = every if every and every > 0 else None
 
     def take_checkpoint(self, entry: events.CheckpointChanged) -> None:
-        """Takes a saved or restored checkpoint."""
+        """Adds a saved or restored checkpoint."""
         reports = self.reports
         if entry.action == "restored" and entry.source == "log":
             reports.logged = entry

@@ -13,7 +13,7 @@ from windlass.runs.attempt_steps import AttemptSteps
 MICRO: Final = 1_000_000
 """Times are summed as whole microseconds, because sums of floats are not exact."""
 _TRUE_HANGS: Final = frozenset({"silence", "failure"})
-"""Reasons of stack dumps that indicate a hang. Stacks of a quiet run are also dumped before it is stopped."""
+"""Reasons of stack dumps that indicate a hang. For other reasons, the ranks were quiet when the attempt was stopped."""
 
 Interval = tuple[int, int]
 End = events.AttemptEnded | events.RunEnding | events.RunEnded
@@ -26,7 +26,7 @@ class _Hang:
     """End of the hang in microseconds; None while it is unknown."""
 
     def is_same(self, since: int) -> bool:
-        """Whether this is the hang that was reported to begin at `since`."""
+        """Whether this hang is the one that began at `since`."""
         return abs(since - self.since) < MICRO // 100
 
 
@@ -37,18 +37,18 @@ class AttemptTime:
     began: int
     entry: events.AttemptStarted
     end: events.AttemptEnded = field(default_factory=lambda: events.AttemptEnded(None))
-    """How the attempt ended, once it has."""
+    """Event that ended the attempt; None while it runs."""
     ended: int | None = None
     another_follows: bool = False
     died_at: int | None = None
     """Last sign of life of an attempt whose end was not observed."""
     trained_at: int | None = None
     failed_at: int | None = None
-    """When the first rank failed, or the last sign of life of a lost node."""
+    """Time of the first rank's failure, or a lost node's last sign of life, whichever is earlier."""
     progressed_at: int = 0
     """When the newest progress was recorded."""
     late_at: int | None = None
-    """When the attempt was ended at the job's time limit."""
+    """When the job's time limit ended the attempt."""
     steps: AttemptSteps = field(default_factory=AttemptSteps)
     gaps: list[Interval] = field(default_factory=list)
     """Intervals without a supervisor and without a known sign of life."""
@@ -60,18 +60,18 @@ class AttemptTime:
 
     @property
     def gone_at(self) -> int | None:
-        """When the last rank ended or was last seen alive; None while a rank may be alive."""
+        """When the last rank ended, or was last observed; None while a rank may be alive."""
         if self.died_at is not None:
             return self.died_at
         is_over = len(self.rank_ends) >= self.entry.world_size > 0
         return max(self.rank_ends.values()) if is_over else None
 
     def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
-        """Yields labelled intervals of the attempt, which ends at `end`."""
+        """Yields the labelled intervals of the attempt up to `end`."""
         gone_at = self.gone_at
         for begin, taken_up in self.gaps:
             if gone_at is not None and gone_at <= taken_up:
-                # If no rank failed, the supervisor recorded the end shortly after it took over the run.
+                # If no rank failed, all time from the last rank's end to `end` counts as "gone".
                 yield "gone", (max(begin, gone_at), taken_up if self.failed_at is not None else end)
                 taken_up = gone_at
             yield "unobserved", (begin, taken_up)
@@ -96,7 +96,7 @@ class AttemptTime:
                 if code and self.failed_at is None:
                     self.failed_at = at
             case events.NodeLost(since=float(since)):
-                # A loss is noticed with a delay; peers that made progress meanwhile were not waiting for the node.
+                # A loss is detected late. If peers made progress since, they were not waiting for the lost node.
                 since = min(at, max(micros(since), self.progressed_at, self.began))  # the node's clock may be ahead
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
@@ -130,7 +130,7 @@ class AttemptTime:
         self.another_follows = another_follows
 
     def observe(self, at: int) -> None:
-        """Records a sign of life: the attempt was alive until then, including every gap that ended before."""
+        """Records a sign of life at `at`: no gap that began earlier counts up to then."""
         self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
 
     def _take_checkpoint(self, entry: events.CheckpointChanged, at: int) -> None:

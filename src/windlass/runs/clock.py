@@ -9,7 +9,7 @@ import time
 
 
 class Clock:
-    """Time of this machine, and a pipe on which node workers, threads and signal handlers wake the waiting process."""
+    """Time of this machine, and a pipe on which node workers, threads and signal handlers wake a waiting process."""
 
     def __init__(self) -> None:
         self._pipe: tuple[int, int] | None = None
@@ -52,7 +52,7 @@ class Clock:
             os.close(end)
 
     def _opened(self) -> tuple[int, int]:
-        """The pipe is created on first use, because most commands never wait."""
+        """Creates the pipe on first use, because most commands never wait."""
         if self._pipe is None:
             self._pipe = os.pipe()
             for end in self._pipe:

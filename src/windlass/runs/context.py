@@ -49,14 +49,16 @@ class Context:
 
 
 def here() -> Context:
-    """Returns the context of this process. Raises nothing: a deleted working folder is an error where it is used."""
+    """Returns the context of this process. Does not raise for a deleted working folder; using the folder later
+    fails.
+    """
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
-        # PWD belongs to the shell; a program that has changed its folder since would use the wrong one.
+        # PWD is not used: it is wrong if the program has changed its folder since the shell set it.
         cwd = Path(str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)"))
     environ: Mapping[str, str] = os.environ
-    if "WINDLASS_RUN_ID" in environ:  # other commands do not need the module
+    if "WINDLASS_RUN_ID" in environ:  # avoids the import in other commands
         from windlass.plan.environment import outside_of_runs
 
         environ = outside_of_runs(environ)

@@ -36,10 +36,8 @@ class Crash:
 
 
 def mark(run_dir: Path, error: BaseException) -> None:
-    """Writes the marker: complete, or empty on a full disk, where a directory entry often fits although a block does
-    not.
-    """
-    import traceback  # needed only after a crash
+    """Writes the marker. On a full disk the marker is empty, because a directory entry often still fits."""
+    import traceback  # imported only after a crash
 
     text = "".join(traceback.format_exception(error)).strip()[-MAX_CHARS:]
     partial = run_dir / f"{MARKER}.{os.getpid()}"
@@ -64,7 +62,7 @@ def read(run_dir: Path) -> Crash | None:
 
 
 def move_away(run_dir: Path, number: int) -> None:
-    """Renames the marker, which keeps it as evidence but no longer as a crash."""
+    """Renames the marker. It remains as evidence but no longer counts as a crash."""
     with contextlib.suppress(OSError):
         (run_dir / MARKER).replace(run_dir / f"supervisor-{number}.crash")
 

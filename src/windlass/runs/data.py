@@ -15,7 +15,7 @@ LOOKED_AT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class DataDifference:
-    """A data set whose content has changed since the last run of the job that used its name."""
+    """A data set whose content differs from that of the job's last run with a set of this name."""
 
     name: str
     run: str
@@ -28,7 +28,7 @@ def data_differences(status: Status, store: Store) -> tuple[DataDifference, ...]
     """Returns the data sets of a run that differ from those of the newest earlier run of its job with sets of these
     names.
 
-    A user who compares two runs must know whether they read different data.
+    A user who compares two runs must know if they read different data.
     """
     if not status.files.data:
         return ()

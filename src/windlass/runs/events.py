@@ -1,6 +1,6 @@
 """Events of a run's record: one typed class for each kind, with conversion from and to JSON.
 
-Others can change the object that stores the events of a run on a cluster, and a disk may damage a record. A damaged
+On a cluster, other users can change the object that stores a run's events, and a disk may damage a record. A damaged
 event must not hide the others: a missing field, or one of another type, is read as its default. `to_json` of an event
 that was read returns all data that was read, such as numbers that a script has reported as text.
 """
@@ -22,13 +22,13 @@ Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
 RECORD_VERSION: Final = 4
 """Version of the JSON of statuses and events; plans have a separate version. Runs recorded in another version cannot be
-read. Every change to a field of `Status`, of its parts or of an event must increment this number."""
+read. Every change to a field of `Status`, its parts or an event must increment this number."""
 EMPTY: Final[Json] = {}
 """Default of mapping fields; never modified."""
 REMOVED_BEFORE: Final = "was removed before it was known to have succeeded"
-"""Why a run that waits for another one (`--after`) does not start."""
+"""Why a run started with `--after` can no longer start: the other run was removed."""
 DISK_FULL: Final = "disk-full"
-"""Reason of missing log lines: the disk was full when they were written."""
+"""Reason for missing log lines: the disk was full when the lines were written."""
 FOR_SLOTS: Final = "WaitingForSlots"
 FOR_RUN: Final = "WaitingForRun"
 """Reasons for which a run waits in a queue of this machine."""
@@ -104,7 +104,7 @@ def _read(hint: Any, value: Any) -> Any:
 
 
 def _zero(hint: Any) -> Any:
-    """Returns the value of a field without a default that is missing in the record."""
+    """Returns the zero value of the field's type, for a required field that is missing in the record."""
     if hint is Any or NoneType in get_args(hint):
         return None
     return (get_origin(hint) or hint)()
@@ -124,7 +124,7 @@ class Machine(Entry):
         """Whether a run recorded on machine `run` belongs to this machine."""
         if run.id == self.id:
             return True
-        # a machine named by the user has no boot id
+        # A machine named by `$WINDLASS_MACHINE` has no boot id.
         return run.boot == self.boot if self.boot else run.host == self.host
 
 
@@ -169,7 +169,7 @@ class AttemptStarted(Entry):
     nodes: tuple[tuple[int, ...], ...] = ()
     """Ranks of each node."""
     members: tuple[int, ...] = ()
-    """Number of each of these nodes, which is constant for the whole run."""
+    """Run-wide number of each entry in `nodes`, constant over all attempts."""
     reason: str | None = None
     """`first`, `resume`, or why the previous attempt ended."""
 
@@ -180,12 +180,12 @@ class NodeAddress(Entry):
     node: int
     host: str
     namespace: str
-    """Name of its network namespace, for `ip netns exec`."""
+    """Name of the node's network namespace, for `ip netns exec`."""
     address: str
 
 
 class NetworkCreated(Entry):
-    """Each node has got a network namespace and an address."""
+    """Each node got its own network namespace and address."""
 
     kind = "network"
     interface: str
@@ -201,7 +201,8 @@ class NodeStarted(Entry):
     node: int
     pid: int | None = None
     start_ticks: int | None = None
-    """With `pid`, identifies the process: field 22 of `/proc/PID/stat`."""
+    """Start time of the process in clock ticks (field 22 of `/proc/PID/stat`). Identifies the process together with
+    `pid`."""
     start: str = ""
     """`cold` or `warm`: whether the ranks were forked from a warm process."""
 
@@ -248,7 +249,7 @@ class OutputsCollected(Entry):
 
     kind = "collected"
     nodes: tuple[int, ...]
-    """Nodes whose outputs were fetched; other nodes had none, or theirs are lost."""
+    """Nodes whose outputs were fetched. Other nodes had no outputs, or their outputs are lost."""
     digest: str
     """SHA-256 of the names and contents of all files; see `worker/outputs.py`."""
     files: int = 0
@@ -282,9 +283,9 @@ class CodeFiles(Entry):
     is_cut: bool = False
     """Whether the time limit for listing ended before all files were found."""
     problems: tuple[str, ...] = ()
-    """Why files named by the job were not copied."""
+    """Why files named by the job's `outputs.collect` were not copied."""
     save: SavedState | None = None
-    """Newest saved state that is not a checkpoint of windlass.train, in the code folder or the run's folders."""
+    """Newest saved state, in the code folder or the run's folders, that `windlass.train` did not write."""
     has_none: bool = False
     """Whether no file matches the job's patterns although all ranks of the node succeeded."""
 
@@ -349,7 +350,7 @@ class CheckpointChanged(Entry):
     absent: bool = False
     """Whether the folder does not exist."""
     saved: str = ""
-    """Newest saved state in another folder, if known."""
+    """Newest saved state in another folder than the one searched, if known."""
     at_end: bool = False
     """Whether the search took place after an attempt rather than before one."""
     at: float | None = None
@@ -377,7 +378,7 @@ class LossNotFinite(Entry):
     """`nan`, `inf` or `-inf`."""
     step: int | None = None
     last: Progress | None = None
-    """`loss` and `step` of the last report with a finite loss."""
+    """Last report with a finite loss: its `loss` and `step`."""
 
 
 class CaughtUp(Entry):
@@ -394,13 +395,13 @@ class RootCause(protocol.RootCause, Entry):
 
     @classmethod
     def of(cls, found: protocol.RootCause, **known: Any) -> Self:
-        """Creates the recorded form of a root cause, with further `known` fields."""
+        """Creates the recorded form of a root cause; `known` are further fields."""
         always = {"signal": None, "traceback": "", "victims": ()}
         return cls(**{**always, **dict(found._given()), **known})
 
 
 class RankStack(Entry):
-    """Stack of a rank that wrote nothing."""
+    """Stack of a rank that wrote no output."""
 
     rank: int
     state: str = ""
@@ -410,7 +411,7 @@ class RankStack(Entry):
 
 
 class HangDetected(Entry):
-    """The ranks of a node wrote nothing for too long, and their stacks were dumped."""
+    """The ranks of a node wrote no output for too long, and their stacks were dumped."""
 
     kind = "hang"
     ranks: tuple[RankStack, ...]
@@ -437,7 +438,7 @@ class PreemptionNotice(Entry):
 
     kind = "notice"
     source: str
-    """`imds`, `sigterm` or `queue`."""
+    """Source of the notice: `imds` (instance metadata), `sigterm` or `queue`."""
     action: str = ""
     """`terminate`, `stop`, `rebalance` or `evict`."""
     time: str = ""
@@ -456,7 +457,7 @@ class QueueChanged(Entry):
     reason: str = ""
     message: str = ""
     by: str = ""
-    """Kueue Workload for which Kueue preempted the attempt; empty if unknown."""
+    """Kueue Workload in whose favour Kueue preempted the attempt; empty if unknown."""
 
     @property
     def queue_name(self) -> str:
@@ -493,11 +494,11 @@ class NodeProvisioning(Entry):
     reason: str = ""
     message: str = ""
     left: int | None = None
-    """Number of remaining nodes that were provisioned for the run."""
+    """Number of nodes provisioned for the run that still exist."""
 
     @property
     def title(self) -> str:
-        """`node g5.12xlarge (spot, us-east-1a) of gpus`."""
+        """Describes the node, for example `node g5.12xlarge (spot, us-east-1a) of gpus`."""
         how = ", ".join(part for part in (self.capacity_type, self.zone) if part)
         title = f"node {self.instance_type or self.name}" + (f" ({how})" if how else "")
         return title + (f" of {self.pool}" if self.pool else "")
@@ -536,23 +537,23 @@ class NodeObserved(Entry):
 
 
 class PodsReused(Entry):
-    """An attempt starts in pods that were created for earlier attempts."""
+    """An attempt starts in existing pods that were created for earlier attempts."""
 
     kind = "pods"
     attempt: int
     made_for: int
-    """Earlier attempt for which most pods were created; the attempt itself if no pod can be reused and all are new."""
+    """Earlier attempt for which most pods were created; this attempt if all pods are new."""
     pods: tuple[tuple[int, int], ...] = ()
-    """For each pod in node order, the attempt for which it was created and its number among the pods of that attempt;
-    empty if all were created for one attempt."""
+    """For each node's pod: the attempt for which it was created, and its number in that attempt; empty if all were
+    created for one attempt."""
 
 
 class ShutdownBegun(Entry):
-    """The supervisor began to end an attempt. Later signals to its nodes are not preemptions."""
+    """The supervisor began to end an attempt. Signals that nodes receive afterwards are not preemptions."""
 
     kind = "shutdown"
     reason: str
-    """Reason in the values of `AttemptEnded.reason`."""
+    """Reason for the shutdown, as in `AttemptEnded.reason`."""
 
 
 class AttemptEnded(Entry):
@@ -572,7 +573,7 @@ class AttemptEnded(Entry):
 
 
 class StopRequested(Entry):
-    """The stop of the run was requested."""
+    """A user, a machine or a cluster requested the end of the run."""
 
     kind = "stop"
     reason: str = "asked"
@@ -593,7 +594,7 @@ class SupervisorRestarted(Entry):
 
 
 class ConditionChanged(Entry):
-    """A condition that prevents supervision of the run began or ended; its workers may continue to train."""
+    """A condition that prevents supervision of the run began or ended. The workers may train meanwhile."""
 
     kind = "condition"
     type: str | None
@@ -602,7 +603,7 @@ class ConditionChanged(Entry):
     since: float | None = None
     """Start of the condition in Unix seconds; set in a status."""
     log: tuple[str, ...] = ()
-    """Last log lines of a supervisor that does not run; set in a status."""
+    """Last log lines of an absent supervisor; set in a status."""
     fix: str = ""
     """How to fix the condition."""
 
@@ -616,7 +617,7 @@ class OutputDropped(Entry):
 
 
 class Warned(Entry):
-    """A condition to report that does not end the run."""
+    """A condition that does not end the run, but that the user should see."""
 
     kind = "warning"
     message: str
@@ -625,16 +626,16 @@ class Warned(Entry):
     waits: bool = False
     """Whether the condition prevents an attempt from starting."""
     pod: Json | None = None
-    """Pod concerned: node, name, state, reason, message, machine, exit_code."""
+    """Facts about the affected pod: node, name, state, reason, message, machine, exit_code."""
     object: Json | None = None
-    """Cluster object concerned: kind, name, reason, message."""
+    """Affected cluster object: kind, name, reason, message."""
     dropped: OutputDropped | None = None
     missing: Json = EMPTY
     """Number of lines that the kubelet removed before they were read, by tag of a pod's log."""
     fix: str = ""
     """How to fix the condition."""
     ranks: tuple[int, ...] = ()
-    """Ranks concerned; empty if none or all are."""
+    """Affected ranks; empty if all are affected, or no particular rank."""
 
 
 class RunResumed(Entry):
@@ -644,15 +645,15 @@ class RunResumed(Entry):
     reason: str = ""
     machine: Machine | None = None
     restarts: int | None = None
-    """Number of restarts, counted from the resume."""
+    """Restarts that the job allows from now on."""
     nodes: int | None = None
-    """Number of nodes, if another number was requested."""
+    """Number of nodes, if the resume changed it."""
     from_: str | None = None
     """Checkpoint that the user requested."""
 
 
 class RunEnding(Entry):
-    """No attempt follows. The run ends with this result once its outputs are uploaded or fetched from its pods."""
+    """No further attempt follows. The run ends with this result once its outputs are uploaded or fetched."""
 
     kind = "ending"
     phase: Phase | None

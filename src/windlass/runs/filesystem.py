@@ -17,13 +17,13 @@ NETWORK: Final = frozenset({
 })  # fmt: skip
 """File systems that several machines may use concurrently, by their names in the kernel's mount table."""
 LOCAL_FUSE: Final = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs"})
-"""FUSE file systems of one machine; any other may be sshfs, s3fs or the like."""
+"""FUSE file systems that only one machine uses. All other FUSE file systems may be remote, such as sshfs or s3fs."""
 MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def is_network(kind: str) -> bool:
-    """Whether a file system of this kind may be in use on other machines."""
+    """Whether other machines may also use a file system of this kind."""
     return kind in NETWORK or (kind.partition(".")[0] in ("fuse", "fuseblk") and kind not in LOCAL_FUSE)
 
 

@@ -13,7 +13,7 @@ from windlass.runs.events import CheckpointChanged, Entry, Event, RootCause
 from windlass.runs.record import Status
 
 LONG_SECONDS: Final = 600.0
-"""An attempt of at least this duration is not a failed start, whatever its script reports."""
+"""An attempt of at least this duration is not a failed start, even if its script reports no progress."""
 LAST_LINE: Final = "; its last line: "
 """Text before the last log line in the summary of a root cause without a traceback; see `worker/root_cause.py`."""
 _PLACE: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
@@ -24,27 +24,27 @@ _OUTSIDE: Final = re.compile(
     r"name resolution|connection (?:refused|reset)|\b(?:429|50[0234])\b",
     re.IGNORECASE,
 )
-"""Errors of services and file systems, which a later attempt may not meet even at the same step."""
+"""Errors of services and file systems. They may not recur, even if a later attempt reaches the same step."""
 NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
-"""Events that a supervisor may record before it crashes again; they do not prove that it works."""
+"""Events that a supervisor records at its start, and which do not prove that it has stopped crashing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """End of one attempt, reduced to the inputs of the restart policy."""
+    """End of one attempt, reduced to the facts that the restart policy uses."""
 
     reason: str
     step: int | None
     """Highest known step of the attempt."""
     way: str | None
-    """Identifies the failure, to recognize a repetition: the line of an exception, or a fatal signal."""
+    """Key of the failure, to recognize a repetition: the line of an exception, or a fatal signal."""
     gained: bool
-    """Whether the attempt progressed beyond all earlier ones: a new checkpoint, a higher step, or, without
-    steps, time."""
+    """Whether the attempt got further than all earlier ones: by a checkpoint, a step or, if no steps are reported, in
+    time."""
     failed_at_start: bool = False
     """Whether the attempt failed early, without any progress report or checkpoint."""
     start: str | None = None
-    """Identifies a failure at the start, to recognize a repetition: exit code, last line, place, and the restored
+    """Key of a failure at the start, to recognize a repetition: exit code, last line, place, and the restored
     checkpoint; None if the error may not occur in another attempt."""
 
 
@@ -64,21 +64,23 @@ class Going:
     reported: bool = False
     """Whether the attempt has reported any progress."""
     caught_up: bool = False
-    """Whether the attempt has reached the highest earlier step again, or no step was lost."""
+    """Whether the attempt has caught up with the highest earlier step, or started there."""
     is_global: bool = True
-    """Whether steps count over the whole run; False once a step was lower than the one before, as with steps
-    per epoch."""
+    """Whether steps count over the whole run. False once a step was lower than the previous one, as if counted per
+    epoch."""
     first_step_of: int | None = None
-    """Rank whose first step is known exactly."""
+    """Rank whose output has shown its first step."""
     shutdown: str | None = None
-    """Why a supervisor is ending the attempt; None if it is not."""
+    """Why a supervisor is ending the attempt; None if the attempt continues."""
     silent_seconds: float = 0.0
     """Seconds without output of the ranks, if a hang was recorded."""
     restored_by: CheckpointChanged | None = None
-    """Restore that the attempt continued from, by Windlass or logged by the script."""
+    """Restore, by Windlass or logged by the script, from which the attempt continued."""
 
     def is_new_restore(self, step: int | None) -> bool:
-        """Whether a restore logged by the script adds information: it is the first one, or has a step."""
+        """Whether a restore logged by the script is new information: the attempt's first restore, or one with a
+        step.
+        """
         known = self.restored_by
         return known is None or (known.source == "log" and known.step is None and step is not None)
 
@@ -94,11 +96,11 @@ class History:
     """Attempts of a run so far."""
 
     ended: list[Ended] = field(default_factory=list)
-    """Ended attempts since the run began or was last resumed."""
+    """Attempts that have ended since the run began or was last resumed."""
     highest: int | None = None
     """Highest step of all ended attempts."""
     restarts_left: int | None = None
-    """Remaining restarts of the job; None while none was used."""
+    """Remaining restarts of the job; None before the first restart."""
     now: Going = field(default_factory=Going)
     obeyed: list[tuple[str, str]] = field(default_factory=list)
     """Action and time of each preemption notice from the instance metadata."""
@@ -107,9 +109,9 @@ class History:
     observed_until: float = 0.0
     """Until when the previous supervisor observed the attempt, in Unix seconds; 0 if unknown."""
     take_ups: int = 0
-    """Number of supervisors that took over the run since any other event was recorded."""
+    """Number of supervisors that took over the run since the last other event."""
     crashes: list[float] = field(default_factory=list)
-    """Times of supervisor crashes after which no other event was recorded, in Unix seconds."""
+    """Times of consecutive supervisor crashes without any other event between them, in Unix seconds."""
     due_at: float = 0.0
     """Earliest start of the next attempt in Unix seconds; 0 for the first attempt."""
     _resumed_at: float = 0.0
@@ -171,7 +173,7 @@ class History:
         return "resume" if status.attempts else "first"
 
     def continuation(self, status: Status) -> Continuation:
-        """Returns what the record determines about the attempt that starts now."""
+        """Returns the fields of the next attempt that follow from the record."""
         return Continuation(status.resume_from, self._resumed_at, tuple(self.obeyed))
 
     def _take_up(self, entry: events.SupervisorRestarted, at: float) -> None:
@@ -188,7 +190,7 @@ class History:
                 self.now.highest = max(self.now.highest or 0, entry.step)
         elif entry.action == "restored":
             self.now.restored_by = entry
-            if entry.source != "log":  # if the script resumed by itself, its steps show where: see `Tally`
+            if entry.source != "log":  # if the script restored by itself, its first step decides
                 self.now.restored = entry.step  # None if the script's own file was restored
 
     def reach(self, step: int) -> bool:
@@ -204,11 +206,11 @@ class History:
         if now.caught_up or not now.is_global or self.highest is None or step < self.highest:
             return False
         now.caught_up = True
-        # If a script restores by itself, only its first step shows where it continued.
+        # If the script restored by itself, its first step shows where the attempt continued.
         return now.restored < self.highest if now.restored is not None else now.first <= self.highest
 
     def ending(self, reason: str, cause: RootCause | None, at: float = 0.0) -> Ended:
-        """Returns the end of the current attempt, as if it ended at `at`."""
+        """Returns the summary of the current attempt if it ends at `at`."""
         return self._ended(reason, self.now.step, cause, at)
 
     def _end(self, entry: events.AttemptEnded | events.RunEnded, at: float) -> None:
@@ -231,13 +233,13 @@ class History:
 
 
 def _is_training(progress: events.Progress) -> bool:
-    """Whether the script has reported more than a message."""
+    """Whether the script has reported anything besides a message."""
     return progress.replace(message="", at=None) != events.Progress()
 
 
 def way(cause: RootCause) -> str | None:
-    """Returns a key that equal failures share; None for causes that any failure may have, such as a kill or a lost
-    peer.
+    """Returns a key that equal failures share. Returns None for causes that do not identify a failure, such as a kill
+    or a lost peer.
     """
     is_outside = cause.transient and _OUTSIDE.search(cause.summary)
     if cause.signal in ("SIGKILL", "SIGTERM") or cause.blames_peer or is_outside:

@@ -28,19 +28,19 @@ class Ledger:
     """How the time of a run was spent."""
 
     seconds: Mapping[Spent, float]
-    """Seconds by purpose; they sum to `wall_seconds`."""
+    """Purpose → seconds; they sum to `wall_seconds`."""
     node_seconds: Mapping[Spent, float]
-    """Seconds by purpose times the number of allocated nodes and spares; a queued or ended run has none."""
+    """Purpose → seconds times the number of allocated nodes and spares. Queued and ended runs have no nodes."""
     wall_seconds: float
     """Seconds from the start of the run to its end, or to now."""
     attempts: int
     """Number of started attempts."""
     steps_redone: int
-    """Steps that were trained again, as far as known; see `unknown_starts`."""
+    """Number of repeated steps, as far as known; see `unknown_starts`."""
     unknown_starts: int = 0
     """Number of restarts for which the repeated steps are unknown."""
     start: Start | None = None
-    """Where the newest attempt continued; null for a first attempt."""
+    """Point from which the newest attempt continued; null for a first attempt."""
     goodput: float = field(default=0.0, init=False)
     """Share of the wall time spent on new training, 0 to 1."""
 
@@ -50,7 +50,7 @@ class Ledger:
 
     @property
     def wasted_seconds(self) -> float:
-        """Seconds redone, hung or idle."""
+        """Seconds spent on repeated steps, hung or idle."""
         return sum(self.seconds.get(spent, 0.0) for spent in WASTED)
 
 
@@ -68,7 +68,7 @@ class Cost:
     """Cost by purpose; sums to `total`."""
     total: float = field(default=0.0, init=False)
     wasted: float = field(default=0.0, init=False)
-    """Cost of the time that was redone, hung or idle."""
+    """Cost of repeated steps and of hung or idle time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "total", sum(self.spent.values()))
@@ -82,14 +82,14 @@ class Billed:
     node_seconds: float
     """Billed seconds of all nodes together."""
     used_node_seconds: float
-    """Seconds for which nodes were used; more than billed if spot capacity is cheaper."""
+    """Seconds for which nodes were used. The target may bill fewer, for example for spot capacity."""
     cost: float | None
     """Cost of the billed seconds by the target's price; null without a price."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An attempt that followed another, and what was lost between them."""
+    """An attempt after the first one, and what was lost before it."""
 
     attempt: int
     """Number of the attempt that was started."""
@@ -108,7 +108,7 @@ class Restart:
     steps_redone: int | None
     """Steps that were trained again; null if unknown."""
     start: Start = Start()  # noqa: RUF009 - frozen
-    """Where the attempt continued."""
+    """Point from which the attempt continued."""
 
 
 def fold_ledger(history: Iterable[Event], now: float, num_spares: int = 0) -> Ledger:

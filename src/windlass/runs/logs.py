@@ -33,12 +33,12 @@ INDEX_RECORD = struct.Struct("<QQ")
 _RECORDS_PER_READ = 4096
 _PIECE_BYTES = 1 << 20
 _WINDOW_BYTES = 64 << 10
-"""Bytes per read in a backward search for newlines."""
+"""Bytes per read while searching backward for newlines."""
 _SHARED_BUFFER_BYTES = 8 << 20
 _ATTEMPT_NAME = re.compile(r"attempt-([1-9][0-9]*)")
 _LOG_NAME = re.compile(r"rank-(0|[1-9][0-9]*)\.log")
 _STRUCTURED_LINE = re.compile(rb"^::windlass [^\n]*\n?", re.MULTILINE)
-# A progress bar without a newline precedes the marker if both are written to the same file.
+# A progress bar without a newline may be written just before the marker.
 _STRUCTURED_END = re.compile(rb'::windlass \{"[^\n]*\}$', re.MULTILINE)
 
 
@@ -47,13 +47,13 @@ class LogLine:
     """One line of one rank."""
 
     time_ns: int
-    """When its newline arrived, in nanoseconds since 1970 (UTC)."""
+    """When the line's newline arrived, in nanoseconds since 1970 (UTC)."""
     attempt: int
     """Number of the attempt, from 1."""
     rank: int
     """Global rank, from 0."""
     data: bytes
-    """Bytes of the line without the newline; a progress bar keeps its carriage returns."""
+    """Bytes of the line without the newline. Carriage returns, as of a progress bar, are kept."""
     newline: bool
     """Whether the line ends with a newline; False only for the last line of a log."""
 
@@ -104,11 +104,11 @@ class Chosen(TypedDict, total=False):
     ranks: Collection[int] | None
     attempt: int | None
     since_ns: int | None
-    """Only lines that arrived later: nanoseconds since 1970 (UTC)."""
+    """Lower time limit: only lines that arrived later are read. In nanoseconds since 1970 (UTC)."""
     tail: int | None
-    """Only this number of last lines, in merged order. Raises ValueError if negative."""
+    """Number of last lines to read, in merged order. Raises ValueError if negative."""
     is_over: Callable[[], bool] | None
-    """Whether no more lines will be written; None to read the existing lines only."""
+    """Function that returns whether no more lines will be written; None reads only the existing lines."""
     poll_seconds: float
     """Seconds between two checks for new lines."""
 
@@ -147,7 +147,7 @@ class RunLogs:
         wanted, tail = chosen.get("attempt"), chosen.get("tail")
         followed: dict[int, _AttemptLogs] = {}
         while True:
-            over = is_over()  # evaluated before the files are read, so that no line written before it is missed
+            over = is_over()  # called before the files are read, so that no line is missed
             numbers = self.attempts()
             over = over or (wanted is not None and numbers[-1:] > [wanted])
             for number in numbers:
@@ -158,7 +158,7 @@ class RunLogs:
             if tail is not None:
                 yield from _last_blocks(logs, tail, ended=ended)
                 tail = None
-            # Earlier attempts are read as well, because a slow node may still be writing its last lines.
+            # Earlier attempts are read too, because a slow node may still be writing their last lines.
             for place, one in enumerate(logs):
                 one.discover()
                 yield from _visible(one.blocks(final=place < ended))
@@ -223,7 +223,7 @@ class _RankLog:
 
     def blocks(self, *, final: bool, buffer_bytes: int) -> Iterator[LogBlock]:
         """Yields the unread lines, one block per record. The offset advances once all blocks were taken."""
-        # `line` is the start of the first line that was not yielded yet, `seen` the end of the search for newlines.
+        # `line`: start of the first line not yielded yet. `seen`: end of the search for newlines.
         line, seen, seen_time_ns = self._line, self._seen, self._seen_time_ns
         attempt, rank = self._attempt, self._rank
         buffer, start = b"", line
@@ -231,8 +231,7 @@ class _RankLog:
             while seen < end:
                 stop = end if end - seen <= _PIECE_BYTES else seen + _PIECE_BYTES
                 if stop > start + len(buffer):
-                    # The length already read of a long line is added to the buffer size, which keeps the cost of
-                    # rereading it constant.
+                    # The buffer grows with the line, so that rereading a long line costs constant time per byte.
                     start, buffer = line, _read_at(self._log, line, max(buffer_bytes, stop - line + seen - line))
                     stop = min(stop, start + len(buffer))
                     if stop <= seen:
@@ -250,8 +249,8 @@ class _RankLog:
         self._line, self._seen, self._seen_time_ns = line, seen, seen_time_ns
 
     def seek_last(self, num_lines: int) -> bool:
-        """Moves so that at least `num_lines` lines, including structured ones, are unread. Returns whether that is the
-        start.
+        """Moves so that at least `num_lines` lines, including structured ones, are unread. Returns whether all lines
+        are unread.
         """
         newline = self._newline_before(_size_and_time(self._log)[0], num_lines)
         records = range(self.num_records())
@@ -341,14 +340,14 @@ def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool) -> list[LogBl
             of_rank[block.rank] += block.num_lines
             while kept and num_lines - kept[0][0] >= tail:
                 num_lines -= kept.popleft()[0]
-        # No unread line may belong between the lines that were read.
+        # Stops once no unread line could be among the last `tail` lines.
         if num_lines >= tail and all(
             of_rank[rank] >= tail or since_ns < kept[0][1].time_ns for rank, since_ns in read_since.items()
         ):
             break
         if all(from_start):
             break
-        wanted *= 4  # structured lines were counted although they are hidden
+        wanted *= 4  # more lines are needed, because structured lines are hidden
     blocks = [block for _, block in kept]
     if num_lines > tail:
         blocks[0] = blocks[0]._replace(data=blocks[0].data.split(b"\n", num_lines - tail)[-1])

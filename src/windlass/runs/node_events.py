@@ -23,14 +23,14 @@ MAX_BYTES: Final = 16 << 20
 """Maximum size of a line. Stacks of all ranks of a node take a few megabytes at most."""
 MAX_DEPTH: Final = 24
 MAX_WHOLE: Final = 2**63
-"""Upper bound of integers, which database columns limit."""
+"""Upper limit of integers, which is that of the database columns."""
 MAX_AHEAD_SECONDS: Final = 86400.0
 """Maximum time by which a node's clock may be ahead of this machine's. An event of the distant future would hide all
 later ones."""
 
 
 class RankSeen(NodeEvent):
-    """A backend observed that a node of the attempt runs. Only backends create this event and those below, not
+    """A backend observed that a node of the attempt runs. Only backends create this event and the next classes, not
     workers.
     """
 
@@ -73,7 +73,7 @@ def parse(line: bytes, now: float | None = None) -> Line | None:
             return None
         token = data.pop(TOKEN, None)
         event = event_of(data)
-    except (ValueError, RecursionError):  # ShapeError is a ValueError
+    except (ValueError, RecursionError):  # includes ShapeError
         return None
     latest = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
     return Line(event, token if isinstance(token, str) else None) if 0 <= event.at <= latest else None
@@ -130,7 +130,7 @@ def _cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_cleaned(one, depth - 1) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # the same conversion as in the worker
+        return str(value)  # as the worker converts it
     if isinstance(value, int) and not isinstance(value, bool) and not -MAX_WHOLE <= value < MAX_WHOLE:
         return str(value)
     return value

@@ -40,4 +40,4 @@ class Phase(enum.StrEnum):
 TERMINAL: Final = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.LOST})
 
 EXIT_CODES: Final[Mapping[Phase, int]] = {Phase.SUCCEEDED: 0, Phase.FAILED: 100, Phase.STOPPED: 103, Phase.LOST: 100}
-"""Exit codes of commands that wait for a run. `exit_code` of a status is the exit code of the script."""
+"""Exit code, by phase, of a command that waits for a run. `exit_code` of a status is the exit code of the script."""

@@ -43,11 +43,11 @@ def prepare(home: Path) -> None:
         home.chmod(0o700)
     with contextlib.suppress(FileExistsError):
         (home / "runs").mkdir(mode=0o700)
-    with contextlib.suppress(FileExistsError):  # SQLite gives its auxiliary files the mode of this file
+    with contextlib.suppress(FileExistsError):  # SQLite gives its auxiliary files the mode of the record file
         os.close(os.open(home / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for path, mode in _own(home):
         if mode & OTHERS:
-            with contextlib.suppress(FileNotFoundError):  # SQLite and the reserve delete files that they do not need
+            with contextlib.suppress(FileNotFoundError):  # SQLite or another process may have deleted the file
                 path.chmod(stat.S_IMODE(mode) & ~OTHERS)
 
 
@@ -55,7 +55,7 @@ def refuse_foreign(home: Path) -> None:
     """Raises StoreError if the home or its required content belongs to another user. Changes nothing."""
     if not home.exists():
         return
-    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # the owner could replace the record
+    if (owner := home.stat().st_uid) not in (os.geteuid(), 0):  # another owner could replace the record
         raise foreign(home, home, owner)
     for _ in _own(home):
         pass
@@ -90,7 +90,7 @@ def foreign(path: Path, home: Path, owner: int) -> StoreError:
     import shlex
 
     me, fix = _name(os.geteuid()), "set WINDLASS_HOME to a folder of your own"
-    if owner == 0:  # `sudo windlass run` creates such files
+    if owner == 0:  # files created by `sudo windlass run`
         fix = f"if sudo made it: sudo chown -R {me} {shlex.quote(str(home))}; else {fix}"
     return StoreError(f"{path} belongs to user {_name(owner)}, and this process runs as {me}", fix)
 

@@ -14,7 +14,7 @@ from windlass.runs.warnings import RunWarning, warnings_after
 _NOT_BEGUN: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STARTING})
 
 _NOT_ENTERED: Final = TERMINAL | {Phase.IDLE, Phase.PREEMPTED, None}
-"""Phases that `phase` events do not enter."""
+"""Phases that a `phase` event cannot set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Status:
 
     @property
     def one_line(self) -> str:
-        """`digits-7f3k2 training, step 90 of 500, loss 0.31`."""
+        """Summary such as `digits-7f3k2 training, step 90 of 500, loss 0.31`."""
         step, total, loss = self.progress.step, self.progress.total, self.progress.loss
         of = f" of {total}" if total is not None else ""
         facts = [f"step {step}{of}" if step is not None else "", self.waits_for or ""]
@@ -276,7 +276,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry)  # progress of earlier attempts is discarded
+            return replace(status, progress=entry)  # replaces progress of earlier attempts
         case events.DataStaged(name=name):
             others = tuple(one for one in status.files.data if one.name != name)
             return _with_files(status, data=(*others, entry))
@@ -334,7 +334,7 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
     if phase is None or phase in _NOT_ENTERED or (status.phase is Phase.STOPPING and phase is not Phase.STOPPING):
-        return status  # only `end` ends a run, and only the end follows a stop
+        return status  # a stopping run changes its phase only by an `end` event
     status = _enter(status, phase, at)
     if status.attempts and phase in (Phase.TRAINING, Phase.CHECKPOINTING, Phase.STOPPING):
         status = _replace_attempt(status, phase=phase)
@@ -342,7 +342,7 @@ def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
 
 
 def _after_attempt(status: Status, entry: events.AttemptStarted, at: float) -> Status:
-    members = entry.members or tuple(range(len(entry.nodes)))  # an event that another user damaged may lack them
+    members = entry.members or tuple(range(len(entry.nodes)))  # a damaged event may lack the members
     attempt = Attempt(
         entry.number, entry.world_size, Phase.STARTING, at, members=members, is_resume=entry.reason == "resume"
     )
@@ -363,9 +363,9 @@ def _after_rank(status: Status, entry: events.RankChanged) -> Status:
 
 
 def _after_warning(status: Status, entry: events.Warned) -> Status:
-    """Applies a warning, which may count missing log lines or be the reason why an attempt waits."""
+    """Applies a warning. The warning may also count missing log lines, or be the reason why an attempt waits."""
     attempt = status.attempts[-1].number if status.attempts else 0
-    if (lost := entry.dropped) is not None:  # counts only grow: the newest replace the earlier ones
+    if (lost := entry.dropped) is not None:  # Counts only grow, so the newest counts replace earlier ones.
         status = _with_dropped(status, Dropped(attempt, lost.rank, lost.bytes, lost.lines))
     for tag, num_lines in entry.missing.items():
         if (rank := events.rank_of(tag)) is not None:
@@ -394,7 +394,7 @@ def _after_checkpoint(status: Status, entry: events.CheckpointChanged, at: float
     newest, seen = status.checkpoint, entry.with_fields(at=at)
     match entry.action:
         case "refused" if newest is not None and newest.name == entry.name:
-            # The newest checkpoint is damaged, so the run does not continue from it.
+            # The newest checkpoint is damaged and will not be restored.
             return replace(status, checkpoint=newest.with_fields(refused=entry.reason or "damaged"))
         case "saved":
             return replace(status, checkpoint=seen, resume_from=None)
@@ -421,7 +421,7 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     If its ranks had succeeded, only its outputs remain to be uploaded, unless the user requests something else.
     """
     ending = None if entry.nodes or entry.from_ else status.ending
-    # cleared if only the upload remains: no new attempt would replace it
+    # A cause is cleared if only the upload remains, because no new attempt would clear it.
     cause = status.cause if ending is None else None
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)

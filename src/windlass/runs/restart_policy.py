@@ -28,7 +28,7 @@ MAX_IN_VAIN: Final = 5
 """Number of consecutive attempts that may end by a planned eviction without progress; each further one uses up a
 restart."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
-"""Reasons for which the supervisor ends an attempt in order to start another one."""
+"""Reasons for which the supervisor itself ends an attempt and starts another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Outcome:
     """Highest known step of the attempt."""
 
     def attempt_end(self, died_at: float | None = None) -> AttemptEnded:
-        """Returns the event if another attempt follows. `died_at` is set if the end was not observed; see
-        `AttemptEnded`.
+        """Returns the event for an ended attempt that is followed by another. `died_at` is set if the end was not
+        observed; see `AttemptEnded`.
         """
         phase = {"preemption": Phase.PREEMPTED, "resize": Phase.STOPPED}.get(str(self.reason), Phase.FAILED)
         return AttemptEnded(
@@ -62,14 +62,14 @@ class Outcome:
         )
 
     def ending(self, died_at: float | None = None, nodes: tuple[int, ...] = ()) -> RunEnding:
-        """Returns the event if no attempt follows and outputs are uploaded, or fetched from `nodes`. `died_at` as for
-        `attempt_end`.
+        """Returns the event for a run without further attempts whose outputs are still uploaded, or fetched from
+        `nodes`. `died_at` as for `attempt_end`.
         """
         known = _known(reason=self.reason, step=self.step, died_at=died_at, nodes=nodes or None)
         return RunEnding(self.phase, self.exit_code, **known)
 
     def end(self, died_at: float | None = None) -> RunEnded:
-        """Returns the event if no attempt follows. `died_at` as for `attempt_end`."""
+        """Returns the event for the end of a run. `died_at` as for `attempt_end`."""
         return RunEnded(self.phase, self.exit_code, **_known(reason=self.reason, step=self.step, died_at=died_at))
 
 
@@ -112,7 +112,7 @@ def outcome(
     if counts and same_step(now, history.ended):
         return replace(end, reason="same-step-twice")
     if cause is not None and RESUME_VARIABLE in cause.summary:
-        return end  # the checkpoint requested by the user cannot be restored, now or later
+        return end  # no attempt can restore the checkpoint that the user requested
     may_follow = policy.max_restarts > 0 if is_planned else left > 0
     follows = not counts or (may_follow and reason in policy.restart_on)
     if follows and counts and same_error(now, history.ended):
@@ -156,7 +156,7 @@ def reason_of(ended_by: str | None, cause: RootCause | None) -> str:
 
 
 def same_step(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether an earlier attempt had the same failure at the same step, and no attempt since has got further."""
+    """Whether an earlier attempt failed equally at the same step, and no attempt since then got further."""
     if now.way is None or now.step is None or now.reason != "failure":
         return False
     for ended in reversed(before):
@@ -168,7 +168,7 @@ def same_step(now: Ended, before: Sequence[Ended]) -> bool:
 
 
 def same_error(now: Ended, before: Sequence[Ended]) -> bool:
-    """Whether an earlier attempt had the same failure at its start, and no attempt since has got further."""
+    """Whether an earlier attempt had the same failure at its start, and no attempt since then got further."""
     if now.reason != "failure" or not now.failed_at_start or now.start is None:
         return False
     for ended in reversed(before):

@@ -30,7 +30,7 @@ class Start:
 
     origin: Origin = Origin.UNKNOWN
     step: int | None = None
-    """Completed steps at the start; None if unknown."""
+    """Number of completed steps at the start; None if unknown."""
     epoch: float | None = None
     """Epoch at the start, if no step is known."""
     line: str | None = None
@@ -50,7 +50,7 @@ class Reports:
     every: int | None = None
     """Number of steps to the next report; None if unknown."""
     is_exact: bool = False
-    """Whether `step` is the first one in the output, not just the first one that was recorded."""
+    """Whether `step` is the first step in the output; otherwise it is the first recorded step."""
     epoch: float | None = None
     """First reported epoch."""
 
@@ -72,12 +72,12 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
     """
     begin, step = _step_of(now, first, highest_before) if counts else (0, None)
     if now.restored is not None:
-        # A step after a restore must be later than the beginning; otherwise steps are counted per epoch.
+        # After a restore, the first step must be greater than at the beginning; otherwise steps are counted per epoch.
         reported = step if step is not None and step > begin else None
         return Start(Origin.CHECKPOINT, reported if now.restored.step is None else now.restored.step)
     logged = now.logged
     if logged is not None and first.logged is not None and logged.line == first.logged.line:
-        logged = None  # logged at each start: the line describes what training starts from, not a resume
+        logged = None  # logged at every start, so the line does not describe a resume
     named, line = (None, None) if logged is None else (logged.step, logged.line)
     has_moved = now.epoch is not None and first.epoch is not None and int(now.epoch) > int(first.epoch)
     epoch = now.epoch if has_moved else None if logged is None else logged.epoch
@@ -85,7 +85,8 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
         is_named = named is not None and begin < named <= (now.step or 0)
         return Start(Origin.SCRIPT, named if is_named else step, None, line)
     if logged is not None or has_moved:
-        # Steps counted from this start or this epoch do not show which steps were trained before.
+        # The first step is not later than at the beginning, so steps are counted per start or epoch and are useless
+        # here.
         return Start(Origin.SCRIPT, named if step is None else None, epoch, line)
     if step is not None:
         return Start(Origin.BEGINNING, begin)
@@ -103,8 +104,8 @@ def _step_of(now: Reports, first: Reports, highest_before: int) -> tuple[int, in
     if now.is_exact:
         before = usual if usual is not None else now.steps_before_first_report
         step = max(begin, now.step - (1 if before is None else before))
-        # Reports may be periodic in time, with varying steps between them: less than an interval does not prove a
-        # resume.
+        # Reports may be periodic in time, so the number of steps between them varies. A difference of less than an
+        # interval does not prove a resume.
         return begin, begin if step - begin < (now.every or 0) else step
     if first.step is not None and now.step <= first.step:
         return begin, begin

@@ -18,8 +18,8 @@ NOW: Final = "stop-now"
 ELSEWHERE: Final = "elsewhere"
 REMOVED: Final = "removed"
 QUEUE: Final = "queue"
-"""Reasons of a stop request: made on another machine; the run was removed from its cluster; its Workload was
-deactivated, so that Kueue never admits it again."""
+"""Reasons of a stop request on a cluster: made on another machine; the run was removed; Kueue deactivated its Workload
+and will not admit it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def read_stop_request(run_dir: Path) -> StopRequest | None:
         return StopRequest(now=True)
     try:
         text = (run_dir / STOP).read_text()
-        data = json.loads(text) if text else {}  # an empty file was written on a full disk
+        data = json.loads(text) if text else {}  # a full disk left the file empty
     except (OSError, ValueError):
         return None
     return StopRequest(bool(data.get("now")), str(data.get("reason", "asked")))

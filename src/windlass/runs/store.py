@@ -87,8 +87,8 @@ SCHEMA_VERSION: Final = 2
 """Version of the tables. A file with another version is not opened."""
 BUSY_SECONDS: Final = 30.0
 RESERVE_BYTES: Final = 512 << 10
-"""Size of the reserve file in the home, whose space is used to record the ends of runs on a full disk; enough for the
-pages that SQLite writes for several of them."""
+"""Size of the reserve file in the home, whose space is used on a full disk to record the ends of runs. The size
+suffices for several ends."""
 NOTE: Final = "note"
 """File in the folder of a run with the user's note."""
 NOTE_CHARS: Final = 4000
@@ -106,7 +106,7 @@ URGENT: Final = (
     events.RunEnding,
     events.RunEnded,
 )
-"""Events for which the reserve is released: without them an ended run would be displayed as running."""
+"""Events for which the reserve is released, because without them an ended run would be displayed as running."""
 PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8
 """How often the reserve is used during an attempt, for exit codes and dropped log lines, until there is space again."""
@@ -145,7 +145,7 @@ class Store:
         If the home is not writable, the record is opened for reading, and writes raise StoreError. `machine` is the
         machine that this process runs on.
         """
-        home = self.home = Path(home).absolute()  # a program may change its working folder
+        home = self.home = Path(home).absolute()  # absolute, because the program may change its working folder
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)
@@ -161,7 +161,7 @@ class Store:
                 if not (_is_full(error, home) and self.reserve.release()):
                     raise
                 self._open()
-        for run_id in self._trash.ids():  # a deletion was killed after its first step
+        for run_id in self._trash.ids():  # completes deletions that were killed
             with contextlib.suppress(StoreError):
                 self._forget(run_id)
 
@@ -173,7 +173,7 @@ class Store:
         try:
             self._make_tables()
         except BaseException:
-            self._db.close()  # also removes the files that SQLite keeps next to an open record
+            self._db.close()  # also removes SQLite's files next to the record
             raise
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class Store:
         """
         run_dir = self.run_dir(run_id)
         if not (self.reserve.has_space() or self.reserve.make(margin_bytes=0)):
-            raise _full(self.home)  # the end of the run could not be recorded
+            raise _full(self.home)  # without a reserve, the end of the run might not be recorded
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
             known: dict[str, Any] = {"version": RECORD_VERSION} | ({} if restarts is None else {"restarts": restarts})
@@ -246,7 +246,7 @@ class Store:
     def is_held(self, run_id: str) -> bool:
         """Whether a process is writing to this run now."""
         with _border(self.home):
-            # shared, so that two processes that only test the lock do not block each other
+            # A shared lock, so that two processes that only test the lock do not block each other.
             lock = self._lock(run_id, fcntl.LOCK_SH)
         if lock is None:
             return True
@@ -321,7 +321,7 @@ class Store:
                 return
             new = path.with_name(f"{NOTE}.new")
             new.touch(mode=0o600)
-            # An argument may contain bytes that are invalid in the caller's locale, which are kept.
+            # An argument may contain invalid bytes of the caller's locale. The note keeps the bytes.
             new.write_text(f"{text}\n", encoding="utf-8", errors="surrogateescape")
             new.replace(path)
 
@@ -333,7 +333,7 @@ class Store:
         self._trash.put(self.run_dir(run_id))
         try:
             self._forget(run_id)
-        except StoreFull:  # the files to delete may be what fills the disk
+        except StoreFull:  # the files of the run may fill the disk, so they go first
             self._trash.drain(run_id)
             self._forget(run_id)
         remove(self.run_dir(run_id))
@@ -367,9 +367,9 @@ class Store:
             if row is None:
                 raise NoSuchRun("there is no run yet", "start one: windlass run train.py")
             return str(row[0])
-        if not prefix:  # a script with an unset variable passes an empty name, which must not select the newest run
+        if not prefix:  # an unset shell variable must not select the newest run
             raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
-        prefix = prefix.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
+        prefix = prefix.encode(errors="replace").decode()  # replaces bytes that are not UTF-8
         begin = "SELECT id, created_at FROM runs WHERE id >= ? AND id < ?"
         newest_first = sorted(self._all(begin, prefix, prefix + "\U0010ffff"), key=lambda row: (-row[1], row[0]))
         found = naming.choose(prefix, [str(row[0]) for row in newest_first])
@@ -396,12 +396,12 @@ class Store:
 
     def _at_home(self, status: Status) -> Status:
         """Adds the note, and the local path of the outputs if they were fetched to this machine."""
-        # Path objects are too slow here: a list may contain ten thousand runs, few of which have a note.
+        # Plain strings, because Path objects take too long for a list of ten thousand runs.
         path = f"{self.home}/runs/{status.id}/{NOTE}"
         note = ""
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             note = file.read().rstrip("\n")
-        if note != status.about.note:  # a supervisor writes the note that existed when it started
+        if note != status.about.note:  # the status has the note from the supervisor's start
             status = status.with_note(note)
         if status.files.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
@@ -453,7 +453,7 @@ class Store:
     def _lock(self, run_id: str, kind: int = fcntl.LOCK_EX) -> int | None:
         """Returns a descriptor that holds the run's lock; None if another process holds it."""
         path = self.run_dir(run_id) / "lock"
-        # The record must stay readable if the user has removed the folder.
+        # The folder may have been removed by the user; the record must stay readable.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -488,7 +488,7 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")  # COMMIT may fail as well, and must not leave the transaction open
+            self._db.execute("COMMIT")  # a failed COMMIT is rolled back too
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -537,7 +537,7 @@ class RunWriter:
         self._late: list[Event] = []
         """Events that are not written yet because the disk is full."""
         self._urgent = False
-        """Whether any delayed event is urgent and must not wait for space."""
+        """Whether any delayed event is urgent, and may use the reserve."""
         self._early = 0
         """How often the reserve was used for events that do not end the attempt, since the disk last had space."""
 
@@ -745,7 +745,7 @@ def _border(home: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=32)
 def _read_plan(text: str) -> Plan:
-    from windlass.plan.plan import Plan  # a list of runs needs no plan
+    from windlass.plan.plan import Plan  # not needed to list runs
 
     return Plan.from_json(json.loads(text))
 

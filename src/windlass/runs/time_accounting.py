@@ -1,7 +1,7 @@
 """Time accounting: determines from the events what each interval of a run was spent on.
 
-It starts from the phases of the record, so that both cover the same wall time, and relabels parts of them by other
-events: a hang, steps that were trained again, a training thread that waited for a checkpoint.
+The phases of the record give the intervals. Other events relabel parts of them: a hang, repeated steps, a training
+thread that waited for a checkpoint.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _SIGNS: Final = (
     events.HangEnded,
     events.NodeObserved,
 )
-"""Events reported by or observed of nodes, with the nodes' times, which prove that the attempt was alive."""
+"""Events from or about nodes, with the nodes' times, which prove that the attempt was alive."""
 
 _AFTERWORDS: Final = (
     events.RootCause,
@@ -73,10 +73,10 @@ _AFTERWORDS: Final = (
     events.RankChanged,
     events.ShutdownBegun,
 )
-"""Events that a later supervisor may record long after the ranks died, and which prove no life."""
+"""Events that a later supervisor may record long after the ranks died, so that they are not signs of life."""
 
 _NOT_HELD: Final = frozenset({"gone", "unobserved"})
-"""Layers of time in which no node is known to be allocated."""
+"""Layers without a known allocated node."""
 _OF_LAYER: Final = {
     "unobserved": Spent.UNOBSERVED,
     "restarting": Spent.RESTARTING,
@@ -88,11 +88,11 @@ _OF_LAYER: Final = {
 }
 """Purpose of time in a working phase, by the layers over it; the first match counts."""
 _OF_TRAINING: Final = frozenset({"hung", "redone", "blocked"})
-"""Layers that do not apply to a start: a start without output that succeeds later is not a hang."""
+"""Layers that do not apply before the first step: a slow start that succeeds is not a hang."""
 
 
 class Tally:
-    """Accumulates the events of a run; its ledger can be computed at any moment."""
+    """Accumulates the events of a run, and computes its ledger at any time."""
 
     def __init__(self, history: Iterable[Event]) -> None:
         remaining = iter(history)
@@ -104,7 +104,7 @@ class Tally:
         """When the run entered each phase, in order."""
         self.attempts: list[AttemptTime] = []
         self.dead: list[Interval] = []
-        """Intervals between attempts in which no process of the run worked."""
+        """Intervals between attempts during which no process of the run was alive."""
         self.seen_at = self.turns[0][0]
         self.last_seq = first.seq
         self.take(remaining)
@@ -119,7 +119,7 @@ class Tally:
     def known_attempts(self) -> list[AttemptTime]:
         """Returns the attempts so far, each with the highest step before it and where it continued."""
         highest, epoch, has_trained = 0, None, False
-        # Steps that restart with each epoch do not show which steps are trained again.
+        # Steps counted per epoch do not show which steps are repeated.
         counts = all(attempt.steps.rise for attempt in self.attempts)
         for attempt in self.attempts:
             steps, first = attempt.steps, self.attempts[0].steps
@@ -144,7 +144,7 @@ class Tally:
         if isinstance(entry, _CHANGES_PHASE):
             self._follow_phase(event)
         if over and not isinstance(entry, events.RunResumed):
-            return  # events after the end are ignored
+            return  # ignores events after the end
         self._take_entry(entry, at)
         if isinstance(entry, _SIGNS) and self.attempt is not None:
             self.attempt.observe(at)
@@ -152,7 +152,7 @@ class Tally:
             self.seen_at = max(self.seen_at, at)
 
     def _follow_phase(self, event: Event) -> None:
-        """Asks the record whether the phase has changed, and since when."""
+        """Updates the status, and adds a turn if the phase has changed."""
         before = self.status
         self.status = advance(before, event)
         if self.status.phase is before.phase:
@@ -195,12 +195,12 @@ class Tally:
                 self.attempt.gaps.append((begin, at))
 
     def _take_node_back(self, at: int) -> None:
-        """Accounts for a run with too few nodes, which waited for this node after its back-off."""
+        """Ends the wait of a run that had too few nodes after its back-off, until this node returned."""
         before = self.attempts[-1] if self.attempts else None
         if before is not None and before.ended is not None:
             self.dead.append((before.ended + max(0, micros(before.end.wait_seconds or 0.0)), at))
 
-    # -- the time -----------------------------------------------------------------------------------------------------
+    # -- intervals ----------------------------------------------------------------------------------------------------
 
     def pieces(self, now: float) -> Iterator[tuple[int, int, Spent, int]]:
         """Yields begin, end, purpose and number of allocated nodes of consecutive intervals without gaps."""
@@ -219,7 +219,7 @@ class Tally:
             yield left, right, _spent(phase, layers), held
 
     def _changes(self, until: int) -> dict[int, Counter[str]]:
-        """Returns, by time, how many layers of each name begin over the phases of the record, minus those that end."""
+        """Returns, by time, the number of begun minus ended layers of each name."""
         laid = [("dead", interval) for interval in self.dead]
         for attempt in self.known_attempts():
             end = until if attempt.ended is None else attempt.ended

@@ -48,9 +48,9 @@ KINDS: Final = {
 }
 """Kinds of warnings, by code."""
 _OF_ATTEMPT: Final = frozenset({RANKS_ALONE, NAN_LOSS, NOT_COLLECTED, OUTPUTS_INCOMPLETE})
-"""Kinds that the next attempt reports again if they still apply."""
+"""Kinds that a new attempt clears, because it reports them again if they still apply."""
 _OF_CHECKPOINTS: Final = frozenset({NOT_SAVED, NOT_FOUND})
-"""Kinds that apply until a checkpoint is saved."""
+"""Kinds that a saved checkpoint clears."""
 
 
 NAN_FIX: Final = (
@@ -63,20 +63,20 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "infinite", "-inf": "infinite"}
 
 
 class RunWarning(Value):
-    """A problem that did not end a run but that its user must know."""
+    """A problem that did not end the run but that the user should see."""
 
     code: str
-    """Stable name; the page `docs/concepts/warnings.md` lists all."""
+    """Stable name of the kind; listed in `docs/concepts/warnings.md`."""
     message: str
     """What happened, in one sentence without a full stop."""
     fix: str = ""
     """How to fix the problem; may be empty."""
     ranks: tuple[int, ...] = ()
-    """Ranks concerned; empty if none or all are."""
+    """Affected ranks; empty if all are affected, or no particular rank."""
     attempt: int = 0
     """Attempt in which the warning last occurred; 0 before the first attempt."""
     times: int = 1
-    """Number of occurrences, as far as they are counted."""
+    """Number of occurrences, as far as counted."""
 
     def _given(self) -> Iterator[tuple[str, Any]]:
         return ((name, self.__dict__[name]) for name in self.fields())
@@ -142,17 +142,19 @@ def _without(status: Status, codes: frozenset[str] | set[str]) -> tuple[RunWarni
 
 
 def is_finite_again(status: Status, progress: events.Progress) -> bool:
-    """Whether `progress` ends the warning of a loss that is not finite."""
+    """Whether `progress` has a finite loss, which ends the warning of a loss that is not finite."""
     ranks = next((one.ranks for one in status.warnings if one.code == NAN_LOSS), ())
     loss = progress.loss
     return (progress.rank or 0) in ranks and isinstance(loss, int | float) and math.isfinite(loss)
 
 
-# -- sentences --------------------------------------------------------------------------------------------------------
+# -- messages -----------------------------------------------------------------------------------------------------
 
 
 def _not_saved(status: Status, entry: events.CheckpointChanged) -> tuple[str, str]:
-    """`no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No space left`."""
+    """Returns for example `no checkpoint was saved after step 20: the last 4 saves failed, the newest at step 68: No
+    space left`.
+    """
     failures = 1 + sum(one.times for one in status.warnings if one.code == NOT_SAVED)
     saved = status.checkpoint
     after = "" if saved is None else f" after step {saved.step or 0:,}"
@@ -187,7 +189,9 @@ def damaged_fix(run_id: str) -> str:
 
 
 def not_found_words(missing: events.CheckpointChanged) -> str:
-    """`nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3 more`."""
+    """Returns for example `nothing matches checkpoint-* in /results/checkpoints: there are chkpt-100, chkpt-200 and 3
+    more`.
+    """
     rest = missing.entries - len(missing.near)
     verb = "is" if missing.entries == 1 else "are"
     found = f"there {verb} {', '.join(missing.near)}" + (f" and {rest} more" if rest > 0 else "")
@@ -201,7 +205,7 @@ def not_found_words(missing: events.CheckpointChanged) -> str:
 
 
 def _incomplete(status: Status) -> tuple[str, str, tuple[int, ...]]:
-    """`300 lines of ranks are missing from the logs: the disk was full`."""
+    """Returns for example `300 lines of ranks are missing from the logs: the disk was full`."""
     by_disk = [one for one in status.dropped if one.why == events.DISK_FULL]
     shown = by_disk or status.dropped
     lines, ranks = sum(one.lines for one in shown), tuple(sorted({one.rank for one in shown}))

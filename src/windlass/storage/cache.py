@@ -215,8 +215,7 @@ class DataCache:
             shutil.rmtree(folder)
         return True
 
-    # -- disk space
-    # -------------------------------------------------------------------------------------------------------
+    # -- disk space ---------------------------------------------------------------------------------------------------
 
     def _evict(self, num_bytes: int, files: Path) -> None:
         """Removes sets that no unfinished run reads and no process fetches, until `num_bytes` for `files` fit within

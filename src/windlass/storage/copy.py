@@ -210,8 +210,7 @@ class Copy:
             self._window.close()
         return Preview(tuple(todo), len(self._files), tuple(sorted(self._refused, key=lambda one: one.name)))
 
-    # -- whether anything changed
-    # -----------------------------------------------------------------------------------------
+    # -- whether anything changed -------------------------------------------------------------------------------------
 
     async def _listed(self, note: CopyNote | None, before: Manifest | None) -> list[Entry]:
         """Lists the source and, if needed, the destination concurrently."""
@@ -310,8 +309,7 @@ class Copy:
             return self._destination.version_of(one.name) == one.version
         return there.get(one.name) == one.version
 
-    # -- copying
-    # ----------------------------------------------------------------------------------------------------------
+    # -- copying ------------------------------------------------------------------------------------------------------
 
     def _units(self, todo: Iterable[Entry]) -> Iterator[Callable[[], Awaitable[None]]]:
         """Yields units of work: parts of large files, each followed by some small files while any are left."""
@@ -550,8 +548,7 @@ class Copy:
                 self._journal.add(one)
             self.progress.files_done += 1
 
-    # -- failures
-    # ---------------------------------------------------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _refusing(self, entry: Entry, large: _Large | None = None) -> Iterator[None]:
@@ -574,8 +571,7 @@ class Copy:
             if large is not None:
                 large.is_over = True
 
-    # -- disk
-    # -------------------------------------------------------------------------------------------------------------
+    # -- disk ---------------------------------------------------------------------------------------------------------
 
     async def _settle_now_and_then(self) -> None:
         while True:

@@ -48,7 +48,7 @@ class Store(ABC):
     address: str
     """`s3://bucket`, or the path of a folder."""
 
-    # -- each kind of store ------------------------------------------------------------------------------------------
+    # -- each kind of store -------------------------------------------------------------------------------------------
 
     @abstractmethod
     def pages(self, prefix: str, delimiter: str = "", after: str = "") -> Iterator[Page]:
@@ -86,8 +86,7 @@ class Store(ABC):
     def remove_once(self, key: str) -> None:
         """Deletes an object if it exists."""
 
-    # -- shared by all stores
-    # -------------------------------------------------------------------------------------------
+    # -- shared by all stores -----------------------------------------------------------------------------------------
 
     def stream(self, one: Object, start: int, length: int) -> Iterator[Body]:
         """Yields the bytes of `read_once` as they arrive. The caller must check that `length` bytes arrived."""

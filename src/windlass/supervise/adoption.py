@@ -1,4 +1,4 @@
-"""Adoption of a run whose supervisor is gone: settles its record, or computes when the next supervisor may start."""
+"""Adoption of a run whose supervisor is gone: ends the run, or computes when the next supervisor may start."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from windlass.runs.store import RunWriter
 from windlass.supervise.supervisor import Supervisor
 
 MAX_CRASHES: Final = 3
-"""Number of supervisors that may crash in a row without progress before the run counts as lost."""
+"""Number of consecutive supervisor crashes without progress after which the run counts as lost."""
 CRASH_WINDOW_SECONDS: Final = 600.0
 """Age from which a crash no longer counts, because its cause may have been fixed."""
 FREE_ADOPTIONS: Final = 3
-"""Number of supervisors that may be started in a row without a pause and without progress."""
+"""Number of consecutive supervisors without progress that are started without a pause."""
 MAX_PAUSE_SECONDS: Final = 60.0
 
 
@@ -25,7 +25,7 @@ def settle(supervisor: Supervisor) -> bool:
     A new supervisor is needed, and the run left unchanged, if its next attempt is due, if its outputs are not uploaded,
     or if its nodes outlive supervisors, because only a supervisor can find out how the attempt ended. Raises StoreFull.
     """
-    supervisor.patience_seconds = 0.0  # a command is waiting
+    supervisor.patience_seconds = 0.0  # a command waits for the result
     lost = crash.cause_of_loss(supervisor.run_dir)
     if supervisor.ending is not None:
         if not _is_broken(supervisor):
@@ -44,13 +44,13 @@ def settle(supervisor: Supervisor) -> bool:
         elif _is_broken(supervisor):
             supervisor.end_run(Outcome(Phase.LOST, cause=lost, reason="node-loss"))
         else:
-            return False  # a restart is due
+            return False  # the next supervisor restarts the ranks
     elif supervisor.is_to_stop():
         supervisor.end_run(Outcome(Phase.STOPPED, reason="stop"))
     elif _is_broken(supervisor):
         supervisor.end_run(Outcome(Phase.LOST, cause=lost))
     else:
-        return False  # the run is before or between attempts, or the nodes of the recorded attempt were not started
+        return False  # no attempt is running, or the nodes of the recorded attempt were never started
     return supervisor.ending is None
 
 

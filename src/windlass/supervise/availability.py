@@ -34,20 +34,20 @@ class Availability:
         self._policy = policy
         self._clock = clock
         self._hold_at = 0.0
-        """Time of the next try to acquire the run."""
+        """Time of the next attempt to acquire the run."""
         self._num_delays = 0
         """Number of consecutive failures to reach the target."""
         self._num_interrupted = 0
         """Number of transfer retries after a store did not answer."""
         self._trouble_since: float | None = None
-        """Start of the outage of the target, by the monotonic clock; None while it answers."""
+        """Start of the target's outage by the monotonic clock; None while the target answers."""
 
     def acquire(self) -> bool:
-        """Acquires the run, unless it is already acquired. Returns False if another supervisor has it."""
+        """Acquires the run unless this supervisor holds it. Returns False if another supervisor holds it."""
         if not self.is_holder and self._clock.time() >= self._hold_at:
             try:
                 self.is_holder = True if self._backend.hold() else None
-            except HeldElsewhere:  # nothing is written, because the other supervisor owns the record
+            except HeldElsewhere:  # records nothing, because the other supervisor owns the record
                 return False
             except TargetUnavailable as error:
                 self._hold_at = self.retry_at(error)
@@ -71,8 +71,8 @@ class Availability:
         return self._clock.time() + pause
 
     def move_again_at(self, what: str, error: Exception) -> float | None:
-        """Returns when to retry a transfer whose files could not be `what`; None for a permanent error, or once it was
-        retried as often as the job allows restarts.
+        """Returns when to retry a transfer that failed with `error`. None for a permanent error, or after as many
+        retries as the job allows restarts.
         """
         policy = self._policy
         if not isinstance(error, TransferInterrupted):

@@ -40,19 +40,19 @@ class TargetUnavailable(EngineError):
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
         self.kind = kind
-        """Condition type of the run during the outage: `LoginFailed`, `ClusterUnreachable`, `HolderUnknown`."""
+        """Condition type to record during the outage: `LoginFailed`, `ClusterUnreachable` or `HolderUnknown`."""
 
 
 class HeldElsewhere(EngineError):
-    """Another supervisor holds the run. This one must not write, start or delete anything of it."""
+    """Another supervisor holds the run. This supervisor must not record, start or delete anything of the run."""
 
 
 class NotAdmitted(EngineError):
-    """The run will never be admitted. It ends as stopped, with this reason."""
+    """The run will never be admitted. It ends as stopped; the error text is the reason."""
 
 
 class Intent(enum.Enum):
-    """Request of the supervisor to a node. The value is the signal by which a node worker receives it."""
+    """Request of the supervisor to a node. The value is the signal that carries the request to the node's worker."""
 
     STOP = signal.SIGTERM
     """End the ranks: SIGTERM, the job's grace period, SIGKILL."""
@@ -67,7 +67,7 @@ class Intent(enum.Enum):
 class Node(ABC):
     """One node of an attempt: its state, read from its events file, and the operations of the target on it.
 
-    A supervisor that takes over reads the file from the beginning, so that no event is lost.
+    A supervisor that adopts the run reads the file from the beginning, so that no event is lost.
     """
 
     def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
@@ -79,23 +79,23 @@ class Node(ABC):
         self.boot = ""
         self.failures: list[RankFailure] = []
         self.host: HostReport | None = None
-        """Host facts read by the node's worker, if a rank has failed."""
+        """Facts that the node's worker read from its host after a rank had failed."""
         self.alone: tuple[int, ...] = ()
-        """Ranks of the node that trained without ever reaching another rank."""
+        """Ranks of the node that trained without ever connecting to another rank."""
         self.outputs = 0
         """Bytes of outputs that the node keeps until they are fetched."""
         self.ended = False
         """Whether the node has reported its end."""
         self.is_collecting = False
-        """Whether all ranks of the node have ended and it is copying files of the code folder to the output."""
+        """Whether the node is copying files of the code folder to the output, after all its ranks have ended."""
         self.lost = False
-        """Whether the node ended without reporting its end."""
+        """Whether the node ended without reporting an end."""
         self.begun = False
         """Whether the node's worker has reported any event."""
         self.worker_failed = False
         """Whether the node's worker has reported that it failed."""
         self.not_started = False
-        """Whether the node was ended, because the attempt was, before its worker reported any event."""
+        """Whether the attempt ended before the node's worker reported any event."""
         self._offset = 0
         self._partial = b""
         self._deduplicator = EventDeduplicator()
@@ -107,11 +107,11 @@ class Node(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether the node will report no more events."""
+        """Whether no more events of the node can arrive."""
         return self.ended or self.lost
 
     def path(self, kind: str) -> Path:
-        """Returns the path of one of the node's files: `events`, `out`, or others of its engine."""
+        """Returns the path of a file of the node: `events`, `out`, or a file of its engine."""
         return self.folder / f"node-{self.number}.{kind}"
 
     def updates(self) -> Iterator[NodeEvent]:
@@ -156,7 +156,7 @@ class Node(ABC):
         """Returns the output of the worker itself, which is empty unless it crashed."""
         return read_text(self.path("out")).strip()[-QUOTED_CHARS:]
 
-    # -- what a target adds --------------------------------------------------------------------------------------------
+    # -- overridden by targets -------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -169,13 +169,13 @@ class Node(ABC):
 
     @abstractmethod
     def send(self, intent: Intent) -> None:
-        """Sends an intent to the node if it is alive, without waiting for the effect."""
+        """Sends an intent to the node if it is alive. Does not wait for the effect."""
 
     def sweep(self) -> None:
         """Kills processes that have outlived the worker."""
 
     def last_sign_of_life(self) -> float:
-        """Returns when the node ended, or else last wrote something, in Unix seconds; 0 if unknown."""
+        """Returns when the node ended, or last wrote anything, in Unix seconds; 0 if unknown."""
         return 0.0
 
     def why_lost(self) -> str:
@@ -188,14 +188,13 @@ class Attempt:
 
     nodes: tuple[Node, ...]
     ended_by_target: str | None = None
-    """`preemption` if a queue took the nodes back, `stop` if it did so permanently, `timeout` if the target enforced
-    the job's time limit; None if the target did not end the attempt."""
+    """Why the target ended the attempt: `preemption` if a queue took the nodes back, `stop` if permanently, `timeout`
+    at the job's time limit; None if it did not."""
 
     evicted: frozenset[int] = frozenset()
-    """Numbers of the nodes that the target evicted on purpose, for example to drain a machine: a preemption that uses
-    none of the job's restarts."""
+    """Numbers of the nodes in a planned eviction, for example to drain a node. Such a preemption uses up no restart."""
     why_ended = ""
-    """Why the target ended the attempt, if it gives a reason."""
+    """The target's own reason for ending the attempt; empty if it gave none."""
     has_failed_after_ranks = False
     """Whether the attempt failed although all ranks succeeded, because the target did not save their outputs."""
     report_lag_seconds = 0.0
@@ -207,13 +206,13 @@ class Attempt:
         self.folder = folder
         """Folder of the attempt in the folder of the run: logs, events and specs of the nodes."""
         self.nodes = tuple(nodes)
-        """Nodes by place."""
+        """Nodes of the attempt in order; the index is the node's place in the attempt."""
         self.warnings = tuple(warnings)
-        """Deviations of the attempt's start from the request."""
+        """Warnings about differences between the request and the attempt as started."""
 
     @property
     def num_staged(self) -> int:
-        """Number of nodes that report their start phase, if any do; one node may report for all."""
+        """Number of nodes from which start phases are expected. One node may report for all."""
         return len(self.nodes)
 
     @property
@@ -245,7 +244,7 @@ class Attempt:
         return [failure for node in self.nodes for failure in node.failures]
 
     def last_sign_of_life(self) -> float:
-        """Returns when any node last wrote something, in Unix seconds; 0 if none has."""
+        """Returns when the nodes last wrote anything, in Unix seconds; 0 if no node did."""
         return 0.0
 
     def without_capacity(self) -> Mapping[int, float]:
@@ -259,8 +258,8 @@ class Attempt:
 
 
 class Backend(ABC):
-    """Operations on the target of one run. The defaults suit a target that only one supervisor can use and that never
-    fails.
+    """Operations on the target of one run. The default methods are for a target that never fails and that only one
+    supervisor can use.
 
     Methods that raise EngineError raise its subclass TargetUnavailable if the same request may succeed later.
     """
@@ -268,15 +267,15 @@ class Backend(ABC):
     outlives_supervisor = False
     """Whether nodes keep running when the supervisor's machine shuts down."""
     removal_hint = ""
-    """How the user removes the objects that `remove` could not delete."""
+    """Command by which the user removes objects that `remove` could not delete."""
 
-    # -- around a supervisor: used by the commands of an engine -------------------------------------------------------
+    # -- used by the commands of an engine -------------------------------------------------------------------
 
     def remove(self) -> None:
         """Removes everything that the run has created outside of its folder. Raises EngineError."""
 
     def held_elsewhere(self) -> str:
-        """Returns the name of the other supervisor that holds the run, found by one request; empty if there is none."""
+        """Returns the name of another supervisor that holds the run, found by one request; empty if no other does."""
         return ""
 
     def lives(self) -> bool:
@@ -286,8 +285,7 @@ class Backend(ABC):
     def close(self) -> None:
         """Closes connections."""
 
-    # -- the holder
-    # -----------------------------------------------------------------------------------------------------
+    # -- ownership -------------------------------------------------------------------------------------------
 
     def hold(self) -> bool:
         """Acquires the run for this supervisor. Returns False while another supervisor may still hold it.
@@ -312,9 +310,9 @@ class Backend(ABC):
         """Returns the attempt that another supervisor has started. Raises EngineError."""
 
     def admit(self, record: Recorder, clock: Clock) -> bool:
-        """Requests admission of the run's next attempt. Returns whether it is admitted; called again until then.
+        """Requests admission of the run's next attempt. Returns whether it is admitted; called repeatedly until then.
 
-        Raises NotAdmitted if it never will be.
+        Raises NotAdmitted if the attempt never will be admitted.
         """
         return True
 
@@ -327,24 +325,24 @@ class Backend(ABC):
         return True
 
     def requested_at(self, number: int) -> float | None:
-        """Returns when the nodes of an attempt that is about to start were requested, in Unix seconds; None if they
-        were not.
+        """Returns when nodes were requested for an attempt that is about to start, in Unix seconds; None without a
+        request.
         """
         return None
 
     def is_started(self, folder: Path) -> bool | None:
-        """Whether the recorded attempt with this folder was started. If not, it may be started again.
+        """Whether the recorded attempt with this folder was started. If not, the attempt may be started again.
 
         None if that is unknown because the target does not answer; starting the attempt twice must be avoided.
         """
         return True
 
     def unreachable(self) -> set[int]:
-        """Returns the nodes that are known to be unreachable now."""
+        """Returns the nodes that are currently known to be unreachable."""
         return set()
 
     def trouble(self) -> TargetUnavailable | None:
-        """Returns why the attempt cannot be observed now; None if it can."""
+        """Returns why the attempt cannot be observed at present; None if it can be."""
         return None
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -360,7 +358,7 @@ class Backend(ABC):
         return True
 
     def upload_at_checkpoint(self, record: Recorder, clock: Clock) -> None:
-        """Uploads the existing outputs if the job requests that during training and a checkpoint was recorded.
+        """Uploads the existing outputs after a recorded checkpoint, if the job requests uploads during training.
 
         Called periodically; never waits, and raises no errors of the target.
         """
@@ -368,13 +366,11 @@ class Backend(ABC):
     def check_outputs(self, record: Recorder, clock: Clock) -> None:
         """Checks during training whether the outputs can be uploaded. Called periodically; never waits.
 
-        Raises TransferRefused if they cannot be.
+        Raises TransferRefused if the outputs cannot be uploaded.
         """
 
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
-        """Returns the nodes of the last attempt that keep outputs until they are fetched, before the end is
-        recorded.
-        """
+        """Returns the nodes of the last attempt whose outputs must be fetched before the end is recorded."""
         return ()
 
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
@@ -385,7 +381,7 @@ class Backend(ABC):
         return True
 
     def prepare_end(self, record: Recorder) -> None:
-        """Removes objects that outlive attempts, just before the end is recorded, as far as that is quick and cannot
+        """Removes objects that outlive attempts, just before the end is recorded. Skips removals that are slow or may
         fail.
         """
 

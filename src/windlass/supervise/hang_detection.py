@@ -1,4 +1,4 @@
-"""Hang detection: dumps the stacks of ranks that have written nothing for long, and decides whether they hang."""
+"""Hang detection: dumps the stacks of ranks that have been silent for long, and decides whether they hang."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Policy
 
 ANSWER_SECONDS: Final = 3.0
-"""Time that ranks may take to write their stacks. Output during this time is not a sign of life."""
+"""Seconds that ranks may take to write their stacks. Output within this time is not a sign of life."""
 LOOKS: Final = 20
-"""Number of log checks within the silence that counts as a hang."""
+"""Number of log checks during the period of silence that counts as a hang."""
 MIN_LOOK_SECONDS: Final = 0.2
 DUMP_BEFORE_END_SECONDS: Final = {"timeout": 1.0, "stop": 5.0}
-"""Minimum silence of the ranks for which stacks are dumped before the attempt ends for this reason."""
+"""Silence in seconds from which the stacks of ranks are dumped before the supervisor ends an attempt."""
 _RECORDS: Final = 4096
-"""Maximum number of index records that are read, from the end."""
+"""Maximum number of index records to read, counted from the end."""
 
 
 class HangDetector:
@@ -40,7 +40,7 @@ class HangDetector:
         ranks = [rank for node in attempt.nodes for rank in node.ranks]
         self._silence = Silence(attempt.folder, ranks, policy.hang_seconds, clock)
         self._stacks_from: set[int] | None = None
-        """Nodes whose stacks are awaited before the attempt ends as hung; None if it does not end as hung."""
+        """Nodes whose stacks must arrive before the attempt ends as hung; None if no such end is planned."""
         self._stacks_until = 0.0
         self._dumped_for = ""
         """Why stacks were requested: `silence`, `timeout`, `stop` or `failure`."""
@@ -48,12 +48,12 @@ class HangDetector:
     def turn(self) -> bool:
         """Dumps stacks if the ranks are silent for too long.
 
-        Returns whether to end the attempt now as hung: the stacks are available, and the policy restarts hung jobs.
+        Returns whether to end the attempt now as hung: the stacks have arrived, and the policy restarts hung jobs.
         """
         self._note_end()
         is_waiting = any(not node.begun for node in self._attempt.live_nodes())
         if is_waiting or not self._attempt.training_nodes():
-            self._silence.begin()  # a queue, an image or a copy of results may take hours, and other nodes wait for it
+            self._silence.begin()  # waits for a queue, an image or results may take hours
         if self._silence.is_hang():
             self.dump("silence")
             if may_restart("hang", self._record.history, self._policy):
@@ -95,7 +95,7 @@ class HangDetector:
             self._stacks_from.discard(node.number)
 
     def cause(self, found: RootCause) -> RootCause:
-        """Returns the root cause of an attempt that was ended as hung: no rank failed first, and all were killed."""
+        """Returns the root cause of an attempt that ended as hung: the hang, and not the killed ranks."""
         seconds = max(self._silence.seconds, self._record.history.now.silent_seconds)
         summary = f"hung: no rank wrote anything for {seconds:.0f} s"
         return RootCause(summary, exit_code=found.exit_code)
@@ -108,9 +108,7 @@ class HangDetector:
 
 
 class Silence:
-    """Measures how long the ranks of one attempt have written nothing. All nodes count, because often only rank 0
-    prints.
-    """
+    """Measures how long no rank of an attempt has written output. All nodes count, because often only rank 0 prints."""
 
     def __init__(self, folder: Path, ranks: Sequence[int], hang_seconds: float | None, clock: Clock) -> None:
         self._paths = {rank: folder / f"rank-{rank}.log" for rank in ranks}
@@ -120,15 +118,15 @@ class Silence:
         self._looked_at = 0.0
         self._dumped_at: float | None = None
         self._waits_until = 0.0
-        """Time until which output may be the requested stacks."""
+        """Time until which new output may be the requested stacks."""
         self._awaited: set[int] = set()
-        """Ranks whose stacks have not arrived yet; nodes send them one after the other."""
+        """Ranks whose stacks have not arrived; nodes send stacks one by one."""
         self._over: HangEnded | None = None
         self.since = clock.time()
-        """Time of the last sign of life in Unix seconds."""
+        """Start of the silence (last sign of life) in Unix seconds."""
 
     def begin(self) -> None:
-        """Restarts the measurement; earlier silence does not count."""
+        """Restarts the measurement, so that earlier silence does not count."""
         self.since = self._clock.time()
 
     @property
@@ -139,11 +137,11 @@ class Silence:
 
     @property
     def is_long(self) -> bool:
-        """Whether the silence continues and is long enough for a hang."""
+        """Whether the silence continues and is long enough to count as a hang."""
         return self._hang_seconds is not None and self.seconds >= self._hang_seconds
 
     def is_hang(self) -> bool:
-        """Whether to dump stacks now, because the silence has just become too long."""
+        """Whether to dump stacks now, because the silence has just become long enough to count as a hang."""
         if not self._is_due() or not self.is_long or self._dumped_at is not None:
             return False
         self.dumped()
@@ -156,7 +154,7 @@ class Silence:
         self._awaited = set(self._paths)
 
     def answered(self, ranks: Iterable[int]) -> None:
-        """Records that the stacks of these ranks have arrived; later output of theirs is a sign of life."""
+        """Records that stacks of these ranks have arrived. Later output of the ranks is a sign of life."""
         for rank in self._paths.keys() & set(ranks):
             self._bytes[rank] = _size(self._paths[rank])
             self._awaited.discard(rank)
@@ -164,7 +162,7 @@ class Silence:
             self._waits_until = 0.0
 
     def over(self) -> HangEnded | None:
-        """Returns the end of a silence that was long enough for a hang, once; otherwise None."""
+        """Returns once, when it ends, a silence that was long enough for a hang; otherwise None."""
         if self._dumped_at is not None and self._clock.time() - self._looked_at >= MIN_LOOK_SECONDS:
             self._look()
         found, self._over = self._over, None

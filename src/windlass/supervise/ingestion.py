@@ -41,7 +41,7 @@ class EventIngestion:
         self._num_staged = num_staged
         self._has_output = False
         self._stages: dict[int, Phase] = {}
-        """Start phase of each node by number, if nodes must be provisioned."""
+        """Start phase of each node by its number, on targets that provision nodes."""
 
     def take(self, node: Node, event: NodeEvent) -> None:
         """Records an event. Raises StoreError."""
@@ -57,13 +57,13 @@ class EventIngestion:
         elif isinstance(event, ProgressMade):
             self._progress.take(node.number, event.progress, at=event.at)
         elif isinstance(event, StageReached):
-            # The phase of an attempt is the earliest start phase of its nodes.
+            # The phase of the attempt is that of the node with the least progress.
             self._stages[node.number] = Phase(event.stage)
             self._record.begin_in(min(self._stages.values(), key=BEGINNING.index), at=event.at)
             if self._has_output:
                 self._train(event.at)
         elif isinstance(event, RankSeen):
-            # A later supervisor needs the event as proof that the attempt was alive while no supervisor ran.
+            # Recorded after an adoption, as proof that the attempt was alive without a supervisor.
             if self._record.history.take_ups:
                 self._record.note(events.NodeObserved(node.number), at=event.at)
         elif isinstance(event, Reported):
@@ -74,21 +74,19 @@ class EventIngestion:
             self._record.once(events.entry_of(event.kind, event.data()), at=event.at)
 
     def _train(self, at: float) -> None:
-        """Enters the training phase after a rank's first output, unless a node of the attempt, and thus its peers,
-        still wait.
-        """
+        """Enters the training phase at a rank's first output, unless the attempt still waits for a node."""
         are_all_there = len(self._stages) >= self._num_staged and set(self._stages.values()) <= {Phase.STARTING}
         if self._record.status.phase in BEGINNING and (are_all_there or not self._stages):
             self._record.enter(Phase.TRAINING, at=at)
 
     def save_progress(self) -> None:
-        """Writes the newest progress, once for all events, because an adoption reads many. Raises StoreError."""
+        """Writes the newest progress, once for a batch of events, because an adoption reads many. Raises StoreError."""
         self._progress.save()
 
     def _rank(self, event: RankChanged) -> None:
         known = next((state for state in self._record.status.ranks if state.rank == event.rank), None)
         if known is None:
-            return  # the attempt has no such rank
+            return  # the rank does not belong to the attempt
         if (event.pid is not None and known.pid is None) or (event.exit_code is not None and known.exit_code is None):
             self._record.note(events.entry_of(event.kind, event.data()), at=event.at)
 
@@ -96,7 +94,7 @@ class EventIngestion:
         """Whether to record an event that several ranks of the attempt may report."""
         now = self._record.history.now
         if isinstance(event, CheckpointReported):
-            # Every rank logs that it was restored, and so may a script that got its checkpoint from Windlass.
+            # Every rank logs a restore, even of a checkpoint that Windlass has passed to the script.
             return event.source != "log" or now.is_new_restore(event.step)
         if isinstance(event, FirstStep):
             return now.first_step_of in (None, event.rank)
@@ -104,8 +102,8 @@ class EventIngestion:
 
 
 class RunProgress:
-    """Progress of a run, computed from that of its nodes: rates are summed, all other fields are taken from the lowest
-    node that reports any.
+    """Progress of a run, computed from its nodes' progress. Rates are summed; other fields come from the lowest node
+    that reports any.
     """
 
     def __init__(self, record: Recorder, num_nodes: int) -> None:
@@ -119,18 +117,18 @@ class RunProgress:
         """Lowest node that has reported a step."""
 
     def begin(self) -> None:
-        """Starts a new attempt, whose nodes have reported nothing and whose first progress becomes an event."""
-        self._newest = {}  # a new object, because the record in the cluster may still be writing the old one
+        """Starts a new attempt without any node's progress. Its first progress becomes an event."""
+        self._newest = {}  # a new object, because another thread may still write the old object to the cluster
         self._next_event_at = 0.0
         self._rates.clear()
         self._steps_from = self._num_nodes
 
     def take(self, node: int, progress: Mapping[str, Any], *, at: float) -> None:
-        """Adds progress that a node reported at `at`, and writes it to the history when due. Raises StoreError."""
+        """Adds progress that a node reported at `at`, and records an event if one is due. Raises StoreError."""
         record = self._record
         reported = self._of_run(node, progress)
-        # Nodes are read one after the other. The time must not decrease from one node to the next, because a machine
-        # that copies the record keeps the newer of two progress values.
+        # Nodes are read in turn, but the time must not decrease: a machine that copies the record keeps the progress
+        # with the later time.
         last = self._newest.get("at")
         self._newest = {**self._newest, **reported, "at": max(at, last) if isinstance(last, int | float) else at}
         step, lost = reported.get("step"), record.history.highest
@@ -155,7 +153,7 @@ class RunProgress:
         """Returns the part of a node's progress that counts for the run."""
         reported = {name: value for name, value in progress.items() if name != "phase"}
         rate = reported.get("samples_per_second")
-        if isinstance(rate, int | float):  # a script may report "inf"
+        if isinstance(rate, int | float):  # may be the text "inf"
             self._rates[node] = rate
             reported["samples_per_second"] = round(sum(self._rates.values()), 1)
         if "step" in reported:

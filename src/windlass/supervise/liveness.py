@@ -1,4 +1,4 @@
-"""Liveness of nodes: kills nodes that the others cannot reach, and lets nodes rejoin that are reachable again."""
+"""Liveness of nodes: kills nodes that other nodes cannot reach, and lets nodes rejoin once they are reachable."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class Liveness:
         self._unreachable = unreachable
         self._clock = clock
         self._silent: dict[int, tuple[int, ...]] = {}
-        """Nodes whose heartbeat is not received, by the node of the attempt that reported it."""
+        """Nodes without a received heartbeat, by the number of the node that reports this."""
         self.cut: set[int] = set()
-        """Nodes that were declared lost because the others do not receive their heartbeat."""
+        """Nodes that were declared lost because other nodes received no heartbeat from them."""
         self._looked_at: float | None = None
 
     def begin(self) -> None:
-        """Starts a new attempt, in which no node has reported anything yet."""
+        """Starts a new attempt, without reports of its nodes."""
         self._silent.clear()
         self.cut.clear()
 
     def take_unreachable(self, attempt: Attempt, node: Node, silent: Sequence[int], *, is_ending: bool) -> None:
-        """Handles a node that receives no heartbeat of others: kills the smaller side of the partition, unless all
-        nodes are being ended.
+        """Handles a node's report of nodes without a heartbeat. Kills the smaller side of the partition, unless the
+        attempt is ending.
         """
         self._silent[node.number] = tuple(silent)
-        live = {one.number: one for one in attempt.training_nodes()}  # a node that copies results sends no heartbeat
+        live = {one.number: one for one in attempt.training_nodes()}  # nodes that copy results send no heartbeat
         reports = {number: silent for number, silent in self._silent.items() if number in live}
         for number in () if is_ending else cut_off(live, reports):
             self.cut.add(number)

@@ -1,4 +1,4 @@
-"""Log tail: writes the log of a pod into the files that a local node writes; no line is lost or duplicated.
+"""Log tail: splits the log of a pod into the files that a local node would write, without losing or repeating lines.
 
 The log is read from the API with the time of each line. The position (cursor) is stored next to the files, with the
 lengths of the files at that position. After a crash the files are truncated to those lengths, and reading continues
@@ -36,7 +36,7 @@ MAX_TIMELESS: Final = 20
 ROTATED: Final = "the kubelet rotated the log of the pod before a supervisor read it"
 BATCH_LINES: Final = 512
 BATCH_SECONDS: Final = 0.05
-"""Time for which lines are gathered before they are written, while more arrive."""
+"""Seconds for which arriving lines are gathered before they are written together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class NodeFiles:
 
     @classmethod
     def of(cls, folder: Path, node: int, ranks: Iterable[int], *, has_output: bool) -> NodeFiles:
-        """Returns the files of a node with these ranks."""
+        """Returns the files of a node that has these ranks."""
         tags = tuple(map(str, ranks))
         logs = {tag: f"rank-{tag}.log" for tag in tags}
         names = {NODE_TAG: f"node-{node}.events", POD: f"node-{node}.out", **logs}
@@ -81,21 +81,21 @@ class Cursor:
     """Position in the log of a pod, and the lengths of the files at that position."""
 
     attempt: int
-    """Attempt of the next line; 0 for none."""
+    """Attempt to which the next line belongs; 0 if none has begun."""
     time: str | None = None
-    """Time of the last line that was written, in the format of the API."""
+    """Time of the last written line, in the format of the API."""
     lines: int = 0
-    """Number of lines with exactly that time that were written."""
+    """Number of written lines with exactly this `time`."""
     lengths: dict[str, int] = field(default_factory=dict)
     """Lengths of the files by name."""
     finished: bool = False
-    """Whether all lines of this attempt have been read or are missing, while the pod continues with another attempt."""
+    """Whether all lines of this attempt were read or are missing, because the pod has begun another attempt."""
     counts: dict[str, int] = field(default_factory=dict)
     """Number of the pod's own lines that were read or are known to be missing, by tag."""
     token: str | None = None
     """Token in the pod's own events."""
     counted: bool = True
-    """Whether `counts` match the pod's counts; False if the beginning of the log was not read."""
+    """Whether `counts` can be compared with the pod's counts; False if the beginning of the log was not read."""
     missing: dict[str, int] = field(default_factory=dict)
     """Number of counted lines that are missing in the files, by tag."""
 
@@ -147,7 +147,7 @@ class LogTail:
         self._why_missing = why_missing
         self._lock = threading.Lock()
         self._gathered: list[bytes] = []
-        """Lines that were not written yet."""
+        """Lines that wait to be written."""
         self._taken_at = 0.0
         self._load()
 
@@ -161,16 +161,16 @@ class LogTail:
         every = (*files.names.values(), *files.indexes.values())
         cursor.lengths = {name: cursor.lengths.get(name, 0) for name in every}
         self._seen_again = 0
-        """Number of lines with the time of the cursor that this stream has repeated."""
+        """Number of lines at the cursor's time that the current log stream has repeated."""
         self._timeless: set[bytes] = set()
-        """Lines without a time that were read."""
+        """Lines without a time that were read already."""
         for name, length in cursor.lengths.items():
             os.close(os.open(files.folder / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             os.truncate(files.folder / name, length)
         self._is_broken = False
-        """Whether lines could not be written, so that they must be read again."""
+        """Whether writing lines failed, so that they must be read again."""
         if cursor.finished and not was_finished:
-            # all lines of the attempt are missing, and the next attempt starts from this position
+            # All lines of the attempt are missing. The next attempt starts from this cursor.
             cursor.write(files.cursor)
 
     def _first_cursor(self) -> Cursor:
@@ -178,7 +178,7 @@ class LogTail:
         path = self._files.cursor
         if (kept := read_cursor(path)) is not None:
             return kept
-        if self._number > self._first:  # this attempt starts where the previous attempt ended in the log
+        if self._number > self._first:  # the lines follow those of the previous attempt
             before = read_cursor(path.parent.with_name(f"attempt-{self._number - 1}") / path.name)
             if before is not None and before.finished:
                 return replace(before, finished=False, lengths={}, token=None, missing={})
@@ -189,9 +189,7 @@ class LogTail:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all lines of this attempt have been read or are missing, while the pod continues with another
-        attempt.
-        """
+        """Whether all lines of this attempt were read or are missing, because the pod has begun another attempt."""
         return self._cursor.finished
 
     def begin(self) -> str | None:
@@ -248,14 +246,14 @@ class LogTail:
             self._cursor.write(self._files.cursor)
         return is_new
 
-    # -- one line -----------------------------------------------------------------------------------------------------
+    # -- a single line ---------------------------------------------------------------------------------------
 
     def _fresh(self, line: bytes) -> tuple[int, bytes] | None:
         """Returns time in ns and text of a line that was not written before; otherwise None."""
         stamp, _, text = line.partition(b" ")
         at = stamp.decode("ascii", "replace")
         moment = nanoseconds(at)
-        if moment is None:  # a message of the kubelet in place of a log, from which reading cannot continue
+        if moment is None:  # the kubelet reports an error in place of the log
             is_new = line not in self._timeless and len(self._timeless) < MAX_TIMELESS
             self._timeless.add(line)
             return (time.time_ns(), line) if is_new else None
@@ -276,7 +274,7 @@ class LogTail:
     def _take(self, batch: _Batch, moment: int, text: bytes) -> bool:
         """Adds a line to its file. Returns False if the line does not belong to this attempt."""
         found = LINE.fullmatch(text)
-        if found is None:  # written by another process than Windlass, such as the image's entry point or the runtime
+        if found is None:  # written by another program, such as the image's entry point
             if self._cursor.attempt == self._number:
                 batch.add(POD, text + b"\n", moment)
             return self._cursor.attempt == self._number
@@ -294,8 +292,8 @@ class LogTail:
         return True
 
     def _switch(self, word: bytes) -> bool:
-        """Handles a line between two attempts. Any process may have written it, so it counts only in its place, and an
-        end only with the token of the pod's events.
+        """Handles a line between two attempts. Any process may have written the line. It must fit the current attempt,
+        and an end must contain the pod's token.
         """
         cursor = self._cursor
         if cursor.attempt and cursor.token is not None and word == OVER + cursor.token.encode():
@@ -315,7 +313,8 @@ class LogTail:
         if found is None:
             return
         count = found.event if isinstance(found.event, LinesCounted) else None
-        # The lines between two attempts may be missing, including the event that introduces a token.
+        # A missing line may have introduced a new token. Such tokens are accepted if the pod lists the known token as
+        # an earlier one.
         if self._cursor.token not in (None, found.token, *(count.before if count is not None else ())):
             return
         if count is not None:
@@ -330,10 +329,10 @@ class LogTail:
         if not cursor.counted:
             cursor.counted, missing = True, {}
         is_here = cursor.attempt == self._number
-        if ATTEMPT in missing and 0 < attempt != cursor.attempt:  # the line between the attempts is missing too
+        if ATTEMPT in missing and 0 < attempt != cursor.attempt:  # the line that begins the attempt is missing
             cursor.finished = cursor.finished or is_here
             cursor.attempt = attempt
-        # If lines of several attempts are missing, they follow the first of these attempts.
+        # The message about lines of several attempts is written to the first of these attempts.
         if missing and (is_here or cursor.attempt == self._number):
             others = f" and from attempt {attempt}" if cursor.attempt != self._number else ""
             self._write_gap(batch, moment, {tag: num for tag, num in missing.items() if tag != ATTEMPT}, others)
@@ -358,7 +357,7 @@ class LogTail:
 
 
 class _Batch:
-    """Collects lines for the files of one node, and appends them to each file in one write."""
+    """Collects lines of one node, and appends them to each file in one write."""
 
     def __init__(self, files: NodeFiles, lengths: Mapping[str, int]) -> None:
         self._files = files
@@ -381,7 +380,7 @@ class _Batch:
         stamps.append((moment, length))
 
     def add_line(self, tag: str, text: bytes, moment: int) -> None:
-        """Adds a line of Windlass's own, after ending the line before it. Raises OSError."""
+        """Adds a line written by Windlass, on a line of its own. Raises OSError."""
         name = self._files.names[tag]
         last = bytes(self._data.get(name, b"")[-1:])
         if not last and self._lengths[name]:
@@ -391,7 +390,7 @@ class _Batch:
         self.add(tag, (b"" if last in (b"", b"\n") else b"\n") + text + b"\n", moment)
 
     def write(self) -> dict[str, int]:
-        """Appends everything. Returns the new lengths of the files. Raises OSError."""
+        """Appends all collected lines. Returns the new lengths of the files. Raises OSError."""
         for tag, stamps in self._stamps.items():
             self._data[self._indexes[tag]] = bytearray(b"".join(INDEX_RECORD.pack(*stamp) for stamp in stamps))
         for name, data in self._data.items():

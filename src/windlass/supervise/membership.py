@@ -23,7 +23,7 @@ class Membership:
     away: dict[int, float] = field(default_factory=dict)
     """When each lost node was lost, in Unix seconds."""
     _lost: set[int] = field(default_factory=set)
-    """Nodes that were lost at any time."""
+    """Nodes that were ever lost."""
 
     @property
     def is_elastic(self) -> bool:
@@ -32,7 +32,7 @@ class Membership:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Nodes that take part."""
+        """Nodes that take part in the run."""
         return tuple(node for node in range(self.num_nodes) if node not in self.away)
 
     @property
@@ -51,12 +51,12 @@ class Membership:
             case AttemptStarted(members=members):
                 missing = set(range(self.num_nodes)) - set(members or range(self.num_nodes))
                 self.away = {node: self.away.get(node, now) for node in sorted(missing)}
-            case RunResumed(nodes=int()):  # a new plan may have more nodes, and the added ones were not lost
+            case RunResumed(nodes=int()):  # nodes added by a new plan were never lost
                 self.away = {node: at for node, at in self.away.items() if node in self._lost and node < self.num_nodes}
 
     def may_come_back(self, now: float) -> list[int]:
-        """Returns nodes that were lost for long enough to rejoin. If all are lost, the machine was down, and none has
-        to wait.
+        """Returns the nodes that were lost for long enough to rejoin; all nodes if all were lost, because then this
+        machine was down.
         """
         wait = self.return_seconds if self.is_elastic and self.members else 0.0
         return sorted(node for node, since in self.away.items() if now - since >= wait)
@@ -66,8 +66,8 @@ def cut_off(members: Iterable[int], silent: Mapping[int, Iterable[int]]) -> set[
     """Returns the nodes on the minority side of a network partition: all except the largest group of nodes that reach
     each other.
 
-    `silent` maps each reporting node to the nodes whose heartbeat it does not receive. Of groups of equal size the one
-    with the lowest node is kept, so that there is never more than one.
+    `silent` maps each reporting node to the nodes whose heartbeat it does not receive. Among groups of equal size, the
+    group with the lowest node remains, so that only one group continues.
     """
     left = set(members)
     deaf = {frozenset((a, b)) for a, others in silent.items() for b in others}

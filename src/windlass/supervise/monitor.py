@@ -39,10 +39,9 @@ ALONE_FIX: Final = (
     "launcher: plain"
 )
 NOT_STARTED: Final = 127
-"""Exit code of a run whose target ended the attempt before any rank started, for example because it cannot be
-started."""
+"""Exit code of a run whose target ended the attempt before any rank started."""
 CAPACITY_SECONDS: Final = 30.0
-"""How long an attempt of an elastic run, after the first one, waits for the capacity of a node."""
+"""Seconds for which a later attempt of an elastic run waits for the capacity of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class RunState:
     progress: RunProgress
     clock: Clock
     has_process_group: bool = False
-    """Whether the job's launcher expects ranks to create a process group, so that a warning is due if they never do."""
+    """Whether the job's launcher expects ranks to create a process group. If they never do, a warning is due."""
 
 
 class AttemptMonitor:
@@ -77,12 +76,12 @@ class AttemptMonitor:
         self._failed_node: int | None = None
         """Node that failed or was lost first."""
         self._failed_at: dict[int, float] = {}
-        """When ranks failed by themselves, in Unix seconds, because a node may be killed before it reports more about
-        them."""
+        """When each rank failed by itself, in Unix seconds. Kept because a node may be killed before it reports its
+        end."""
         self._lost: list[int] = []
-        """Lost nodes in order. A node that the supervisor killed does not report its end either, but is not lost."""
+        """Lost nodes in the order of their loss, without nodes that the supervisor killed."""
         self._notices: list[PreemptionNotice] = []
-        """Preemption notices of nodes that are not handled yet."""
+        """Preemption notices of nodes that await handling."""
         self._is_signalled = False
         """Whether a node ended because it received a signal."""
         self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
@@ -93,7 +92,7 @@ class AttemptMonitor:
         for node in self.attempt.nodes:
             if node.over:
                 continue
-            alive = node.lives()  # read before the events, so that the events of an ended node are complete
+            alive = node.lives()  # read before the events, so that no last event is missed
             for event in node.updates():
                 if not self._decide(node, event):
                     self._ingestion.take(node, event)
@@ -115,7 +114,9 @@ class AttemptMonitor:
         self._handle_notices()
 
     def warn_if_alone(self) -> None:
-        """Warns once if no rank of the attempt has ever reached another although its launcher lets them meet."""
+        """Warns once if no rank of the attempt ever connected to another, although the job's launcher connects
+        ranks.
+        """
         ranks = [rank for node in self.attempt.nodes for rank in node.ranks]
         alone = {rank for node in self.attempt.nodes for rank in node.alone}
         if self._may_be_alone and len(ranks) > 1 and alone.issuperset(ranks):
@@ -136,14 +137,13 @@ class AttemptMonitor:
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
         if self.shutdown.is_new_reason(reason) and self._record.history.now.shutdown != reason:
-            # Recorded before the nodes are signalled, because another supervisor could take the signals for a
-            # preemption.
+            # Recorded before the nodes are signalled: a later supervisor could mistake the signals for a preemption.
             self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)
 
     def _grow(self) -> None:
-        """Ends the attempt to continue with nodes that have returned, once a checkpoint is saved, so that no work is
-        lost.
+        """Ends the attempt in order to continue with nodes that have returned. Waits for a saved checkpoint, so that no
+        step is repeated.
         """
         membership = self._run.membership
         is_to_grow = membership.is_elastic and membership.away and self.shutdown.reason is None
@@ -151,7 +151,9 @@ class AttemptMonitor:
             self.end("resize")
 
     def _shrink(self) -> None:
-        """Ends the attempt to continue without nodes that lack capacity. The first attempt waits for all nodes."""
+        """Ends the attempt in order to continue without nodes that lack capacity. The first attempt waits for all
+        nodes.
+        """
         membership, now = self._run.membership, self._run.clock.time()
         is_first = len(self._record.status.attempts) == 1
         if is_first or not membership.is_elastic or self.shutdown.reason is not None:
@@ -160,7 +162,7 @@ class AttemptMonitor:
         is_late = any(now - since >= CAPACITY_SECONDS for since in waiting.values())
         if is_late and len(self.attempt.nodes) - len(waiting) >= membership.min_nodes:
             for node in self.attempt.live_nodes():
-                # all such nodes at once, because otherwise each further attempt would wait for the next one
+                # All these nodes are dropped at once. Otherwise each further attempt would wait for the next of them.
                 if node.number in waiting:
                     node.lost = node.not_started = True
                     words = node.last_words() or f"no capacity for node {node.number}"
@@ -168,7 +170,7 @@ class AttemptMonitor:
             self.end("resize")
 
     def _end_for(self, node: Node) -> None:
-        """Begins the shutdown of the attempt because this node has failed."""
+        """Begins the shutdown of the attempt because of this failed node."""
         if self.shutdown.reason is None:
             self._failed_node = node.number
         self.end("failure")
@@ -205,8 +207,8 @@ class AttemptMonitor:
         self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending)
 
     def _handle_notices(self) -> None:
-        """Begins the shutdown at a preemption notice. A SIGTERM to a node during a shutdown was sent by this supervisor
-        or the previous one, whose shutdown is then continued.
+        """Begins the shutdown at a preemption notice. During a shutdown, SIGTERM was sent by a supervisor. If that was
+        the previous one, its shutdown is continued.
         """
         notices, self._notices = self._notices, []
         begun = self._record.history.now.shutdown
@@ -217,24 +219,22 @@ class AttemptMonitor:
             if notice.source == "sigterm" and is_ending:
                 continue
             self._record.once(entry_of(notice.kind, notice.data()), at=notice.at)
-            # A rebalance recommendation does not end a run that would not be restarted.
+            # A rebalance recommendation ends only a run that would be restarted.
             if notice.action != "rebalance" or may_restart("preemption", self._record.history, self._run.policy):
                 self.end("preemption")
 
-    # -- nodes that die -----------------------------------------------------------------------------------------------
+    # -- dead nodes ------------------------------------------------------------------------------------------
 
     def _is_not_started(self, node: Node) -> bool:
-        """Whether a node that ended without any report was killed by the supervisor while the attempt ended for another
-        reason.
-        """
+        """Whether a node without any report was killed by the supervisor, in a shutdown for another reason."""
         is_cut = node.number in self._run.liveness.cut
-        # The previous supervisor recorded the node's start; its events may have been deleted with the pod.
+        # The record shows that the node started, even if its events were deleted with the pod.
         has_started = any(state.pid is not None for state in self._record.status.ranks if state.rank in node.ranks)
         is_broken = is_cut or has_started or TRACEBACK in node.last_words()
         return self.shutdown.reason is not None and not is_broken
 
     def _mark_not_started(self, node: Node) -> None:
-        """Records a node that was ended before its worker handled signals. It has neither failed nor been lost."""
+        """Records that a node was ended before its worker handled signals. The node neither failed nor was lost."""
         node.lost = node.not_started = True
         node.sweep()
         failed = self._failed_node
@@ -245,8 +245,8 @@ class AttemptMonitor:
             node.failures.append(RankFailure(rank, -signal.SIGTERM, at, "", ended_by_us=True, not_started=True))
 
     def _lose(self, node: Node) -> None:
-        """Records the loss of a node that ended without reporting: its ranks were killed with it, and the
-        attempt ends.
+        """Records the loss of a node that ended without reporting. Its ranks were killed with it, and the attempt
+        ends.
         """
         node.lost = True
         node.sweep()
@@ -259,34 +259,34 @@ class AttemptMonitor:
             exit_code = self._exit_code(rank)
             if exit_code != 0 or self.attempt.has_failed_after_ranks:
                 code = exit_code or node.exit_code
-                # a rank that failed earlier keeps its own exit code
+                # A rank that failed before the loss keeps its exit code.
                 if rank in self._failed_at and exit_code is not None:
                     node.failures.append(RankFailure(rank, code, self._failed_at[rank], ""))
                     continue
                 is_ours = self.shutdown.reason is not None
                 if exit_code is None and self.shutdown.reason == "failure":
-                    # A target may report a loss after the failures that it causes.
+                    # The failures that began the shutdown may be consequences of this loss, reported first by the
+                    # target.
                     is_ours = self.shutdown.is_killing(node)
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
-            # A node that was stopped reports its exit. A node without such a report was lost, unless the supervisor
-            # killed it.
+            # A stopped node reports its end. A node that did not was lost, unless the supervisor killed it.
             if is_cut or not self.shutdown.is_killing(node):
                 self._lost.append(node.number)
-                # Reports of the node to an earlier supervisor that was lost with it are known only from the record.
+                # If the node's events are gone, the record shows until when the previous supervisor observed it.
                 since = node.last_sign_of_life() or (self._record.history.observed_until if self.adopted else 0.0)
                 known = {"since": since} if since else {}
                 self._record.once(NodeLost(node.number, words.splitlines()[-1], **known))
             self._end_for(node)
 
     def _why_cut(self, node: Node | None) -> str:
-        """Returns why this node was killed if the others could not reach it; otherwise empty."""
+        """Returns why this node was killed if other nodes could not reach it; otherwise empty."""
         is_cut = node is not None and node.number in self._run.liveness.cut
         return f"node {node.number} cannot be reached by the others" if node is not None and is_cut else ""
 
     def _exit_code(self, rank: int) -> int | None:
-        """Returns the exit code of a rank on a lost node, from a node event or the rank's exit marker; None if it had
-        not ended.
+        """Returns the exit code of a rank on a lost node, from a node event or an exit marker; None if the rank was
+        still running.
         """
         known = next(state.exit_code for state in self._record.status.ranks if state.rank == rank)
         if known is None:
@@ -295,10 +295,10 @@ class AttemptMonitor:
                 self._record.note(RankChanged(rank, exit_code=known))
         return known
 
-    # -- its end ------------------------------------------------------------------------------------------------------
+    # -- end of the attempt ----------------------------------------------------------------------------------
 
     def judge(self, cause_of_loss: RootCause) -> tuple[Outcome, float | None]:
-        """Returns the outcome once all nodes have ended, and the last sign of life if the end was not observed.
+        """Returns the outcome of an ended attempt, and its last sign of life if the end was not observed.
 
         `cause_of_loss` is the root cause if nodes and supervisor were killed together.
         """
@@ -308,13 +308,13 @@ class AttemptMonitor:
         cause = self._cause(failures, lost)
         ended_by = self._ended_by(failures)
         if lost and lost[0] in attempt.evicted and ended_by in (None, "failure"):
-            ended_by = "preemption"  # the pod's preemption notice did not arrive
+            ended_by = "preemption"  # the notice itself did not arrive
         is_planned = bool(attempt.evicted) and ended_by == "preemption"
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = cause_of_loss
         elif ended_by == "upload":
-            cause = None  # the cause is already recorded
+            cause = None  # recorded before the shutdown
         elif ended_by == "hang" and cause is not None:
             cause = self.hangs.cause(cause)
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
@@ -333,7 +333,7 @@ class AttemptMonitor:
         return found, died_at
 
     def _cause(self, failures: list[RankFailure], lost: list[int]) -> RootCause | None:
-        """Returns the root cause with the host facts of its node, or with why that node was lost; None without a
+        """Returns the root cause, with facts about its node's host or the reason of the node's loss; None without a
         failure.
         """
         why = self.attempt.why_ended
@@ -351,11 +351,11 @@ class AttemptMonitor:
             return RootCause.of(cause, summary=why)
         if node is None or node.number not in self._lost or first.rank in self._failed_at or not node.why_lost():
             return cause
-        # The signal that ended the rank is unknown.
+        # It is unknown which signal ended the rank.
         return RootCause.of(cause, summary=f"node {node.number} was lost: {node.why_lost()}", signal=None)
 
     def _ended_by(self, failures: list[RankFailure]) -> str | None:
-        """Returns why the attempt ended, if its ranks were not the reason; see `restart_policy.outcome`."""
+        """Returns why the attempt ended, if not because of its ranks; see `restart_policy.outcome`."""
         status, policy, by_target = self._record.status, self._run.policy, self.attempt.ended_by_target
         ended_by = "stop" if status.supervision.stop_requested or by_target == "stop" else self.shutdown.reason
         if (
@@ -363,11 +363,11 @@ class AttemptMonitor:
             and not failures
             and not is_late(status, policy, self.ended_at or self._run.clock.time())
         ):
-            ended_by = None  # all ranks had succeeded before the limit, while no supervisor was attached
+            ended_by = None  # without a supervisor, all ranks succeeded before the limit
         if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
             ended_by = "timeout"
         if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):
-            ended_by = "failure"  # the other ranks waited for one that had failed and did not exit
+            ended_by = "failure"  # the other ranks were waiting for the failed rank
         if by_target == "preemption" and ended_by in (None, "failure", "hang"):
-            ended_by = "preemption"  # the failures of its ranks are consequences of the preemption
+            ended_by = "preemption"  # the preemption made its ranks fail
         return ended_by

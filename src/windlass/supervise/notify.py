@@ -66,14 +66,14 @@ def message(status: Status) -> dict[str, Any]:
 
 
 def notify_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> None:
-    """Sends the end of a run and records that. No lock is held while sending, so that the run may be resumed or
+    """Sends the end of a run and records the result. No lock is held while sending, so that the run may be resumed or
     removed.
 
     Raises StoreError.
     """
     notified = send(webhook, store.status(run_id), clock)
     with contextlib.suppress(NoSuchRun):
-        store.status(run_id)  # raises for a removed run, whose folder the lock would create again
+        store.status(run_id)  # raises for a removed run, before `writer` creates its folder again
         if (writer := store.writer(run_id)) is not None:
             with contextlib.closing(writer):
                 if writer.status.phase.is_terminal:
@@ -81,8 +81,8 @@ def notify_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> Non
 
 
 def notify_once(writer: RunWriter, webhook: Webhook | None, clock: Clock) -> None:
-    """Sends the end of a run to its webhook, if any, and records that, unless a previous supervisor did. The message
-    may be sent twice if a supervisor dies between sending and recording. Raises StoreError.
+    """Sends the end of a run to its webhook, unless a previous supervisor did, and records the result. The message may
+    be sent twice if a supervisor dies between sending and recording. Raises StoreError.
     """
     last = [event.kind for event in writer.events() if event.kind in (RunEnded.kind, Notified.kind)][-1:]
     if webhook is not None and last != [Notified.kind]:

@@ -46,7 +46,7 @@ def main(argv: list[str], make_backend: MakeBackend) -> int:
 
 
 def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) -> None:
-    # Imported here because commands import this module only for `supervisor_pid`.
+    # Imported here, because commands import this module only for `supervisor_pid`.
     from windlass.supervise.supervisor import Supervisor
 
     with Store(home) as store:
@@ -62,19 +62,19 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
             return
         supervisor.run()
         if supervisor.detached:
-            return  # the run has not ended
-        writer.close()  # commands that resume or remove the run need not wait for the following steps
+            return  # the next supervisor continues the run
+        writer.close()  # lets commands resume or remove the run at once
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         notify_end(store, plan)
         supervisor.backend.watch_node_deletion(store)
-        store.empty_trash()  # no command waits for this process
+        store.empty_trash()  # slow, but no command waits for this process
 
 
 def notify_end(store: Store, plan: Plan) -> None:
     """Notifies the webhook of the job, if any, of the end of its run. Raises StoreError."""
     if plan.policy.notify:
-        from windlass.supervise import notify  # imports of the size of a whole supervisor
+        from windlass.supervise import notify  # imported only if needed, because it loads as much code as a supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
             notify.notify_end(store, plan.run_id, webhook, Clock())
@@ -92,19 +92,17 @@ def supervisor_pid(run_dir: Path) -> int | None:
 def _write_pid(run_dir: Path) -> None:
     me = process.stat(os.getpid())
     identity = f"{os.getpid()} {me.start_ticks if me else 0} {process.boot_id()}"
-    # on a full disk no command can wake the supervisor, which then polls every half second
+    # On a full disk, no command can wake the supervisor, which then polls every half second.
     with contextlib.suppress(OSError):
         file = os.open(run_dir / PID_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:  # overwrites in place with equal length, which needs no new space on a full disk
+        try:  # equal length, so that no new space is needed
             os.write(file, identity.ljust(PID_FILE_BYTES).encode())
         finally:
             os.close(file)
 
 
 def handle_signals(supervisor: Supervisor) -> None:
-    """Installs signal handlers: SIGINT requests a stop and a read of the stop request; SIGTERM means that the machine
-    shuts down.
-    """
+    """Installs signal handlers. SIGINT means that a stop was requested; SIGTERM means that the machine shuts down."""
 
     def on_interrupt(_number: int, _frame: object) -> None:
         supervisor.stop_request = StopRequest()
@@ -115,5 +113,5 @@ def handle_signals(supervisor: Supervisor) -> None:
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGTERM, on_term)
     signal.set_wakeup_fd(supervisor.clock.fileno(), warn_on_full_buffer=False)
-    # a parent that blocks signals, in order to wait for them, passes its mask on
+    # Unblocks signals that a parent process may have blocked.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -21,7 +21,7 @@ BEGINNING: Final = (Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.START
 
 
 class Recorder:
-    """The record of a run, as written by its supervisor."""
+    """Writer of a run's record, used by its supervisor."""
 
     def __init__(self, writer: RunWriter, *observers: Observer, clock: Clock | None = None) -> None:
         self.writer = writer
@@ -31,7 +31,7 @@ class Recorder:
         self._recorded_until = 0.0
         """Time of the previous supervisor's newest event; earlier reports of nodes are in the record."""
         self._recorded: set[str] = set()
-        """Events of the previous supervisor, while this one reads the reports of the nodes again."""
+        """Events that the previous supervisor recorded, until this supervisor has read the nodes' events again."""
         for event in writer.events():
             self._observe(event.entry, event.time)
 
@@ -56,29 +56,29 @@ class Recorder:
             self.note(entry, at=at)
 
     def condition(self, kind: str | None, message: str = "", fix: str = "") -> None:
-        """Records, once, a condition that prevents supervision of the run; None ends the condition."""
+        """Records, once, a condition that prevents supervision of the run. None records the end of the condition."""
         if kind != (self.status.supervision.condition.type if self.status.supervision.condition is not None else None):
             self.note(ConditionChanged(kind, message, fix=fix) if fix else ConditionChanged(kind, message))
 
     def begin_replay(self) -> None:
-        """Marks the following node events as possibly recorded already by another supervisor."""
+        """Treats the following node events as possibly recorded by the previous supervisor."""
         events = self.writer.events()
-        # Recorded events count only up to the previous supervisor's last node event: node events since then are not in
-        # the record, and the adoption and a shutdown have the times of a supervisor.
+        # Node events after the last recorded node event are new. Adoptions and shutdowns are left out, because their
+        # times are those of a supervisor.
         own = (SupervisorRestarted.kind, ShutdownBegun.kind)
         self._recorded_until = max(event.time for event in events if event.kind not in own)
         self._recorded = {_key(event.entry) for event in events}
 
     def end_replay(self) -> None:
-        """Marks the following node events as new, because they belong to an attempt that this supervisor starts."""
+        """Treats the following node events as new, because this supervisor starts their attempt."""
         self._recorded.clear()
 
     def is_recorded(self, at: float) -> bool:
-        """Whether the previous supervisor has read the events reported at this time."""
+        """Whether the previous supervisor has read the node events of this time."""
         return at <= self._recorded_until
 
     def enter(self, phase: Phase, *, at: float) -> None:
-        """Records the phase of the ranks if the run's phase allows the transition."""
+        """Records a phase of the ranks, if it may follow the run's current phase."""
         now = self.status.phase
         if now is not phase and now in (*BEGINNING, *LIVE_PHASES.values()):
             self.note(PhaseEntered(phase), at=at)
@@ -95,5 +95,5 @@ class Recorder:
 
 
 def _key(entry: Entry) -> str:
-    """Returns the text of an event as its identity."""
+    """Returns a text that identifies an event."""
     return f"{entry.kind} {json.dumps(entry.to_json(), sort_keys=True)}"

@@ -10,7 +10,7 @@ from windlass.supervise.backend import Attempt, Intent, Node
 from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 
 LAST_RESORT_SECONDS: Final = 5.0
-"""Time after the grace period at which a node that has not ended is killed with all its processes."""
+"""Seconds after the grace period at which a node that has not ended is killed with all its processes."""
 OVERRULING: Final = ("stop", "timeout", "upload")
 """Reasons that replace the reason of a shutdown in progress, because no attempt follows them."""
 
@@ -23,22 +23,22 @@ class Shutdown:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self.reason: str | None = None
-        """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None before a shutdown begins."""
+        """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None until a shutdown begins."""
         self._now_at: float | None = None
-        """End of the ranks' grace period, if nodes do not enforce it."""
+        """End of the ranks' grace period by the monotonic clock, if nodes do not enforce it."""
         self._kill_at: float | None = None
         self._is_hurried = False
         self._spared: set[Node] = set()
         """Nodes with ranks that are still working on their own."""
         self._spared_until = 0.0
-        """Time until which such nodes are spared, by the monotonic clock."""
+        """Time until which the nodes in `_spared` are not killed, by the monotonic clock."""
         self._kept_until: dict[Node, float] = {}
-        """Time until which nodes with formerly spared ranks are not killed, by the monotonic clock."""
+        """Time until which nodes that left `_spared` are not killed, by the monotonic clock."""
         self._ended: set[Node] = set()
-        """Nodes whose grace period was cut short."""
+        """Nodes whose grace period was skipped or cut short."""
 
     def is_killing(self, node: Node) -> bool:
-        """Whether this node, if it ends now without reporting, was killed by the supervisor."""
+        """Whether the supervisor has killed this node, if the node ends now without reporting."""
         if self._kill_at is None or self._is_spared(node):
             return False
         return self._clock.monotonic() >= max(self._kill_at, self._kept_until.get(node, 0.0))
@@ -52,7 +52,9 @@ class Shutdown:
         return self.reason is None or (reason in OVERRULING and reason != self.reason)
 
     def begin(self, reason: str) -> None:
-        """Stops every node once. Each gives its ranks the grace period, except hung ranks, which cannot use it."""
+        """Stops every node once. Each node gives its ranks the grace period; hung ranks get none, because they cannot
+        use it.
+        """
         is_begun = self.reason is not None
         if self.is_new_reason(reason):
             self.reason = reason
@@ -62,14 +64,14 @@ class Shutdown:
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         self._spared_until = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
         if reason == "failure":
-            # A node reports ranks that are saving before these seconds, by its own clock, are over.
+            # Within this time, nodes report ranks that are still saving.
             grace = min(grace, FAILURE_GRACE_SECONDS + self._attempt.report_lag_seconds)
             self._now_at = self._clock.monotonic() + grace
         self._kill_at = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
 
     def spare(self, node: Node, ranks: Sequence[int]) -> None:
-        """Handles a node's report of ranks that are still working on their own: after a failure, the node keeps the
-        grace period as long as any such rank runs.
+        """Handles a node's report that ranks still work on their own. After a failure, the node keeps the grace period
+        while any such rank runs.
         """
         if ranks:
             self._spared.add(node)
@@ -78,13 +80,15 @@ class Shutdown:
             self._kept_until[node] = self._clock.monotonic() + LAST_RESORT_SECONDS
 
     def hurry(self) -> None:
-        """Skips the grace period at the user's request. Repeated every iteration, because a signal may be lost."""
+        """Skips the grace period at the user's request. Sends the signal in every iteration, because a signal may be
+        lost.
+        """
         self._is_hurried = True
         self._attempt.send(Intent.STOP_NOW)
         self._kill_at = min(self._kill_at or float("inf"), self._clock.monotonic() + LAST_RESORT_SECONDS)
 
     def turn(self) -> None:
-        """Runs due actions. A node that copies results has no rank to wait for; only `stop --now` interrupts it."""
+        """Runs due actions. A node whose ranks have ended may copy results; only `stop --now` interrupts the copy."""
         nodes = self._attempt.live_nodes() if self._is_hurried else self._attempt.training_nodes()
         if self._now_at is not None and self._clock.monotonic() >= self._now_at:
             for node in nodes:

@@ -51,8 +51,7 @@ ADOPTED_POLL_SECONDS: Final = 0.05
 """Polling interval for nodes started by another supervisor, which cannot wake this one."""
 FULL_DISK_PATIENCE_SECONDS: Final = 600.0
 STOP_PATIENCE_SECONDS: Final = 5.0
-"""Patience in seconds while a command waits for the end. An end that is not recorded by then is read from the nodes by
-the next command."""
+"""Seconds to write an end while a command waits. An end that is not recorded by then is left to the next command."""
 
 
 class Supervisor:
@@ -80,23 +79,22 @@ class Supervisor:
             has_process_group=plan.nodes.launcher == "torchrun",
         )
         self.monitor: AttemptMonitor | None = None
-        """Attempt in progress; None between attempts."""
+        """Monitor of the current attempt; None between attempts."""
         self.next_at: float | None = None
-        """Start of the next attempt in Unix seconds; None while one is in progress."""
+        """Start of the next attempt in Unix seconds; None during an attempt."""
         self.ending: RunEnding | None = writer.status.ending
         """How the run ends once its outputs are uploaded or fetched; None before that is decided."""
         self.detached = False
-        """Whether this supervisor has detached: the run is still open, and its nodes keep running."""
+        """Whether this supervisor left the run open: its nodes may keep running, and the next supervisor continues."""
         self.stop_request: StopRequest | None = None
-        """Stop request made by a signal; users request stops by files."""
+        """Stop request by a signal; users request stops by files."""
         self.terminated = False
-        """Whether the machine is shutting down (SIGTERM); the next command then adopts the run."""
+        """Whether the machine is shutting down (SIGTERM). The next command then adopts the run."""
         self.patience_seconds = FULL_DISK_PATIENCE_SECONDS
         self._upload_at = 0.0
         """Time of the next upload of the outputs in Unix seconds."""
 
-    # -- main loop
-    # ---------------------------------------------------------------------------------------------------------
+    # -- main loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Supervises the run until it has ended."""
@@ -160,12 +158,12 @@ class Supervisor:
         elif lives is False and is_late(self.writer.status, self.plan.policy, now):
             self.end_run(timed_out(self.plan.policy))
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
-            self._detach()  # the run has not ended
+            self._detach()  # leaves the run to the next supervisor
         elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
-            if self.writer.status.phase is not Phase.STOPPING:  # the time limit is reached
+            if self.writer.status.phase is not Phase.STOPPING:  # reached the time limit
                 self.record.note(PhaseEntered(Phase.STOPPING))
             self.next_at = None
-            self.adopt()  # the attempt ends once the target reports that nothing of it runs
+            self.adopt()  # waits until the target reports no running nodes
         elif now < self.next_at:
             self._wait(min(POLL_SECONDS, self.next_at - now))
         elif not self.availability.is_holder:
@@ -176,7 +174,7 @@ class Supervisor:
         elif not (self._admit() and self._stage()):
             self._wait(POLL_SECONDS)
         elif self.is_begun:
-            self._start(*self._newest())  # the attempt is recorded but not on the target
+            self._start(*self._newest())  # recorded, but not started on the target
         else:
             self.run_state.liveness.rejoin(between=True)
             if self.run_state.membership.is_enough:
@@ -228,7 +226,7 @@ class Supervisor:
         self.record.note(AttemptStarted(number, len(members) * procs, ranks, tuple(members), reason), at=at)
         folder = self._attempt_dir(number)
         if folder.exists() and self.backend.is_started(folder):
-            # Started by a supervisor that was killed while a full disk prevented it from recording that.
+            # A previous supervisor started this attempt, but could not record it on a full disk.
             self.next_at = None
             self.adopt()
         else:
@@ -254,12 +252,11 @@ class Supervisor:
             cause = RootCause(f"could not start: {error_line(error)}")
             self.end_run(Outcome(Phase.FAILED, exit_code=127, cause=cause, reason="failure"))
 
-    # -- one iteration
-    # -----------------------------------------------------------------------------------------------------
+    # -- one iteration ------------------------------------------------------------------------------------------------
 
     def _turn(self, monitor: AttemptMonitor) -> None:
         """Waits for an event, then handles all pending ones."""
-        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # threads watch these nodes
+        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # threads watch the nodes and wake this loop
         self._wait(monitor.shutdown.due_in(POLL_SECONDS if is_woken else ADOPTED_POLL_SECONDS))
         if self.backend.is_lost_to_another:
             self.detached = True
@@ -281,7 +278,7 @@ class Supervisor:
             self.writer.catch_up()
 
     def _end_if_requested(self, monitor: AttemptMonitor) -> None:
-        """Ends the attempt at a stop request, at the job's time limit, and when the machine shuts down."""
+        """Ends the attempt on a stop request, at the job's time limit, or when the machine shuts down."""
         if monitor.shutdown.reason != "stop" and self.is_to_stop():
             monitor.end("stop")
         request = read_stop_request(self.run_dir)
@@ -289,7 +286,7 @@ class Supervisor:
             monitor.shutdown.hurry()
         now = self.clock.time()
         may_end = monitor.shutdown.reason in (None, "preemption") and monitor.attempt.training_nodes()
-        if may_end and is_late(self.writer.status, self.plan.policy, now):  # copying results is not limited
+        if may_end and is_late(self.writer.status, self.plan.policy, now):  # no limit for copying results
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # the format of cloud metadata services
@@ -313,7 +310,7 @@ class Supervisor:
             self.record.note(StopRequested(request.reason, request.now))
         return self.writer.status.supervision.stop_requested
 
-    # -- ends ---------------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def judge(self, monitor: AttemptMonitor) -> tuple[Outcome, float | None]:
         """Returns the outcome of an attempt whose nodes have all ended; see `AttemptMonitor.judge`."""
@@ -335,16 +332,14 @@ class Supervisor:
         self.next_at = self.clock.time() + found.wait_seconds
 
     def end_run(self, end: Outcome, died_at: float | None = None) -> None:
-        """Records the end, or, if outputs must be uploaded or fetched first, how the run will end; a supervisor does
-        that.
-        """
+        """Records the end of the run. If outputs must be uploaded or fetched first, records how the run will end."""
         self.next_at = None
         self.backend.prepare_end(self.record)
         if end.cause is not None:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        # Outputs that the store has refused are not uploaded.
+        # Skips the upload if the store has already refused the outputs.
         has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST and end.reason != "upload"
         nodes = self.backend.nodes_with_outputs(self.record) if has_results else ()
         if has_results and (self.backend.uploads_outputs or nodes):
@@ -384,7 +379,7 @@ class Supervisor:
             self.availability.note_available()
         except TargetUnavailable as error:
             retry_at = self.availability.retry_at(error)
-            self._upload_at = 0.0 if self._is_collecting else retry_at  # fetching has its own waits
+            self._upload_at = 0.0 if self._is_collecting else retry_at  # the backend itself pauses while fetching
             return False
         except (OSError, EngineError) as error:
             if (again_at := self.availability.move_again_at("uploaded", error)) is not None:
@@ -419,7 +414,7 @@ class Supervisor:
         self._end(end)
 
     def _end(self, end: RunEnded) -> None:
-        """Records the end before cleaning up, because an unresponsive target must not prevent the record of the end."""
+        """Records the end before cleaning up, because a target that does not respond must not delay the record."""
         self.record.note(end)
         self._write_all()
         self.backend.clean_up(self.record, is_patient=self.patience_seconds > 0)

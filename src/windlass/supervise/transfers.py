@@ -23,11 +23,11 @@ Line = Mapping[str, Any]
 """One report of a program of `windlass.storage`; see `storage/child.py`."""
 MIB: Final = 1 << 20
 CHECK_SECONDS: Final = 900.0
-"""Age of an attempt from which it no longer waits for the pod that checks the store of the outputs."""
+"""Age of an attempt in seconds from which it no longer waits for the pod that checks the outputs' store."""
 NAMED: Final = 5
-"""Number of files that a warning lists by name."""
+"""Maximum number of files that a warning lists by name."""
 OF_TRANSFER: Final = ("message", "percent", "eta_seconds")
-"""Progress fields that show the upload; all other fields remain those of the script."""
+"""Progress fields in which an upload is shown; other fields keep the script's values."""
 
 
 class TransferRefused(EngineError):
@@ -50,7 +50,7 @@ class Notes(Protocol):
 
 
 class Transfer(ABC):
-    """Program that moves files in parallel with the supervisor, which must not wait for it."""
+    """Program that moves files while the supervisor continues its work."""
 
     is_done = False
     """Whether all files have been moved."""
@@ -72,7 +72,7 @@ class _Progress:
 
     def __init__(self) -> None:
         self._began: dict[str, tuple[float, int]] = {}
-        """Time of the first report by name, in Unix seconds, and the bytes moved by then."""
+        """For each name: the time of its first report in Unix seconds, and the bytes moved by then."""
 
     def of(self, line: Line, name: str, now: float) -> dict[str, Any]:
         """Returns the run's progress for a report of the transfer; `now` is in Unix seconds."""
@@ -89,7 +89,7 @@ class _Progress:
 
 
 class DataStaging:
-    """Staging of the data sets of one run, done once for all attempts that a supervisor starts."""
+    """Staging of a run's data sets, done once per supervisor for all attempts."""
 
     def __init__(self, transfer: Transfer | None, sources: Mapping[str, str]) -> None:
         """`sources` are addresses by data set name. `transfer` is None for a run without sets to stage."""
@@ -118,7 +118,7 @@ class DataStaging:
         return True
 
     def end(self) -> None:
-        """Ends the staging if it is active; fetched files are kept."""
+        """Ends a running staging program; fetched files are kept."""
         if self._transfer is not None:
             self._transfer.end()
 
@@ -158,12 +158,12 @@ class OutputsUpload:
         return self._transfer.is_done
 
     def end(self) -> None:
-        """Ends the upload if it is active; uploaded files are kept."""
+        """Ends a running upload program; uploaded files are kept."""
         if self._transfer is not None:
             self._transfer.end()
 
     def _before(self, record: Recorder) -> dict[str, Any]:
-        """Returns the progress of the script, without the fields that an upload adds."""
+        """Returns the script's progress, without fields that an upload adds."""
         newest = record.writer.store.status(record.status.id).progress.to_json()
         return {name: value for name, value in newest.items() if name not in OF_TRANSFER}
 
@@ -186,7 +186,7 @@ class CheckpointUploads:
     """
 
     def __init__(self, transfer_at: Callable[[int], Transfer | None] | None, destination: str) -> None:
-        """`transfer_at` creates the transfer after the checkpoint of a step; None if no uploads are requested."""
+        """`transfer_at` creates the transfer for the checkpoint of a step, or is None if no uploads are requested."""
         self._transfer_at = transfer_at
         self._destination = destination
         self._transfer: Transfer | None = None
@@ -206,7 +206,7 @@ class CheckpointUploads:
         try:
             for line in self._transfer.reports(record, clock):
                 self._take(record, line)
-        except (TargetUnavailable, HeldElsewhere):  # in this case only another supervisor may write
+        except (TargetUnavailable, HeldElsewhere):  # the target does not answer, or another supervisor holds the run
             return
         except (OSError, EngineError) as error:
             record.note(Warned(f"the outputs could not be uploaded at a checkpoint: {error_line(error)}"))
@@ -218,7 +218,7 @@ class CheckpointUploads:
     def end(self) -> None:
         """Ends the upload in progress; uploaded files are kept."""
         if self._transfer is not None:
-            with contextlib.suppress(EngineError):  # the end of the run removes the rest
+            with contextlib.suppress(EngineError):  # the end of the run removes what remains
                 self._transfer.end()
             self._transfer = None
 
@@ -263,7 +263,7 @@ class OutputsCheck:
         except (OSError, EngineError):
             self._is_over = True
         if self._is_over:
-            with contextlib.suppress(EngineError):  # the end of the run repeats this
+            with contextlib.suppress(EngineError):  # repeated at the end of the run
                 self.end()
 
     def end(self) -> None:
@@ -273,7 +273,7 @@ class OutputsCheck:
 
 
 def _is_early(record: Recorder) -> bool:
-    """Whether ending the run now loses little: it is in its first attempt since it was started or resumed."""
+    """Whether ending the run now loses little: this is the first attempt since the run was started or resumed."""
     history = record.history
     is_new = record.now() - history.now.began_at < CHECK_SECONDS
     return is_new and not history.ended and record.status.checkpoint is None

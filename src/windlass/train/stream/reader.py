@@ -159,8 +159,7 @@ class Reader:
             "the same size; windlass data verify finds all such files"
         )
 
-    # -- prefetching
-    # ------------------------------------------------------------------------------------------------------
+    # -- prefetching --------------------------------------------------------------------------------------------------
 
     def block(self, object: int, number: int) -> bytes:
         """Returns a whole block and caches it. Raises StreamError."""
