@@ -61,14 +61,14 @@ RULES: Final[tuple[Rule, ...]] = (
     checkpoints.damaged,
     checkpoints.cut_short,
 )
-"""All rules in order; of equal scores the earlier rule wins."""
+"""All rules in order. Of verdicts with equal scores, that of the earlier rule wins."""
 BESIDES: Final = 5
 """Score of verdicts on conditions that do not end a run."""
 LACKING: Final = {
     events.DISK_FULL: "the disk was full",
     ROTATED: "the log had lost them when it was read",
 }
-"""Reasons of missing log lines."""
+"""Texts for the reasons of missing log lines."""
 _RESTARTS: Final = re.compile(r"restarts: \{max: \d+, on: \[([^\]]+)\]\}")
 BEGUN: Final = (Phase.TRAINING, Phase.CHECKPOINTING)
 
@@ -101,7 +101,7 @@ def diagnose(seen: Observations) -> Diagnosis:
 
 
 def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
-    """Returns the verdict on a run that did not fail: its first warning."""
+    """Returns the verdict on a run that did not fail but has warnings: its first warning."""
     but = "the run succeeded, but " if case.status.phase is Phase.SUCCEEDED else ""
     rank = warning.ranks[0] if len(warning.ranks) == 1 else None
     where = f" (rank {rank})" if rank is not None and len(case.status.ranks) > 1 else ""
@@ -109,7 +109,9 @@ def _of_warning(case: Observations, warning: RunWarning) -> Verdict:
 
 
 def _beyond_the_job(case: Observations, fix: str) -> str:
-    """Replaces advice to set `restarts:` if the job already sets it, by its remaining restarts or a larger maximum."""
+    """Replaces advice to set `restarts:` in a job that already sets it, by the remaining restarts or a larger
+    maximum.
+    """
     policy, status = case.plan.policy, case.status
     most = policy.max_restarts
     left = most if status.restarts_left is None else status.restarts_left
@@ -141,9 +143,7 @@ def _unexplained(case: Observations) -> Verdict:
 
 
 def _not_seen(case: Observations) -> Iterator[str]:
-    """Yields what could not be read, and why. Without this, "nothing is wrong so far" would claim more than is
-    known.
-    """
+    """Yields unreadable data with the reasons, so that "nothing is wrong so far" is not taken for a full check."""
     yield from case.not_seen
     for why in dict.fromkeys(one.why for one in case.status.dropped):
         lacking = [one for one in case.status.dropped if one.why == why]

@@ -1,7 +1,7 @@
 """Compares the flight recorders of all ranks: finds which rank is missing in which collective.
 
-torch counts the collectives of a process group from 1, in each rank as they are called. Calls with the same number
-belong together. `worker/flight_recorder.py` describes the data that a rank writes.
+In each rank, torch numbers the collectives of a process group from 1 in call order. Calls with the same number belong
+together. `worker/flight_recorder.py` describes the data that a rank writes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SAME_SIZE: Final = frozenset({
     "all_reduce", "allreduce", "allreduce_coalesced", "broadcast", "reduce", "_all_gather_base", "_allgather_base",
     "all_gather_into_tensor", "_reduce_scatter_base", "reduce_scatter_tensor", "all_reduce_barrier", "barrier",
 })  # fmt: skip
-"""Collectives that require the same number of elements on every rank; others may have parts of different sizes."""
+"""Collectives that require the same number of elements on every rank. Other collectives accept different numbers."""
 FRESH_SECONDS: Final = 15.0
-"""Maximum age of a recording relative to the newest; an older one describes another time, unless its rank ended
+"""Maximum age of a recording in seconds, relative to the newest. Older recordings are ignored, unless their rank ended
 then."""
 MAX_NAMED: Final = 8
 
@@ -32,7 +32,7 @@ class Call:
     sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     is_open: bool
-    """Whether the call has not completed, or has failed."""
+    """Whether the call has not completed, or failed."""
     at: float
     """Time of the call in Unix seconds."""
 
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Process group as recorded by one rank."""
+    """A process group as one rank recorded it."""
 
     id: int
     name: str
@@ -57,9 +57,9 @@ class Recorded:
     ranks: tuple[int, ...]
     """Members of the group; empty if unknown."""
     enqueued: int
-    """Number of the last collective."""
+    """Number of the last collective that the rank called."""
     calls: tuple[Call, ...]
-    """Newest collectives, without point-to-point operations."""
+    """Newest collectives that the rank called, without point-to-point operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +69,25 @@ class Flight:
     at: float
     """When the recording was written, in Unix seconds."""
     why: str
-    """`asked`, `failed` or `ended`: why the recording was written; empty if it cannot be read."""
+    """Why the recording was written: `asked`, `failed` or `ended`; empty if the recording cannot be read."""
     failed_in: str
     """Collective in which the rank failed; empty if none."""
     groups: tuple[Recorded, ...]
     path: str = ""
-    """Dump file of NCCL's watchdog that contains the recording; empty for other recordings."""
+    """Path of the NCCL watchdog's dump file with the recording; empty if the recording has another source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Process group as recorded by its members."""
+    """A process group as its members recorded it."""
 
     name: str
-    """Name for messages, such as `the default process group`."""
+    """Name of the group in messages, such as `the default process group`."""
     ranks: tuple[int, ...]
     calls: Mapping[int, Mapping[int, Call]]
-    """Calls by rank and number, of ranks with a recording."""
+    """Calls by rank, then by number, of ranks with a recording."""
     last: Mapping[int, int]
-    """Number of the last collective of each rank with a recording; 0 if it called none."""
+    """Number of the last collective of each rank with a recording; 0 if the rank called none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +95,17 @@ class Finding:
     """Problem with one collective."""
 
     kind: str
-    """`mismatch`: the calls differ. `not-joined`: some ranks did not call it. `stuck`: all ranks did, and it does not
-    complete."""
+    """Kind of problem. `mismatch`: the calls differ. `not-joined`: some ranks did not call the collective. `stuck`: all
+    called it, and it does not complete."""
     group: Group
     call: Call
-    """Call of the first rank that made it."""
+    """The first call of the collective by any rank."""
     joined: tuple[int, ...]
     missing: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
-        """`all_reduce #6 of the default process group`."""
+        """Name of the collective, such as `all_reduce #6 of the default process group`."""
         return f"{self.call.op} #{self.call.number} of {self.group.name}"
 
     def lines(self) -> Iterator[str]:
@@ -123,7 +123,7 @@ class Finding:
 
     @property
     def odd(self) -> int | None:
-        """The only rank whose call differs from all others; None if there is no such rank."""
+        """The only rank whose call differs from the calls of all others; None if there is none."""
         sides = [ranks for _, ranks in _alike({r: str(self.group.calls[r][self.call.number]) for r in self.joined})]
         alone = [ranks[0] for ranks in sides if len(ranks) == 1]
         return alone[0] if len(sides) == 2 and len(alone) == 1 else None
@@ -152,7 +152,7 @@ def flight_of(written: Mapping[str, Any], path: str = "") -> Flight:
 
 
 def find(flights: Mapping[int, Flight]) -> tuple[Finding, ...]:
-    """Returns the problems shown by the recordings: differing calls first, then calls by waiting time, longest
+    """Returns the problems shown by the recordings: first differing calls, then waiting calls, the longest wait
     first.
     """
     found = [finding for group in _groups(_fresh(flights)) if (finding := _look(group))]
@@ -161,8 +161,8 @@ def find(flights: Mapping[int, Flight]) -> tuple[Finding, ...]:
 
 
 def crossed(findings: Sequence[Finding]) -> tuple[Finding, Finding] | None:
-    """Returns two groups in which ranks wait for each other because they use the groups in different order; None if
-    none do.
+    """Returns two groups that ranks use in different order, so that they wait for each other; None if there are
+    none.
     """
     waits = sorted((one for one in findings if one.kind == "not-joined"), key=lambda one: one.joined)
     for at, one in enumerate(waits):
@@ -173,7 +173,7 @@ def crossed(findings: Sequence[Finding]) -> tuple[Finding, Finding] | None:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Returns `rank 1` or `ranks 0, 2`."""
+    """Returns ranks as a phrase, such as `rank 1` or `ranks 0, 2`."""
     some = ", ".join(map(str, ranks[:MAX_NAMED])) + (" …" if len(ranks) > MAX_NAMED else "")
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
 
@@ -205,7 +205,7 @@ def _groups(flights: Mapping[int, Flight]) -> Iterator[Group]:
             if rank not in flights:
                 continue
             own = next((group for of, group in recorded if of == rank and group.name == name), None)
-            if own is None and flights[rank].why == "ended":  # the rank recorded numbers only
+            if own is None and flights[rank].why == "ended":  # a rank that ended recorded no group names
                 own = next((group for group in flights[rank].groups if group.id == first.id), None)
             calls[rank] = {call.number: call for call in own.calls} if own is not None else {}
             last[rank] = max([own.enqueued if own is not None else 0, *calls[rank]])
@@ -225,7 +225,7 @@ def _call(data: Mapping[str, Any]) -> Call:
 
 
 def _look(group: Group) -> Finding | None:
-    """Returns the problem of a group; None if no call is waiting in it."""
+    """Returns the problem of a group; None if no call of the group is waiting."""
     waits = {rank: [n for n, call in calls.items() if call.is_open] for rank, calls in group.calls.items()}
     if not any(waits.values()):
         return None
@@ -247,7 +247,7 @@ def _finding(kind: str, group: Group, calls: Mapping[int, Call], missing: tuple[
 
 
 def _differ(calls: Sequence[Call]) -> bool:
-    """Whether calls with the same number are incompatible."""
+    """Whether calls with the same number do not fit together."""
     if len({call.op for call in calls}) > 1:
         return True
     if not calls or calls[0].op not in SAME_SIZE:

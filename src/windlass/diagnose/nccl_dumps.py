@@ -24,7 +24,7 @@ LISTS: Final = ("build_intlist", "build_boollist", "build_doublelist", "build_te
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickler that creates only numbers, text, lists and dictionaries."""
+    """Unpickler that can only create numbers, text, lists and dictionaries."""
 
     def find_class(self, module: str, name: str) -> Any:
         """See pickle.Unpickler. Raises UnpicklingError for all but lists."""
@@ -36,7 +36,7 @@ class _Plain(pickle.Unpickler):
 def read_watchdogs(paths: Iterable[Path]) -> dict[int, Flight]:
     """Returns the last collectives by rank. The rank is the number at the end of the file name.
 
-    A file that cannot be read yields its path without collectives.
+    For a file that cannot be read, the result has its path and no collectives.
     """
     found = {}
     for path in sorted(paths):
@@ -54,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
         groups = condense(dump, _ranks(dump))
         return {"at": path.stat().st_mtime, "why": "failed", "failed_in": "watchdog", "groups": groups}
     except Exception:
-        return {}  # a truncated or foreign pickle may raise any exception
+        return {}  # unpickling a damaged file may raise any exception
 
 
 def _ranks(dump: dict[str, Any]) -> dict[str, list[int]]:

@@ -46,7 +46,7 @@ class RankSeen:
     """Exit code, −N for signal N; None while the rank runs, or if its end was not observed."""
     ended_at: float | None = None
     ended_by_us: bool = False
-    """Whether Windlass stopped the rank because another rank failed, or because the run was being stopped."""
+    """Whether Windlass stopped the rank, because another rank failed or the run was stopped."""
     tail: str = ""
     """Last 64 KiB of the rank's output, without stacks that Windlass requested."""
     last_output_at: float | None = None
@@ -59,14 +59,14 @@ class NodeSeen:
 
     node: int
     words: str = ""
-    """Output of the worker itself, which is empty unless it crashed."""
+    """Output of the node's worker itself, which is empty unless the worker crashed."""
     flights: Mapping[int, Flight] = field(default_factory=dict)
     """Last collectives by rank, if ranks of the node failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Tool that manages the packages of the script's interpreter."""
+    """Tool that manages the packages of the script's interpreter, and the environment's folder."""
 
     kind: str = ""
     """`uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty if there is no interpreter."""
@@ -76,7 +76,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Current facts about this machine, if the ranks of the run are its processes."""
+    """Current facts about this machine, if the run's ranks are processes here."""
 
     booted_at: float | None = None
     """Boot time in Unix seconds; None if unknown."""
@@ -84,16 +84,16 @@ class MachineFacts:
     """Whether the disk of the record is full."""
     environment: Environment = Environment()
     flights: Mapping[int, Flight] = field(default_factory=dict)
-    """Last collectives by rank, from dumps of NCCL's watchdog."""
+    """Last collectives by rank, from dump files of NCCL's watchdog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Period without output of any rank, and the state of each rank in it."""
+    """Period in which no rank wrote output, with the state of each rank."""
 
     seconds: float
     reason: str
-    """Why stacks were dumped: `silence` (the job's `hang`), `timeout` or `stop`."""
+    """Why stacks were dumped: `silence` (beyond the job's `hang`), `timeout` or `stop`."""
     at: float
     """When stacks were dumped, in Unix seconds."""
     stacks: Mapping[int, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Silence:
     states: Mapping[int, str] = field(default_factory=dict)
     """State of each rank's process as reported by the kernel: `S`, `R`, `D`, `T`."""
     flights: Mapping[int, Flight] = field(default_factory=dict)
-    """Last collectives of the ranks that have recorded them."""
+    """Last collectives by rank, of ranks that recorded them."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Observations:
 
     status: Status
     plan: Plan = NO_PLAN
-    """Recorded plan."""
+    """Plan of the run, as recorded."""
     events: Sequence[Event] = ()
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()
@@ -122,10 +122,10 @@ class Observations:
     near: Mapping[str, str] = field(default_factory=dict)
     """Existing similar names for each file or module that was not found."""
     earlier: Observations | None = None
-    """Observations of the previous attempt, as if the run had ended with that attempt. Set only if the previous attempt
-    failed at its start and the time limit ended the newest one before it trained."""
+    """Observations of the previous attempt, as if the run had ended with it. Set only if the previous attempt failed at
+    its start and the time limit ended the newest one before it trained."""
     rules: Sequence[Rule] = ()
-    """Rules of the run's engine, which use the engine's additional observations."""
+    """Rules of the run's engine, for observations that only this engine has."""
     not_seen: tuple[str, ...] = ()
     """Data that the engine could not read, each with the reason, such as `nodes cannot be listed: …`."""
     image: str = ""
@@ -153,12 +153,12 @@ class Observations:
 
     @property
     def cause(self) -> RootCause:
-        """Recorded root cause; an empty one if none is recorded."""
+        """Recorded root cause; empty if none is recorded."""
         return self.status.cause or NO_CAUSE
 
     @property
     def failed(self) -> bool:
-        """Whether ranks failed by themselves: the run was not stopped, timed out or lost."""
+        """Whether ranks failed by themselves. False for a run that was stopped, timed out or lost."""
         return self.status.phase is Phase.FAILED and not self.timed_out
 
     @property
@@ -216,14 +216,14 @@ class Observations:
         return found
 
     def went_on_after(self, silence: Silence) -> bool:
-        """Whether a rank wrote output after the silence, which then was not a hang."""
+        """Whether a rank wrote output after the silence, which was then no hang."""
         outputs = [seen.last_output_at for seen in self.ranks if seen.last_output_at is not None]
         return self.status.phase is Phase.SUCCEEDED or any(at > silence.at + 0.05 for at in outputs)
 
     # -- the rank that failed first -----------------------------------------------------------------------------------
 
     def unstyled(self) -> Observations:
-        """Returns a copy without terminal colours in the output."""
+        """Returns a copy whose outputs contain no terminal colours."""
         return replace(self, ranks=[replace(rank, tail=unstyled(rank.tail)) for rank in self.ranks])
 
     @cached_property
@@ -233,8 +233,7 @@ class Observations:
         if number is None or not self.failed:
             return None
         found = next((seen for seen in self.ranks if seen.rank == number), RankSeen(number))
-        # The rank with the exit code of the recorded cause: a rank that was killed by its launcher failed because of
-        # another rank.
+        # The recorded exit code counts: a rank that its launcher killed failed because of another rank.
         code = self.cause.exit_code
         return found if code is None or code == found.exit_code else replace(found, exit_code=code)
 
@@ -245,11 +244,11 @@ class Observations:
 
     @cached_property
     def raised(self) -> Raised | None:
-        """Recorded exception that ended the rank that failed first; from its log if its node could not report it."""
+        """Exception that ended the rank that failed first, as its node recorded it; otherwise from the rank's log."""
         if self.first is None or (self.cause.failure == "signal" and self.signal not in ("SIGABRT", "SIGINT")):
             return None
         found = raised(self.cause.traceback)
-        if found is None or is_secondary(found.line):  # the log contains more of the output than the node's report
+        if found is None or is_secondary(found.line):  # the log contains more output than the record
             found = raised(self.first.tail) or found
         return found
 
@@ -274,42 +273,44 @@ class Observations:
     @cached_property
     def setup_end(self) -> str:
         """How the script of `setup:` failed, such as `exit code 7` or `signal 9`; empty if it did not fail."""
-        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # an exception in setup is quoted as a whole
+        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # includes an exception, which is recorded as traceback
         found = _SETUP_FAILED.search(cause) if self.plan.nodes.setup else None
         return found[1] if found is not None else ""
 
     @property
     def who(self) -> str:
-        """`rank 1`; `the script` if there is one rank; `the setup script` if no rank was started."""
+        """Subject for messages: `rank 1`; `the script` if there is one rank; `the setup script` if no rank started."""
         if self.setup_end:
             return "the setup script"
         return self.name(self.first.rank if self.first else 0)
 
     def name(self, rank: int) -> str:
-        """Returns `rank 1`, or `the script` if there is one rank."""
+        """Returns a rank's name for messages: `rank 1`, or `the script` if there is one rank."""
         return f"rank {rank}" if len(self.status.ranks) > 1 else "the script"
 
     @property
     def host(self) -> HostReport:
-        """Host facts of the node of the rank that failed first, as read by its worker."""
+        """Facts that the worker read from its host, for the node of the rank that failed first."""
         return self.cause.host if self.first is not None and self.cause.host is not None else NOTHING_READ
 
     @cached_property
     def where(self) -> str:
-        """Place in the script's own code at which the first rank failed."""
+        """Place in the script's own code at which the rank that failed first was; empty if unknown."""
         if self.raised is not None:
             return self.at(own_frame(self.raised.frames, self.code_dir, innermost_first=False))
         return self.at(own_frame(fatal_stack(self.text), self.code_dir, innermost_first=True))
 
     def at(self, frame: Frame | None) -> str:
-        """Returns a place with its source line: `train.py:12: x = y[3]`."""
+        """Returns a place with its source line, such as `train.py:12: x = y[3]`."""
         if frame is None:
             return ""
         source = self.sources.get(frame.key, "").strip()
         return f"{frame.place}: {source}" if source else f"{frame.place} in {frame.name}"
 
     def kept(self, rank: int, stacks: str) -> str:
-        """Returns `rank 0 is kept by thread Thread-1 at train.py:9: …` if its script has ended; otherwise empty."""
+        """Returns for example `rank 0 is kept by thread Thread-1 at train.py:9: …` if the rank's script has ended;
+        otherwise empty.
+        """
         found = kept_after_end(stacks)
         if found is None:
             return ""
@@ -323,7 +324,7 @@ class Observations:
 
     @cached_property
     def calls(self) -> dict[int, str]:
-        """Collective in which each failed rank was: `rank 0: all_reduce, train.py:12: …`."""
+        """Lines with the collective in which each failed rank was, such as `rank 0: all_reduce, train.py:12: …`."""
         found = {}
         for seen in self.ranks:
             error = raised(seen.tail)
@@ -340,14 +341,14 @@ class Observations:
 
     @cached_property
     def only_victims(self) -> bool:
-        """Whether every failed rank reports only that a peer disconnected or did not respond."""
+        """Whether all failed ranks report only that a peer disconnected or did not respond."""
         return bool(self.failures) and all(lost_peer(seen.exit_code, seen.tail) for seen in self.failures)
 
 
 def place_alone(place: str) -> str:
-    """Returns `train.py:12` for `train.py:12: x = y[3]` and for `train.py:12 in main`."""
+    """Returns the place alone: `train.py:12` for `train.py:12: x = y[3]` or `train.py:12 in main`."""
     return place.partition(": ")[0].partition(" in ")[0]
 
 
 Rule = Callable[[Observations], Iterator[Verdict]]
-"""Function that reads all observations and yields the verdicts they support; the highest score wins."""
+"""Function that yields the verdicts that the observations support. The verdict with the highest score wins."""

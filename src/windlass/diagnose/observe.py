@@ -54,8 +54,8 @@ def observe(
 
 
 def _failed_start(seen: Observations) -> int | None:
-    """Returns the index of the event that ended the previous attempt, if neither it nor the newest attempt trained; see
-    `Observations.earlier`.
+    """Returns the index of the event that ended the previous attempt, if neither that attempt nor the newest one
+    trained; see `Observations.earlier`.
     """
     ended = History.of(seen.events).ended if seen.timed_out else []
     if len(ended) < 2 or ended[-2].reason != "failure" or not all(one.failed_at_start for one in ended):
@@ -137,7 +137,7 @@ def _rank(
     if failure is not None and failure.by_exit:
         tail = since_handled(tail)
     elif TRACEBACK in words and TRACEBACK not in tail:
-        tail = words  # includes the beginning of a message that is longer than the tail of the log
+        tail = words  # contains the start of a message that is cut in the log's tail
     code, at = ended or (state.exit_code, None)
     if code is None and status.cause is not None and status.cause.rank == state.rank:
         code, at = status.cause.exit_code, status.cause.at
@@ -146,7 +146,7 @@ def _rank(
 
 
 def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
-    """Returns exit code and end time of each rank of the newest attempt."""
+    """Returns exit code and end time by rank, for the newest attempt."""
     found: dict[int, tuple[int, float]] = {}
     for event in of_newest_attempt(events):
         match event.entry:

@@ -33,7 +33,7 @@ COLLECTIVES: Final = frozenset({
 CALLED: Final = re.compile(
     r"\.(Allreduce|Allgatherv?|Alltoallv?|Barrier|Bcast|Gatherv?|Reduce|Scatterv?|Sendrecv|allreduce|bcast|wait|backward)\("
 )
-"""Calls into native code, which has no Python frames: mpi4py, a handle's wait, DDP's gradient exchange."""
+"""Patterns of calls into native code, which has no Python frames: mpi4py, a handle's wait, DDP's gradient exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """File and line, such as `train.py:12`; includes the folder for a library's file."""
+        """File and line, such as `train.py:12`; with the folder for a library's file."""
         path = PurePosixPath(self.file)
         return f"{path.name if not LIBRARY.search(self.file) else '/'.join(path.parts[-2:])}:{self.line}"
 
@@ -68,12 +68,12 @@ class Raised:
     frames: tuple[Frame, ...]
     """Frames, outermost first."""
     text: str
-    """The whole traceback."""
+    """Full text of the traceback."""
 
 
 def raised(tail: str) -> Raised | None:
     """Returns the exception that ended a rank, if its last output shows one."""
-    trace = plain(traceback_of(tail))  # prefixes are kept, because they distinguish the lines of several processes
+    trace = plain(traceback_of(tail))  # keeps prefixes, by which lines of several processes differ
     line = exception_line(trace)
     if not line:
         return None
@@ -107,12 +107,14 @@ class Kept:
 
 
 def kept_after_end(text: str) -> Kept | None:
-    """Returns what keeps a rank alive, by its stacks; None if its script has not ended or the stacks do not show it."""
+    """Returns what keeps the process of a rank alive after its script has ended, according to its stacks; None if they
+    do not show it.
+    """
     sections = _sections(text)
     main = [
         Frame(found["file"], int(found["line"]), (found["name"] or "").strip())
         for found in FRAME.finditer(next(reversed(sections), ""))
-        if found["name"] != "write_stacks"  # native handlers have no frame, and this one is Windlass's
+        if found["name"] != "write_stacks"  # the frame is Windlass's signal handler
     ]
     at = next((n for n, one in enumerate(main) if one.name == "_finish" and one.file.endswith("/rank.py")), None)
     if at is None:
@@ -155,9 +157,9 @@ def fatal_stack(tail: str) -> tuple[Frame, ...]:
 
 
 def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
-    """Returns the collective in which a stack (innermost first) waits; empty if it waits in none."""
+    """Returns the collective in which a stack (innermost frame first) waits; empty if the stack shows none."""
     found = ""
-    for frame in stack:  # the outermost match counts, because all_gather_object calls all_gather
+    for frame in stack:  # takes the outermost match: all_gather_object calls all_gather
         in_library = "/torch/distributed/" in frame.file or "/horovod/" in frame.file
         if in_library and frame.name in COLLECTIVES:
             found = frame.name

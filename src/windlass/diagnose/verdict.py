@@ -14,11 +14,11 @@ class Verdict:
     """One explanation of how a run ended."""
 
     code: str
-    """Stable name: `module-missing`. The page `docs/concepts/why.md` lists all."""
+    """Stable name such as `module-missing`; listed in `docs/concepts/why.md`."""
     summary: str
     """What happened, in one sentence without a full stop."""
     rank: int | None = None
-    """Rank in which the failure began; None if it concerns none or all."""
+    """Rank in which the failure began; None if all ranks or no rank in particular failed."""
     evidence: tuple[str, ...] = ()
     """Observations that support the verdict, the strongest first."""
     fix: str = ""
@@ -26,12 +26,12 @@ class Verdict:
     score: float = 0.0
     """Strength of the evidence, 0 to 110; causes score higher than effects."""
     is_effect: bool = False
-    """Whether the verdict describes an effect of a cause, and is not an alternative explanation next to one."""
+    """Whether the verdict describes only an effect, and is therefore not shown as an alternative explanation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Template of a verdict. In its texts `{1}`, `{2}` … are the groups of a pattern; `{it}` and others are named
+    """Template of a verdict. In its texts, `{1}`, `{2}` … are groups of the pattern; `{it}` and other names are named
     values.
     """
 
@@ -48,7 +48,7 @@ class Advice:
         rank: int | None = None,
         **words: Any,
     ) -> Verdict:
-        """Returns the verdict for these groups, with `score` or else the score of the advice."""
+        """Returns the verdict for the groups of a match, with `score` or else the advice's own score."""
         parts = ("", *((part or "").strip().rstrip(".") for part in found))
         summary, fix = (text.format(*parts, **words) for text in (self.summary, self.fix))
         return Verdict(self.code, summary, rank, evidence, fix, self.score if score is None else score)
@@ -62,7 +62,7 @@ class Diagnosis:
     others: tuple[Verdict, ...] = ()
     """Alternative explanations, the most likely first."""
     not_seen: tuple[str, ...] = ()
-    """What could not be observed, and why; a running run is judged without it."""
+    """Data that could not be read, with reasons; the verdict does not consider it."""
 
     def __repr__(self) -> str:
         return f"<windlass.Diagnosis {self.verdict.code}: {self.verdict.summary}>"

@@ -25,7 +25,7 @@ class Availability:
 
     def __init__(self, backend: Backend, record: Recorder, policy: Policy, clock: Clock) -> None:
         self.is_holder: bool | None = None
-        """Whether this supervisor alone acts for the run.
+        """Whether this supervisor holds the run.
 
         None while another one may hold it, False while the target is unavailable.
         """

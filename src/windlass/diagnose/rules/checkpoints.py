@@ -15,9 +15,9 @@ from windlass.runs.phase import Phase
 from windlass.runs.warnings import damaged_fix
 
 SCORE = 20
-"""Score below every cause of a failure, because the attempt continues."""
+"""Score of `damaged` if the attempt continues; lower than that of any cause of a failure."""
 DAMAGED_SCORE = 106
-"""Score above `same-step-twice`, because this verdict names the file that causes it."""
+"""Score of `cut_short`; higher than `same-step-twice`, because this verdict names the damaged file."""
 MOST_NAMED = 4
 SAVED: Final = re.compile(
     r"checkpoint|ckpt|step|epoch|model|optimizer|weights|state|\b(?:last|latest|best)\b|\.distcp|\.metadata",
@@ -30,7 +30,7 @@ _OF_ONE_SAVE: Final = re.compile(r"(?:checkpoint|ckpt|step|epoch|iter)\D*\d|^\d+
 
 
 def damaged(case: Observations) -> Iterator[Verdict]:
-    """Damaged checkpoints have cost work, although the run continues."""
+    """Explains that damaged checkpoints were skipped, so that work was lost although the run continues."""
     found = list(entries(of_newest_attempt(case.events), CheckpointChanged))
     refused = [one for one in found if one.action == "refused"]
     if not refused or case.status.phase is Phase.SUCCEEDED:
@@ -42,7 +42,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
     elif any(one.action == "none-verified" for one in found):
         went_on = "no checkpoint is verified, and training began at step 0"
     else:
-        return  # the restore continues, or ended with a more specific error
+        return  # no checkpoint was lost, or another error says more
     one = refused[0].name if refused[0].step is None else f"the checkpoint of step {refused[0].step}"
     many = f"{len(refused)} checkpoints were" if len(refused) > 1 else f"{one} was"
     yield Verdict(
@@ -55,7 +55,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
 
 
 def cut_short(case: Observations) -> Iterator[Verdict]:
-    """The script failed while loading a file that it had chosen itself, and such a file is damaged."""
+    """Explains that the script failed to load a damaged file, which the script itself had chosen."""
     damaged = case.host.damaged_files
     if case.first is None or case.raised is None or not damaged:
         return

@@ -18,9 +18,10 @@ from windlass.worker.root_cause import is_victim
 from windlass.worker.tracebacks import LIBRARIES
 
 SCORES: Final = {"silence": 110, "timeout": 110, "stop": 60, "failure": 97}
-"""Score of stacks by why they were dumped. A user who stops a run knows the reason, whatever the stacks show."""
+"""Scores by the reason for which stacks were dumped. After `stop` the score is low: the user knows why the run
+ended."""
 IN_LIBRARY: Final = re.compile(LIBRARIES)
-"""Library files in tracebacks of ranks that wait for others."""
+"""Library files in the tracebacks of ranks that wait for other ranks."""
 LEFT_FIX: Final = (
     "let every rank do the same number of steps (drop_last, a sampler that pads, DDP's join()), and leave only "
     "after the last collective"
@@ -28,22 +29,22 @@ LEFT_FIX: Final = (
 
 
 def silent(case: Observations) -> Iterator[Verdict]:
-    """No rank wrote output for long; the verdict shows where each rank was."""
+    """Explains that no rank wrote output for long, and where each rank was."""
     silence = case.silence()
     if silence is None or case.went_on_after(silence):
         return
     score = SCORES.get(silence.reason, 60.0)
     if case.failed and silence.reason == "silence":
-        score = 58  # the attempt ended by a failure, which is the cause unless it is unexplained
+        score = 58  # below an explained failure of the attempt, above an unexplained one
     stacks = {rank: main_stack(stack) for rank, stack in silence.stacks.items()}
-    if silence.reason == "failure":  # ranks that gave up have tracebacks that show the place
+    if silence.reason == "failure":  # tracebacks show where ranks gave up
         tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
         stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
     calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}
     if silence.reason == "failure" and _waited_for_no_rank(case, calls):
         return
     found = _frozen(case, silence)
-    # the exceptions of these ranks are the cause
+    # Exceptions of these ranks caused the silence.
     failed = {seen.rank for seen in case.ranks if raised(seen.tail) is not None}
     kept = {
         rank: text
@@ -81,7 +82,7 @@ def _waited_for_no_rank(case: Observations, calls: Mapping[int, str]) -> bool:
 
 
 def _frozen(case: Observations, silence: Silence) -> Verdict | None:
-    """Some ranks are suspended. The score is added to that of the silence."""
+    """Explains that some ranks are suspended. The caller adds the score of the silence."""
     frozen = [rank for rank, state in silence.states.items() if state in ("T", "t")]
     if not frozen or len(frozen) >= len(case.status.ranks):
         return None
@@ -92,7 +93,7 @@ def _frozen(case: Observations, silence: Silence) -> Verdict | None:
 
 
 def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
-    """The scripts of these ranks have ended, but their processes have not. The score is added to that of the
+    """Explains that the scripts of these ranks ended but their processes did not. The caller adds the score of the
     silence.
     """
     rank = min(kept)
@@ -110,8 +111,8 @@ def _kept(case: Observations, kept: Mapping[int, str]) -> Verdict:
 def _waiting(
     case: Observations, stacks: Mapping[int, tuple[Frame, ...]], calls: Mapping[int, str], ended: Sequence[int]
 ) -> Verdict:
-    """Explains why ranks wait in the collectives `calls` while the scripts of others have `ended`. The score is added
-    to that of the silence.
+    """Explains why ranks wait in the collectives `calls`; the scripts of the ranks in `ended` have ended. The caller
+    adds the score of the silence.
     """
     waiting = Counter(call for call in calls.values() if call)
     [(call, _)] = waiting.most_common(1)
@@ -169,7 +170,7 @@ def _waits_for_lock(stack: tuple[Frame, ...], case: Observations) -> bool:
 
 
 def _locked(case: Observations, stacks: Mapping[int, tuple[Frame, ...]], locked: Sequence[int], others: str) -> Verdict:
-    """Ranks wait for a file lock. The score is added to that of the silence."""
+    """Explains that ranks wait for a file lock. The caller adds the score of the silence."""
     place = own_frame(stacks[locked[0]], case.code_dir, innermost_first=True)
     at = f" at {place_alone(case.at(place))}" if place else ""
     who = named(locked) if len(locked) > 1 else case.name(locked[0])
@@ -202,7 +203,7 @@ _DETAIL = re.compile(r"Detected mismatch between collectives on ranks\. (.*)", r
 
 
 def mismatch(case: Observations) -> Iterator[Verdict]:
-    """Ranks call different collectives, or the same one with different tensors."""
+    """Explains that ranks called different collectives, or the same collective with different tensors."""
     for seen in sorted(case.failures, key=_ended_at) if case.failed else ():
         detail, sizes = _DETAIL.search(seen.tail), _SHAPES.search(seen.tail)
         if detail is None and sizes is None:
@@ -235,7 +236,7 @@ def _calls(case: Observations) -> list[str]:
 
 
 def left_early(case: Observations) -> Iterator[Verdict]:
-    """A rank ended with exit code 0 while its peers still needed it."""
+    """Explains that a rank ended with exit code 0 while its peers still waited for it."""
     if not case.failed or not case.only_victims:
         return
     failed_at = min(map(_ended_at, case.failures))
@@ -259,7 +260,7 @@ _BARRIER = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitor
 
 
 def reports_timeout(case: Observations) -> Iterator[Verdict]:
-    """Collectives exceeded torch's own timeout."""
+    """Explains that collectives exceeded torch's own timeout."""
     waited = [seen for seen in case.ranks if _WAITED.search(seen.tail)] if case.failed else []
     if not waited:
         return
@@ -308,24 +309,24 @@ _MEET = re.compile(
 
 
 def is_rendezvous_missed(case: Observations) -> bool:
-    """Whether a rank failed because others did not reach the rendezvous."""
+    """Whether a rank failed because other ranks did not reach the rendezvous."""
     return _missed(case) is not None
 
 
 def _missed(case: Observations) -> tuple[RankSeen, Raised] | None:
-    """Returns the first rank whose peers did not reach the rendezvous, and its error; None without one."""
+    """Returns the first rank whose peers did not reach the rendezvous, and its error; None if there is none."""
     errors = ((seen, raised(seen.tail)) for seen in case.failures)
     return next(((seen, error) for seen, error in errors if error is not None and _is_of_rendezvous(error)), None)
 
 
 def _is_of_rendezvous(error: Raised) -> bool:
-    """Whether a rendezvous library raised the error: other servers and stores report timeouts in the same words."""
+    """Whether a rendezvous library raised the error. Other servers and stores report timeouts in the same words."""
     is_of_library = IN_LIBRARY.search(error.text) or error.line.startswith("torch.distributed.")
     return bool(is_of_library and _MEET.search(error.line + error.message))
 
 
 def rendezvous(case: Observations) -> Iterator[Verdict]:
-    """Ranks did not find each other."""
+    """Explains that ranks did not all reach the rendezvous."""
     missed = _missed(case) if case.failed else None
     if missed is None:
         return

@@ -55,7 +55,7 @@ _WATCHDOG: Final = re.compile(
     r"^(?P<what>Timeout \([\d:.]+\)!)\n(?P<stacks>(?:(?:Thread|Current thread) 0x.*\n|  .*(?:\n|\Z)|\n)*)\Z",
     re.MULTILINE,
 )
-"""Output of `faulthandler.dump_traceback_later`. Without `exit=True` the script would continue and write more."""
+"""Output of `faulthandler.dump_traceback_later(exit=True)`. Without `exit=True`, other output would follow."""
 _OTHER_WORLD: Final = re.compile(r"started a world of (\d+) ranks, and the job has (\d+)$", re.MULTILINE)
 _NO_SLOTS: Final = re.compile(
     r"There are not enough slots available in the system to satisfy the \d+\s+slots|"
@@ -73,7 +73,7 @@ _MPI_ABORT: Final = re.compile(
 
 
 def killed(case: Observations) -> Iterator[Verdict]:
-    """SIGKILL: by the kernel for lack of memory, or from outside."""
+    """Explains SIGKILL, sent by the kernel for lack of memory or by another process."""
     if case.signal != "SIGKILL" or case.cause.node_lost is not None or case.raised is not None:
         return
     host, evidence = case.host, [f"{case.who} was ended by SIGKILL"]
@@ -106,7 +106,7 @@ def killed(case: Observations) -> Iterator[Verdict]:
 
 
 def segfault(case: Observations) -> Iterator[Verdict]:
-    """SIGSEGV, SIGBUS, SIGILL, SIGFPE: native code crashed."""
+    """Explains SIGSEGV, SIGBUS, SIGILL or SIGFPE: native code crashed."""
     if case.signal not in CRASHES:
         return
     code, what = CRASHES[case.signal]
@@ -140,7 +140,7 @@ def segfault(case: Observations) -> Iterator[Verdict]:
 
 
 def aborted(case: Observations) -> Iterator[Verdict]:
-    """SIGABRT: native code aborted."""
+    """Explains SIGABRT: native code aborted."""
     if case.signal != "SIGABRT":
         return
     evidence = [f"{case.who} was ended by SIGABRT"]
@@ -170,7 +170,7 @@ def aborted(case: Observations) -> Iterator[Verdict]:
 
 
 def signalled(case: Observations) -> Iterator[Verdict]:
-    """Any other signal from outside ended the rank."""
+    """Explains any other signal that another process sent to the rank."""
     if case.signal in (None, "SIGKILL", "SIGABRT", *CRASHES) or case.raised is not None:
         return
     if case.signal in LIMITS:
@@ -192,7 +192,7 @@ def signalled(case: Observations) -> Iterator[Verdict]:
 
 
 def exit_code(case: Observations) -> Iterator[Verdict]:
-    """The rank ended with an exit code and no exception."""
+    """Explains a rank that ended with an exit code and without an exception."""
     if case.first is None or case.signal is not None or case.raised is not None:
         return
     code, lines = case.code, last_lines(case.text)
@@ -263,7 +263,7 @@ def exit_code(case: Observations) -> Iterator[Verdict]:
 
 
 def of_child(case: Observations) -> Iterator[Verdict]:
-    """The child of a launcher, such as accelerate's, refused its arguments and printed no traceback."""
+    """Explains that the child of a launcher, such as accelerate's, refused its arguments without a traceback."""
     error = case.raised
     if error is None or error.kind != "CalledProcessError" or case.first is None:
         return
@@ -272,8 +272,8 @@ def of_child(case: Observations) -> Iterator[Verdict]:
 
 
 def _refused(case: Observations, code: int) -> Verdict | None:
-    """Returns a verdict with the script's message about its arguments, if it ended with this code because it refused
-    them.
+    """Returns a verdict that quotes the script's message, if the script ended with this code because it refused its
+    arguments.
     """
     usage, other = _USAGE.search(case.text), _REFUSED.search(case.text)
     if not (usage and code == 2) and not (other and code in (1, 2)):
@@ -295,7 +295,7 @@ def _refused(case: Observations, code: int) -> Verdict | None:
 
 
 def of_mpi(case: Observations) -> Iterator[Verdict]:
-    """mpirun reports a rank that called MPI_Abort or exited without MPI_Finalize."""
+    """Explains mpirun's report of a rank that called MPI_Abort or exited without MPI_Finalize."""
     if case.first is None or case.signal is not None or case.raised is not None:
         return
     if found := _OTHER_WORLD.search(case.text):
@@ -329,7 +329,7 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
         )
     said = (_MPI_ABORT.search(text) for text in (case.text, *(plain(node.words) for node in case.nodes)))
     if found := next(filter(None, said), None):
-        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # ranks of other communicators have different numbers
+        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # other communicators number ranks differently
         rank, log = _rank_of_mpi(case, int(found["rank"]) if is_world else case.first.rank)
         who = f"rank {found['rank']}" if is_world else f"rank {found['rank']} of {found['group'].strip()}"
         yield Verdict(
@@ -344,13 +344,15 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
 
 
 def _rank_of_mpi(case: Observations, number: int) -> tuple[int, str]:
-    """Returns the rank with this MPI number, and the command that shows its log; a single rank may be mpirun itself."""
+    """Returns the rank with this MPI number, and the command that shows its log. If the run has one rank, that rank may
+    be mpirun itself.
+    """
     rank = number if len(case.status.ranks) > 1 else 0
     return rank, f"windlass logs {case.status.id} --rank {rank} --tail 50"
 
 
 def _is_program(case: Observations) -> bool:
-    """Whether the ranks run a program other than a Python script, as far as the plan is known."""
+    """Whether the ranks run a program that is no Python script, as far as the plan shows."""
     return case.plan is not NO_PLAN and not case.python
 
 

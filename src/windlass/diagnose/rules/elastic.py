@@ -20,8 +20,8 @@ RESHARD: Final = "save checkpoints for any number of ranks: torch.distributed.ch
 
 
 def world_size_changed(case: Observations) -> Iterator[Verdict]:
-    """The first attempts with another number of ranks fail before their first step, on files that earlier attempts
-    saved.
+    """Explains that the first attempt with another number of ranks failed before its first step, on files of earlier
+    attempts.
     """
     error, attempts, trained = case.raised, list[AttemptStarted](), list[AttemptStarted]()
     for event in case.events:

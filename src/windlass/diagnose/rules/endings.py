@@ -35,7 +35,7 @@ NOT_UPLOADED: Final = re.compile(r"the outputs could not be uploaded: (?P<what>.
 CANNOT_UPLOAD: Final = re.compile(r"the outputs cannot be uploaded: (?P<what>.*)", re.DOTALL)
 NOT_STAGED: Final = re.compile(r"the data could not be staged: (?P<what>.*)", re.DOTALL)
 CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
-"""Exceptions of a worker whose interpreter is too old or lacks a part of the standard library."""
+"""Exceptions of a worker whose interpreter is too old, or lacks a part of the standard library."""
 CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
 NO_CODE: Final = re.compile(r"the code could not be fetched: (?P<what>.*)")
 """Message of `worker/boot.py`."""
@@ -43,7 +43,7 @@ NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
 def stopped(case: Observations) -> Iterator[Verdict]:
-    """The user, or the shutdown of the node, ended the run."""
+    """Explains that the user, or the shutdown of the node, ended the run."""
     status = case.status
     if status.phase is not Phase.STOPPED and not (status.supervision.stop_requested and status.phase is Phase.LOST):
         return
@@ -74,7 +74,7 @@ def stopped(case: Observations) -> Iterator[Verdict]:
 
 
 def timeout(case: Observations) -> Iterator[Verdict]:
-    """The job's time limit was reached."""
+    """Explains that the job's time limit was reached."""
     if not case.timed_out:
         return
     seconds = case.plan.policy.timeout_seconds or 0
@@ -171,7 +171,7 @@ def _last_places(case: Observations) -> list[str]:
 
 
 def lost(case: Observations) -> Iterator[Verdict]:
-    """The supervisor and the ranks are gone."""
+    """Explains that the supervisor and the ranks are gone."""
     if case.status.phase is not Phase.LOST:
         return
     booted_at, began_at = case.machine.booted_at, case.status.times.created_at
@@ -196,7 +196,7 @@ def lost(case: Observations) -> Iterator[Verdict]:
 
 
 def node_killed(case: Observations) -> Iterator[Verdict]:
-    """A worker exited without reporting."""
+    """Explains that a worker exited without reporting."""
     number = case.cause.node_lost
     if number is None or case.status.phase is not Phase.FAILED:
         return
@@ -226,7 +226,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         )
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
-        # The output of a pod may contain other lines before its worker starts, followed by a kill.
+        # In a pod, other output may precede the worker, which is then killed.
         is_its_own = "Traceback" not in output and case.plan.runs_here
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
@@ -260,12 +260,12 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
 
 
 def _has_begun(case: Observations, node: int | None = None) -> bool:
-    """Whether the worker of a node, or of any node, has reported an event in the newest attempt."""
+    """Whether the worker of this node, or of any node by default, has reported an event in the newest attempt."""
     return any(node in (None, started.node) for started in entries(of_newest_attempt(case.events), NodeStarted))
 
 
 def data_not_staged(case: Observations) -> Iterator[Verdict]:
-    """A data set could not be staged for the ranks."""
+    """Explains that a data set could not be staged."""
     found = NOT_STAGED.match(case.cause.summary) if case.failed else None
     if found is not None:
         fix = (
@@ -277,7 +277,7 @@ def data_not_staged(case: Observations) -> Iterator[Verdict]:
 
 
 def data_locked(case: Observations) -> Iterator[Verdict]:
-    """Another process is fetching the data set of a run that has not started."""
+    """Explains that the run waits because another process is fetching its data set."""
     progress = case.status.progress
     if case.status.phase is Phase.STAGING and (holder := progress.waits_for):
         fix = f"check whether {holder} makes progress; if not, end it: the next process continues the copy"
@@ -285,7 +285,7 @@ def data_locked(case: Observations) -> Iterator[Verdict]:
 
 
 def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
-    """The ranks succeeded, but the outputs could not be uploaded to the job's destination."""
+    """Explains that the ranks succeeded, but the outputs could not be uploaded."""
     found = NOT_UPLOADED.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the ranks have succeeded, and the outputs could not be uploaded: {found['what']}"
@@ -295,7 +295,7 @@ def outputs_not_uploaded(case: Observations) -> Iterator[Verdict]:
 
 
 def outputs_refused(case: Observations) -> Iterator[Verdict]:
-    """The store refuses the outputs, as a check during training found."""
+    """Explains that a check during training found that the store refuses the outputs."""
     found = CANNOT_UPLOAD.match(case.cause.summary) if case.failed else None
     if found is not None:
         summary = f"the outputs could not have been uploaded at the end: {found['what']}"
@@ -305,7 +305,7 @@ def outputs_refused(case: Observations) -> Iterator[Verdict]:
 
 
 def could_not_start(case: Observations) -> Iterator[Verdict]:
-    """Nothing of the job ever ran."""
+    """Explains that no process of the job ever ran."""
     if not case.failed:
         return
     found = NO_START.match(case.cause.summary if case.first is None else case.text)
@@ -329,7 +329,7 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
 def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     """Returns code, summary, fix and score for a message of the system."""
     general = f"the ranks could not be started: {what}"
-    if what.startswith("cannot resume from "):  # tested before the reason in the message, which concerns the checkpoint
+    if what.startswith("cannot resume from "):  # tested first: the rest of the message is about the checkpoint
         fix = f"name another one, or none: windlass resume {case.status.id} takes the newest that is verified"
         return "could-not-start", general, fix, 100
     quoted = re.search(r"'([^']+)'", what)
@@ -358,7 +358,7 @@ def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
 
 
 def record_disk_full(case: Observations) -> Iterator[Verdict]:
-    """The disk of the record is full now. This does not end a run, but the record lacks events that can wait."""
+    """Explains that the disk of the record is full. The run continues, but the record lacks events that can wait."""
     if case.machine.is_record_disk_full:
         yield Verdict(
             "record-disk-full",

@@ -46,7 +46,7 @@ NO_VARIABLE: Final = Advice(
     "windlass run … --set launcher=torchrun, or launcher: torchrun in the job",
     93,
 )
-"""Advice on a missing variable that a launcher would have set."""
+"""Advice on a missing environment variable that a launcher would have set."""
 
 
 KNOWN: Final = (
@@ -81,7 +81,7 @@ KNOWN: Final = (
      Advice("gpu-error", "a CUDA kernel failed in {who}",
            "run once with env: {{CUDA_LAUNCH_BLOCKING: '1'}} to see the line; an index out of range is the usual "
            "reason")),
-    # -- what was not found, may not be used or is broken --
+    # -- missing, forbidden or broken --
     (r"failed finding central directory|PytorchStreamReader failed|Ran out of input|Error while deserializing header|"
      r"invalid load key|pickle data was truncated|BadZipFile|Not a gzipped file|CRC check failed|unexpected EOF, exp|"
      r"Compressed file ended before|unexpected end of data|cannot identify image file|image file is truncated|"
@@ -141,11 +141,11 @@ KNOWN: Final = (
      Advice("interrupted", "{who} was interrupted (SIGINT)",
            "check what sends SIGINT; Ctrl-C in windlass run does not reach the ranks", 88)),
 )  # fmt: skip
-"""Patterns searched in `Kind: message`; `{who}` in the texts is the rank."""
+"""Advice by pattern; patterns are searched in `Kind: message`, and `{who}` in the texts is the rank."""
 
 
 def known(case: Observations) -> Iterator[Verdict]:
-    """The exception is listed in `KNOWN`."""
+    """Explains an exception that is listed in `KNOWN`."""
     error = case.raised
     if error is None or case.first is None:
         return
@@ -160,7 +160,7 @@ def known(case: Observations) -> Iterator[Verdict]:
 
 
 def _advised(case: Observations, error: Raised, advice: Advice, found: list[str], more: str = "") -> Verdict:
-    """Returns the advice on an exception of the rank that failed first; `more` is appended to its summary."""
+    """Returns the advice on an exception of the rank that failed first, with `more` appended to its summary."""
     rank = None if case.first is None else case.first.rank
     verdict = advice.verdict(_evidence(case, error), *found, rank=rank, who=case.who, run=case.status.id)
     return replace(verdict, summary=verdict.summary + more + case.at_place)
@@ -174,7 +174,7 @@ _IMPORTED_AGAIN: Final = re.compile(
 
 
 def main_guard(case: Observations) -> Iterator[Verdict]:
-    """A process spawned by the script imports the main file again and starts further processes there.
+    """Explains that a process spawned by the script imports the main file again and starts further processes there.
 
     The error belongs to that process: the script waits for it, starts others in its place, or fails in another way.
     """
@@ -182,7 +182,7 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
         return
     for seen in case.ranks if case.first is None else [case.first]:
         text = own_words(seen.tail)
-        # the frames of the first match may be truncated
+        # The last match is used, because the frames of the first may be truncated.
         found = next(reversed(list(_IMPORTED_AGAIN.finditer(text))), None)
         if found is None:
             continue
@@ -202,7 +202,7 @@ def main_guard(case: Observations) -> Iterator[Verdict]:
 
 
 def any_other(case: Observations) -> Iterator[Verdict]:
-    """Any other exception, and exceptions of other ranks that were not consequences."""
+    """Explains any other exception, first of the rank that failed first."""
     error, first = case.raised, case.first
     if first is None:
         return
@@ -236,7 +236,7 @@ def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
     """Returns the exception and where it was raised, then the ranks that failed after it."""
     message = [line.strip() for line in error.message.splitlines()[1:4] if line.strip()]
     lines = [error.line[:400], *(line[:300] for line in message), *([case.where] if case.where else [])]
-    if error.kind == "CalledProcessError":  # includes the output of the called program
+    if error.kind == "CalledProcessError":  # adds output of the called program
         lines += last_lines(case.text.partition(error.text.strip())[0], 2)
     if case.first is not None and (victims := [r.rank for r in case.failures if r.rank != case.first.rank]):
         lines.append(f"{named(victims)} failed after it")
@@ -251,7 +251,7 @@ _IMPORTED: Final = re.compile(
     r'File "(?P<by>[^"\n]+)", line \d+, in [^\n]*\n\s+(?:from|import) (?P<module>\w+)\b[^\n]*\n(?:[\s~^]+\n)?'
     r'(?=\s*File "(?P<file>[^"\n]*/(?P=module)\.py)", line \d+, in <module>)'
 )
-"""A file executed by the import of a module, and the file that imports it."""
+"""Pattern for a file that the import of a module executed, and for the file that imports it."""
 _NO_LIBRARY: Final = re.compile(r"(\S+\.so[\w.]*): cannot open shared object file")
 _OF_FILE: Final = re.compile(r"\((/[^()\n]+\.py)\)$")
 _TO_INSTALL: Final = re.compile(r"pip install (?:-U |--upgrade )?['\"`]?([A-Za-z][\w.,<>=!~\[\]-]*[\w\]])")
@@ -259,7 +259,7 @@ _NO_PACKAGE: Final = re.compile(r"Numpy is not available|requires? the (\w+) lib
 
 
 def _hiding(error: Raised) -> tuple[str, str]:
-    """Returns a module, and the file in the script's folder that was imported instead of it, by a library or the file
+    """Returns a module, and the file in the script's folder that was imported in its place, by a library or by the file
     itself.
     """
     for match in _IMPORTED.finditer(error.text):
@@ -381,14 +381,14 @@ def _install(case: Observations, package: str) -> str:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 _PATH: Final = re.compile(r"(?<!\w)'([^'\n]*)'")
-"""Text in single quotes, excluding text between the apostrophe of `can't` and a later quote."""
+"""Pattern for text in single quotes. The apostrophe of `can't` does not begin a quotation."""
 _SHM: Final = re.compile(r"/dev/shm|</torch_|shared memory|shm_open|psm_[0-9a-f]+|/pymp-", re.IGNORECASE)
 _STARTS: Final = re.compile(r", in (?:_execute_child|_posix_spawn|execvp?e?|_execvpe|_spawnvef)$", re.MULTILINE)
-"""Frames of a process that starts a program."""
+"""Function names in the frames of a process that starts a program."""
 _WRITES: Final = re.compile(
     r"\bsave|mkdir|makedirs|open\([^)]*['\"][wax]b?\+?['\"]|\bwrite|\bdump|\.to_csv|touch\(|rename|copy"
 )
-"""Words in source lines and function names that write a file."""
+"""Words in source lines and function names that indicate writing a file."""
 
 
 def _files(case: Observations, error: Raised) -> Iterator[Verdict]:
@@ -455,7 +455,7 @@ _FORKS: Final = re.compile(r"\bfork|_execute_child")
 
 
 def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """EAGAIN depends on the call: no more processes, or a lock that another process holds."""
+    """Explains EAGAIN, which depends on the call: no more processes can be started, or another process holds a lock."""
     is_lock = error.kind in ("Timeout", "LockException", "AlreadyLocked", "BlockingIOError")
     if is_lock and _LOCKS.search(error.text) and "[Errno 37]" not in error.line:
         yield case.of_first(
@@ -476,12 +476,12 @@ def _not_now(case: Observations, error: Raised) -> Iterator[Verdict]:
 
 
 def _is_written(case: Observations, error: Raised) -> bool:
-    """Whether the lines in the traceback, or their functions, write a file."""
+    """Whether the traceback's source lines or functions write a file."""
     return any(_WRITES.search(f"{case.sources.get(one.key, '')}\n{one.name}") for one in error.frames)
 
 
 def _without_space(one: FileSystem) -> str:
-    """Returns the free space of a disk in words: `/scratch had 0.1 MB left of 2 MB`."""
+    """Returns the free space of full disks in words: `/scratch had 0.1 MB left of 2 MB`."""
     if one.free_files == 0 and one.files and one.free_bytes > FULL_BYTES:
         return f"{one.mount} had no inode left of {one.files:,}: it has too many files"
     return f"{one.mount} had {one.free_bytes / 1e6:,.1f} MB left of {one.bytes / 1e6:,.1f} MB"
@@ -503,7 +503,7 @@ def _space_fix(case: Observations, full: Sequence[FileSystem]) -> str:
 
 
 def _free(case: Observations) -> Iterator[str]:
-    """Yields the full disks; if none is full, the first, which contains the results."""
+    """Yields the full disks; if none is full, the first disk, which contains the results."""
     free = case.host.free_bytes
     full = {path: left for path, left in free.items() if left < FULL_BYTES} or dict(list(free.items())[:1])
     for path, left in full.items():
@@ -520,7 +520,7 @@ def _only_shm_is_full(case: Observations) -> bool:
     return shm is not None and shm < 1 << 20 and min(free.values()) > FULL_BYTES
 
 
-# -- other exceptions that need more than their text ------------------------------------------------------------------
+# -- other exceptions whose text is not enough ------------------------------------------------------------------------
 
 _DATALOADER: Final = re.compile(
     r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\) (?:is killed by signal: (\w+)|exited unexpectedly)"
@@ -564,7 +564,7 @@ def _worker_killed(case: Observations, error: Raised) -> Iterator[Verdict]:
 
 
 def _environment(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A variable of the launcher is missing; a dict of the script may have such a key too."""
+    """Explains a KeyError of `os.environ`, not of a dict in the script, for a variable that launchers set."""
     match = re.fullmatch(f"'{_VARIABLE}'", error.message.strip())
     raised_in = error.frames[-1].file if error.frames else ""
     if error.kind == "KeyError" and match and re.search(r"^<frozen os>$|/os\.py$", raised_in):
@@ -584,8 +584,10 @@ _ONCE: Final = (
 
 
 def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """A model hub limits requests, or a file is missing in the cache while the hub is offline or unreachable."""
-    said = f"{error.text}\n{error.message}"  # includes the errors that caused this exception
+    """Explains that a model hub limits requests, or that the cache lacks a file while the hub is unreachable or
+    disabled.
+    """
+    said = f"{error.text}\n{error.message}"  # includes chained exceptions
     if _TOO_MANY.search(said):
         yield case.of_first(
             "hub-rate-limited",
@@ -612,7 +614,7 @@ _ASKS: Final = re.compile(r"no-tty|not a (?:tty|terminal)|getpass|EOF when readi
 
 
 def _prompt(case: Observations, error: Raised) -> Iterator[Verdict]:
-    """The script prompts for input, but ranks have no terminal and empty input."""
+    """Explains that the script prompts for input, but ranks have no terminal and empty input."""
     if error.kind == "BdbQuit":
         what, fix = "stops in a debugger", "take breakpoint() out of it, or set env: {PYTHONBREAKPOINT: '0'}"
     elif error.kind in ("EOFError", "UsageError", "Abort") and _ASKS.search(f"{error.text}\n{error.line}"):
@@ -637,7 +639,7 @@ _NAN: Final = re.compile(
 
 
 def nan_loss(case: Observations) -> Iterator[Verdict]:
-    """The loss is not finite any more, according to the script's message or its progress."""
+    """Explains that the loss is no longer finite, according to the script's message or its progress."""
     if case.status.phase not in (Phase.FAILED, Phase.SUCCEEDED):
         return
     reported, message = recorded.losses(case), ""

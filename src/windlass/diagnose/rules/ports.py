@@ -1,4 +1,4 @@
-"""Rule on a port that a rank cannot listen on because it is in use: finds the process that holds it."""
+"""Rule on a port that a rank cannot listen on because it is in use: names the process that holds the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.worker.port_listeners import IN_USE
 from windlass.worker.protocol import Listener
 
 EPHEMERAL_FROM: Final = 32768
-"""First ephemeral port: from here on the kernel mostly chooses ports (ip_local_port_range), not the rank."""
+"""First ephemeral port (ip_local_port_range). Ports from here on were mostly chosen by the kernel, not by the rank."""
 _SAID: Final = (
     re.compile(r"port:? ?(\d{2,5})\b", re.IGNORECASE),
     re.compile(r"\('[^']*', (\d{1,5})\)"),
@@ -23,8 +23,8 @@ _WRITTEN: Final = re.compile(r"(?<![\w.])(\d{4,5})(?![\w.])")
 
 
 def taken(case: Observations) -> Iterator[Verdict]:
-    """A port is in use by a process of the rank, another rank, Windlass, which reserves MASTER_PORT, or another
-    program.
+    """Explains that a port is used by a process of the rank, another rank, Windlass (which reserves MASTER_PORT) or
+    another program.
     """
     first = case.first
     if first is None:
@@ -89,8 +89,8 @@ def _child(case: Observations, port: int | None) -> Listener | None:
 
 
 def _sibling(case: Observations, port: int | None) -> tuple[int, Listener] | None:
-    """Returns the other rank that listens on this port; if the port is unknown, one that listens on a port of its
-    choice.
+    """Returns the other rank that listens on this port. If the port is unknown, returns a rank that listens on a port
+    of its choice.
     """
     ranks = {state.pid: state.rank for state in case.status.ranks if state.pid}
     assert case.first is not None

@@ -1,6 +1,6 @@
 """Rules on recordings made while the ranks ran: collectives by torch's flight recorder, losses by the worker.
 
-For ranks that hang or fail in a collective, the recorder is more precise than stacks.
+The flight recorder is more precise than stacks for ranks that hang or fail in a collective.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LINES: Final = 6
 
 
 def collectives(case: Observations) -> Iterator[Verdict]:
-    """Ranks made different calls, or some did not make a call."""
+    """Explains that ranks made different calls, or that some ranks did not make a call."""
     found = findings(case)
     score = _score(case)
     if not found or not score:
@@ -50,12 +50,12 @@ def collectives(case: Observations) -> Iterator[Verdict]:
 
 
 def findings(case: Observations) -> tuple[Finding, ...]:
-    """Returns the problems shown by the recorders of all ranks together."""
+    """Returns the problems that the recorders of all ranks show together."""
     return find(case.flights())
 
 
 def lines(case: Observations) -> list[str]:
-    """Returns the problems of the recorders as evidence for verdicts with another basis."""
+    """Returns the recorders' problems as evidence, for verdicts of other rules."""
     return [line for finding in findings(case)[:2] for line in finding.lines()][:MAX_LINES]
 
 
@@ -78,7 +78,7 @@ def _evidence(case: Observations) -> tuple[str, ...]:
 
 
 def _score(case: Observations) -> float:
-    """Returns the score of the recorder: 0 for a run that neither hung nor failed in a collective."""
+    """Returns the score of the recorders' verdict; 0 if the run neither hung nor failed in a collective."""
     silence = case.silence()
     if silence is not None and silence.reason in ("silence", "timeout", "stop") and not case.failed:
         return 0.0 if case.went_on_after(silence) else 60.0 if silence.reason == "stop" else 110.0
@@ -87,7 +87,7 @@ def _score(case: Observations) -> float:
 
 
 def _without_excuse(case: Observations, finding: Finding) -> list[int]:
-    """Returns the missing ranks that are alive; other rules handle ranks that failed or left."""
+    """Returns the missing ranks that are alive. Ranks that failed or left are left to other rules."""
     if case.failed and not case.only_victims:
         return []
     gone = {seen.rank for seen in case.ranks if seen.exit_code is not None and not seen.ended_by_us}
@@ -128,10 +128,9 @@ class Losses:
     """Reported losses of the newest attempt."""
 
     loss: object
-    """Newest loss."""
+    """Newest reported loss."""
     bad: LossNotFinite | Progress | None = None
-    """First report with a loss that is not finite, with `loss` and `step`; None if the loss never was finite, or if
-    unknown."""
+    """First report with a loss that is not finite; None if unknown, or if no loss was finite."""
     good: Progress | None = None
     """Last report with a finite loss."""
 
@@ -141,7 +140,7 @@ class Losses:
         if self.bad is not None and self.bad.step is not None:
             found.append(f"the first one that was not finite: {self.bad.loss} at step {self.bad.step}")
         if self.good is not None:
-            # a progress bar that advances after printing its loss
+            # Equal steps occur when a progress bar advances after printing its loss.
             is_same = self.bad is not None and self.bad.step == self.good.step
             at = "" if is_same or self.good.step is None else f" at step {self.good.step}"
             found.append(f"the last good one: {self.good.loss}{at}")
@@ -149,14 +148,16 @@ class Losses:
 
 
 def losses(case: Observations) -> Losses | None:
-    """Returns the losses of the newest attempt: of the rank that failed first, else of the rank of the progress."""
+    """Returns the losses of the newest attempt, for the rank that failed first or else the rank that reported
+    progress.
+    """
     own = of_newest_attempt(case.events)
     before = case.events[: len(case.events) - len(own)]
     changes = list(entries(own, LossNotFinite))
     reported = [progress for progress in entries(own, Progress) if progress.loss is not None]
     is_first = AttemptStarted.kind not in [event.kind for event in before]
     if not (changes or reported or is_first) or case.status.progress.loss is None:
-        return None  # the progress in the status belongs to an earlier attempt
+        return None  # the progress is from an earlier attempt
     loss, rank = case.status.progress.loss, case.status.progress.rank
     wanted = (case.first.rank, rank) if case.first is not None else (rank,)
     of_rank = [[change for change in changes if change.rank == one] for one in wanted]
@@ -176,10 +177,10 @@ def losses(case: Observations) -> Losses | None:
 
 
 def _first_bad(before: Sequence[Event], change: LossNotFinite) -> LossNotFinite:
-    """Returns where the loss became not finite, if it was so from the first step of an attempt: in an attempt `before`,
-    if any.
+    """Returns the first report of a loss that is not finite.
 
-    A checkpoint saved after the loss became NaN carries the problem into later attempts.
+    If the attempt's first loss was already not finite, searches the attempts `before`: a checkpoint saved after the
+    loss became NaN carries the problem on.
     """
     for one in reversed(list(entries(before, LossNotFinite))):
         if change.last is not None or change.step is None:

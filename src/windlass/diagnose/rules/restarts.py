@@ -1,6 +1,4 @@
-"""Rule on restarts: the same step failed twice, or the same error occurred at the start, so the job was not
-restarted.
-"""
+"""Rule on restarts: the job was not restarted, because the same step or the start failed twice in the same way."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ SAME_ERROR: Final = "an earlier attempt failed at its start in the same way, so 
 
 
 def ended_by_same_error(case: Observations) -> bool:
-    """Whether a repeated error, and not the number of restarts, ended the run."""
+    """Whether a repeated error ended the run before its restarts were used up."""
     ends = list(entries(case.events, RunEnded))
     return bool(ends) and case.status.phase.is_terminal and ends[-1].reason == "same-error-twice"
 
 
 def same_step_twice(case: Observations) -> Iterator[Verdict]:
-    """The same failure ended the job twice at the same step."""
+    """Explains that the same failure ended two attempts at the same step."""
     ends = list(entries(case.events, RunEnded))
     if not ends or ends[-1].reason != SAME_STEP:
         return
@@ -40,7 +38,7 @@ def same_step_twice(case: Observations) -> Iterator[Verdict]:
 
 
 def cut_before_its_start(case: Observations) -> str:
-    """Returns how the attempts ended in a run whose time limit was reached before any of them trained."""
+    """Returns how the attempts ended in a run that reached its time limit before any attempt trained."""
     failed, newest = [number for number, _ in deaths(case)], len(case.status.attempts)
     limit = case.plan.policy.timeout_seconds or 0
     which = f"attempts {failed[0]} to {failed[-1]}" if len(failed) > 1 else f"attempt {failed[0]}"
@@ -48,7 +46,7 @@ def cut_before_its_start(case: Observations) -> str:
 
 
 def resumed(case: Observations) -> str:
-    """Returns `windlass resume RUN continues from step 120`: the next command after an end that the script did not
+    """Returns a hint such as `windlass resume RUN continues from step 120`, for an end that the script did not
     cause.
     """
     saved = case.status.checkpoint

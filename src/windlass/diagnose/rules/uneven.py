@@ -1,4 +1,4 @@
-"""Recognizes uneven inputs (ranks with different numbers of batches) behind verdicts on collectives."""
+"""Recognizes verdicts on collectives that are caused by uneven inputs: ranks with different numbers of batches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AFTER_LAST_STEP: Final = (
 
 
 def explained(case: Observations, found: Verdict) -> Verdict:
-    """Returns the verdict, or `uneven-inputs` in its place if it is one of `EFFECTS` and the printed steps of the ranks
-    show it.
+    """Returns the verdict, or `uneven-inputs` in its place if it is one of `EFFECTS` and the ranks' printed steps prove
+    it.
     """
     if found.code == "rank-left-early" and case.steps and all(step == total for step, total in case.steps.values()):
         done = tuple(
@@ -57,8 +57,8 @@ def explained(case: Observations, found: Verdict) -> Verdict:
 
 
 def _repeating(finding: Finding) -> list[int]:
-    """Returns the ranks that repeat an earlier collective, as in a loop, while the others call a new one; empty if all
-    do.
+    """Returns the ranks that repeat an earlier collective, as in a loop, while other ranks call a new one; empty if all
+    repeat one.
     """
     number, calls = finding.call.number, finding.group.calls
     more = [

@@ -1,4 +1,4 @@
-"""Admits a run on this machine: after the success of other runs (`--after`), and to slots of its target."""
+"""Admits a run on this machine: waits for the success of other runs (`--after`), and for slots of its target."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from windlass.supervise.recorder import Recorder
 
 CHECK_SECONDS: Final = 1.0
 MAX_CHECK_SECONDS: Final = 10.0
-"""Maximum seconds between two checks for a run that has many others ahead of it."""
+"""Maximum seconds between two checks for admission of a run with many others ahead of it."""
 UpdateStatus = Callable[[Store, str], object]
-"""Updates the status of another run; starts another supervisor if its supervisor was killed."""
+"""Function that updates the status of another run, and restarts its supervisor if that was killed."""
 
 
 def queue_folder(home: Path, target: str) -> Path:
@@ -66,7 +66,7 @@ class Admission:
         return not why
 
     def _take(self, record: Recorder, clock: Clock) -> str:
-        """Reserves the slots; returns why the run must wait, or ""."""
+        """Reserves the slots. Returns why the run must wait, or ""."""
         if self._queue is None:
             return ""
         status = record.status
@@ -88,13 +88,13 @@ class Admission:
             record.note(event)
 
     def _why_not_yet(self, store: Store) -> str:
-        """Names the runs that have not succeeded yet; "" if all have. Raises NotAdmitted if one failed or was
+        """Returns a text with the runs that have not succeeded yet, or "". Raises NotAdmitted if one failed or was
         removed.
         """
         waiting = []
         for run_id in self._after:
             try:
-                with contextlib.suppress(WindlassError):  # on failure, the recorded status is used
+                with contextlib.suppress(WindlassError):  # on errors, uses the recorded status
                     self._update_status(store, run_id)
                 status = store.status(run_id, with_progress=False)
             except NoSuchRun:

@@ -19,7 +19,7 @@ from windlass.worker.protocol import NodeSpec
 
 
 class LocalNode(Node):
-    """One node worker."""
+    """One node worker as a process of this machine."""
 
     def __init__(self, number: int, ranks: tuple[int, ...], folder: Path) -> None:
         super().__init__(number, ranks, folder)
@@ -40,16 +40,16 @@ class LocalNode(Node):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a worker that ended without a report; SIGKILL if the worker is no child of this process."""
+        """Exit code of a worker that ended without reporting; −9 (SIGKILL) if another supervisor started the worker."""
         return (self.popen.returncode if self.popen is not None else None) or -signal.SIGKILL
 
     def set_pid(self, pid: int) -> None:
-        """Stores the pid of a worker before its first report, because a stop may come earlier."""
+        """Stores the pid of a worker before its first report, so that the worker can be stopped until then."""
         found = process.stat(pid)
         self.pid, self.start_ticks, self.boot = pid, found.start_ticks if found else 0, process.boot_id()
 
     def send(self, intent: Intent) -> None:
-        """Sends a signal to the worker, unless its pid now belongs to another process."""
+        """Sends a signal to the worker, unless another process now has its pid."""
         if self.pid is not None and process.is_same(self.pid, self.start_ticks, self.boot):
             process.send(self.pid, intent.value)
 
@@ -78,7 +78,7 @@ class LocalAttempt(Attempt):
         for node in self.nodes:
             if node.popen is not None:
                 node.popen.wait()
-            node.path("reserve").unlink(missing_ok=True)  # left by a killed worker
+            node.path("reserve").unlink(missing_ok=True)  # a killed worker leaves its reserve
 
     def last_sign_of_life(self) -> float:
         """Returns the newest modification time of the attempt's files in Unix seconds; 0 without files."""

@@ -39,9 +39,7 @@ MASTER_ADDR: Final = "127.0.0.1"
 
 
 class LocalBackend(Backend):
-    """This machine, for one run. The run's lock is local to this machine, so that no other supervisor can acquire the
-    run.
-    """
+    """Backend of one run on this machine. The run's lock is local, so no other supervisor can acquire the run."""
 
     def __init__(self, plan: Plan, run_dir: Path, update_status: UpdateStatus = lambda _store, _run_id: None) -> None:
         self._plan = plan
@@ -77,7 +75,7 @@ class LocalBackend(Backend):
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
         for made in self._plan.every(FolderStep):
             Path(made.path).mkdir(parents=True, exist_ok=True)
-            # A later attempt finds the folder. If it is unreadable for a while, the ranks try again.
+            # A later attempt finds the folder created. If it is unreadable, the ranks themselves retry.
             with contextlib.suppress(*((OSError,) if number > 1 else ())):
                 Path(made.checkpoints).mkdir(parents=True, exist_ok=True)
         with (
@@ -89,12 +87,11 @@ class LocalBackend(Backend):
             port = netns.rendezvous_port(number) if addresses else master.getsockname()[1]
             is_held = not addresses and self._plan.nodes.launcher != "plain"
             if not is_held:
-                # A program without a launcher may bind the port without SO_REUSEADDR, which fails while the port is
-                # reserved.
+                # The port is freed, because a program without a launcher may bind it without SO_REUSEADDR.
                 master.close()
             rank_ports = consecutive_ports(self._plan.nodes.launcher, len(members), self._plan.procs_per_node, number)
             of_ranks: list[socket.socket] = []
-            if not addresses:  # all ranks share one address, so that their ports must differ
+            if not addresses:  # ranks that share one address need different ports
                 of_ranks = [own.enter_context(contextlib.closing(ports.reserve(None))) for _ in rank_ports]
                 rank_ports = tuple(one.getsockname()[1] for one in of_ranks)
             facts = AttemptFacts(
@@ -112,7 +109,7 @@ class LocalBackend(Backend):
             return start_attempt(folder, specs, reserved, clock.fileno(), pool, self.admission.slots.lock)
 
     def nodes(self) -> NodeTemplate:
-        """Returns the node template; if slots are GPUs, with the GPUs of the run's slots."""
+        """Returns the node template, with the GPUs of the run's slots if slots are GPUs."""
         nodes, slots = self._plan.nodes, self.admission.numbers
         if not slots or not self._plan.only(QueueStep).gpus:
             return nodes
@@ -121,18 +118,19 @@ class LocalBackend(Backend):
         return nodes.replace(node_env={node: {VISIBLE: ",".join(map(str, own))} for node, own in shares.items()})
 
     def adopt(self, folder: Path, number: int, members: Sequence[int], clock: Clock) -> LocalAttempt:
-        """Returns the attempt that another supervisor has started. Its nodes cannot wake this supervisor, because they
-        write to the pipe of the previous one.
+        """Returns the attempt that another supervisor has started. Its nodes write to the previous supervisor's pipe,
+        and cannot wake this one.
         """
         self.admission.slots.keep()
         return LocalAttempt.of(folder, compose(self._plan.nodes, members))
 
     def held_elsewhere(self) -> str:
-        """Returns the original run if this one is in a copied home: its processes belong to the original and must not
+        """Returns the original run if this run is in a copied home. Its processes belong to the original and must not
         be killed.
         """
         for path in self._run_dir.glob("attempt-*/node-*.json"):
-            # The folder is missing if the home was moved, and unreadable if another user owns the original.
+            # Errors are ignored: the folder is missing if the home was moved, and may be unreadable if another user
+            # owns it.
             with contextlib.suppress(OSError, ValueError, KeyError):
                 folder = Path(json.loads(path.read_bytes())["folder"])
                 if folder.parent.samefile(self._run_dir):
@@ -142,7 +140,7 @@ class LocalBackend(Backend):
         return ""
 
     def is_started(self, folder: Path) -> bool:
-        """Whether any worker has reported or runs. A worker reports its start before it starts a rank."""
+        """Whether any worker runs or has reported. A worker reports its start before it starts any rank."""
         nodes = LocalAttempt.of(folder, compose(self._plan.nodes, range(self._plan.num_nodes))).nodes
         return any(node.has_reported() or node.lives() for node in nodes)
 
@@ -151,8 +149,8 @@ class LocalBackend(Backend):
         return set().union(*(netns.unplugged(network) for network in self._plan.every(NetworkStep)))
 
     def prepare_end(self, record: Recorder) -> None:
-        """Removes the networks and gives back the slots before the end is recorded: no command cleans up an
-        ended run.
+        """Removes the networks and releases the slots before the end is recorded, because no command cleans up an ended
+        run.
         """
         self._staging.end()
         self._uploads.end()
@@ -165,7 +163,7 @@ class LocalBackend(Backend):
     def _make_networks(self, record: Recorder, run_dir: Path) -> list[str]:
         """Creates the missing networks of the nodes and returns the address of each node. Raises EngineError.
 
-        Networks outlive an attempt, so that a new attempt does not restore a link that was cut.
+        Networks outlive an attempt, so that a link that was cut stays cut in the next attempt.
         """
         addresses: list[str] = []
         for network in self._plan.every(NetworkStep):
@@ -177,8 +175,8 @@ class LocalBackend(Backend):
 
 
 def _importing(spec: NodeSpec, parts: str | None, environ: Mapping[str, str]) -> NodeSpec:
-    """Prepends the PYTHONPATH of this shell to that of the spec if the spec's is `parts`, the folder of Windlass's
-    modules.
+    """Prepends this shell's PYTHONPATH to the spec's PYTHONPATH, if the latter is only `parts`, the folder of
+    Windlass's modules.
 
     Plans contain no values of shell variables.
     """
@@ -210,7 +208,7 @@ def start_attempt(
     refusals: dict[str, None] = {}
     for node, spec in zip(nodes, specs, strict=True):
         spec.write()
-        # The first node inherits the sockets, so that the ports stay reserved if the supervisor is killed.
+        # The first node inherits the sockets, which keeps the ports reserved even if the supervisor is killed.
         kept = [one.fileno() for one in reserved] if node is nodes[0] else []
         kept += [] if slots is None else [slots]
         if refused := _start_worker(node, spec, [wake, *kept], pool):
@@ -219,29 +217,29 @@ def start_attempt(
 
 
 def first_start(run_dir: Path) -> float:
-    """Returns the start time of the run's first node in Unix seconds; the current time if no node was started."""
+    """Returns the start time of the run's first node in Unix seconds, or the current time before any start."""
     specs = run_dir.glob("attempt-*/node-*.json")
     return min((path.stat().st_mtime for path in specs), default=time.time())
 
 
 def _resumed(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Adds the arguments with which a script that saves its own checkpoints resumes. Raises OSError."""
+    """Adds the arguments by which scripts that save their own checkpoints resume. Raises OSError."""
     if specs[0].resume is None:
         return list(specs)
-    from windlass.worker import resume  # imported late: the import takes as long as all others of this process
+    from windlass.worker import resume  # imported here because it doubles this process's import time
 
     try:
         return resume.add_resume_arguments(specs)
     except ValueError as error:
         raise OSError(str(error)) from error
-    # an internal error: the run fails instead of being lost
+    # After an internal error, the run must end as failed and not be lost.
     except (ArithmeticError, LookupError, RuntimeError, TypeError) as error:
         raise OSError(f"checkpoint.find: internal error: {type(error).__name__}: {error}") from error
 
 
 def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: WarmPool) -> str:
-    """Starts one worker, which inherits the descriptors of `kept`; returns why a requested warm start was not possible,
-    or "".
+    """Starts one worker, which inherits the descriptors `kept`. Returns why a requested warm start was impossible, or
+    "".
     """
     lock = os.open(node.path("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     out = os.open(node.path("out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -251,7 +249,7 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         if isinstance(answer, int):
             node.set_pid(answer)
             return ""
-        # -I -S: the worker needs only the standard library, and must not import packages of the user.
+        # -I -S: the worker needs only the standard library, and must not import the user's packages.
         command = [spec.worker_python, "-I", "-S", str(WORKER), str(node.path("json")), str(kept[0])]
         node.popen = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, pass_fds=[*kept, lock]

@@ -31,9 +31,9 @@ LOW_MEMORY_BYTES: Final = 2 * GIB
 LOW_FILES: Final = 4096
 """Minimum limit of open files. A run of 64 ranks opens a few hundred; data loaders open thousands."""
 ASK_SECONDS: Final = 60.0
-"""Time limit for importing torch in the script's interpreter; a cold file system may need half of it."""
+"""Seconds to import torch in the script's interpreter. A cold file system may need half of this time."""
 Result = tuple[Level, str, str]
-"""Level, finding and fix of a check."""
+"""Level of a check's result, the finding, and the fix."""
 
 
 def checks(context: Context) -> Iterator[Check]:
@@ -41,7 +41,7 @@ def checks(context: Context) -> Iterator[Check]:
     for name, look in CHECKS.items():
         try:
             yield Check(name, *look(context))
-        except Exception as error:  # doctor must also work on machines with unforeseen problems
+        except Exception as error:  # `doctor` must work on unforeseen machines
             yield Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")
 
 
@@ -58,7 +58,7 @@ def _home(context: Context) -> Result:
     while not there.exists() and there != there.parent:
         there = there.parent
     try:
-        # If the home does not exist yet, its parent is probed: doctor leaves no files behind.
+        # If the home does not exist yet, its parent is probed, so that `doctor` leaves no files behind.
         with tempfile.NamedTemporaryFile(dir=there, prefix=".windlass-doctor-") as probe:
             probe.write(b"windlass")
             probe.flush()
@@ -205,7 +205,7 @@ def _gpus(_: Context) -> Result:
 
 
 def _interpreter(context: Context) -> Result:
-    """Checks the interpreter for scripts without `python:`, and torch in it."""
+    """Checks the interpreter that runs scripts of jobs without `python:`, and its torch."""
     from windlass.engines.interpreter import find_python
 
     python = find_python(None, context.cwd, context.environ)

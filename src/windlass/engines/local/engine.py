@@ -33,7 +33,8 @@ class LocalEngine(SupervisedEngine):
 
     kind: ClassVar[str] = "local"
     can_follow: ClassVar[bool] = True
-    # -I -S: the supervisor needs only the standard library and this package, and starts in half the time.
+    # -I -S: the supervisor needs only the standard library and this package. Without site-packages it starts in half
+    # the time.
     _supervisor = supervisor_program("windlass.engines.local.engine:of_supervisor", "-I", "-S")
 
     @classmethod
@@ -116,7 +117,7 @@ class LocalEngine(SupervisedEngine):
         return copy(local, f"{exec_copy.result(self._folders(run_id), path)}{slash}", on_progress, local.resolve().name)
 
     def _folders(self, run_id: str) -> tuple[Path, Mapping[str, str]]:
-        """Returns the folder of a run, and the environment that names the folders of its results."""
+        """Returns the folder of a run, and the environment variables that name its result folders."""
         return self.store.run_dir(run_id), self.store.plan(run_id).nodes.common
 
     def observe(self, run_id: str) -> Observations:
@@ -130,7 +131,7 @@ class LocalEngine(SupervisedEngine):
         return replace(seen, rules=(waits,))
 
     def _backend(self, plan: Plan, run_dir: Path) -> LocalBackend:
-        # imported late: a command that submits a run does not need it
+        # Imported here because most commands do not need the module.
         from windlass.engines.local.backend import LocalBackend
 
         return LocalBackend(plan, run_dir)
@@ -149,7 +150,7 @@ class LocalEngine(SupervisedEngine):
                         (folder / part).symlink_to(package / part)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
-        refuse_foreign(self.store.home)  # another user may have created the folder since the record was opened
+        refuse_foreign(self.store.home)  # another user may have created the folder after the record was opened
 
 
 def _own_pool(home: Path) -> WarmPool:

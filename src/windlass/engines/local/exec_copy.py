@@ -32,7 +32,7 @@ def execute(
 ) -> int:
     """Runs a command with the environment of a rank, or of the node if `rank` is None; returns its exit code.
 
-    Ctrl-C is forwarded to the command, and raises KeyboardInterrupt if it ends the command. Raises EngineError.
+    Ctrl-C is forwarded to the command; KeyboardInterrupt is raised if the command ends by Ctrl-C. Raises EngineError.
     """
     worker = 0 if plan.nodes.one_worker else node
     spec = run_dir / f"attempt-{status.attempts[-1].number}" / f"node-{worker}.json"
@@ -54,9 +54,9 @@ def execute(
             break
         except KeyboardInterrupt as received:
             interrupt = received
-            if not _is_in_foreground():  # in the foreground, the terminal has signalled the command already
+            if not _is_in_foreground():  # otherwise the terminal has signalled the command
                 child.send_signal(signal.SIGINT)
-        except BaseException:  # raised by a signal handler of the calling program, such as a time limit
+        except BaseException:  # such as one from a signal handler of the calling program
             child.kill()
             child.wait()
             raise
@@ -89,7 +89,7 @@ def _process_of(status: Status, node: int) -> int:
 
 
 def result(folders: tuple[Path, Mapping[str, str]], path: str) -> Path:
-    """Returns the path for a relative path of the results. `folders` are the run's folder and its ranks' environment.
+    """Resolves a path that is relative to the results. `folders` are the run's folder and its ranks' environment.
 
     Raises UsageError for an absolute path.
     """

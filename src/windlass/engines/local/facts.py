@@ -56,24 +56,24 @@ class Facts:
     program: str | None
     """Absolute path of the program of a job that runs no Python script; None if it was not found."""
     script_imports: tuple[str, ...]
-    """Top-level names of modules that the script and the files next to it import."""
+    """Top-level names of the modules imported by the script and by the files next to it."""
     num_cpus: int
     """Number of cores that this process may use."""
     gpus: tuple[str, ...]
-    """Names of the GPUs, by index."""
+    """Names of the GPUs in the order of their indexes."""
     is_root: bool
     launchers: Mapping[str, str | None]
     """Path of each launcher; None if it is not installed."""
     environ: frozenset[str]
-    """Names of the variables that the ranks inherit. Values are never stored."""
+    """Names of the environment variables that the ranks inherit. Values are never stored."""
     bad_data: Mapping[str, str] = field(default_factory=dict)
-    """Why the source of a data set, a path or `file://`, cannot be read, by the name of the data set."""
+    """Why the source of a data set (a path or `file://`) cannot be read, by the data set's name."""
     busy_ports: frozenset[int] = field(default_factory=frozenset)
     """Ports named by the job that are in use."""
     missing_network_tools: frozenset[str] = frozenset()
     """Programs among `ip` and `tc` that are not installed."""
     missing_capabilities: frozenset[str] = frozenset()
-    """Capabilities for creating networks that this process lacks."""
+    """Capabilities that this process lacks for creating networks."""
     is_open_mpi: bool = False
     """Whether `mpirun` is Open MPI's; read only for jobs that need it."""
     metadata_endpoint: str | None = None
@@ -86,7 +86,7 @@ class Facts:
     """Why outputs cannot be written to their folder or uploaded to their store, and what to try; None if no problem is
     known."""
     is_program_file: bool = False
-    """Whether the code folder has a file with the program's name, executable or not."""
+    """Whether the code folder contains a file, executable or not, with the program's name."""
     python_version: tuple[int, int] | None = None
     """Major and minor version of the script's interpreter; None if the file name does not contain it."""
     num_visible_gpus: int | None = None
@@ -96,7 +96,7 @@ class Facts:
     data_paths: Mapping[str, str] = field(default_factory=dict)
     """Absolute paths of the data sets that are read in place, by name."""
     saves_at_end: str = ""
-    """Location of the first save if it comes after the script's loops; empty if the script saves earlier, or
+    """Place of the first save in the script, if it is after all loops; empty if the script saves earlier, or if
     unknown."""
     outputs_dir: str | None = None
     """Absolute path of the folder in `outputs`; None if outputs stay with the run or go to a store."""
@@ -176,7 +176,7 @@ def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
     if job.outputs.scheme and not where.startswith("/"):
         if job.outputs.scheme not in STORES:
             return None
-        from windlass.storage.reach import refusal  # imported late: few jobs upload to a store
+        from windlass.storage.reach import refusal  # few jobs upload to a store
 
         refused = refusal(job.outputs.to, home)
         return (refused.message, refused.hint) if refused is not None else None
@@ -189,7 +189,7 @@ def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
 
 
 def _version(python: Path) -> tuple[int, int] | None:
-    """Returns the version from the file name of the interpreter, such as `python3.12`: planning starts no
+    """Returns the version in the file name of the interpreter, such as `python3.12`, because planning starts no
     interpreter.
     """
     found = re.fullmatch(r"python(\d)\.(\d+)", Path(os.path.realpath(python)).name)
@@ -245,7 +245,7 @@ def _may_have(python: Path, package: str, environ: Mapping[str, str]) -> bool:
     with python.open("rb") as file:
         is_script = file.read(2) == b"#!"
     if is_script or "PYTHONPATH" in environ:
-        return True  # a script may start any interpreter, and PYTHONPATH may name any folder
+        return True  # scripts may start any interpreter, and PYTHONPATH may name any folder
     prefixes = [python.parent.parent]
     if not (prefixes[0] / "pyvenv.cfg").is_file():
         prefixes = [python.resolve().parent.parent, Path("/usr/local"), Path(environ.get("HOME", "/"), ".local")]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.worker.protocol import LauncherSpec, NetworkSpec
 from windlass.worker.rsh_agent import SHELL
 
-if TYPE_CHECKING:  # not imported at run time: the supervisor starts without these modules
+if TYPE_CHECKING:  # loads faster: the supervisor does not need these modules
     from windlass.engines.local.facts import Facts
     from windlass.spec.job import Job
 
@@ -44,18 +44,18 @@ def mpirun(facts: Facts, num_ranks: int, hosts: Sequence[str] = ()) -> list[str]
             *("--host", ",".join(f"{host}:{each}" for host in hosts)),
             *("--map-by", f"ppr:{each}:node", "--oversubscribe"),
             *("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", SHELL, "--mca", "plm_rsh_no_tree_spawn", "1"),
-            # Every host has a slot for each rank, although all hosts share the cores of this machine.
+            # Each host is given a slot per rank, although all hosts share this machine's cores.
             *(("--mca", "mpi_yield_when_idle", "1") if num_ranks > facts.num_cpus else ()),
         ]
     else:
-        # With fewer slots than ranks, ranks that wait for a message yield the core.
+        # If there are more ranks than slots, waiting ranks yield the core.
         where = ["--host", f"localhost:{min(num_ranks, facts.num_cpus)}", "--oversubscribe"]
     return [
         facts.launchers.get("mpirun") or "mpirun",
         *(["--allow-run-as-root"] if facts.is_root else []),
         "--noprefix",  # keeps Open MPI's folders out of the ranks' PATH and LD_LIBRARY_PATH
         *where,
-        # mpirun kills only rank proxies and need not wait a second: the worker applies the ranks' grace period.
+        # mpirun kills only rank proxies, without waiting. The worker applies the ranks' grace period.
         *("--mca", "odls_base_sigkill_timeout", "0"),
         *("--bind-to", "none", "--stdin", "none", "-np", str(num_ranks)),
     ]

@@ -25,7 +25,7 @@ def machine_facts(store: Store, status: Status) -> MachineFacts:
 
 
 def environment(python: str, code_dir: str) -> Environment:
-    """Returns which tool manages the packages of an interpreter, and the prefix of its environment."""
+    """Returns the tool that manages the packages of an interpreter, and the prefix of the interpreter's environment."""
     if not python:
         return Environment()
     prefix = Path(python).parent.parent
@@ -40,7 +40,7 @@ def environment(python: str, code_dir: str) -> Environment:
         project = next((one for one in (folder, *folder.parents) if (one / lock).is_file()), None)
         if project is not None and (kind == "poetry" or prefix == project / ".venv"):
             return Environment(kind, str(prefix))
-    # uv installs no pip in the environments that it creates.
+    # Environments created by uv need uv to install packages, because they lack pip.
     made_by_uv = any(line.partition("=")[0].strip() == "uv" for line in config.splitlines())
     return Environment("uv" if made_by_uv else "venv", str(prefix))
 

@@ -37,7 +37,7 @@ NOT_HERE = {
 }
 """Fields without effect on this machine, each with the reason."""
 PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
-"""Named priorities; whole numbers are allowed too."""
+"""Named priorities, with their numbers; jobs may also give whole numbers."""
 
 
 WITHOUT_EXTRA: Final = ("file", "s3", *HTTP)
@@ -47,7 +47,7 @@ FROM_ROOT: Final = "write file:///PATH"
 NOTICE_SECONDS = 5.0
 """Seconds between two polls of the instance metadata, as AWS recommends; notices come two minutes in advance."""
 REHEARSED_RANKS = 4
-"""Ranks per core up to which a job on several nodes counts as a rehearsal, without a warning about speed."""
+"""Maximum ranks per core of a multi-node job that counts as a rehearsal, and gets no warning about speed."""
 OLDEST_PYTHON: Final = (3, 9)
 """Oldest version in which the node worker runs, under the script's interpreter."""
 MAX_RANKS = 4096
@@ -55,10 +55,10 @@ MAX_RANKS = 4096
 
 
 def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
-    """Returns the plan of one run on this machine. Problems are in its notes."""
+    """Returns the plan of one run on this machine. Problems are listed in its notes."""
     num_nodes = job.nodes.max
     procs = _procs_per_node(job, target, facts, num_nodes)
-    if num_nodes * procs > MAX_RANKS:  # raised at once, because the plan alone would exhaust the memory
+    if num_nodes * procs > MAX_RANKS:  # a plan of this size could exhaust the memory
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
@@ -79,7 +79,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=num_nodes,
         procs_per_node=procs,
-        # In a separate network, all ports are free.
+        # In separate networks all ports are free, so that none is chosen.
         policy=Policy.of_job(job).replace(port=None if job.local.netns else job.local.port),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(*steps, *node_steps(nodes, job)),
@@ -102,9 +102,7 @@ def _procs_per_node(job: Job, target: LocalTarget, facts: Facts, num_nodes: int)
 
 
 def _num_gpus(job: Job, target: LocalTarget, facts: Facts) -> int:
-    """Returns the number of GPUs that the ranks can see, according to their CUDA_VISIBLE_DEVICES, as torchrun counts
-    them.
-    """
+    """Returns the number of GPUs that are visible to the ranks by CUDA_VISIBLE_DEVICES, counted like torchrun."""
     chosen = {**target.env, **job.env}.get(VISIBLE)
     visible = facts.num_visible_gpus if chosen is None else num_visible(chosen)
     return len(facts.gpus) if visible is None else min(visible, len(facts.gpus))
@@ -115,14 +113,14 @@ def _queue(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: i
     if target.slots is None:
         return []
     takes, priority = num_nodes * (job.resources.gpus or procs), _priority(job)
-    # Slots are GPUs only if no variable already selects the GPUs of ranks.
+    # Slots are GPUs, unless a variable already selects the GPUs of the ranks.
     is_gpu = target.slots <= len(facts.gpus) and VISIBLE not in {*facts.environ, *target.env, *job.env}
     summary = f"wait for {takes} of {target.slots} slots of {target.name}"
     return [QueueStep(summary, takes, target.slots, priority or 0, is_gpu)]
 
 
 def _priority(job: Job) -> int | None:
-    """Returns the priority of the job in a queue of this machine; None for a name that exists only on clusters."""
+    """Returns the job's priority in a queue of this machine; None if the name exists only on clusters."""
     name = job.priority or "normal"
     return PRIORITIES.get(name, int(name) if name.isascii() and name.isdigit() else None)
 
@@ -241,7 +239,7 @@ def _nodes(
 
 
 def _collect(job: Job, facts: Facts) -> CollectSpec:
-    """Returns which files of the code folder are collected as results; Windlass's folders in it are skipped."""
+    """Returns the patterns of files to collect from the code folder. Windlass's folders in it are skipped."""
     skip = (facts.home, *([facts.outputs_dir] if facts.outputs_dir is not None else []))
     return CollectSpec(job.outputs.collect, skip, is_shared=True)
 
@@ -249,23 +247,23 @@ def _collect(job: Job, facts: Facts) -> CollectSpec:
 def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
     """Returns variables that are added to the inherited environment of ranks unless the user sets them."""
     defaults = {
-        # torchrun gives each rank one thread; here the cores are divided among the ranks, so that they do not compete.
+        # Divides the cores among the ranks. torchrun gives each rank a single thread.
         "OMP_NUM_THREADS": str(max(1, facts.num_cpus // num_ranks)),
-        # Lines appear when they are printed, and a crash in native code prints a traceback.
+        # Prints lines at once, and a traceback after a crash in native code.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        # By default gloo resolves the host name, which on laptops is often an unreachable address.
+        # By default gloo resolves the host name, which on laptops often yields an unreachable address.
         "GLOO_SOCKET_IFNAME": "lo",
-        # Number of a rank's last collectives for `why`. Dumping 2000 blocks the interpreter for a tenth of a second.
+        # Number of collectives that each rank records for `why`. Dumping 2000 blocks the interpreter for 0.1 s.
         "TORCH_FR_BUFFER_SIZE": "2000" if facts.gpus else "256",
     }
-    if facts.gpus:  # NCCL's watchdog dumps the unfinished collectives at a timeout
+    if facts.gpus:  # NCCL's watchdog dumps unfinished collectives on a timeout
         defaults |= {
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_FR_DUMP_TEMP_FILE": f"{run_dir}/nccl-trace-rank-",
         }
     env = {name: value for name, value in defaults.items() if name not in facts.environ}
-    if job.local.netns:  # all nodes have the same interface name, unlike the host
+    if job.local.netns:  # in separate networks, all nodes use one interface name
         env |= {"GLOO_SOCKET_IFNAME": netns.INTERFACE, "NCCL_SOCKET_IFNAME": netns.INTERFACE}
         env |= {"MASTER_PORT": str(job.local.port)} if job.local.port else {}
     if job.secrets:
@@ -282,7 +280,7 @@ def _program(job: Job, facts: Facts) -> list[str]:
 
 
 def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, str]]:
-    """Returns variables by which each node sees only the GPUs of its ranks, so that `LOCAL_RANK` is the GPU index.
+    """Returns variables that show each node only the GPUs of its ranks, so that `LOCAL_RANK` is the GPU index.
 
     Empty if there are fewer GPUs than ranks; `_warnings` reports that.
     """
@@ -367,7 +365,7 @@ def _data_refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _is_absolute(address: str) -> bool:
-    """Whether an address is not a `file://` URL, or one with an absolute path."""
+    """Whether paths in the address are absolute: True unless it is a `file://` URL with a relative path."""
     return not address.startswith("file://") or address.startswith("file:///")
 
 

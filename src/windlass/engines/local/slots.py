@@ -20,24 +20,24 @@ from windlass.runs.store import locked
 
 LOCK: Final = ".lock"
 MAX_NAMED: Final = 4
-"""Maximum number of runs that are named in the reason for waiting."""
+"""Maximum number of runs that a reason for waiting lists by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A run in the queue."""
+    """Entry of a run in the queue."""
 
     run_id: str
     takes: int
     """Number of slots that the run needs."""
     priority: int = 0
-    """Priority; runs with a higher one start first."""
+    """Priority of the run. Runs with a higher priority start first."""
     since: float = 0.0
-    """Time at which the run entered the queue, in Unix seconds; the oldest run starts first."""
+    """When the run entered the queue, in Unix seconds. The oldest run starts first."""
     slots: tuple[int, ...] = ()
     """Numbers of the run's slots, from 0; empty while it waits."""
     is_known: bool = True
-    """Whether the file of the run could be read; if not, the run counts as having all slots."""
+    """Whether the run's file could be read. If not, the run counts as holding all slots."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -48,13 +48,13 @@ class Ticket:
 def free_slots(mine: Ticket, others: Sequence[Ticket], total: int) -> tuple[int, ...]:
     """Returns the slots that `mine` gets now; empty if it must wait. The order is strictly by priority, then age.
 
-    A run waits behind every run before it, even if enough slots are free: smaller runs must not overtake a large one
+    A run waits for every run before it, even if enough slots are free. Otherwise small runs could delay a large run
     forever.
     """
     held = {slot for one in others for slot in one.slots}
     free = [slot for slot in range(total) if slot not in held]
     is_next = all(one.slots or one.order > mine.order for one in others)
-    # after `slots:` was lowered, fewer slots may be usable than are free
+    # If `slots:` was lowered, held slots may exceed the new total, and free ones may not be used.
     fits = mine.takes <= min(len(free), total - len(held))
     return tuple(free[: mine.takes]) if is_next and fits else ()
 
@@ -112,7 +112,7 @@ class SlotQueue:
             return slots, "" if slots else why_waiting(mine, others, total), num_ahead
 
     def keep(self) -> None:
-        """Locks the slots of nodes that an earlier supervisor has started, so that they stay reserved until the next
+        """Locks the slots of nodes that an earlier supervisor started, so that the slots stay reserved until the next
         attempt.
 
         Does nothing if the nodes have ended already.
@@ -129,7 +129,7 @@ class SlotQueue:
             self.close()
 
     def close(self) -> None:
-        """Releases the lock in this process; node workers keep their lock."""
+        """Releases this process's lock; node workers keep theirs."""
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
@@ -153,7 +153,7 @@ class SlotQueue:
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if _is_held(lock):
-                    # The owner of an incomplete ticket, left by a full disk, may have any slot.
+                    # A full disk may have left the ticket incomplete, so its owner may hold any slot.
                     yield _read(lock) or Ticket(path.name, total, slots=tuple(range(total)), is_known=False)
                 else:
                     path.unlink()

@@ -52,7 +52,7 @@ def outputs_uploads(step: UploadStep | None, home: Path) -> tuple[OutputsUpload,
 
 
 class ProcessTransfer(Transfer):
-    """A program of `windlass.storage` that reports in lines of JSON and ends with the supervisor that started it."""
+    """A process that runs a `windlass.storage` program, reports in lines of JSON, and ends with its supervisor."""
 
     def __init__(self, program: Sequence[str], what: str) -> None:
         """`what` names the process in messages, such as `process that stages the data`."""
@@ -80,7 +80,7 @@ class ProcessTransfer(Transfer):
                 self.is_done = True
             elif "error" in line:
                 self.end()
-                self._process = None  # the next call starts another process
+                self._process = None  # a later call starts a new process
                 raise (TransferInterrupted if line.get("passes") else EngineError)(line["error"], line["hint"])
             else:
                 yield line

@@ -21,7 +21,7 @@ from windlass.worker.environ_watch import lasting
 
 PROGRAM: Final = Path(warm_server.__file__)
 KILLED_BY: Final = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a killed process."""
+"""Exit codes of a killed process, which do not show that its imports crash."""
 POLL_SECONDS: Final = 0.1
 """Seconds between two checks of whether to keep waiting."""
 
@@ -31,22 +31,22 @@ class Bounds:
     """Limits of the warm processes of one home."""
 
     processes: int = 3
-    """Maximum number of processes; the least recently used one is ended for a new one."""
+    """Maximum number of processes. For a new process beyond it, the least recently used one ends."""
     idle_seconds: float = 900.0
     """Seconds without a fork after which a process ends."""
     resident_bytes: int | None = None
-    """Maximum memory of all processes together, above which the least recently used one ends. Default: a quarter of
+    """Maximum memory of all processes together. Beyond it, the least recently used process ends. Default: a quarter of
     this machine's memory."""
     import_seconds: float = 120.0
-    """Seconds after the start of a process for which callers wait for its imports; also the limit for the trial of a
+    """Seconds after its start for which callers wait for the imports of a process; also the limit for the trial of a
     module."""
     trial_delay_seconds: float = 5.0
-    """Seconds from the start of a process until it tries modules, so that the trials do not slow the start of
-    the run."""
+    """Seconds after its start at which a process begins to try modules, so that trials do not slow the start of the
+    run."""
     answer_seconds: float = 10.0
-    """Seconds for a response of a process with finished imports. A slower process hangs, and is killed."""
+    """Seconds for a response of a process whose imports are done. A process that exceeds them is killed as hung."""
     refused_seconds: float = 900.0
-    """Seconds for which a process that could not be used is not started again."""
+    """Seconds during which an unusable process is not started again."""
 
     @property
     def most_resident_bytes(self) -> int:
@@ -78,7 +78,7 @@ class WarmClient:
                 connection.settimeout(self.bounds.answer_seconds)
                 connection.connect(address)
             _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():  # a process of another user would receive the environment and start the ranks
+            if uid != os.getuid():  # another user would receive the environment and run the ranks
                 raise PermissionError(errno.EPERM, f"its socket belongs to user {uid}")
             return connection
         except BaseException:
@@ -87,8 +87,8 @@ class WarmClient:
 
     @contextlib.contextmanager
     def _address(self) -> Iterator[str]:
-        """Yields a path of the socket that fits into the 107 bytes of a Unix address, however long the path of the home
-        is.
+        """Yields a short path of the socket: a Unix address has at most 107 bytes, and the path of the home may be
+        longer.
         """
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -97,8 +97,8 @@ class WarmClient:
             os.close(folder)
 
     def start(self, python: str, modules: Sequence[str], env: Mapping[str, str], tried: Path) -> None:
-        """Starts the process anew. `modules` are imported in the environment `env`; the file `tried` lists which are
-        safe.
+        """Starts the process again, to import `modules` in the environment `env`. The file `tried` lists the modules
+        that are safe to import.
 
         Raises OSError.
         """
@@ -136,7 +136,7 @@ class WarmClient:
                 raise
             finally:
                 os.close(log)
-            popen.returncode = 0  # The process outlives this one, and is never waited for.
+            popen.returncode = 0  # prevents a warning, because the process outlives this one
         born = process.stat(popen.pid)
         about = {
             "pid": popen.pid,
@@ -146,7 +146,7 @@ class WarmClient:
             "python": python,
             "modules": list(modules),
         }
-        whole = self._path("json.start")  # Renamed below, so that a killed starter leaves no incomplete file.
+        whole = self._path("json.start")  # renamed once complete
         whole.write_text(json.dumps(about))
         whole.replace(self._path("json"))
 
@@ -157,7 +157,7 @@ class WarmClient:
         descriptors: Sequence[int],
         gave_up: Callable[[], bool],
     ) -> dict[str, Any]:
-        """Sends a request and returns the response. Waits for a process that is importing, and kills one that hangs.
+        """Sends a request and returns the response. Waits while the process imports, and kills it if it hangs.
 
         Raises OSError, ValueError.
         """
@@ -175,7 +175,7 @@ class WarmClient:
                 if gave_up():
                     return {"refused": "the run is to stop"}
                 if self._is_importing():
-                    began = time.monotonic()  # the time limit for the response begins after the imports
+                    began = time.monotonic()  # response time counts from the end of the imports
                 if reason := self._why_not_wait(time.monotonic() - began):
                     return {"refused": reason}
                 continue
@@ -206,13 +206,13 @@ class WarmClient:
     def _ended(self) -> dict[str, Any]:
         """Returns the refusal for a process that ended without a response."""
         if self.is_ready():
-            self.end()  # the process has ended, or another one has its address
+            self.end()  # the process has ended, or its address has a new owner
             return {"refused": "the warm process was ended", "again": True}
-        if not self._path("json").exists():  # the user has stopped the process
+        if not self._path("json").exists():  # ended by the user
             return {"refused": "the warm process was ended while it imported"}
         ended_by = self._ended_by()
-        # An exit code of its own shows that the imports crashed the process. A killed process, such as for lack of
-        # memory, or one with an unknown end may succeed the next time.
+        # An exit code shows that the imports crash, which is lasting. A killed process, for example for lack of memory,
+        # may succeed next time.
         lasting = {"lasting": True} if ended_by is not None and ended_by not in KILLED_BY else {}
         return {"refused": "the warm process ended while it imported", **lasting}
 
@@ -223,7 +223,7 @@ class WarmClient:
         try:
             pid = int(_as_mapping(self._path("json").read_bytes())["pid"])
             give_up = time.monotonic() + self.bounds.answer_seconds
-            while time.monotonic() < give_up:  # a process closes its sockets shortly before it ends
+            while time.monotonic() < give_up:  # sockets close shortly before the process ends
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is not None:
                     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -233,7 +233,7 @@ class WarmClient:
         return None
 
     def is_ready(self) -> bool:
-        """Whether the imports are done."""
+        """Whether the process has finished its imports."""
         return self._path("ready").exists()
 
     def known(self) -> dict[str, Any] | None:
@@ -250,7 +250,9 @@ class WarmClient:
         return about if about.keys() >= {"pid", "start_ticks", "boot"} else None
 
     def end(self, *, keep_log: bool = False) -> None:
-        """Kills the process if it runs, and removes its files. It has no state to lose, and its forks keep running."""
+        """Kills the process if it runs, and removes its files. The process has no state to lose, and its forks keep
+        running.
+        """
         known = self.known()
         if known is not None:
             process.send(known["pid"], signal.SIGKILL)
@@ -278,7 +280,7 @@ class WarmClient:
             return otherwise
 
     def end_and_refuse(self, why: str) -> None:
-        """Kills the process, and records the reason why none of its kind is started for a while."""
+        """Kills the process, and records a reason for which no such process is started for a while."""
         self.end(keep_log=True)
         self._path("refused").write_text(why, encoding="utf-8")
 
@@ -306,7 +308,7 @@ def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Se
     """Sends a request as a line of JSON. Raises OSError."""
     data = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [data], list(descriptors))
-    if sent < len(data):  # an empty send would fail too if the process has answered and closed already
+    if sent < len(data):  # sends only unsent data: an empty send fails if the process has already closed
         connection.sendall(data[sent:])
 
 
@@ -322,5 +324,5 @@ def _machine_bytes() -> int:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # without a limit, the file contains `max`
+    except (OSError, ValueError):  # the file contains `max` if there is no limit
         return machine

@@ -44,7 +44,7 @@ class Refused:
 
 
 class WarmPool:
-    """The warm processes of one home. Only the user can access the folder and the sockets in it."""
+    """The warm processes of one home, whose folder and sockets only the user can access."""
 
     def __init__(self, home: Path, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.folder = home / "warm"
@@ -62,7 +62,7 @@ class WarmPool:
         keep: Sequence[int],
         gave_up: Callable[[], bool] = lambda: False,
     ) -> int | Refused:
-        """Forks a node worker for the node spec at `spec`; returns its pid, or why it must be started cold.
+        """Forks a node worker for the node spec at `spec`. Returns its pid, or why the worker must be started cold.
 
         `env` is the environment that all ranks of the node share. The worker writes its output to `output` and inherits
         the descriptors of `keep`; it writes a byte to the first one for each event. `gave_up` reports whether the run
@@ -75,7 +75,7 @@ class WarmPool:
         nothing_is_known = not (import_ahead.SURE.intersection(modules) or self.tried(python, modules).exists())
         reason = "no warm process could be reached"
         try:
-            for _ in range(3):  # an outdated or ending process is followed by a new one
+            for _ in range(3):  # an outdated or ending process is replaced
                 if refusal := client.refusal():
                     return Refused(refusal)
                 with self._connect_or_start(client, python, modules, env) as connection:
@@ -84,7 +84,7 @@ class WarmPool:
                     try:
                         answer = client.ask(connection, request, [output, *keep], gave_up)
                     except ValueError:
-                        client.end()  # another process has the address
+                        client.end()  # the address belongs to another process now
                         continue
                     if "pid" in answer:
                         connection.sendall(b"g")
@@ -105,9 +105,9 @@ class WarmPool:
         for path in sorted(self.folder.glob("*.json")):
             client = self._client(path.stem)
             if (written := client.written()) is None:
-                continue  # another process is being started under this name: its socket must stay
+                continue  # keeps the socket of a process that is starting
             if is_alive(written):
-                with contextlib.suppress(OSError):  # the process may end at any time
+                with contextlib.suppress(OSError):  # the process may end meanwhile
                     found.append({"name": client.name, **written, **client.progress(written)})
             elif not client.refusal():
                 client.remove_files()
@@ -163,7 +163,7 @@ class WarmPool:
             return client.connect()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_private(self.folder)
-        with locked(self.folder / "lock"):  # two concurrent runs start one process, not two
+        with locked(self.folder / "lock"):  # so that concurrent runs start one process together
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return client.connect()
             self._make_room(client, self.bounds.processes - 1)
@@ -205,11 +205,9 @@ def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
     """Returns the name of the warm process for these values. The process itself checks whether it can serve `env`."""
     return name_of(
         {
-            "python": str(
-                Path(python).absolute()
-            ),  # Not resolved: the name of an interpreter identifies its environment.
+            "python": str(Path(python).absolute()),  # not resolved, because the path itself selects an environment
             "modules": list(modules),
-            # Windlass derives it from the number of ranks, which users change back and forth.
+            # Part of the name, because users run the same script with varying numbers of ranks.
             "threads": env.get("OMP_NUM_THREADS"),
             "program": max(
                 entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")
