@@ -1,5 +1,5 @@
-"""EKS clusters of the user: created, changed and removed by Terraform, checked, audited and priced.
+"""Creates, changes, removes, checks, audits and prices the user's EKS clusters, with Terraform.
 
 The commands are in `up`, `down`, `status`, `plan`, `draft` and `export`. `find` resolves the cluster that a command
-names, and `working_folder` prepares its Terraform folder. Everything else has one package per theme.
+names, and `working_folder` prepares its Terraform folder. Each package covers one further topic.
 """

@@ -18,7 +18,7 @@ REGION: Final = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
 CONNECT_SECONDS: Final = 10
 READ_SECONDS: Final = 60
 ATTEMPTS: Final = 6
-"""Attempts per call, with botocore's `standard` pauses between them: an audit makes many calls at once."""
+"""Attempts per call in botocore's retry mode `standard`: the many parallel calls of an audit are easily throttled."""
 POOL_CONNECTIONS: Final = 32
 READING: Final = ("Describe", "Get", "List")
 """Prefixes of operations whose successful response has a body."""
@@ -61,14 +61,14 @@ PREFIXES: Final = {
     "elb": "elasticloadbalancing",
     "efs": "elasticfilesystem",
 }
-"""IAM prefix of a service, by the name of its boto3 client, where they differ."""
+"""IAM service prefixes that differ from the name of the boto3 client."""
 ACTIONS: Final = {
     "s3:ListBuckets": "s3:ListAllMyBuckets",
     "s3:HeadBucket": "s3:ListBucket",
     "s3:GetBucketEncryption": "s3:GetEncryptionConfiguration",
     "budgets:DescribeBudgets": "budgets:ViewBudget",
 }
-"""IAM actions that are not named like the operation that they allow."""
+"""IAM actions whose name differs from the operation that they allow, by operation."""
 
 
 class AwsError(EngineError):
@@ -96,7 +96,7 @@ class NoAnswer(AwsError):
 
 
 class NoEndpoint(NoAnswer):
-    """No connection could be opened: the service may not exist in the region. Timeouts and malformed responses are
+    """No connection could be opened: the service may not exist in the region. Timeouts and malformed responses raise
     NoAnswer.
     """
 
@@ -129,7 +129,7 @@ class Aws:
         """
         if find_spec("boto3") is None:
             raise MissingExtra("clusters on AWS need boto3", "pip install boto3")
-        import boto3  # slow to import, and only needed by commands that use AWS
+        import boto3  # boto3 is slow to import, and only commands that use AWS need it
 
         env = os.environ if environ is None else environ
         self._endpoint = env.get("AWS_ENDPOINT_URL", "")
@@ -148,7 +148,7 @@ class Aws:
         """Returns the boto3 client of a service, created on first use. Raises AwsError."""
         from botocore.config import Config
 
-        with self._lock:  # a boto3 session is not thread-safe, its clients are
+        with self._lock:  # boto3 clients are thread-safe, but the session that creates them is not
             if service not in self._clients:
                 config = Config(
                     retries={"mode": "standard", "max_attempts": self._attempts},
@@ -156,7 +156,7 @@ class Aws:
                     read_timeout=self._read_seconds,
                     max_pool_connections=POOL_CONNECTIONS,
                     user_agent_extra="windlass",
-                    # Custom endpoints (emulators, VPC endpoints) do not resolve bucket names as host names.
+                    # Emulators and VPC endpoints do not resolve host names that contain a bucket name.
                     s3={"addressing_style": "path"} if self._endpoint else None,
                 )
                 with aws_errors(f"make a client of {service}"):
@@ -180,7 +180,7 @@ class Aws:
         return Identity(str(found["Account"]), str(found["Arn"]))
 
     def offers(self, service: str) -> bool:
-        """Whether boto3's own endpoint table lists the service in this region; it may not know newer regions."""
+        """Whether boto3's own endpoint table lists the service in this region; newer regions may be missing."""
         return self.region in self._session.get_available_regions(service, partition_name=partition(self.region))
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class Aws:
 def _refuse_other_answers(operation_model: Any, response_dict: Mapping[str, Any], **_: Any) -> None:
     """Raises ResponseParserError for a response that did not come from AWS, such as the login page of a network.
 
-    Otherwise botocore would parse such a page, as XML without members, into an empty list.
+    Otherwise botocore would parse the page as an empty list.
     """
     from botocore.parsers import ResponseParserError
 
@@ -279,11 +279,11 @@ def _of_client(error: Any, doing: str, action: str) -> AwsError:
         named = re.search(r"perform: ([\w-]+:\w+)", message)
         missing = named[1] if named else action or error.operation_name
         return AccessDenied(what, f"allow {missing} to the credentials' user or role", action=action, code=code)
-    # a genuine AWS error has a symbolic code
+    # a numeric code comes from a proxy: AWS's error codes are names
     if code == str(status) == "404" and not error.operation_name.startswith("Head"):
         return NoAnswer(f"{what}: this is not an answer of AWS", "is a proxy in between?", action=action, code=code)
     is_gone = code in GONE_CODES or code.endswith((".NotFound", "NotFoundFault"))
-    # SageMaker reports a missing object this way
+    # SageMaker reports missing objects as ValidationException
     if is_gone or (code == "ValidationException" and message.startswith("Could not find")):
         return NotThere(what, action=action, code=code)
     if status >= 500 or code in (
@@ -297,7 +297,7 @@ def _of_client(error: Any, doing: str, action: str) -> AwsError:
 
 
 def _keys(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the access keys in `env` for boto3, which itself reads only its own process environment."""
+    """Returns the access keys in `env` as arguments for boto3, which by itself reads only `os.environ`."""
     names = {
         "aws_access_key_id": "AWS_ACCESS_KEY_ID",
         "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",

@@ -61,7 +61,7 @@ def text_of(answers: Answers) -> str:
     if answers.efs:
         mapping["storage"] = {"efs": True}
     text = HEADER + "\n".join([*block_lines(mapping), ""])
-    parse_cluster(text, FILE)  # the written text must parse
+    parse_cluster(text, FILE)  # raises JobFileError for an invalid answer
     return text
 
 

@@ -23,7 +23,7 @@ STAGE_SECONDS: Final = 600.0
 POLL_SECONDS: Final = 2.0
 RETAINED: Final = "its reclaim policy is Retain"
 AFTER: Final = {"TargetGroupBinding": ("Service", "Ingress", "Gateway"), "EC2NodeClass": ("NodePool", "NodeClaim")}
-"""Kinds that are deleted after other kinds of their stage, which need them or delete them."""
+"""For each kind, other kinds that must be gone first, because they use its objects or delete them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def holdings(client: Client) -> tuple[Holding, ...]:
 
 
 def active(client: Client) -> tuple[str, ...]:
-    """Returns the pods of active runs, which `drain` does not check. Raises Refused, Unreachable."""
+    """Returns the pods of active runs. `drain` does not check for them. Raises Refused, Unreachable."""
     return held.running(Resources(client))
 
 
@@ -88,9 +88,9 @@ class _Drain:
         self._seen: dict[Ref, Holding] = {}
         self._requested: set[Ref] = set()
         self._refusals: dict[Ref, str] = {}
-        """By object, why its deletion was refused when it was last requested."""
+        """Reason for the last refused deletion, by object."""
         self._forbidden: set[Ref] = set()
-        """Objects that this login may not delete: there is nothing to wait for."""
+        """Objects that the login may not delete; the drain does not wait for them."""
         self._last = ""
 
     def run(self) -> Drained:
@@ -122,7 +122,7 @@ class _Drain:
             self._clock.wait(POLL_SECONDS)
 
     def _request(self, found: Sequence[Holding]) -> None:
-        """Requests the deletion of every object whose turn has come, each once."""
+        """Requests the deletion of each object once, as soon as the kinds listed for it in `AFTER` are gone."""
         kinds = {one.ref.kind for one in found}
         for one in found:
             is_late = not kinds.isdisjoint(AFTER.get(one.ref.kind, ()))
@@ -139,9 +139,9 @@ class _Drain:
                     self._requested.add(one.ref)
 
     def _may_delete(self, ref: Ref) -> bool:
-        """Whether deleting a volume without a claim also deletes its storage, which only its provisioner does.
+        """Whether deleting a volume also deletes its storage: only if its provisioner has a finalizer on the volume.
 
-        If the provisioner has no finalizer on the volume, deleting it would only remove the Kubernetes object.
+        Without the finalizer, deleting it would only remove the Kubernetes object.
         """
         if ref.kind != "PersistentVolume":
             return True

@@ -18,9 +18,9 @@ from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 API: Final = "eksctl.io/v1alpha5"
 FAMILY: Final = "AmazonLinux2023"
-"""AMI family; eksctl selects the drivers by instance type."""
+"""AMI family in eksctl's config. eksctl selects the GPU drivers by instance type."""
 KARPENTER_VERSION: Final = "1.14.1"
-"""Karpenter version; a test checks that it equals the component's."""
+"""Karpenter version in eksctl's config; a test checks that the component has the same version."""
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
 EKSCTL_FILE: Final = "eksctl.yaml"
 

@@ -95,8 +95,9 @@ def find(named: str | None, context: Context) -> ManagedCluster:
 
 
 def all_of(context: Context) -> list[ClusterFolder]:
-    """Returns this user's cluster folders that contain a cluster file, sorted by name. A refused command may leave a
-    folder without one.
+    """Returns this user's cluster folders that contain a cluster file, sorted by name.
+
+    Refused commands may leave folders without one.
     """
     return [one for one in ClusterFolder.all_in(context.home) if (one.path / FILE).is_file()]
 

@@ -90,7 +90,7 @@ def of_claims(resources: Resources) -> Iterator[Holding]:
 
 
 def of_nodes(resources: Resources) -> Iterator[Holding]:
-    """Yields Karpenter's nodes, and the pools that would make it create more. Raises Refused, Unreachable."""
+    """Yields Karpenter's nodes, and the pools from which Karpenter would create more. Raises Refused, Unreachable."""
     for one in resources.list("karpenter.sh/v1", "NodePool"):
         num = str((one.get("status", {}).get("resources") or {}).get("nodes") or "0")
         yield Holding("nodes", ref_of("karpenter.sh/v1", "NodePool", one), f"{num} nodes")

@@ -37,12 +37,13 @@ CHAIN: Final[tuple[tuple[str, float, float], ...]] = (
     ("aws_eks_node_group", 3.0, 5.0),
     ("aws_eks_addon", 2.0, 0.5),
 )
-"""Types that depend on each other, with minutes to create and to destroy. Resources of one type run in parallel."""
+"""Resource types that are created one after the other, with minutes to create and to destroy. Resources of one type run
+in parallel."""
 BESIDE: Final[tuple[tuple[str, float, float], ...]] = (
     ("aws_fsx_lustre_file_system", 8.0, 10.0),
     ("aws_fsx_data_repository_association", 5.0, 5.0),
 )
-"""Types that depend on each other and run in parallel with `CHAIN`."""
+"""Further resource types that are created one after the other, in parallel with `CHAIN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class ClusterPlan:
     drift: tuple[Change, ...]
     """Differences between AWS and the Terraform state."""
     summary: str
-    """`Plan: 99 to add, 0 to change, 0 to destroy.`"""
+    """Terraform's summary: `Plan: 99 to add, 0 to change, 0 to destroy.`"""
     minutes: float
     """Expected duration in AWS, from figures of AWS and eksctl; for display only."""
     price: Estimate
@@ -64,8 +65,8 @@ class ClusterPlan:
     is_private: bool
     """Whether the API server is reachable only from the VPC."""
     notes: tuple[str, ...] = ()
-    """Notes to read before confirming: a foreign bucket, end of support, zones without an instance type, and checks
-    that could not be made."""
+    """Notes to read before confirming: a bucket of another owner, end of support, zones without an instance type, and
+    checks that could not be made."""
 
 
 def minutes(types: Iterable[str], *, is_destroy: bool = False) -> float:

@@ -99,7 +99,7 @@ def require_account(named: ManagedCluster, terraform: Terraform, context: Contex
 
     try:
         named.folder.local_state()
-    except FolderError:  # a damaged state is rebuilt by the recovery
+    except FolderError:  # recovery rebuilds a damaged state, in which no account can be read
         return
     if owners := accounts(terraform.state()):
         with named.aws(context) as aws:

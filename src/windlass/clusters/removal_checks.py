@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.clusters.holdings import Holding
 
 EMPTY_BYTES: Final = 1_000_000
-"""Bytes that an EFS without user files may report, because it counts the folders of its access points."""
+"""Maximum size in bytes of an EFS without user files: AWS counts the folders of access points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClusterUsage:
     holdings: tuple[Holding, ...] = ()
     """Kubernetes objects that own AWS resources."""
     unchecked: str = ""
-    """Why the API server could not be queried; empty if it was, or if no cluster exists."""
+    """Why the API server could not be queried; empty if it was queried, or if no cluster exists."""
 
 
 def find_usage(named: ManagedCluster, found: Contents, context: Context) -> ClusterUsage:
@@ -44,7 +44,7 @@ def find_usage(named: ManagedCluster, found: Contents, context: Context) -> Clus
         return ClusterUsage(found, recorded, unchecked="the state of Terraform has no address of its API server")
     from windlass.clusters import drain
 
-    # The kubeconfig may have been written on another machine only.
+    # This machine may have no kubeconfig: another machine may have created the cluster.
     write_private(named.kubeconfig, json.dumps(kubeconfig(found.api), indent=2).encode())
     try:
         with api_client(named, found.api) as client:

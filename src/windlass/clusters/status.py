@@ -87,7 +87,7 @@ def summary(named: ManagedCluster, in_bucket: int | None = None) -> ClusterSumma
         word = "incomplete"
     elif has_outputs:
         word = "up"
-    elif is_remote and in_bucket is None:  # another machine may have created the cluster; this folder does not show it
+    elif is_remote and in_bucket is None:  # another machine may have created the cluster
         word = "unknown"
     else:
         word = "incomplete" if may_exist else "configured"

@@ -95,7 +95,7 @@ def plan_up(
     if not is_dry:
         recover(named, terraform, context, on_event, bucket=bucket, break_lock=break_lock, is_asked=with_recovery)
     if named.outputs() is None and take_outputs(named, terraform) is not None:
-        write_folder(named, context, bucket=bucket)  # uses the zones of the first `up`, on whichever machine it ran
+        write_folder(named, context, bucket=bucket)  # keeps the zones of the first `up`, on whichever machine it ran
     state = {one.address: one.id for one in terraform.state()}
     bucket = in_state(named, context, bucket, state)
     notes = [UNFINISHED] if is_dry and must_recover else []
@@ -192,7 +192,7 @@ def up(
 
 
 def require_programs(context: Context) -> None:
-    """Raises MissingExtra for a missing program of the component installation, before Terraform runs for 20 minutes."""
+    """Raises MissingExtra if a program for the components is missing, before Terraform runs for 20 minutes."""
     for program, url in PROGRAMS.items():
         if shutil.which(program, path=context.environ.get("PATH", "")) is None:
             raise MissingExtra(

@@ -67,8 +67,9 @@ def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None
 def write_folder(
     named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
 ) -> None:
-    """Raises UsageError if the region has changed: Terraform would not find the existing resources and would drop them
-    from the state, while AWS keeps charging for them.
+    """Writes the working folder. Raises UsageError if the region has changed.
+
+    With another region, Terraform would drop the existing resources from the state, while AWS keeps charging for them.
     """
     _refuse_other_name(named)
     _refuse_other_region(named)
@@ -79,8 +80,8 @@ def write_folder(
     elif before.get("bucket_name") == made["bucket_name"]:
         made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
     if not made["zones"] and (outputs := named.outputs()) is not None:
-        made["zones"] = list(outputs.zones)  # zones of the first `up`: a new zone of the region must not move subnets
-    if delete_bucket:  # a destroy then deletes the bucket's objects too
+        made["zones"] = list(outputs.zones)  # a new zone of the region must not move the subnets of the first `up`
+    if delete_bucket:  # the destroy must delete the bucket's objects too
         made["bucket_force_destroy"] = True
     named.folder.write(files("windlass.clusters") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
@@ -145,7 +146,7 @@ def take_outputs(named: ManagedCluster, terraform: Terraform) -> Outputs | None:
     values = terraform.outputs()
     try:
         found = Outputs.of(values)
-    except EngineError:  # the outputs are incomplete
+    except EngineError:  # no `up` has finished, so outputs are missing
         return None
     if found != named.outputs():
         connect(named, found)

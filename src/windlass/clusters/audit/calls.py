@@ -1,4 +1,4 @@
-"""AWS calls of the finders: paginated, shared between finders, and limited to the operations that each one declares."""
+"""AWS calls of the finders: paginated, shared between finders, and limited to each finder's declared operations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AuditCalls:
     def __init__(self, aws: Aws, details: Executor) -> None:
         self.aws = aws
         self.details = details
-        """Runs the calls that are made for each object of a listing; never a finder, which would wait for itself."""
+        """Thread pool for calls about single objects. A finder must not run in it, because it would wait for itself."""
         self._lock = threading.Lock()
         self._listings: dict[tuple[Any, ...], Listing] = {}
 
@@ -98,8 +98,8 @@ class FinderCalls:
     def each(self, items: Iterable[T], inspect: Callable[[T], Iterable[R]]) -> Iterator[R]:
         """Calls `inspect` on every item in parallel, and yields the results in the order of the items.
 
-        Items that were deleted in the meantime are skipped; items whose lookup fails are recorded as unknown. An error
-        of `items` itself is raised after the earlier items have been processed.
+        Items that were deleted in the meantime are skipped; items whose lookup fails are recorded as unknown. If
+        iterating `items` fails, the error is raised after the items before it have been processed.
         """
         started, failed = [], None
         try:
@@ -143,7 +143,7 @@ class FinderCalls:
     def _client(self, service: str, operation: str) -> tuple[Any, str]:
         client = self._audit.aws.client(service)
         name = client.meta.method_to_api_mapping[operation]
-        if f"{service}:{name}" not in self._declared:  # the audit's IAM policy is built from the declared operations
+        if f"{service}:{name}" not in self._declared:  # the audit's IAM policy lacks undeclared operations
             raise WindlassError(f"internal error: the finder of {self._kind} does not declare {service}:{name}")
         return client, iam_action(service, name)
 

@@ -49,8 +49,8 @@ def _priced(found: FoundObject, region: str, table: Table) -> FoundObject:
 
 
 def bill(found: FoundObject, region: str, table: Table) -> float | None:
-    """Returns the list price in US dollars per month of 730 hours; None if a part has no price or an unknown
-    quantity.
+    """Returns the list price of an object in US dollars per month of 730 hours; None if a price or a quantity is
+    unknown.
     """
     parts = [part for key in found.price_keys for part in _parts(key, region, table)]
     known = [part for part in parts if part is not None]
@@ -58,7 +58,7 @@ def bill(found: FoundObject, region: str, table: Table) -> float | None:
 
 
 def _parts(key: PriceKey, region: str, table: Table) -> list[float | None]:
-    """Returns the US dollars per month of each price that applies to this part."""
+    """Returns the US dollars per month of each charge behind a price key; None for an unknown price."""
     if (key.service, key.dimension) == EXTENDED:
         prices = [table.charge(name, region) for name in ("eks.control-plane", "eks.extended-support")]
     elif key.service == "ec2-spot":
@@ -71,7 +71,7 @@ def _parts(key: PriceKey, region: str, table: Table) -> list[float | None]:
 
 
 def charge_of(key: PriceKey) -> str:
-    """Returns the name of a part's charge in the price tables; empty if they have none."""
+    """Returns the name of the charge for a price key; empty if the price tables do not contain it."""
     if key.service in ("ec2", "ec2-reservation"):
         return EC2 + key.dimension
     if key.service == "fsx-lustre":

@@ -20,7 +20,7 @@ class PriceKey:
     """Row of the price table: an instance type, a volume type or a storage class; empty if the table has a single
     price."""
     quantity: float | None
-    """Number of units that bill at any moment (instances, GiB); None if AWS does not report it."""
+    """Number of billed units, such as instances or GiB; None if AWS does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,10 @@ class FoundObject:
     price_keys: tuple[PriceKey, ...] = ()
     """Every time-based charge of the object; empty if it does not bill."""
     kept_on_purpose: bool = False
-    """Whether the user decides about its deletion: a bucket with results, or an object tagged `windlass.dev/keep`."""
+    """Whether the object is left for the user to delete: a bucket with results, or an object tagged
+    `windlass.dev/keep`."""
     remedy: str = ""
-    """Command that deletes the object, or the name of whatever deletes it."""
+    """Command that deletes the object, or a note about what deletes it."""
     is_certain: bool = True
     """False if only a name prefix, or a claim that names no cluster, links the object to the cluster."""
     detail: str = ""
@@ -76,7 +77,7 @@ class AuditReport:
     cluster: str
     region: str
     found: tuple[FoundObject, ...]
-    """Certain and uncertain objects, including those kept on purpose."""
+    """All objects found, certain and uncertain, including those kept on purpose."""
     unknown: tuple[Unknown, ...]
     at: float
     """Time of the audit in Unix seconds."""
@@ -85,7 +86,7 @@ class AuditReport:
 
     @property
     def usd_per_month(self) -> float:
-        """Sum in US dollars per month over all certain objects with a known price."""
+        """List price in US dollars per month of all certain objects whose price is known."""
         return round(sum(one.usd_per_month or 0.0 for one in (*self.leaks, *self.kept)), 2)
 
     @property

@@ -34,9 +34,9 @@ def audit(
     """Finds everything in the region of `aws`, and globally, that belongs to the named cluster, even if the cluster is
     gone.
 
-    `is_ours`: Windlass created the cluster. Then every object in the VPC `vpc_id`, or in a VPC tagged for the cluster,
-    belongs to it, and objects whose name starts with the cluster's name are reported as possible. Otherwise objects in
-    a VPC that only this cluster uses are reported as possible.
+    `is_ours`: whether Windlass created the cluster. If so, every object in the VPC `vpc_id`, or in a VPC tagged for the
+    cluster, belongs to it, and objects whose name starts with the cluster's name are reported as possible. If not,
+    objects in a VPC that only this cluster uses are reported as possible.
 
     `bucket`: name of the cluster's bucket, if the user chose it. `volume_names`: PersistentVolumes (`pvc-…`) that the
     cluster is known to have had. `volume_ids`, `subnet_ids`: its EBS volumes and its subnets.
@@ -93,7 +93,7 @@ def run_finder(finder: Finder, audit_calls: AuditCalls, scope: Scope) -> tuple[l
     except AwsError as error:
         if not calls.is_absent(error):
             calls.record_failure(error)
-    # an object in a malformed response may be a leak
+    # a malformed response is reported, because its object may be a leak
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         calls.record_failure(
             AwsError(f"an answer of {finder.service} is not understood: {error!r}", action=finder.operations[0])

@@ -33,9 +33,10 @@ OWNED_PREFIXES: Final = (
     "k8s.io/cluster/",
     "sigs.k8s.io/cluster-api-provider-aws/cluster/",
 )
-"""Tags whose key ends with the cluster's name. The value is `owned` or `shared`; shared objects outlive the cluster."""
+"""Prefixes of tag keys that end with the cluster's name. The tag's value is `owned` or `shared`; shared objects outlive
+the cluster."""
 SELECTORS: Final = frozenset({"karpenter.sh/discovery"})
-"""Tags that users set on VPCs and subnets that the cluster only uses."""
+"""Tags that users set on existing VPCs and subnets for a cluster to use."""
 CLAIM_NAME: Final = "kubernetes.io/created-for/pvc/name"
 CLAIM_SPACE: Final = "kubernetes.io/created-for/pvc/namespace"
 CLAIM_VOLUME: Final = "kubernetes.io/created-for/pv/name"
@@ -60,7 +61,8 @@ class Scope:
     account_id: str
     partition: str = "aws"
     is_ours: bool = False
-    """Whether Windlass created the cluster; then objects whose name starts with the cluster's name are suspicious."""
+    """Whether Windlass created the cluster. If so, objects whose name starts with the cluster's name are reported as
+    possible."""
     vpc_ids: frozenset[str] = frozenset()
     """VPCs created for the cluster: every object in them belongs to it unless a tag names another cluster."""
     used_vpc_ids: frozenset[str] = frozenset()
@@ -114,7 +116,7 @@ class Scope:
         self, tags: Mapping[str, str], *, role: str = "", subnets: Iterable[str] = (), profile: str = ""
     ) -> Owner | None:
         """Returns why an object with this role (ARN or name), instance profile or these subnets belongs to the cluster;
-        None if it does not. A tag that names another cluster outweighs them.
+        None if it does not. A tag that names another cluster outweighs role, profile and subnets.
         """
         if self.is_of_another(tags):
             return None
@@ -134,8 +136,8 @@ class Scope:
         return bool(named) and self.name not in named
 
     def begins(self, name: str) -> bool:
-        """Whether a name is the cluster's name, or starts with it and a separator but not with the name of another
-        cluster.
+        """Whether a name equals the cluster's name, or starts with it and a separator. Objects of clusters whose longer
+        name starts the same way are excluded.
         """
         bare = name.removeprefix("windlass-").removeprefix("windlass/")
         if not _begins(bare, self.name):

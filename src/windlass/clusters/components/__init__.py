@@ -1,1 +1,1 @@
-"""Operators, drivers and storage of a training cluster: pinned, installed, checked, upgraded, removed."""
+"""Installs, checks, upgrades and removes the operators, drivers and storage of a training cluster, at pinned versions."""

@@ -64,9 +64,9 @@ class Component:
     namespace: str
     ready: tuple[Ready, ...] = ()
     needs: tuple[str, ...] = ()
-    """Components that this one requires: they are installed with it, before it."""
+    """Components that are required by this one and installed before it."""
     after: tuple[str, ...] = ()
-    """Components that are installed before this one if both are selected."""
+    """Components that are installed before this one if they are selected."""
     values: Callable[[ClusterValues], Json] = lambda _: {}
     """Helm values of the chart, computed from the cluster's values."""
     is_wanted: Callable[[ClusterValues], bool] = lambda _: True

@@ -26,7 +26,7 @@ class NotReady(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster, for the duration of one command."""
+    """Clients, values and clock of one cluster, shared by the operations of one command."""
 
     resources: Resources
     records: Records
@@ -50,8 +50,8 @@ class Context:
             return
         worker, is_running = record.worker, Worker.here().is_running(record.worker)
         if is_running is None:
-            # helm exits with the process that started it, but processes of other machines cannot be checked: assume
-            # that they run until the time limit has passed.
+            # A helm process exits with its parent. Processes on other machines cannot be checked: assume that they run
+            # until the time limit has passed.
             is_running = record.is_release and self.clock.time() - record.since < RUN_SECONDS + CLOCK_SKEW_SECONDS
         if is_running:
             raise EngineError(

@@ -19,13 +19,13 @@ def main(argv: list[str]) -> int:
     while True:
         try:
             code = child.wait()
-        except KeyboardInterrupt:  # the terminal also sends SIGINT to the child, which cleans up before it exits
+        except KeyboardInterrupt:  # Ctrl-C also sends SIGINT to the child, which cleans up before it exits
             continue
         return code if code >= 0 else 128 - code
 
 
 def _follow(child: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 4096):  # a buffered read would hold a lock that interpreter shutdown waits for
+    while os.read(0, 4096):  # a buffered read would hold a lock and block interpreter shutdown
         pass
     child.kill()
 

@@ -19,7 +19,7 @@ from windlass.clusters.components.component import COMPONENT_LABEL
 from windlass.errors import EngineError, MissingExtra
 
 HOOK_SECONDS: Final = 300
-"""Seconds that a chart's hook may run. Windlass itself waits for readiness, not helm."""
+"""Time limit in seconds for a chart's hooks. Windlass, not helm, waits for readiness."""
 RUN_SECONDS: Final = 420.0
 INTERRUPT_SECONDS: Final = 20.0
 HISTORY: Final = 5
@@ -95,7 +95,9 @@ class Helm:
             )  # fmt: skip
 
     def recover(self, release: Release) -> None:
-        """Undoes the operation of a killed helm: rolls back to the previous revision, or uninstalls the first one.
+        """Undoes the operation of a killed helm: rolls back to the previous revision, or uninstalls an unfinished first
+        one.
+
         Raises EngineError.
         """
         if release.status in ("pending-upgrade", "pending-rollback"):
@@ -117,7 +119,9 @@ class Helm:
 
 
 def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> str:
-    """Runs helm as a child that exits with this process, and returns its output. Raises EngineError, MissingExtra."""
+    """Runs helm as a child that is killed if this process exits, and returns its output. Raises EngineError,
+    MissingExtra.
+    """
     if shutil.which(command[0]) is None:
         raise MissingExtra(
             "helm is needed to install charts, and is not in PATH", "install it: https://helm.sh/docs/intro/install/"
@@ -130,7 +134,7 @@ def run_helm(command: Sequence[str], environ: Mapping[str, str], seconds: float)
         try:
             code = process.wait(seconds)
         except KeyboardInterrupt:
-            # helm received the signal too, and records which operation it interrupted
+            # Ctrl-C also reached helm, which now records the interrupted operation
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(INTERRUPT_SECONDS)
             raise

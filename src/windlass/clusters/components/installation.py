@@ -98,7 +98,7 @@ def _refuse_other_content(component: Component, content: str, before: Record | N
 
 
 def _objects(context: Context, component: Component) -> list[Json]:
-    """Returns the objects that Windlass applies itself. Of a chart these are its CRDs, which helm never upgrades."""
+    """Returns the objects that Windlass applies itself. For a chart: only its CRDs, because helm never upgrades them."""
     source, what = component.source, f"component {component.name}"
     if isinstance(source, Chart):
         return list(parsed(context.helm.definitions(context.source.chart(source)), what))
@@ -139,10 +139,12 @@ def _refuse_foreign(context: Context, component: Component, refs: Iterable[Ref],
 
 
 def _change(context: Context, component: Component, objects: Sequence[Json], steps: Steps) -> None:
-    """Applies the component: CRDs until they are served, then the other objects, then the Helm release."""
+    """Applies the CRDs of a component, waits until they are served, then applies its other objects and its Helm
+    release.
+    """
     if removal.is_own_namespace(component.namespace):
         ref = Ref("v1", "Namespace", "", component.namespace)
-        if context.resources.get(ref) is None:  # an existing namespace keeps its owner
+        if context.resources.get(ref) is None:  # an existing namespace is not labeled, so `uninstall` keeps it
             made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": component.namespace}}
             context.resources.apply(_marked(made, component), ref)
     definitions = [one for one in objects if one["kind"] == DEFINITION]

@@ -1,4 +1,4 @@
-"""The components of one cluster: install, status, uninstall."""
+"""Installs, inspects and removes the components of one cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.runs.clock import Clock
 
 READY_SECONDS: Final = 600.0
-"""Seconds for a component to become ready; new nodes pull its images first."""
+"""Time limit in seconds for a component to become ready, including image pulls on new nodes."""
 State = Literal["absent", "foreign", "installing", "installed", "removing"]
 
 
@@ -45,7 +45,7 @@ class ComponentStatus:
 
     @property
     def is_current(self) -> bool:
-        """Whether the installed version is the one of this Windlass."""
+        """Whether the installed version is the one that this version of Windlass installs."""
         return self.installed == self.wanted
 
 
@@ -109,6 +109,6 @@ class Manager:
         found = {ref: self._context.resources.get(ref) for ref in readiness.refs(component)}
         if not any(found.values()):
             return ComponentStatus(component.name, "", component.version, "absent", ())
-        # A component installed by another tool may use other object names, so only its CRDs must exist.
+        # Another tool may name a component's objects differently, so only its CRDs must exist.
         missing = tuple(f"{ref}: does not exist" for ref, one in found.items() if ref.kind == DEFINITION and not one)
         return ComponentStatus(component.name, "", component.version, "foreign", missing)

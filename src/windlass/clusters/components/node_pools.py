@@ -30,7 +30,7 @@ def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
         "subnetSelectorTerms": [{"id": subnet} for subnet in values.private_subnet_ids],
         "securityGroupSelectorTerms": [{"id": values.node_security_group_id}],
         "blockDeviceMappings": [_root_volume(pool)],
-        # Pods get their role through Pod Identity; a hop limit of 1 keeps them from the node's role.
+        # Pods get a role from Pod Identity; a hop limit of 1 prevents them from using the node's role.
         "metadataOptions": {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1},
         "instanceStorePolicy": "RAID0",
         "tags": dict(values.tags),
@@ -57,13 +57,13 @@ def node_pool(pool: GpuPool) -> dict[str, Any]:
     template: dict[str, Any] = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": pool.name},
         "requirements": [{"key": key, "operator": "In", "values": found} for key, found in requirements.items()],
-        # An expiring node would kill the training job on it.
+        # The expiry of a node would kill the training job on it.
         "expireAfter": "Never",
         **({"taints": [GPU_TAINT]} if pool.is_tainted else {}),
     }
     spec: dict[str, Any] = {
         "template": {"metadata": {"labels": {**pool.labels, POOL_LABEL: pool.name}}, "spec": template},
-        # Nodes in use are never consolidated: the run would restart from its last checkpoint.
+        # Consolidating a node in use would restart its run from the last checkpoint.
         "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": f"{EMPTY_SECONDS}s"},
     }
     if pool.max_nodes is not None:

@@ -62,8 +62,8 @@ def is_own_namespace(namespace: str) -> bool:
 
 
 def _reversed(table: Sequence[Component], recorded: Mapping[str, Record]) -> list[str]:
-    """Returns recorded components, the last installed first; components that are no longer in the table come before
-    all.
+    """Returns recorded components in order of removal: those that are no longer in the table, then the last installed
+    first.
     """
     known = [one.name for one in table]
     order = [*(name for name in known if name in recorded), *sorted(recorded.keys() - set(known))]
@@ -130,7 +130,7 @@ def _remove(context: Context, record: Record, steps: Steps) -> None:
         context.helm.uninstall(record.component, record.namespace)
     mine = [ref for ref in reversed(record.objects) if is_marked(context.resources.get(ref), record.component)]
     _delete(context, [ref for ref in mine if ref.kind not in (DEFINITION, "Namespace")], steps)
-    _refuse_used(context, [record])  # custom resources created in the meantime would be lost with their CRD
+    _refuse_used(context, [record])  # custom resources created in the meantime would be deleted with their CRD
     _delete(context, [ref for ref in mine if ref.kind == DEFINITION], steps)
     context.resources.forget()
     for ref in mine:
@@ -157,7 +157,7 @@ def _delete(context: Context, refs: Sequence[Ref], steps: Steps) -> None:
 
 
 def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
-    """Deletes a namespace that Windlass created, unless it has objects of other tools; then reports why it is kept."""
+    """Deletes a namespace that Windlass created. A namespace that contains objects of other tools is kept and reported."""
     others = [
         f"{kind} {one['metadata']['name']}"
         for api, kind in CONTENTS
@@ -171,7 +171,9 @@ def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
 
 
 def _is_of_others(one: Json) -> bool:
-    """Whether an object outlives the component. Owned objects, objects in deletion and helm hooks do not."""
+    """Whether an object in a component's namespace belongs to another tool. Owned objects, objects being deleted and
+    helm hooks do not count.
+    """
     meta = one["metadata"]
     if meta.get("deletionTimestamp") or meta.get("ownerReferences") or HOOK in (meta.get("annotations") or {}):
         return False

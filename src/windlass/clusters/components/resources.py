@@ -34,12 +34,12 @@ class Ref(NamedTuple):
 
 
 class Resources:
-    """The kinds of one cluster, from API discovery. The methods raise Refused and Unreachable."""
+    """Objects of one cluster, of any kind that API discovery lists. The methods raise Refused and Unreachable."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
-        """By version of an API: of each kind its name in URLs, and whether it has namespaces."""
+        """Plural name, and whether the kind is namespaced, by API version and kind."""
 
     def ref(self, manifest: Json, namespace: str) -> Ref:
         """Returns the reference of a manifest; `namespace` is the default namespace. Raises NotServed."""
@@ -68,7 +68,7 @@ class Resources:
         self._kinds.clear()
 
     def path(self, ref: Ref) -> str:
-        """Returns the URL path of an object; without a name, the list of its kind, in all namespaces if none is
+        """Returns the URL path of an object. Without a name: of the list of its kind, in all namespaces if none is
         given.
         """
         root = f"/apis/{ref.api}" if "/" in ref.api else f"/api/{ref.api}"

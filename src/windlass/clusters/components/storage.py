@@ -9,9 +9,9 @@ from windlass.clusters.components.values import ClusterValues, Efs, Fsx
 GP3: Final = "gp3"
 EFS: Final = "efs"
 FSX: Final = "fsx"
-"""Names of the storage classes, and of the claims in the namespace of the runs."""
+"""Name of the claim for FSx for Lustre in the namespace of the runs."""
 EFS_GIB: Final = 1024
-"""Size of claims in GiB, which Kubernetes requires and EFS ignores."""
+"""Size in GiB that Kubernetes requires in claims for EFS; EFS ignores it."""
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -44,7 +44,7 @@ def _gp3() -> dict[str, Any]:
         "ebs.csi.aws.com",
         {"type": "gp3", "encrypted": "true"},
         meta={"annotations": {DEFAULT_CLASS: "true"}},
-        # An EBS volume belongs to one zone, so it is created in the zone of the node that the pod is scheduled to.
+        # Waits until a pod is scheduled: an EBS volume must be created in the zone of the pod's node.
         volumeBindingMode="WaitForFirstConsumer",
         allowVolumeExpansion=True,
     )

@@ -33,7 +33,7 @@ def _karpenter(values: ClusterValues) -> Values:
             "clusterEndpoint": values.endpoint,
             "interruptionQueue": values.queue_name,
         },
-        # The chart requires a separate node for each of two replicas, but a cluster may have only one.
+        # By default, the two replicas require separate nodes, but a cluster may have only one.
         "affinity": {
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": None,
@@ -53,7 +53,7 @@ def _load_balancers(values: ClusterValues) -> Values:
         "region": values.region,
         "vpcId": values.vpc_id,
         "serviceAccount": {"create": True, "name": "aws-load-balancer-controller"},
-        # Tags on the load balancers that the controller creates, for the audit.
+        # Tags by which the audit finds the load balancers that the controller creates.
         "defaultTags": {**values.tags, "windlass.dev/managed-by": "aws-load-balancer-controller"},
     }
 
@@ -63,7 +63,7 @@ def _jobset(_: ClusterValues) -> Values:
 
 
 def _trainer(_: ClusterValues) -> Values:
-    # JobSet is a separate component. The runtimes installer would download programs at each upgrade.
+    # JobSet is a separate component. Default runtimes are disabled, because their installer downloads programs.
     return {"fullnameOverride": "kubeflow-trainer", "jobset": {"install": False}, "runtimes": {"defaultEnabled": False}}
 
 
@@ -78,7 +78,7 @@ def _released(repository: str, version: str) -> Values:
 
 
 def _device_plugin(_: ClusterValues) -> Values:
-    # The chart's default affinity uses labels of node-feature-discovery, which is not installed.
+    # The chart's default affinity needs labels of node-feature-discovery, which is not installed.
     of_a_pool = [
         {"key": POOL_LABEL, "operator": "Exists"},
         {"key": POOL_LABEL, "operator": "NotIn", "values": [SYSTEM_POOL]},
@@ -137,7 +137,7 @@ KUEUE: Final = Component(
         Ready("Deployment", "kueue-controller-manager"),
         *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
     ),
-    # Kueue watches the kinds that it queues only if they exist when it starts.
+    # Kueue watches only those job kinds whose CRDs exist when it starts.
     after=("jobset", "trainer", "mpi-operator"),
     values=_kueue,
 )
@@ -196,7 +196,7 @@ NODE_POOLS: Final = Component(
 )
 COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGIN, LOAD_BALANCERS, KARPENTER,
                      METRICS, NODE_POOLS)  # fmt: skip
-"""Installation order, unless requirements dictate another."""
+"""All components in installation order, unless requirements dictate another order."""
 
 
 def default(values: ClusterValues) -> tuple[str, ...]:

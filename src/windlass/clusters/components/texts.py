@@ -13,7 +13,7 @@ FIRST: Final = ("Namespace", DEFINITION, "PriorityClass", "StorageClass", "Servi
                 "ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "PersistentVolume",
                 "PersistentVolumeClaim", "Service", "Deployment", "DaemonSet", "StatefulSet", "Job")  # fmt: skip
 LAST: Final = ("APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-"""Kinds created last: the API server calls them for other objects as soon as they exist."""
+"""Kinds created last, because the API server calls their services as soon as they exist."""
 
 
 def parsed(text: str, what: str) -> list[dict[str, Any]]:

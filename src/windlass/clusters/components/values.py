@@ -46,7 +46,7 @@ class GpuPool:
     disk_throughput_mibs: int = 600
     """Throughput of the root volume in MiB/s; with gp3's default of 125, pulling an image takes minutes."""
     is_pull_parallel: bool = False
-    """Whether nodeadm unpacks image layers in parallel, for which small instance types have too few cores."""
+    """Whether nodeadm unpacks image layers in parallel. Small instance types have too few cores for that."""
     ami_alias: str = AMI_ALIASES["AL2023"]
     labels: Mapping[str, str] = field(default_factory=dict)
     is_tainted: bool = True

@@ -45,7 +45,7 @@ resource "aws_eks_cluster" "main" {
   role_arn = aws_iam_role.cluster.arn
 
   enabled_cluster_log_types = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
-  # The add-ons below are managed by EKS.
+  # EKS manages the add-ons that are configured below.
   bootstrap_self_managed_addons = false
 
   access_config {

@@ -23,7 +23,7 @@ class Contents:
     has_cluster: bool = False
     """Whether the state contains an EKS cluster."""
     api: ApiServer | None = None
-    """API server of the cluster; None if the state has no address yet, as while EKS creates the cluster."""
+    """API server of the cluster; None if the state has no address yet, because EKS is still creating the cluster."""
     efs_ids: tuple[str, ...] = ()
     fsx_ids: tuple[str, ...] = ()
     vpc_id: str | None = None

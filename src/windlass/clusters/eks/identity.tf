@@ -65,7 +65,7 @@ data "aws_iam_policy_document" "run" {
     for_each = length(var.repositories) > 0 ? [1] : []
     content {
       sid       = "Login"
-      actions   = ["ecr:GetAuthorizationToken"] # does not support resources
+      actions   = ["ecr:GetAuthorizationToken"] # cannot be limited to resources
       resources = ["*"]
     }
   }

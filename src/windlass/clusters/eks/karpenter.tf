@@ -160,7 +160,7 @@ data "aws_iam_policy_document" "karpenter" {
     }
   }
 
-  # EC2 Describe actions, prices and the list of instance profiles do not support resources.
+  # EC2 Describe actions, prices and the list of instance profiles cannot be limited to resources.
   statement {
     sid = "Read"
     actions = [

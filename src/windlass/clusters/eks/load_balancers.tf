@@ -14,7 +14,7 @@ locals {
 data "aws_iam_policy_document" "load_balancer_controller" {
   count = var.load_balancer_controller ? 1 : 0
 
-  # Describe actions do not support resources.
+  # Describe actions cannot be limited to resources.
   statement {
     sid = "Read"
     actions = [

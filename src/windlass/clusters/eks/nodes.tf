@@ -226,7 +226,7 @@ resource "aws_eks_node_group" "gpu" {
   }
 
   lifecycle {
-    # Changed by the autoscaler.
+    # The autoscaler changes the number of nodes.
     ignore_changes = [scaling_config[0].desired_size]
 
     precondition {

@@ -51,7 +51,8 @@ class Outputs:
     run_role_arn: str
     """Role of the runs' pods."""
     load_balancer_controller_role_arn: str | None = None
-    """This field and the ones below are None if absent: Terraform omits null outputs."""
+    """Role of the AWS Load Balancer Controller; None if not created. Terraform omits null outputs, such as those
+    below."""
     efs_id: str | None = None
     efs_access_point_id: str | None = None
     fsx_id: str | None = None
@@ -82,7 +83,7 @@ FSX_PATH = "/"
 repository association (`fsx_path` in clusters/eks/fsx.tf), the target, the mounts and the export all use this path."""
 EFS_CLAIM = "efs"
 FSX_CLAIM = "fsx"
-"""Names of the claims in the namespace of the runs, created by the component `storage`."""
+"""Name of the claim for FSx for Lustre in the namespace of the runs, created by the component `storage`."""
 
 
 def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ data "aws_iam_policy_document" "sagemaker" {
 
   statement {
     sid       = "Login"
-    actions   = ["ecr:GetAuthorizationToken"] # does not support resources
+    actions   = ["ecr:GetAuthorizationToken"] # cannot be limited to resources
     resources = ["*"]
   }
 
@@ -31,7 +31,7 @@ data "aws_iam_policy_document" "sagemaker" {
 
   statement {
     sid       = "Metrics"
-    actions   = ["cloudwatch:PutMetricData"] # supports namespaces only
+    actions   = ["cloudwatch:PutMetricData"] # can be limited to namespaces only
     resources = ["*"]
     condition {
       test     = "StringEquals"

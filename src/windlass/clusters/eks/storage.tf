@@ -140,7 +140,7 @@ resource "aws_efs_file_system" "main" {
 
 data "aws_iam_policy_document" "efs" {
   count     = var.efs != null ? 1 : 0
-  policy_id = var.name # EFS sets one if it is missing
+  policy_id = var.name # EFS generates an id if none is given
 
   statement {
     sid       = "MountTargets"

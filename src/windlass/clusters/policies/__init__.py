@@ -35,7 +35,7 @@ class Purpose(StrEnum):
     DOCTOR = "doctor"
     """`doctor --on`, which simulates the statements of `up`."""
     RUNS = "runs"
-    """A user who starts runs. The role of the runs' pods is `pods`."""
+    """Policy of users who start runs. The policy of their pods is `PODS`."""
     PODS = "pods"
     """The role of the runs' pods, which Terraform creates: shown for information, not attached by hand."""
 
@@ -47,7 +47,7 @@ TITLES: Final = {
     Purpose.RUNS: "users who start runs; list them in access.users of the cluster file too",
     Purpose.PODS: "the pods of runs: Terraform creates this role, so nothing needs to be attached",
 }
-"""Who needs each policy."""
+"""Users and roles that need each policy."""
 
 
 def made(cluster: Cluster, scope: ArnScope) -> tuple[Statement, ...]:

@@ -126,7 +126,7 @@ def roles_of(cluster: Cluster) -> tuple[str, ...]:
 
 
 def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """Returns the roles passed to services, by name suffix, with the services that may receive each."""
+    """Returns the services to which each role may be passed, by the suffix of the role's name."""
     found = {
         "cluster": ("eks.amazonaws.com",),
         "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),

@@ -79,7 +79,7 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         "RetagOwnNetwork",
         ("ec2:CreateTags",),
         _ec2(scope, kinds),
-        # Other tags may be set freely, but the cluster tag must keep its value.
+        # Other tags may be changed freely, but the cluster tag must keep its value.
         both(scope.own, {"StringEqualsIfExists": {f"aws:RequestTag/{OWNER}": scope.name}}),
     )
     yield Statement(

@@ -61,12 +61,12 @@ class ArnScope:
 
     @property
     def here(self) -> Conditions:
-        """Condition: requests in the region of the cluster, for actions without a resource."""
+        """Condition: requests in the region of the cluster. For actions that cannot be limited to resources."""
         return {"StringEquals": {"aws:RequestedRegion": self.region}}
 
     @property
     def own(self) -> Conditions:
-        """Condition: resources tagged with the cluster, for resources that have generated ids instead of names."""
+        """Condition: resources with the cluster's tag. For resources that have generated ids instead of names."""
         return {"StringEquals": {f"aws:ResourceTag/{OWNER}": self.name}}
 
     @property
@@ -85,7 +85,7 @@ class Statement:
     resources: tuple[str, ...] = ("*",)
     conditions: Conditions = field(default_factory=dict)
     why: str = ""
-    """Reason for the statement, if the names do not show it."""
+    """Reason for the statement, if its id and actions do not explain it."""
 
     def as_json(self) -> dict[str, Any]:
         """Returns the statement as JSON for a policy document."""

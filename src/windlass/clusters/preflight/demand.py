@@ -69,7 +69,7 @@ class Demand:
     at_most: int
     """vCPUs of all pools at their maximum."""
     at_least: int
-    """Minimum vCPUs for every pool to have a node: its permanent nodes, or one node of the smallest type."""
+    """Minimum vCPUs with which every pool has a node: its permanent nodes, or one node of its smallest type."""
     pools: tuple[str, ...]
     """Descriptions of the pools: `a10g: 8 × g5.12xlarge`."""
 

@@ -27,7 +27,8 @@ class Finding:
 
     name: str
     level: Level
-    """`fail`: the cluster cannot be created or used. `warn`: a part of it cannot, or the check gave no result."""
+    """`fail`: the cluster cannot be created or used. `warn`: a part of the cluster cannot, or the check gave no
+    result."""
     found: str
     fix: str = ""
     offer: Offer | None = None

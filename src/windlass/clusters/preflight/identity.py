@@ -28,7 +28,8 @@ def association_finding(aws: Aws, pods: PodsOf, role_arn: str) -> Finding:
     """Checks that the pods are associated with the role (any role, if `role_arn` is empty), and that the agent is
     installed.
 
-    If the association is missing, the fix is the command that creates it; with a role there is also an offer to do so.
+    If the association is missing, the fix is the command that creates it; with `role_arn`, Windlass also offers to run
+    it.
     """
     try:
         found = _associated(aws, pods)

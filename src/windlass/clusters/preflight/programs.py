@@ -18,7 +18,7 @@ SECONDS: Final = 30
 HELM: Final = "install it: https://helm.sh/docs/intro/install/"
 CLI: Final = "install version 2: https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 PASSED: Final = ("PATH", "HOME", "TMPDIR", "LANG")
-"""Environment variables passed to a program that is run to print its version."""
+"""Environment variables passed to a program that prints its version."""
 
 
 def program_findings(

@@ -19,7 +19,7 @@ CONSOLE: Final = "look: https://console.aws.amazon.com/servicequotas/home/servic
 OPEN: Final = ("PENDING", "CASE_OPENED")
 """States of a request that AWS has not decided yet."""
 OF_CLUSTER: Final = ("windlass.dev/cluster", "eks:cluster-name", "aws:eks:cluster-name", "eks:eks-cluster-name")
-"""Tags of nodes that contain the name of their cluster."""
+"""Instance tags whose value is the name of the node's cluster."""
 MISSING: Final = ("NoSuchResourceException", "ResourceNotFoundException")
 
 

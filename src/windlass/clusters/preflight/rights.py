@@ -1,4 +1,4 @@
-"""Simulates with IAM whether the credentials allow a policy's actions; reports the least policy that is missing.
+"""Simulates with IAM whether the credentials allow a policy's actions; reports the smallest policy that is missing.
 
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html; permission boundaries and
 organization policies are included. Actions are only evaluated, never executed.
@@ -19,18 +19,18 @@ from windlass.errors import WindlassError
 
 Statement = Mapping[str, Any]
 BATCH: Final = 50
-"""Actions per simulation request."""
+"""Maximum number of actions per simulation request."""
 AT_ONCE: Final = 4
-"""Parallel requests; IAM allows only a few per second."""
+"""Maximum number of parallel requests; IAM allows only a few per second."""
 NAME: Final = "permissions"
 SAMPLE: Final = "doctor"
-"""Replaces `*` inside a resource name for the simulation: a policy for the pattern allows this name too."""
+"""Sample text in place of `*` in a simulated resource name: a policy for the pattern allows this name too."""
 ALLOW: Final = "allow iam:SimulatePrincipalPolicy and iam:GetRole, to have them checked"
 SHOWN: Final = 8
 MANY: Final = 60
-"""If more actions than this are missing, the fix is to attach the whole policy instead of a statement."""
+"""Number of missing actions above which the fix is to attach the whole policy instead of a statement."""
 KINDS: Final = {"true": "boolean", "false": "boolean"}
-"""Types of condition values that are not strings."""
+"""Types of condition values that are not strings, by value."""
 ON_TEXTS: Final = re.compile(r"(ForAnyValue:|ForAllValues:)?(String(Equals|Like)|Arn(Equals|Like)|Bool)(IfExists)?")
 """Condition operators whose values can be passed to the simulation unchanged."""
 
@@ -56,7 +56,7 @@ class Refusal:
     condition: str = "{}"
     """Condition of the statement as JSON."""
     why: str = ""
-    """What denies the action, if no policy of the credentials can allow it; else empty."""
+    """What denies the action if no additional policy can allow it, such as an SCP; else empty."""
 
 
 def permission_finding(aws: Aws, statements: Sequence[Statement]) -> Finding:
@@ -136,7 +136,7 @@ def actions_of(statement: Statement) -> list[str]:
 
 
 def context_of(condition: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Returns context values that satisfy a condition, as far as it compares strings."""
+    """Returns context values that satisfy the string comparisons of a condition."""
     found: dict[str, str] = {}
     for operator, values in condition.items():
         if ON_TEXTS.fullmatch(operator):

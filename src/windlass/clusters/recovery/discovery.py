@@ -37,7 +37,7 @@ class Discovery:
     search: Search
     clock: Clock
     plan: Callable[[], Plan]
-    """Creates a plan, without refreshing the state if possible."""
+    """Function that creates a plan, without refreshing the state if possible."""
     ids: dict[str, str] = field(default_factory=dict)
     """Import ids by address."""
     failed: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Discovery:
     rejected: set[str] = field(default_factory=set)
     """Addresses whose import Terraform refused, because the resource was deleted meanwhile."""
     unkept: set[str] = field(default_factory=set)
-    """Resource blocks whose provider rejects a plan that ignores all changes."""
+    """Resource blocks whose provider rejects `ignore_changes = all`."""
 
     def run(self) -> tuple[Imported, ...]:
         """Finds all missing resources and returns their imports. Raises TerraformError, AwsError."""
@@ -89,7 +89,7 @@ class Discovery:
             return [one for one in plan.summary.changes if one.action is Action.CREATE]
 
     def _gives_way(self, error: TerraformFailed) -> bool:
-        """Drops what a plan refused: imports of deleted resources, and `ignore_changes` where a provider rejects it.
+        """Drops what made a plan fail: imports of deleted resources, and `ignore_changes` where a provider rejects it.
 
         Returns whether anything was dropped. For example, aws_nat_gateway rejects its number of secondary addresses,
         which is in the state but in no file.

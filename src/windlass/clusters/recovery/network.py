@@ -40,7 +40,7 @@ class Tagged:
         """Returns the resources with the planned name."""
         name = planned_name(values)
         found = self._described(search, {"Name": "tag:Name", "Values": [name]})
-        return [one for one in found if one.name == name]  # the request filter may return inexact matches
+        return [one for one in found if one.name == name]  # AWS's tag filter may return inexact matches
 
     def every(self, search: Search) -> list[FoundResource]:
         """Returns all resources of the cluster."""
@@ -74,7 +74,7 @@ TAGGED: Final[Mapping[str, Tagged]] = {
     "aws_eip": Tagged("describe_addresses", "Addresses", "AllocationId"),
     "aws_route_table": Tagged("describe_route_tables", "RouteTables", "RouteTableId"),
     "aws_network_acl": Tagged("describe_network_acls", "NetworkAcls", "NetworkAclId", never=(("IsDefault", True),)),
-    # Every VPC has a security group named `default`, which is deleted with the VPC.
+    # Excludes the security group `default`, which every VPC has and which is deleted with the VPC.
     "aws_security_group": Tagged(
         "describe_security_groups", "SecurityGroups", "GroupId", never=(("GroupName", "default"),)
     ),

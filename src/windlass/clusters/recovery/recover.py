@@ -65,7 +65,7 @@ class _Recovery:
     def _follow(self) -> None:
         try:
             self._terraform.follow()
-        except TerraformError as error:  # the earlier command ended regularly; persistent errors will occur again
+        except TerraformError as error:  # an earlier failure does not end the recovery
             self._terraform.on_event(TerraformNote(f"the earlier command failed: {error.message}"))
 
     def _set_damaged_state_aside(self) -> None:
@@ -83,7 +83,7 @@ class _Recovery:
 
     @contextmanager
     def _blocks(self) -> Iterator[None]:
-        """Context in which the files of a recovery may exist."""
+        """Context in which a recovery may write its files; deletes them on entry and exit."""
         remove_blocks(self._terraform)
         try:
             yield
@@ -107,7 +107,7 @@ class _Recovery:
         with self._quiet():
             try:
                 return self._unlocked(lambda: self._terraform.plan(refresh=False))
-            # without a refresh, the state lacks attributes of interrupted resources that other resources need
+            # A refresh reads attributes of interrupted resources that other resources need.
             except TerraformFailed:
                 return self._unlocked(self._terraform.plan)
 
@@ -123,8 +123,8 @@ class _Recovery:
 
     @contextmanager
     def _without_taints(self) -> Iterator[None]:
-        """Removes all taints for the duration of the import: its plan includes dependencies, which Terraform would
-        replace.
+        """Removes all taints during the import. The plan includes dependencies, which Terraform would replace if
+        tainted.
         """
         tainted = [one.address for one in self._terraform.state() if one.is_tainted]
         for address in tainted:
@@ -148,7 +148,7 @@ class _Recovery:
                 raise TerraformFailed(message, f"import it by hand in {self._terraform.folder.path}")
         with self._quiet():  # hides Terraform's warning about plans with targets
             self._terraform.apply(plan)
-        remove_blocks(self._terraform)  # the override would hide changes from the following plans
+        remove_blocks(self._terraform)  # the override would hide changes from later plans
         for address in self._found.failed:
             self._terraform.taint(address)
 

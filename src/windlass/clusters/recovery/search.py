@@ -50,7 +50,7 @@ class NotKnownYet(Exception):
 
 
 Finder = Callable[["Search", Values], Sequence[FoundResource]]
-"""Function that returns the existing resources for planned values; more than one are duplicates. Raises NotKnownYet,
+"""Function that returns the existing resources for planned values; several of them are duplicates. Raises NotKnownYet,
 AwsError."""
 Lister = Callable[["Search"], Sequence[FoundResource]]
 """Function that returns all resources of a type with the cluster's tag. Raises AwsError."""

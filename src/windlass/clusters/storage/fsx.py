@@ -73,7 +73,7 @@ def begin_export(aws: Aws, file_system: str, folder: str) -> str:
 
 
 def _paths(folder: str) -> list[str]:
-    """Returns the task path of a folder; an empty list stands for the whole file system."""
+    """Returns a folder as the path list of an export task; an empty list stands for the whole file system."""
     return [folder.strip("/")] if folder.strip("/") else []
 
 
@@ -156,7 +156,7 @@ def _export(named: ManagedCluster, system: str, aws: Aws, on_event: OnEvent) -> 
         return
     for folder in folders:
         on_event(StageStarted(f"exporting files of {system} that are not in the bucket"))
-        if earlier := under_way(aws, system, folder):  # the task of an interrupted `down` may miss files written since
+        if earlier := under_way(aws, system, folder):  # a task of an interrupted `down` may miss later files
             wait(aws, earlier, lambda state, share: on_event(Exporting(state, share)))
         task = begin_export(aws, system, folder)
         wait(aws, task, lambda state, share: on_event(Exporting(state, share)))

@@ -21,8 +21,8 @@ def keep_or_empty(
 ) -> bool:
     """Prepares the bucket for the destroy: keeps it, or empties it with `is_to_delete`.
 
-    A bucket that the tag gives to another owner is always kept, even if Terraform created it. Returns whether the state
-    was changed. Raises AwsError, TerraformError.
+    A bucket whose tag names another owner is always kept, even if Terraform created it. Returns whether the state was
+    changed. Raises AwsError, TerraformError.
     """
     others = bucket.name if bucket is not None and not bucket.is_managed else ""
     if is_to_delete and others:

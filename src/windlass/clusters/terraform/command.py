@@ -219,7 +219,7 @@ class _Watch:
         return f": {', '.join(parts)}{more}"
 
     def _price(self) -> str:
-        """Describes what a kill would cost, for a second stop request."""
+        """Returns the message for a second stop request: what a kill of Terraform would leave behind."""
         return (
             f"terraform (pid {self._record.pid}) is still finishing{self._what()}. If it were killed, its state lock"
             " would stay, and what it has made since the last write of the state (20 s with S3) would exist and bill,"

@@ -23,7 +23,7 @@ class TerraformError(EngineError):
 
 
 class TerraformFailed(TerraformError):
-    """A Terraform command failed with the errors in its message."""
+    """A Terraform command failed; the message contains its errors."""
 
 
 class StalePlan(TerraformError):
@@ -144,7 +144,7 @@ _API_ERROR: Final = re.compile(
     r"(?:api error|RequestID: [\w-]*,) (?!api error|HostID|request send)(\w[\w.]*): (.*)", re.DOTALL
 )
 _BLOB: Final = re.compile(r"\s*Encoded authorization failure message: \S+")
-"""Matches AWS's encrypted reason for a denial: a thousand characters for `aws sts decode-authorization-message`."""
+"""Matches AWS's encoded reason for a denial: a thousand characters for `aws sts decode-authorization-message`."""
 _NAMED_ACTION: Final = re.compile(r"(?:not authorized to perform|perform):? ([a-z0-9-]+:\w+)")
 _OPERATION: Final = re.compile(r"operation error ([\w ]+): (\w+)")
 HALTED: Final = frozenset({"execution halted", "operation canceled"})
@@ -189,7 +189,7 @@ def denied(one: Diagnostic) -> str:
     text = f"{one.summary}\n{one.detail}"
     if named := _NAMED_ACTION.search(text):
         return named[1]
-    if "Unable to access object" in text:  # access to a remote state: S3 answers HEAD without a message
+    if "Unable to access object" in text:  # S3 refuses access to a remote state without naming the action
         return "s3:GetObject"
     operation = _OPERATION.search(text)
     return f"{operation[1].replace(' ', '').lower()}:{operation[2]}" if operation else ""

@@ -123,9 +123,10 @@ COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def parse_line(line: str) -> Event | None:
-    """Parses one line of output into an event; None for lines without one.
+    """Parses one line of output into an event; None for a line without an event.
 
-    A line that is not JSON becomes a Note: Terraform prints panics and problems of its CLI configuration as text.
+    A line that is not JSON becomes a TerraformNote: Terraform prints panics and problems of its CLI configuration as
+    text.
     """
     text = COLOR.sub("", line).strip()
     if not text:

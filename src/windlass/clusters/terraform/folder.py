@@ -192,7 +192,7 @@ class ClusterFolder:
         if isinstance(before, LocalBackend):
             has_state = bool((self.local_state() or {}).get("resources"))
         else:
-            has_state = initialized.exists()  # the content of the bucket is unknown here
+            has_state = initialized.exists()  # this check does not read the bucket of the state
         if has_state:
             content = json.dumps(backend.configuration())
             raise FolderError(
@@ -219,7 +219,7 @@ class ClusterFolder:
                 write_private(self.path / name, content)
         digests = {name: _sha256(content) for name, content in sorted(wanted.items())}
         manifest = _json({"files": digests})
-        # written last: without the manifest, the folder counts as not written
+        # Written last, because a folder without a manifest counts as not written.
         if _read(self.path / MANIFEST) != manifest:
             write_private(self.path / MANIFEST, manifest)
 
@@ -257,7 +257,7 @@ class ClusterFolder:
 
     def remove(self) -> None:
         """Deletes the folder. Raises FolderError if a local state still contains resources."""
-        # terraform does not delete the local file of a state that it has migrated
+        # Terraform keeps the local file of a state that it has moved to S3; that file is ignored.
         is_elsewhere = isinstance(self.backend(), S3Backend)
         state = None if is_elsewhere else self.local_state()
         if state and state.get("resources"):

@@ -1,4 +1,4 @@
-"""The table of all finders; the audit covers only the kinds of objects that it lists."""
+"""The table of all finders. An audit misses kinds of objects that have no finder."""
 
 from __future__ import annotations
 

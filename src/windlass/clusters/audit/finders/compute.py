@@ -17,7 +17,7 @@ ENDED: Final = ("terminated", "shutting-down")
 OF_IMAGE: Final = re.compile(r"CreateImage\((i-[0-9a-f]+)\)")
 """Matches the description of a snapshot that EC2 creates for an image of an instance."""
 FREE_IOPS, FREE_MIBPS = 3000, 125
-"""IOPS and MiB/s of a gp3 volume that its price per GiB includes."""
+"""IOPS and MiB/s that the price per GiB of a gp3 volume includes."""
 
 
 def reservations(calls: FinderCalls) -> Iterator[dict[str, Any]]:
@@ -61,12 +61,12 @@ def instance_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
 
 def _instance_prices(one: dict[str, Any], state: str) -> Iterator[PriceKey]:
     if state not in ("running", "pending"):
-        return  # only its volumes bill, and they have rows of their own
+        return  # a stopped instance is free; its volumes have separate rows
     lifecycle = one.get("InstanceLifecycle", "")
     if lifecycle != "capacity-block":
         yield hourly("ec2-spot" if lifecycle == "spot" else "ec2", one["InstanceType"])
     for interface in one.get("NetworkInterfaces") or ():
-        if interface.get("Association", {}).get("IpOwnerId") == "amazon":  # an Elastic IP has a row of its own
+        if interface.get("Association", {}).get("IpOwnerId") == "amazon":  # Elastic IPs have separate rows
             yield hourly("public-ipv4")
 
 
@@ -113,7 +113,7 @@ def _volumes(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def volume_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """Returns why a volume belongs to the cluster: its tags, a remembered id, or its instance. None if it does not."""
+    """Returns why a volume belongs to the cluster: its tags, its recorded id, or its instance. None if it does not."""
     tags, users = flat(one.get("Tags")), {at.get("InstanceId", "") for at in one.get("Attachments") or ()}
     owner = scope.owner(tags, name=tags.get("Name", ""))
     if owner is not None and owner.is_certain:
@@ -153,8 +153,8 @@ def _snapshots(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _origin(scope: Scope, one: dict[str, Any], tags: dict[str, str]) -> Owner | None:
-    """Returns why a snapshot without cluster tags belongs to the cluster: it was created from a volume or an instance
-    of it.
+    """Returns why a snapshot without cluster tags belongs to the cluster: the volume or instance that it was created
+    from. None if it does not.
     """
     if scope.is_of_another(tags):
         return None

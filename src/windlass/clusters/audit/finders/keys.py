@@ -1,4 +1,4 @@
-"""Finder for KMS keys and the data that each encrypts: deleting a key makes that data permanently unreadable."""
+"""Finder for KMS keys and the data that each key encrypts: deleting a key makes its data permanently unreadable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _keys(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
         id = one["KeyId"]
         about = calls.get("kms", "describe_key", KeyId=id)["KeyMetadata"]
         if about.get("KeyManager") == "AWS":
-            return  # a key in this state does not bill
+            return  # AWS managed keys are free
         tags = calls.tags("kms", "list_resource_tags", "Tags", KeyId=id)
         if owner := scope.owner(tags, name=aliases.get(id, "")):
             yield _Key(id, about, owner, tags)
@@ -58,14 +58,12 @@ def _keys(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> FoundObject | None:
-    """Returns a row for a key that bills, or whose deletion would make data unreadable. A bucket's key is kept
-    with it.
-    """
+    """Returns a row for a key that bills, or whose deletion would make data unreadable. A key is kept with its bucket."""
     id, about, owner, tags = key
     state = str(about.get("KeyState", ""))
     is_ending = state in ENDING
     if is_ending and not uses:
-        return None  # a key in this state does not bill
+        return None  # a key pending deletion is free
     encrypts = f", encrypts {', '.join(uses[:5])}{f' and {len(uses) - 5} more' if len(uses) > 5 else ''}"
     when = f" until {about['DeletionDate']:%Y-%m-%d}" if is_ending and about.get("DeletionDate") else ""
     is_of_bucket = any(one.startswith("s3://") for one in uses)
@@ -91,9 +89,7 @@ def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> FoundObject | N
 
 
 def _uses(calls: FinderCalls, scope: Scope, by_alias: dict[str, str], *, all_of_it: bool) -> dict[str, list[str]]:
-    """Returns the objects that each key encrypts, by key id: buckets, and with `all_of_it` every other kind of
-    `LISTED`.
-    """
+    """Returns the objects that each key encrypts, by key id: only buckets, unless `all_of_it`."""
     found: defaultdict[str, list[str]] = defaultdict(list)
 
     def bucket(one: dict[str, Any]) -> Iterator[tuple[str, str]]:

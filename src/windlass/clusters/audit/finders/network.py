@@ -15,7 +15,7 @@ from windlass.clusters.tags import flat
 OF_INSTANCE: Final = re.compile(r"aws-K8S-(i-[0-9a-f]+)")
 """Matches the description of a network interface that the VPC CNI created for an instance."""
 ROUNDS: Final = {"deleted", "deleting", "failed", "rejected"}
-"""States of endpoints and NAT gateways that are deleted or being deleted."""
+"""States in which NAT gateways and endpoints are not reported: deleted, being deleted, failed or rejected."""
 
 
 def _vpcs(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
@@ -34,9 +34,7 @@ def _vpcs(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
-    """Returns why a security group belongs to the cluster, including by the name that EKS gives to a cluster's
-    group.
-    """
+    """Returns why a security group belongs to the cluster. The group that EKS creates is recognized by its name."""
     tags, name = flat(one.get("Tags")), one["GroupName"]
     owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=name)
     if owner is not None and owner.is_certain:
@@ -49,7 +47,7 @@ def security_group_owner(scope: Scope, one: dict[str, Any]) -> Owner | None:
 def _security_groups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     for one in calls.items("ec2", "describe_security_groups", "SecurityGroups"):
         owner = security_group_owner(scope, one)
-        if owner and one["GroupName"] != "default":  # the default group is deleted with its VPC
+        if owner and one["GroupName"] != "default":  # AWS deletes the default group with its VPC
             yield row(
                 SECURITY_GROUP,
                 scope,
@@ -66,7 +64,7 @@ def _interfaces(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
         tags, at = flat(one.get("TagSet") or one.get("Tags")), one.get("Attachment") or {}
         owner = _interface_owner(scope, one, tags)
         if owner is None or (at.get("InstanceId") and at.get("DeleteOnTermination")):
-            continue  # an interface that is deleted with its instance has no row of its own
+            continue  # AWS deletes this interface with its instance
         id, managed = one["NetworkInterfaceId"], one.get("RequesterManaged")
         what = one.get("Description") or one.get("InterfaceType") or ""
         yield row(

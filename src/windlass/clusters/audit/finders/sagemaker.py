@@ -38,9 +38,7 @@ def _endpoints(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _configured(calls: FinderCalls, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns an endpoint and its configuration. The configuration is empty if it was deleted; the endpoint keeps
-    running.
-    """
+    """Returns an endpoint and its configuration, which is empty if it was deleted while the endpoint keeps running."""
     about = calls.get("sagemaker", "describe_endpoint", EndpointName=name)
     try:
         return about, calls.get(
@@ -51,7 +49,7 @@ def _configured(calls: FinderCalls, name: str) -> tuple[dict[str, Any], dict[str
 
 
 def _users(calls: FinderCalls, scope: Scope, tags: dict[str, str], config: dict[str, Any]) -> Iterator[Owner | None]:
-    """Yields why an endpoint belongs to the cluster: by the roles and subnets of its models."""
+    """Yields why an endpoint belongs to the cluster, from the roles and subnets of its configuration and models."""
     yield _user(scope, tags, config.get("ExecutionRoleArn", ""), config.get("VpcConfig"))
     for name in {one["ModelName"] for one in config.get("ProductionVariants") or () if one.get("ModelName")}:
         try:

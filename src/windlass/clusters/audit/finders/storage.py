@@ -131,7 +131,7 @@ def _backups(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _s3_files(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
-    """Yields S3 Files file systems; the part of the bucket in their cache bills."""
+    """Yields S3 Files file systems. Only the cached part of the bucket bills."""
 
     def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
         id, arn = one["fileSystemId"], one.get("bucket", "")
@@ -174,7 +174,7 @@ def _repositories(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _buckets(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
-    # a bucket with a name chosen by the user is recognized by its tag only
+    # default bucket name; a bucket with another name is recognized by its tag only
     own = f"windlass-{scope.name}-{scope.account_id}"
 
     def inspect(one: dict[str, Any]) -> Iterator[FoundObject]:
