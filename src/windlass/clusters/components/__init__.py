@@ -1,1 +1,1 @@
-"""Installs, checks, upgrades and removes the operators, drivers and storage of a training cluster, at pinned versions."""
+"""Installs, checks, upgrades and removes the operators, drivers and storage of a cluster, at pinned versions."""

@@ -157,7 +157,7 @@ def _delete(context: Context, refs: Sequence[Ref], steps: Steps) -> None:
 
 
 def _remove_namespace(context: Context, ref: Ref, steps: Steps) -> None:
-    """Deletes a namespace that Windlass created. A namespace that contains objects of other tools is kept and reported."""
+    """Deletes a namespace that Windlass created. A namespace with objects of other tools is kept and reported."""
     others = [
         f"{kind} {one['metadata']['name']}"
         for api, kind in CONTENTS

@@ -58,7 +58,7 @@ def _keys(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
 
 
 def _row(scope: Scope, key: _Key, name: str, uses: list[str]) -> FoundObject | None:
-    """Returns a row for a key that bills, or whose deletion would make data unreadable. A key is kept with its bucket."""
+    """Returns a row for a key that bills, or whose deletion would make data unreadable. A bucket's key is kept too."""
     id, about, owner, tags = key
     state = str(about.get("KeyState", ""))
     is_ending = state in ENDING
