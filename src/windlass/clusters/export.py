@@ -1,6 +1,6 @@
 """Exports a cluster as a Terraform configuration, or as an equivalent ClusterConfig of eksctl.
 
-eksctl creates the VPC, the cluster, its nodes and add-ons, but no bucket, file systems or registry. The parts that it
+eksctl creates the VPC, the cluster, its nodes and add-ons, but no bucket, file systems or registry. Parts that eksctl
 cannot create are returned with the config.
 """
 

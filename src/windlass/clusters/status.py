@@ -54,7 +54,7 @@ class ClusterStatus:
     added: tuple[AddedRule, ...] = ()
     """Security group rules that were added outside Terraform."""
     unchecked: tuple[str, ...] = ()
-    """Comparisons for which AWS did not answer."""
+    """Error messages of failed searches for added security group rules."""
     notes: tuple[str, ...] = ()
     """Notes, such as the end of support of the Kubernetes version."""
 

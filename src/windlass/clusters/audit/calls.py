@@ -42,7 +42,7 @@ class AuditCalls:
         self._listings: dict[tuple[Any, ...], Listing] = {}
 
     def listing(self, key: tuple[Any, ...]) -> Listing:
-        """Returns the listing with this key; a new, unread one if no finder has requested it yet."""
+        """Returns the listing with this key, which is still unread at the first request."""
         with self._lock:
             return self._listings.setdefault(key, Listing())
 

@@ -98,7 +98,7 @@ def _refuse_other_content(component: Component, content: str, before: Record | N
 
 
 def _objects(context: Context, component: Component) -> list[Json]:
-    """Returns the objects that Windlass itself applies. Of a chart only its CRDs, because helm never upgrades them."""
+    """Returns objects that Windlass applies itself. For a chart: only its CRDs, because helm never upgrades them."""
     source, what = component.source, f"component {component.name}"
     if isinstance(source, Chart):
         return list(parsed(context.helm.definitions(context.source.chart(source)), what))

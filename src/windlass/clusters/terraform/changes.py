@@ -49,7 +49,7 @@ class Change:
     """Planned attributes, as far as they are known, including sensitive ones. Empty for a resource that will be
     deleted."""
     unknown: Mapping[str, Any]
-    """Attributes known only after apply: those with a true value."""
+    """Attributes that are known only after apply, each with a true value."""
     reason: str = ""
     """Terraform's reason for a replacement or deletion: `replace_because_tainted`."""
     import_id: str = ""

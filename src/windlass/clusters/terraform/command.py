@@ -71,7 +71,7 @@ class Finished:
 
     command: str
     exit_code: int | None
-    """Exit code; negative for the signal that killed the process, None if an earlier Windlass process started it."""
+    """Exit code; negative for the signal that killed the process, None if an earlier Windlass process started Terraform."""
     seen: CommandState
     log: Path
     stops: int
@@ -122,7 +122,7 @@ def follow(
 ) -> Finished:
     """Waits for a Terraform process started by an earlier Windlass process, and replays its output from the start.
 
-    Afterwards its record is deleted, or moved to those of killed processes.
+    Afterwards the process record is deleted, or moved to the records of killed processes.
     """
     if process.is_held(folder):
         on_event(

@@ -1,7 +1,7 @@
 """Starts Terraform in a separate session, finds it again after a crash of Windlass, and reads its output.
 
 Terraform writes to a file instead of a pipe, because the exit of Windlass would otherwise kill it by SIGPIPE during an
-apply. It inherits a descriptor with a lock (flock) on a file in the folder. The kernel releases that lock when
+apply. Terraform inherits a descriptor with a lock (flock) on a file in the folder. The kernel releases that lock when
 Terraform and its provider processes have exited, so the lock proves whether any of them is alive, even without /proc.
 """
 
@@ -102,7 +102,7 @@ def record_of(folder: Path) -> RunningCommand | None:
 
 
 def keep_killed(folder: Path) -> None:
-    """Moves the last record to those of killed processes, as evidence for `windlass.clusters.recovery.lock`."""
+    """Moves the last record to the records of killed processes, as evidence for `windlass.clusters.recovery.lock`."""
     if (before := record_of(folder)) is not None:
         found = [{**asdict(one), "log": str(one.log)} for one in [*killed_in(folder), before][-KILLED_KEPT:]]
         write_private(folder / KILLED, json.dumps(found).encode())

@@ -56,9 +56,9 @@ from windlass.worker.protocol import (
 )
 
 LOG_SECONDS: Final = 30.0
-"""Seconds that the last lines of an ended job may take to arrive in its logs."""
+"""Time limit in seconds for the last log lines of an ended job to arrive."""
 KILLED_LOG_SECONDS: Final = 5.0
-"""The same limit in seconds if only a killed host has not reported its end: a killed host never reports it."""
+"""Shorter time limit in seconds if only a killed host has not reported its end: a killed host never reports it."""
 KILLED: Final = "exit code: 137"
 """Suffix of the failure reason of a job whose container was killed."""
 MAX_MESSAGE: Final = 1000
@@ -74,7 +74,7 @@ STAGES: Final = {
     "Downloading": "pulling",
     "DownloadingTrainingImage": "pulling",
 }
-"""Phases of a run by secondary status of the job."""
+"""Phase of a run by the secondary status of its training job."""
 
 
 class HostNode(Node):
@@ -86,9 +86,9 @@ class HostNode(Node):
         self.log = HostLog(attempt.service, self.folder, self.number, self.ranks, attempt.number, attempt.closed)
         self._attempt = attempt
         self._reported_failures: Sequence[RankFailure] | None = None
-        """Failures of the host's ranks according to its log; believed once the job has ended."""
+        """Failures of the host's ranks according to its log; accepted once the job has ended."""
         self._starts_read = 0
-        """Number of later starts whose events are being read: SageMaker restarts hosts on other spot instances."""
+        """Number of restarts of the host whose events were read. SageMaker restarts hosts on other spot instances."""
         self.is_failing = False
         """Whether a rank of the host has failed according to its log."""
         self._has_sigterm = False
@@ -106,9 +106,9 @@ class HostNode(Node):
             yield RankSeen(time.time())
         for event in self._events():
             if isinstance(event, PreemptionNotice) and event.source == "sigterm":
-                self._has_sigterm = True  # SageMaker reports the reason; later failures follow from the SIGTERM
+                self._has_sigterm = True  # SageMaker reports the reason of the SIGTERM, which causes later failures
             elif isinstance(event, WorkerFailed):
-                if event.message and not self._has_sigterm:  # the job itself may take minutes to end
+                if event.message and not self._has_sigterm:  # warns now, because the job may take minutes to end
                     message = f"the worker of host {self.place + 1} has failed: {event.message[:MAX_MESSAGE]}"
                     yield NodeWarning(event.at, message)
             elif self._has_sigterm and not (attempt.was_stopped_by_user or isinstance(event, CheckpointReported)):
@@ -117,7 +117,7 @@ class HostNode(Node):
                 yield from self._noted(event)
         if self.place == 0:
             yield from attempt.reports()
-        if all_read and not self._was_ended_from_outside():  # otherwise the node is lost
+        if all_read and not self._was_ended_from_outside():  # a node whose job was ended from outside counts as lost
             for event in self._withheld:
                 yield from self._noted(event)
             self._withheld.clear()
@@ -132,7 +132,8 @@ class HostNode(Node):
     def _events(self) -> Iterator[NodeEvent]:
         """Yields the events of the host, start after start.
 
-        Each start has its own key for events, and discards the state that the start before it reported last.
+        Event keys are unique within one start only. A new start discards the state that the previous start reported
+        last.
         """
         while True:
             yield from super().updates()
@@ -152,9 +153,9 @@ class HostNode(Node):
         return self.log.starts[self._starts_read :]
 
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """Stores the reported failures without believing them yet.
+        """Stores the reported failures without accepting them yet.
 
-        Any process of the host may have written the event; the end of the job decides whether it is believed.
+        Any process of the host may have written the event; the end of the job decides whether it is accepted.
         """
         self._reported_failures = failures
 
@@ -220,7 +221,7 @@ class JobAttempt(Attempt):
 
     nodes: tuple[HostNode, ...]
     num_staged = 1
-    """One node, the first host, reports the phases of the job."""
+    """Number of nodes that report the phases of the job: only the first host does."""
 
     def __init__(
         self,
@@ -252,9 +253,9 @@ class JobAttempt(Attempt):
         """Why the service is unavailable now; None if it is available."""
         self._is_stop_requested = False
         self._ended_at: float | None = None
-        """Monotonic seconds of the first description in which the job has ended."""
+        """Monotonic time of the first description in which the job has ended."""
         self._absent_since: float | None = None
-        """Monotonic seconds since which the service reports that the job does not exist."""
+        """Monotonic time since which the service reports that the job does not exist."""
         self._is_isolation_reported = False
         """Whether the warning about hosts without namespaces was reported."""
         self._are_skipped_reported = False
@@ -357,10 +358,10 @@ class JobAttempt(Attempt):
                 self.trouble = None
             except (Unavailable, Refused) as error:
                 self.trouble = unavailable(error, "the job may still be running")
-            except OSError as error:  # a full disk: the logs are read again from the cursor
+            except OSError as error:  # after a full disk, the logs are read again from the cursor
                 words = f"the logs cannot be written: {error.strerror or error}"
                 self.trouble = TargetUnavailable("NotObserved", words)
-            except Exception as error:  # an internal error must not end the thread: the run would never end
+            except Exception as error:  # an internal error must not end this thread, because the run would never end
                 self.trouble = TargetUnavailable("NotObserved", f"{type(error).__name__}: {error}")
                 traceback.print_exc()
             self._wake()
@@ -393,7 +394,7 @@ class JobAttempt(Attempt):
         try:
             self.service.stop(self.name)
         except (Refused, Unavailable) as error:
-            is_over = isinstance(error, Refused) and error.code == VALIDATION  # the job has ended meanwhile
+            is_over = isinstance(error, Refused) and error.code == VALIDATION  # the job has already ended
             return None if is_over else error
         return None
 
@@ -432,7 +433,7 @@ class JobAttempt(Attempt):
         """Writes new lines of the hosts' log streams to the files; returns whether there were any."""
         is_new = False
         streams: Sequence[str] = ()
-        # The emulation on this machine keeps no logs of a deleted job.
+        # Logs may be missing: the emulation keeps none of a deleted job.
         with contextlib.suppress(Refused if self.status == DELETED else Absent):
             streams = self.service.log_streams(self.name, is_over=self.status in ENDED)
         for stream in streams:

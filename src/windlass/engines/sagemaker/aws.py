@@ -100,11 +100,11 @@ class Aws(Service):
 
     @functools.cached_property
     def _logs(self) -> Any:
-        """Client for CloudWatch Logs, created for the first job that has logs because creating a client takes time."""
+        """Client for CloudWatch Logs, created when first needed because its creation takes time."""
         return self._client("logs")
 
     def _client(self, service: str) -> Any:
-        """Creates a client with botocore: importing boto3 takes longer."""
+        """Creates a client with botocore, which is faster to import than boto3."""
         return checked_call(lambda: self._session.create_client(service, region_name=self._region, config=self._config))
 
     @override
@@ -225,7 +225,7 @@ def checked_call(call: Callable[[], T]) -> T:
         raise NotLoggedIn(f"there are no credentials for AWS: {error}", LOGIN_HINT) from error
     except BotoCoreError as error:
         raise Unavailable(f"AWS does not answer: {error}", "is there a network, and is the region right?") from error
-    # errors of a token file or a credential_process, which botocore does not wrap
+    # Errors of a token file or a credential_process, which botocore passes through.
     except (OSError, ValueError) as error:
         raise NotLoggedIn(f"the credentials for AWS cannot be read: {error}", LOGIN_HINT) from error
 
@@ -240,7 +240,7 @@ def _converted(error: ClientError) -> Refused | Unavailable:
     status = metadata.get("HTTPStatusCode", 0)
     if code in PASSING or status >= 500:
         return Unavailable(f"AWS cannot answer now: {what}")
-    if code == str(status) and not error.operation_name.startswith("Head"):  # errors of AWS have a name as their code
+    if code == str(status) and not error.operation_name.startswith("Head"):  # error codes of AWS are names, not numbers
         return Unavailable(f"{NOT_AWS[0]}: {what}", NOT_AWS[1])
     found = (
         NotLoggedIn(f"AWS does not accept the credentials: {what}", LOGIN_HINT)

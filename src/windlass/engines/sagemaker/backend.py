@@ -219,10 +219,10 @@ class SageMakerBackend(Backend):
                 (folder / REQUESTED).unlink()
                 raise
             elif isinstance(error, NotLoggedIn) or not self._has_job(folder, is_settled=False):
-                self._request_name(folder)  # An earlier request has not created the job yet, but still may.
+                self._request_name(folder)  # keeps the name: an earlier request may still create the job
                 raise
         except Unavailable:
-            # The modification time of the file limits how long the request may still be carried out.
+            # The file's new modification time restarts the time limit for the request to be carried out.
             self._request_name(folder)
             raise
 
@@ -254,7 +254,7 @@ class SageMakerBackend(Backend):
         return self._plan.nodes.launcher == "plain"
 
     def _rendezvous_port(self, address: str) -> int:
-        """Returns the port of the rendezvous for the attempt with this address."""
+        """Returns the port of the rendezvous; `address` identifies the attempt."""
         if not self._shares_ports:
             return layout.rendezvous_port(address)
         if not self._binds_by_itself:
@@ -328,7 +328,7 @@ class SageMakerBackend(Backend):
             self.unfinished.write(replace(self.unfinished.read(), model=address, why_model=why))
             again = f"the next command tries again: windlass cp {self._plan.run_id}:output ."
             record.note(Warned(f"the model was not fetched: {why}; it is in {address}, and {again}", MODEL_AWAY))
-        elif self.unfinished.touched_at():  # an earlier attempt could not fetch its model
+        elif self.unfinished.touched_at():  # clears the failure of an earlier attempt
             self.unfinished.write(replace(self.unfinished.read(), model=""), is_over=False)
         self._note_skipped(record, self._model_fetch.skipped)
         return True
@@ -399,12 +399,12 @@ class SageMakerBackend(Backend):
         return live
 
     def _end_job(self, folder: Path) -> bool:
-        """Stops the training job of an attempt; returns whether it has yet to end. Raises EngineError."""
+        """Stops the training job of an attempt; returns whether the job has not ended yet. Raises EngineError."""
         name, refused = self._name(folder), ""
         if (status := self._status(folder)) == IN_PROGRESS:
             try:
                 self.service.stop(name)
-            except Refused as error:  # the job may have ended meanwhile
+            except Refused as error:  # the job may have ended already
                 refused = f": {error.message}"
             if (status := self._status(folder)) == IN_PROGRESS:
                 raise EngineError(
@@ -451,7 +451,7 @@ class _Connecting:
         self._thread.start()
 
     def _run(self) -> None:
-        # the next attempt to connect raises the same error where it can be reported
+        # The next attempt to connect raises the same error in a thread that can report it.
         with contextlib.suppress(Exception):
             self._made = connect(self._where, os.environ)
 

@@ -13,8 +13,8 @@ from windlass.storage.files import write_whole
 INTERRUPTED: Final = "Interrupted"
 """Secondary status of a job whose spot instances were reclaimed."""
 FILE: Final = "training-job.json"
-"""File in the folder of an attempt: the last description of its job. `why` and `cost` read it, because the login may
-have expired."""
+"""File in the folder of an attempt: the last description of its job. `why` and `cost` read this file, because the login
+may have expired."""
 
 
 def write_description(folder: Path, description: Description) -> None:

@@ -100,9 +100,9 @@ class ObservedJob:
     description: Mapping[str, Any] = field(default_factory=dict)
     """Last description of the job; empty if it was not created or the service was never reached."""
     unreachable: str = ""
-    """Error message if the service did not answer now."""
+    """Error message if the service does not answer; else empty."""
     model: str = ""
-    """Address of the model if it was not fetched."""
+    """Address of the model in the store if it was not fetched."""
     why_model: str = ""
 
     def words(self, run: str) -> dict[str, Any]:

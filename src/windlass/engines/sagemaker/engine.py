@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from windlass.worker.tarpipe import Received
 
 RETRY_SECONDS: Final = 10.0
-"""Seconds after a failed attempt to finish the cleanup of a run, before a command repeats it."""
+"""Minimum seconds between a failed cleanup of a run and the next attempt by a command."""
 
 
 class SageMakerEngine(SupervisedEngine):
@@ -120,7 +120,7 @@ class SageMakerEngine(SupervisedEngine):
         """Describes checkpoints in the run's folder of the store, or a model that was not fetched; empty without
         either.
         """
-        from windlass.engines.sagemaker import objects  # imported late: listing runs does not need this module
+        from windlass.engines.sagemaker import objects  # imported late: commands that list runs do not need this module
 
         folder, status = self.checkpoint_dir(run_id), self.status(run_id)
         model = self.store.plan(run_id).only(ModelStep)
@@ -167,7 +167,7 @@ class SageMakerEngine(SupervisedEngine):
             raise EngineError(f"the model of {run_id} is being fetched now", f"windlass status {run_id}")
         with contextlib.closing(writer), contextlib.closing(self._backend_of(run_id)) as backend:
             assert hasattr(backend, "refetch_model")
-            if self._unfinished_work(run_id).model:  # a process started by an earlier command may have fetched it
+            if self._unfinished_work(run_id).model:  # a process of an earlier command may have fetched the model
                 backend.refetch_model(Recorder(writer))
 
     def results(self, run_id: str) -> ResultsLocation:
@@ -216,8 +216,8 @@ class SageMakerEngine(SupervisedEngine):
             return list(backend.live_jobs())
 
     def can_kill(self, run_id: str) -> bool:
-        """Whether a stop without grace period is faster: only while the model is being fetched. SageMaker has one kind
-        of stop.
+        """Whether a stop without grace period is faster. SageMaker has one kind of stop, so only while the model is
+        being fetched.
         """
         return self.status(run_id).phase is Phase.UPLOADING
 
@@ -265,7 +265,7 @@ class SageMakerEngine(SupervisedEngine):
         return str(plan.only(TrainingJobStep).body["ResourceConfig"]["InstanceType"])
 
     def _backend(self, plan: Plan, run_dir: Path) -> SageMakerBackend:
-        # imported late: listing runs does not need this module
+        # imported late: commands that list runs do not need this module
         from windlass.engines.sagemaker.backend import SageMakerBackend
 
         return SageMakerBackend(plan, run_dir)

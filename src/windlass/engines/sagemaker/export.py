@@ -32,7 +32,7 @@ NAMES: Final = {
     "VolumeKmsKeyId": "volumeKMSKeyID",
     "SecurityGroupIds": "securityGroupIDs",
 }
-"""Manifest names of request fields whose name is not just the request's with a lower-case first letter."""
+"""Names of request fields in the manifest, if more than the case of the first letter differs."""
 LACKING: Final = (
     ("AlgorithmSpecification", "ContainerEntrypoint"),
     ("AlgorithmSpecification", "ContainerArguments"),
@@ -41,7 +41,7 @@ LACKING: Final = (
 )
 """Fields of the request that the manifest does not support."""
 FREE: Final = frozenset({"Environment", "HyperParameters"})
-"""Fields whose keys are chosen by the user and keep their case."""
+"""Request fields whose keys are chosen by the user; the manifest keeps the case of these keys."""
 
 
 def request(plan: Plan, code: bytes, since: float) -> WrittenRequest:
@@ -149,7 +149,7 @@ def _start_note(body: Request) -> Note:
 
 
 def _lacking_notes(body: Request) -> Iterator[Note]:
-    """Yields a note for each part of the request that the manifest leaves out, except the start command."""
+    """Yields a note for each part of the request that the manifest omits, except the start command."""
     if "TrainingPlanArn" in body["ResourceConfig"]:
         yield Note(
             "written-training-plan",

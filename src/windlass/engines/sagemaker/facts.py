@@ -40,7 +40,7 @@ class Facts:
     """Why the ARN of the role is unknown, and how to fix that."""
     python_found: bool = True
     bad_data: Mapping[str, str] = field(default_factory=dict)
-    """Why the source of a data set on this machine cannot be read, by its name; empty for hosts in AWS."""
+    """Why the source of a data set on this machine cannot be read, by name of the data set; empty for hosts in AWS."""
     base: str = ""
     """Absolute path of the folder to which paths in the job are relative."""
     data_paths: Mapping[str, str] = field(default_factory=dict)

@@ -19,11 +19,11 @@ from windlass.worker.protocol import NodeEnded, WorkerFailed
 STREAM: Final = re.compile(r".+/algo-(\d{1,6})-[^/]+")
 MISSING: Final = "CloudWatch has not kept them"
 LAST: Final = tuple(f'"kind": "{event.kind}"'.encode() for event in (NodeEnded, WorkerFailed))
-"""Byte strings of which one is in the last event of a host."""
+"""Byte strings that identify the last event of a host."""
 
 
 def place_of(stream: str) -> int:
-    """Returns the place of the host that a log stream belongs to; −1 for other streams."""
+    """Returns the index of the host that a log stream belongs to; −1 for other streams."""
     found = STREAM.fullmatch(stream)
     return int(found[1]) - 1 if found is not None else -1
 
@@ -34,7 +34,7 @@ class HostLog:
     def __init__(
         self, service: Service, folder: Path, node: int, ranks: tuple[int, ...], attempt: int, closed: threading.Event
     ) -> None:
-        """Creates a reader that stops once `closed` is set."""
+        """Creates a reader that stops once the event `closed` is set."""
         self._service = service
         self._folder = folder
         self._of = (node, ranks, attempt, attempt)
@@ -76,13 +76,13 @@ class HostLog:
             token = self._tokens.get(stream)
             since = 0 if token is not None else (nanoseconds(self._tail.begin() or "") or 0) // 1_000_000
             page = self._service.read_log(stream, since=since, token=token)
-            # after a write error, reading starts again from the last written line
+            # without a token, a read after a write error starts at the last written line
             tokens, self._tokens = self._tokens, {}
             for at, text in page.lines:
                 self._tail.put(_stamped(at, text))
             is_new = self._tail.flush() or is_new or bool(page.lines and token is not None)
             self._tokens = {**tokens, stream: page.token}
-            if page.token == token:  # the end of the stream; empty pages may come before it
+            if page.token == token:  # an unchanged token means the end of the stream
                 return is_new
         return is_new
 

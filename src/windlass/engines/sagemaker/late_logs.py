@@ -40,9 +40,9 @@ def read_late_logs(
         return
     service, closed, asked_at = connect(), threading.Event(), time.time()
     logs = [HostLog(service, folder, one.node, tuple(rank.rank for rank in one.ranks), number, closed) for one in specs]
-    with contextlib.suppress(Absent):  # an emulated job on this machine was removed
+    with contextlib.suppress(Absent):  # an emulated job may have been deleted
         if not (streams := service.log_streams(name, is_over=True)):
-            # raises an error if the login belongs to another account, where the job's streams are missing
+            # raises an error if the login belongs to another account, which lacks the job's streams
             service.describe(name)
         for stream in streams:
             if 0 <= (place := place_of(stream)) < len(logs):

@@ -48,7 +48,7 @@ def job_name(run_id: str, attempt: int) -> str:
 
 
 def host(place: int) -> str:
-    """Returns the host name of a place in an attempt, which all hosts of the job can resolve."""
+    """Returns the name of the host with this index, which all hosts of the job can resolve."""
     return f"algo-{place + 1}"
 
 
@@ -68,6 +68,6 @@ def code_folder(storage: str, digest: str) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Joins the first five names, and adds the number of the others."""
+    """Joins the first `NAMED` names, and adds how many others there are."""
     more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return "; ".join(names[:NAMED]) + more

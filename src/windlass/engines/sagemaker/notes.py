@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Target = SageMakerTarget | SageMakerLocalTarget
 
 STOP_SECONDS: Final = 120
-"""Seconds between SIGTERM and SIGKILL, which SageMaker does not let a request change."""
+"""Seconds between SIGTERM and SIGKILL in SageMaker; a request cannot change them."""
 MAX_CHANNELS: Final = 18
 """Maximum number of data sets; Windlass uses two more channels."""
 MAX_LOCAL_HOSTS: Final = 100
@@ -296,7 +296,7 @@ def _shared_gpus(job: Job, instance: str) -> Iterator[Note]:
 
 
 def _no_stacks(job: Job, seconds: float) -> Note:
-    """Returns the note for a job with `hang`: SageMaker cannot send the signal that makes workers record stacks."""
+    """Returns the note for a job with `hang`: workers do not record stacks, because SageMaker cannot signal them."""
     if job.restarts.max and "hang" in job.restarts.on:
         what, fix = "is stopped and restarted", "faulthandler.dump_traceback_later prints them from the script"
     else:

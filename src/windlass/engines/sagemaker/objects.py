@@ -104,7 +104,7 @@ def _opened(address: str, home: Path, use: str) -> Iterator[tuple[Store, str]]:
         if found.is_folder:
             yield FolderStore(found.path), ""
         else:
-            from windlass.stores.s3.store import S3Store  # imported late: a store on this machine does not need it
+            from windlass.stores.s3.store import S3Store  # imported late: a local store does not need it
 
             yield S3Store(found.bucket), f"{found.path}/" if found.path else ""
     except NoLogin as error:

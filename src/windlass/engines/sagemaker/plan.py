@@ -49,7 +49,7 @@ def plan(job: Job, target: Target, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=job.nodes.max,
         procs_per_node=procs,
-        policy=Policy.of_job(job).replace(min_nodes=job.nodes.max),  # a training job ends when it loses a host
+        policy=Policy.of_job(job).replace(min_nodes=job.nodes.max),  # SageMaker ends a training job that loses a host
         job=job.model_dump(mode="json", exclude_defaults=True),
         archive=facts.code.archive,
         steps=(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from windlass.spec.sections import Data
 
 MAX_RUNTIME: Final = 432_000
-"""Seconds that a job without `timeout` may run: the five days that every account has as its quota."""
+"""Seconds that a job without `timeout` may run: five days, the quota of every account."""
 MAX_RETRIES: Final = 30
 VOLUME_GB: Final = 30
 DAY: Final = 86_400
@@ -182,7 +182,7 @@ def _only(pattern: str, group: str) -> str:
             in_class = char != "]"
         elif char == "[":
             in_class = True
-            made.append(pattern[at : at + 2])  # a bracket right after `[` belongs to the class
+            made.append(pattern[at : at + 2])  # right after `[`, a `]` belongs to the class
             at += 2
             continue
         elif char == "(":

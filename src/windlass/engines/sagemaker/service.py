@@ -61,7 +61,7 @@ class LogPage:
     """Lines of a log stream."""
 
     lines: Sequence[tuple[int, str]]
-    """Time in Unix milliseconds and text without a newline of each line, in the order of the stream."""
+    """Unix milliseconds and text (without a newline) of each line, in the order of the stream."""
     token: str
     """Token of the next page; equal to the previous token if there are no new lines."""
 

@@ -89,7 +89,7 @@ class ListedRun(NamedTuple):
         return ENDS.get(str(self.job["TrainingJobStatus"])) or PHASES.get(second, Phase.STARTING)
 
     def state(self, target: str) -> RunState:
-        """Returns the state of the run on this target, as for a run without a record."""
+        """Returns the state of the run, built from the training job instead of a record."""
         changed = seconds_of(self.job.get("LastModifiedTime"), self.created_at)
         status = Status(
             id=self.id,
@@ -161,7 +161,7 @@ class AccountRuns(TargetRuns):
         """Resolves a run id, a prefix or a job name among the runs of the account. Raises NoSuchRun, EngineError."""
         where = self._target.name
         hint = f"windlass ps --on {where} lists them"
-        if run == "":  # the empty value of an unset variable in a script
+        if run == "":  # a script may have passed an unset variable
             raise NoSuchRun("the given id is empty", hint)
         with self._service() as service:
             every = [one.id for one in runs(service.tagged(layout.RUN_TAG))]
@@ -233,7 +233,7 @@ class AccountRuns(TargetRuns):
             turned = threading.Event()
             attempt = JobAttempt(service, str(job["TrainingJobName"]), number, by_place, folder, turned.set)
             with contextlib.closing(attempt):
-                turned.wait()  # the first poll has read all lines that have arrived
+                turned.wait()  # after the first poll, all lines that have arrived are read
                 if attempt.trouble is not None:
                     raise EngineError(attempt.trouble.message, attempt.trouble.hint)
                 yield Path(name), (lambda: attempt.all_read) if follow else None
@@ -266,7 +266,7 @@ class AccountRuns(TargetRuns):
                 int(name.rpartition("-")[2]) for name in names if re.fullmatch(rf"{re.escape(run_id)}-\d{{1,9}}", name)
             }
             found = {layout.job_name(run_id, number): _described(service, run_id, number) for number in numbers}
-            newer = max(numbers, default=0) + 1  # the search index lags
+            newer = max(numbers, default=0) + 1  # newer jobs may be missing in the search index
             while (job := _described(service, run_id, newer)) is not None:
                 found[layout.job_name(run_id, newer)] = job
                 newer += 1

@@ -67,7 +67,7 @@ class UnfinishedMarker:
 
     def write(self, left: UnfinishedWork, *, is_over: bool = True) -> None:
         """Writes the unfinished work; removes the marker if there is none and the run `is_over`."""
-        with contextlib.suppress(OSError):  # a full disk: the work in the old marker is repeated
+        with contextlib.suppress(OSError):  # if the disk is full, the old marker remains and its work is repeated
             if is_over and not (left.jobs or left.model):
                 self._path.unlink(missing_ok=True)
             else:

@@ -19,7 +19,7 @@ NO_BUCKET: Final = ("404", "NoSuchBucket")
 
 
 def named(resource: str) -> str:
-    """Returns an example for a resource pattern, which a policy simulation needs; `*` is returned unchanged."""
+    """Returns an example of a resource pattern for a policy simulation; `*` is returned unchanged."""
     return resource if resource == "*" else resource.replace("*", "windlass")
 
 

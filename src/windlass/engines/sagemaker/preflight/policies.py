@@ -127,7 +127,7 @@ def _key(key: str, kms: str) -> dict[str, Any]:
     alias = key[key.index("alias/") :] if "alias/" in key else ""
     if not alias:
         return _allow("Key", actions, key if key.startswith("arn:") else f"{kms}:key/{key}", "kms")
-    # Policies cannot name a key by its alias.
+    # A policy cannot name a key by its alias, so a condition limits the statement.
     allow = _allow("Key", actions, f"{kms}:key/*", "kms")
     return {**allow, "Condition": {"StringEquals": {"kms:RequestAlias": alias}}}
 

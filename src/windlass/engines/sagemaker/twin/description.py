@@ -64,7 +64,7 @@ class StateRecorder:
         self._job.write_state(self._state)
 
     def train(self) -> None:
-        """Writes that the containers start. Raises OSError."""
+        """Writes that the containers have started. Raises OSError."""
         self._since = time.time()
         self._state.setdefault("TrainingStartTime", self._since)
         self.step(TRAINING)

@@ -44,7 +44,7 @@ HANDLER_SECONDS: Final = 5.0
 is sent anyway and ends it; in a PID namespace, the program would ignore the signal, as in any container."""
 POLL_SECONDS: Final = 0.02
 NOT_FOUND, NOT_RUNNABLE = 127, 126
-"""Exit codes of a container whose entry point cannot be executed, as in shells."""
+"""Exit codes of a container whose entry point does not exist or cannot be executed; shells use the same codes."""
 OPT: Final = Path("/opt")
 READ_BYTES: Final = 1 << 16
 PR_SET_PDEATHSIG: Final = 1
@@ -202,7 +202,7 @@ class Host:
                 if output in ready:
                     if data := os.read(output, READ_BYTES):
                         log.feed(data)
-                    else:  # no process can write to the pipe any more
+                    else:  # all processes have closed the pipe
                         watched.remove(output)
                 elif ended in ready:
                     return
@@ -228,7 +228,7 @@ class Host:
 def _has_handler(pid: int, number: int) -> bool:
     """Whether a process handles a signal, according to /proc; True if the process has gone."""
     try:
-        # read as bytes: the name of a process may be any bytes
+        # the name of a process may contain any bytes
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:
         return True
@@ -257,7 +257,7 @@ def mount_ml(folder: Path) -> None:
     OSError.
     """
     target = OPT / "ml"
-    # opened before the mount, which may hide the folder if it is below /opt
+    # Opened before the mount, which may hide the folder.
     source = os.open(folder / "opt/ml", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     if not target.is_dir():
         others = os.open(OPT, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

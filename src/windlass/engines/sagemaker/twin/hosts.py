@@ -69,7 +69,7 @@ def isolated_names(network: NetworkStep) -> HostNames:
 
 @dataclass
 class RunningHost:
-    """One host of a start."""
+    """One host in one start of a job."""
 
     name: str
     folder: Path
@@ -177,7 +177,7 @@ def _is_of(pid: int, folders: Sequence[str]) -> bool:
 
 
 def _is_at(root: str, folder: str) -> bool:
-    """Whether `root`, a path below the root of its file system, is a host's folder. Other mounts at /opt/ml do not
+    """Whether `root`, relative to the root of its file system, is a host's folder. Other mounts at /opt/ml do not
     count.
     """
     return folder.endswith(root) and Path(root).parts[-OWN_PARTS:] == Path(folder).parts[-OWN_PARTS:]

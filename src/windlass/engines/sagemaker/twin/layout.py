@@ -40,7 +40,9 @@ def checkpoint_path(request: Request) -> str | None:
 
 
 def environment(request: Request, arn: str, python: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of the container: the variables of the request, and those of AWS in place of the role."""
+    """Returns the environment of the container: the request's variables, and this machine's `AWS_*` in place of the
+    role.
+    """
     return {
         "PATH": os.pathsep.join([os.path.dirname(python), environ.get("PATH", os.defpath)]),  # noqa: PTH120 - a string
         "HOME": environ.get("HOME", "/root"),

@@ -47,7 +47,7 @@ class LogWriter:
         os.close(self._file)
 
     def _write(self, lines: list[bytes]) -> None:
-        self._last = max(self._last, int(self._clock() * 1000))  # a clock that is set back must not reorder a stream
+        self._last = max(self._last, int(self._clock() * 1000))  # time stamps of a stream must not decrease
         framed = b""
         for line in lines:
             while len(line) > MAX_LINE_BYTES:
@@ -65,7 +65,7 @@ class LogWriter:
 def _cut(line: bytes) -> tuple[bytes, bytes]:
     """Splits a line after the last complete character that fits into one event."""
     at = MAX_LINE_BYTES
-    while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:  # inside a UTF-8 character
+    while at > MAX_LINE_BYTES - 4 and line[at] & 0xC0 == 0x80:  # never cut inside a UTF-8 character
         at -= 1
     return line[:at], line[at:]
 

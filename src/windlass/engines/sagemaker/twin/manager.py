@@ -52,7 +52,7 @@ FAILURE_GRACE_SECONDS: Final = 30.0
 """Maximum seconds between SIGTERM and SIGKILL for the other hosts of a failed job. The log of a killed host has no end,
 and the run counts the host as lost."""
 FAILED_HOST = "host failed"
-"""Reason for the end of a start that is no `SecondaryStatus`."""
+"""Why a start ended if a host failed; SageMaker has no `SecondaryStatus` for it."""
 Result = TypeVar("Result")
 
 
@@ -185,7 +185,7 @@ class Manager:
             ending = await self._until_ended(hosts)
         finally:
             have_ended.set()
-            await uploading  # Not cancelled: threads of a cancelled upload would run in parallel with the last one.
+            await uploading  # Not cancelled: its threads would continue in parallel with the last upload.
         self._recorder.end_training()
         try:
             for one in uploads:

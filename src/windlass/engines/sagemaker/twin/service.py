@@ -116,7 +116,7 @@ class Twin(Service):
             if state.get("TrainingJobStatus") not in ENDED and job.is_marked(STOP):
                 state |= {"TrainingJobStatus": STOPPING}
             request = job.request()
-            request.pop("Tags", None)  # descriptions contain no tags
+            request.pop("Tags", None)  # DescribeTrainingJob returns no tags
             created = job.settings().created
         return {
             **request,
@@ -155,10 +155,10 @@ class Twin(Service):
             raise Refused(VALIDATION, f"the training job {name} is in status {status}", "stop it first")
         job = self._job(name)
         with system_errors(name):
-            lock = job.lock(waits=True)  # the manager may still be removing the folders of its hosts
+            lock = job.lock(waits=True)  # waits while the manager removes the folders of its hosts
             try:
                 gone = self._root / f".gone-{secrets.token_hex(8)}"
-                job.path.rename(gone)  # renamed first, so that a job is never half deleted
+                job.path.rename(gone)  # renamed first, because a job must not be partly deleted
                 shutil.rmtree(gone)
             finally:
                 if lock is not None:

@@ -25,7 +25,7 @@ from windlass.storage.progress import Copied
 
 
 class _Selected(Place):
-    """Selected files of a place, possibly under other names."""
+    """Selected files of another `Place`, possibly under other names."""
 
     def __init__(self, place: Place, files: Mapping[str, Entry]) -> None:
         """`files` maps names to the entries that the place lists."""
