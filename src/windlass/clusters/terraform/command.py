@@ -71,7 +71,7 @@ class Finished:
 
     command: str
     exit_code: int | None
-    """Exit code; negative for the signal that killed the process, None if an earlier Windlass process started Terraform."""
+    """Exit code; negative for the signal that killed the process, None for Terraform of an earlier Windlass process."""
     seen: CommandState
     log: Path
     stops: int
