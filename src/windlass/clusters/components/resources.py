@@ -25,7 +25,7 @@ class Ref(NamedTuple):
     api: str
     kind: str
     namespace: str
-    """Empty for a cluster-scoped kind."""
+    """Namespace of the object; empty for a cluster-scoped kind."""
     name: str
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Resources:
     def __init__(self, client: Client) -> None:
         self.client = client
         self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
-        """Plural name, and whether the kind is namespaced, by API version and kind."""
+        """Plural name of each kind, and whether the kind is namespaced, by API version and kind."""
 
     def ref(self, manifest: Json, namespace: str) -> Ref:
         """Returns the reference of a manifest; `namespace` is the default namespace. Raises NotServed."""

@@ -42,7 +42,7 @@ class FolderSource:
         self._folder = folder
 
     def chart(self, chart: Chart) -> Path:
-        """Returns the path of the chart's archive."""
+        """Returns the path of the chart's archive or unpacked folder."""
         names = (f"{chart.name}-{chart.version}.tgz", f"{chart.name}-{chart.version}", chart.name)
         found = next((path for name in names if (path := self._folder / name).exists()), None)
         if found is None:
@@ -53,7 +53,7 @@ class FolderSource:
         return found
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """Returns the objects of a file."""
+        """Returns the text of the component's manifest file."""
         path = self._folder / f"{name}.yaml"
         try:
             return path.read_text("utf-8")
@@ -84,7 +84,7 @@ class NetworkSource:
         return kept
 
     def manifests(self, name: str, manifests: Manifests) -> str:
-        """Downloads the file; only over https."""
+        """Downloads the manifest file over https; other URLs are refused."""
         url, hint = manifests.url, "check the Internet access, or copy the file into a folder and use --from FOLDER"
         if not url.startswith("https://"):
             raise EngineError(f"manifests of {name}: {url} is not https")

@@ -55,7 +55,7 @@ class GpuPool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterValues:
-    """Facts about a cluster that components are configured with."""
+    """Facts about a cluster from which its components are configured."""
 
     name: str
     region: str
@@ -66,8 +66,7 @@ class ClusterValues:
     queue_name: str = ""
     """Karpenter's SQS queue with spot interruptions and other instance events; empty without Karpenter."""
     instance_profile: str = ""
-    """Instance profile of Karpenter's nodes. It is set explicitly, because Karpenter would create profiles and leave
-    them behind."""
+    """Instance profile of Karpenter's nodes, set explicitly because Karpenter would leave its own profiles behind."""
     private_subnet_ids: tuple[str, ...] = ()
     node_security_group_id: str = ""
     has_load_balancer_controller: bool = False

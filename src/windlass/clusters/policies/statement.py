@@ -35,7 +35,7 @@ class ArnScope:
 
     @property
     def partition(self) -> str:
-        """`aws`, `aws-cn` or `aws-us-gov`."""
+        """Partition in ARNs: `aws`, `aws-cn` or `aws-us-gov`."""
         return partition(self.region)
 
     def arn(self, service: str, rest: str) -> str:

@@ -16,7 +16,7 @@ NO_CONTROL_PLANE: Final = ("use1-az3", "usw1-az2", "cac1-az3")
 """Ids of zones in which EKS runs no control plane; the Terraform configuration excludes them too."""
 NUM_ZONES: Final = 3
 Offered = Mapping[str, Collection[str]]
-"""Zones by instance type."""
+"""Zones that offer each instance type."""
 
 
 def zones_of(aws: Aws, cluster: Cluster) -> tuple[str, ...]:

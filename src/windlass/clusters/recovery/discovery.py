@@ -1,7 +1,7 @@
 """Finds resources that exist in AWS and are in the configuration, but are missing in the state.
 
-For each resource that a plan would create, AWS is asked whether it exists. Existing ones get an import block. The next
-plan then knows attributes that other resources depend on, such as a subnet's id. This repeats until a plan finds no
+The search asks AWS for each resource that a plan would create. Existing resources get an import block, which gives the
+next plan attributes that other resources depend on, such as a subnet's id. The search repeats until a plan finds no
 more existing resources.
 """
 

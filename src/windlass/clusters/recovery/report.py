@@ -42,7 +42,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A resource with the name of an address but without the cluster's tag. It is not imported, and apply will fail."""
+    """A resource with the name of an address but without the cluster's tag: not imported, and apply will fail."""
 
     address: str
     id: str

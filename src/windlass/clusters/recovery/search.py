@@ -41,7 +41,7 @@ class FoundResource:
     is_ours: bool = True
     """Whether the resource has the cluster's tag, or is part of a resource with the tag."""
     has_status: bool = False
-    """Whether AWS reports a status for the resource. Without one, READY does not prove that its creation was
+    """Whether AWS reports a status for the resource. Without a status, READY does not prove that its creation was
     completed."""
 
 

@@ -63,8 +63,10 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
 
 
 def empty_bucket(terraform: Terraform, on_event: OnEvent) -> bool:
-    """Allows the destroy to delete the bucket with its objects: Terraform reads `force_destroy` from the state, so it
-    must be applied first. Returns whether the state was changed.
+    """Allows the destroy to delete the bucket with its objects.
+
+    Terraform reads `force_destroy` from the state, so the new value must be applied first. Returns whether the state
+    was changed.
     """
     buckets = [one.address for one in terraform.state() if one.type == "aws_s3_bucket" and one.mode == "managed"]
     if not buckets or (plan := terraform.plan(targets=buckets)).summary.is_empty:
@@ -79,9 +81,9 @@ def adoption(
 ) -> tuple[dict[str, str], list[str]]:
     """Returns kept resources that the plan must adopt, as ids by address, and notes about them.
 
-    These are the bucket that an earlier `down` kept, and its key: with a new key, objects would need both. `state` maps
-    addresses to ids. A pending deletion of the key is cancelled, even if the state has the key, because Terraform would
-    otherwise create another one. With `is_dry` nothing is cancelled, and the key is omitted. Raises AwsError.
+    These are the bucket that an earlier `down` kept, and its key: with a new key, objects would need two keys. `state`
+    maps addresses to ids. A pending deletion of the key is cancelled, even if the state has the key, because Terraform
+    would otherwise create another one. With `is_dry` nothing is cancelled, and the key is omitted. Raises AwsError.
     """
     if not (bucket.is_managed and bucket.exists):
         return {}, []

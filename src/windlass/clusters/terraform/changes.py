@@ -69,7 +69,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """Summary of a plan."""
+    """Changes and drift in a saved plan."""
 
     changes: tuple[Change, ...]
     """Changes, without unchanged resources and data sources."""

@@ -192,7 +192,7 @@ class ClusterFolder:
         if isinstance(before, LocalBackend):
             has_state = bool((self.local_state() or {}).get("resources"))
         else:
-            has_state = initialized.exists()  # this check does not read the bucket of the state
+            has_state = initialized.exists()  # a state in S3 is not read here, so resources are assumed
         if has_state:
             content = json.dumps(backend.configuration())
             raise FolderError(

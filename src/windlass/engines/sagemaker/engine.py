@@ -216,8 +216,8 @@ class SageMakerEngine(SupervisedEngine):
             return list(backend.live_jobs())
 
     def can_kill(self, run_id: str) -> bool:
-        """Whether a stop without grace period is faster. SageMaker has one kind of stop, so only while the model is
-        being fetched.
+        """Whether a stop without grace period is faster: only while the model is fetched. SageMaker has one kind of
+        stop.
         """
         return self.status(run_id).phase is Phase.UPLOADING
 

@@ -1,7 +1,7 @@
 """Exports a plan as a request, or as an ACK manifest, that other programs send to SageMaker. Pure.
 
-The training job is the first attempt of a run, without a supervisor. It reads its code and node specs from the store,
-so both forms include the files to upload.
+The training job is the first attempt of a run, without a supervisor. The job reads its code and node specs from the
+store, so both forms include the files to upload.
 
 The kind `TrainingJob` of ACK (AWS Controllers for Kubernetes) has the fields of CreateTrainingJob in camel case, with
 exceptions: `LACKING` was read from the CRD that its controller publishes.

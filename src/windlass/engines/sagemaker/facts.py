@@ -27,7 +27,7 @@ class Facts:
     """Facts about this machine, the target and the account that a plan depends on."""
 
     home: str
-    """Folder of the records."""
+    """Folder of this user's records."""
     code: travel.CodeFacts
     user: str
     python: str = ""

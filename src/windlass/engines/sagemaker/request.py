@@ -132,8 +132,8 @@ def attempt_channel(body: Mapping[str, Any]) -> str:
 def checkpoint_folder(storage: str, run_id: str, job: Job) -> str:
     """Returns the folder or address to which ranks save checkpoints.
 
-    With one host, a folder that SageMaker synchronizes with the store. With several hosts, an address in the store:
-    hosts share no folder, and the ranks of a checkpoint must write to the same one.
+    With one host: a folder that SageMaker synchronizes with the store. With several hosts: an address in the store,
+    because hosts share no folder but all ranks must write a checkpoint to the same place.
     """
     default = layout.CHECKPOINTS
     if job.nodes.max > 1 and job.checkpoint.find is None:

@@ -27,7 +27,7 @@ LOG_GROUP: Final = "/aws/sagemaker/TrainingJobs"
 """Log group of all training jobs in CloudWatch Logs, and namespace of their metrics."""
 
 IN_USE, VALIDATION = "ResourceInUse", "ValidationException"
-"""Error codes: the name is in use; the request is invalid or names no job."""
+"""Error codes: the name is in use; the request is invalid or names a job that does not exist."""
 
 
 class Refused(EngineError):
@@ -74,8 +74,8 @@ class Service(Protocol):
     logs_are_prompt: bool
     """Whether the logs of a job are complete as soon as it has ended."""
     settle_seconds: float
-    """Seconds in which a request without a response may still be carried out. A job counts as absent only after
-    that."""
+    """Seconds in which a request without a response may still be carried out. Only after that time can a job count as
+    absent."""
 
     def create(self, request: Request) -> None:
         """Calls CreateTrainingJob. Raises Refused with `IN_USE` if a job of that name exists."""

@@ -48,7 +48,7 @@ def _support(calls: FinderCalls, version: str, one: dict[str, Any]) -> str:
     try:
         found = calls.get("eks", "describe_cluster_versions", clusterVersions=[version]).get("clusterVersions") or []
     except AwsError:
-        return ""  # the cluster is reported without a price
+        return ""  # then the cluster is reported without a price
     status = str(found[0].get("versionStatus") or found[0].get("status", "")).lower() if found else ""
     return "extended" if "extended" in status else "standard" if "standard" in status else ""
 

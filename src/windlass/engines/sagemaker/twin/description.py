@@ -32,7 +32,7 @@ class StateRecorder:
     """Writes the state of a job. Only the process that has the job's lock may create one."""
 
     def __init__(self, job: JobFolder) -> None:
-        """Raises OSError."""
+        """Reads the last state. Raises OSError."""
         self._job = job
         self._state = job.state()
         self._trained = float(self._state.get("TrainingTimeInSeconds", 0))

@@ -71,7 +71,7 @@ class HostSpec:
 
 
 class Host:
-    """The process of a host."""
+    """Runs the container of a host."""
 
     def __init__(self, spec: HostSpec) -> None:
         self._spec = spec

@@ -40,7 +40,7 @@ class Settings:
     isolation: str
     """`NAMESPACES`, or `FOLDERS`: SAGEMAKER_BASE_DIR then names the folder to use in place of /opt/ml."""
     why: str
-    """Reason for FOLDERS."""
+    """Why the host has no namespaces, with FOLDERS."""
     grace_seconds: float
     """Seconds between SIGTERM and SIGKILL."""
     python: str
@@ -50,7 +50,7 @@ class Settings:
 
 
 class JobFolder:
-    """The folder of one job."""
+    """The folder of one emulated training job."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
