@@ -57,7 +57,6 @@ class ClusterMade:
     target: str
     """Name of the target for `--on`."""
     kubeconfig: str
-    """Path of the kubeconfig."""
     bucket: str
     """Bucket for data, code and results."""
     added: int

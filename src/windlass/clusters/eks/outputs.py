@@ -24,7 +24,6 @@ class ApiServer:
     """Connection settings of a cluster's API server."""
 
     name: str
-    """Name of the cluster."""
     region: str
     endpoint: str
     certificate_authority: str
