@@ -33,10 +33,9 @@ def recover(
 ) -> None:
     """Recovers from a killed command, so that the Terraform state contains every resource that exists.
 
-    Runs only after a killed command, or if the user requests it: with `is_asked`, for example after the state was lost,
-    or with `break_lock`, to release a lock that a command on another machine left. First cancels a pending deletion of
-    the bucket's key, because otherwise the plan would create a second key. Raises StateLocked, TerraformError,
-    AwsError.
+    Runs only after a killed command, or on the user's request: `is_asked`, for example after the state was lost, or
+    `break_lock`, to release a lock that another machine left. First cancels a pending deletion of the bucket's key,
+    because otherwise the plan would create a second key. Raises StateLocked, TerraformError, AwsError.
     """
     from windlass.clusters.recovery import recover as recover_state
 

@@ -36,10 +36,7 @@ def audit(
 
     `is_ours`: whether Windlass created the cluster. If so, every object in the VPC `vpc_id`, or in a VPC tagged for the
     cluster, belongs to it, and objects whose name starts with the cluster's name are reported as possible. If not,
-    objects in a VPC that only this cluster uses are reported as possible.
-
-    `bucket`: name of the cluster's bucket, if the user chose it. `volume_names`: PersistentVolumes (`pvc-…`) that the
-    cluster is known to have had. `volume_ids`, `subnet_ids`: its EBS volumes and its subnets.
+    objects in a VPC that only this cluster uses are reported as possible. The other arguments are fields of `Scope`.
 
     Changes nothing. A failed query becomes a row of `unknown`, never an empty list. Raises NotLoggedIn or another
     AwsError if AWS does not identify the credentials.

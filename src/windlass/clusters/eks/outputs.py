@@ -78,8 +78,8 @@ class Outputs:
 
 
 FSX_PATH = "/"
-"""Folder of FSx for Lustre that is linked to the bucket: the root, so that an export includes every file. The data
-repository association (`fsx_path` in clusters/eks/fsx.tf), the target, the mounts and the export all use this path."""
+"""Folder of FSx for Lustre that is linked to the bucket: the root, so that an export includes every file. Must equal
+`fsx_path` in clusters/eks/fsx.tf."""
 EFS_CLAIM = "efs"
 FSX_CLAIM = "fsx"
 """Name of the claim for FSx for Lustre in the namespace of the runs, created by the component `storage`."""

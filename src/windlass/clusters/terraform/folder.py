@@ -167,9 +167,8 @@ class ClusterFolder:
         """Updates the folder with a configuration (a directory of *.tf files and the *.json that they read), variables
         and backend.
 
-        Unchanged files keep their modification time. User files are kept, even with the name of a file that Windlass no
-        longer has. Must be called inside `locked`. Raises FolderError for a change of backend, because Terraform would
-        not see the resources of the other state.
+        Files of the user are kept; unchanged files keep their modification time. Must be called inside `locked`. Raises
+        FolderError for a change of backend, because Terraform would not see the resources of the other state.
         """
         before = self.backend()
         if before is not None and before != backend:
