@@ -71,7 +71,8 @@ def down(
     began = time.monotonic()
     with named.folder.locked("cluster down"):
         if not force:
-            require_idle(named, recorded_runs(named, context))  # fails early, before the slow Terraform calls
+            # Fails early, before the slow Terraform calls.
+            require_idle(named, recorded_runs(named, context))
         # Deleting the bucket requires its current owner, so AWS must answer.
         find_bucket = look_up_bucket if delete_bucket else bucket_or_recorded
         bucket = find_bucket(named, context)

@@ -81,8 +81,8 @@ def write_folder(
         made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
     if not made["zones"] and (outputs := named.outputs()) is not None:
         made["zones"] = list(outputs.zones)  # a new zone of the region must not move the subnets of the first `up`
-    if delete_bucket:  # the destroy must delete the bucket's objects too
-        made["bucket_force_destroy"] = True
+    if delete_bucket:
+        made["bucket_force_destroy"] = True  # the destroy deletes the bucket's objects too
     named.folder.write(files("windlass.clusters") / "eks", made, backend_of(named.cluster, context))
     write_private(named.folder.path / FILE, named.text.encode())
 

@@ -176,8 +176,8 @@ def _release(context: Context, component: Component, chart: Chart, steps: Steps)
 
 
 def _drop_stale(context: Context, record: Record, refs: Sequence[Ref], steps: Steps) -> None:
-    """Deletes objects of the previous version that this version does not have. CRDs are kept, because deleting a CRD
-    would delete its custom resources.
+    """Deletes objects that only the previous version has. CRDs are kept, because deleting a CRD would delete its custom
+    resources.
     """
     for ref in reversed(record.objects):
         is_stale = ref not in refs and ref.kind not in (DEFINITION, "Namespace")

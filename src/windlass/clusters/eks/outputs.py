@@ -50,8 +50,7 @@ class Outputs:
     run_role_arn: str
     """Role of the runs' pods."""
     load_balancer_controller_role_arn: str | None = None
-    """Role of the AWS Load Balancer Controller; None if not created. Terraform omits null outputs, such as those
-    below."""
+    """Role of the AWS Load Balancer Controller; None, like the fields below, if Terraform omits the output."""
     efs_id: str | None = None
     efs_access_point_id: str | None = None
     fsx_id: str | None = None

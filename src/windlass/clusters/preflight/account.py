@@ -15,8 +15,7 @@ from windlass.spec.cluster import Cluster
 
 
 def account_findings(aws: Aws, cluster: Cluster, statements: Callable[[str], Sequence[Statement]]) -> Iterator[Finding]:
-    """Checks identity, permissions, zones and offerings, and quotas. Without valid credentials, the other checks are
-    skipped.
+    """Checks identity, permissions, zones and offerings, and quotas; only the identity without valid credentials.
 
     `statements` returns the required policy for an account number.
     """

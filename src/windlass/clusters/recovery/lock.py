@@ -33,8 +33,8 @@ def why_kept(terraform: Terraform, lock: LockInfo) -> str:
     """Returns why the holder of a lock may be alive; empty if it is provably gone.
 
     The proof has four parts: Windlass started a Terraform process on this machine and did not see it end; the lock was
-    taken after that start; no process holds the flock that its children inherit; no other Terraform process on this
-    machine uses that state.
+    taken after that start; no process holds Terraform's flock; no other Terraform process on this machine uses that
+    state.
     """
     folder = terraform.folder.path
     here = os.uname().nodename

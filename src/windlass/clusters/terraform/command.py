@@ -106,8 +106,9 @@ def run(
     stop: StopRequests,
     is_json: bool = True,
 ) -> Finished:
-    """Runs Terraform in `folder`; `command` is its name in messages. Raises BlockingIOError while an earlier
-    one runs.
+    """Runs Terraform in `folder`. `command` is its name in messages.
+
+    Raises BlockingIOError while an earlier process runs.
     """
     child = process.start(argv, folder, environ, command=command, log=log, machine_id=machine_id)
     record = process.record_of(folder)

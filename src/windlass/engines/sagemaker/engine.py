@@ -180,7 +180,7 @@ class SageMakerEngine(SupervisedEngine):
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """Yields the folder of a run's logs; for an ended run, reads lines that arrived after its end first."""
+        """Yields the folder of a run's logs; for an ended run, first reads lines that arrived late."""
         self._read_late_logs(run_id)
         with super().logs(run_id, follow=follow) as found:
             yield found

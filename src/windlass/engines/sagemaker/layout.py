@@ -58,7 +58,7 @@ def run_folder(storage: str, run_id: str) -> str:
 
 
 def attempt_folder(storage: str, run_id: str, attempt: int) -> str:
-    """Returns the address of the channel that starts an attempt."""
+    """Returns the address of the channel with the start files of an attempt."""
     return f"{run_folder(storage, run_id)}/attempt-{attempt}/"
 
 

@@ -1,4 +1,4 @@
-"""Finders for the free parts of a VPC that block its deletion, such as subnets, route tables and gateways."""
+"""Finders for parts of a VPC that are free but block its deletion, such as subnets, route tables and gateways."""
 
 from __future__ import annotations
 

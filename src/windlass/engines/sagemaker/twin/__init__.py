@@ -1,1 +1,1 @@
-"""Emulation of SageMaker training on this machine: processes in place of containers, without Docker and an account."""
+"""Emulation of SageMaker training on this machine: processes instead of containers, and no AWS account."""

@@ -60,7 +60,7 @@ class Artifacts:
             shutil.rmtree(self._scratch)
 
     def _folders(self, name: str) -> list[Path]:
-        """Returns the folders of that name of all hosts; a folder that the container replaced by a link is skipped."""
+        """Returns the folder `name` of each host, except folders that a container replaced by links."""
         found = []
         for host in self._hosts:
             if is_plain(host / ML, name):

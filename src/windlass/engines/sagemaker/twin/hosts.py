@@ -1,6 +1,4 @@
-"""Starts the hosts of one start of a job, signals them, and reads how they ended. Each host is a process of
-`host.py`.
-"""
+"""Starts the hosts of a job once, signals them, and reads how they ended. Each host is a process of `host.py`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Emulates SageMaker on this machine: training jobs whose hosts are processes with SageMaker's container contract.
 
-The files of a job are described in `job.py`; differences to SageMaker in decision 0069.
+The files of a job are described in `job.py`; the differences from SageMaker in decision 0069.
 """
 
 from __future__ import annotations
