@@ -151,7 +151,7 @@ class Lease:
         return self._unfenced_at is not None and self._clock.boottime() - self._unfenced_at < RENEW_SECONDS
 
     def _is_known(self) -> bool:
-        """Whether this supervisor has read the Lease before, so that a refusal does not mean a missing right."""
+        """Whether this supervisor has read the Lease before, so that a refusal cannot mean a missing right."""
         return self._renewed_at is not None or self._seen is not None
 
     def _is_denied(self, error: Refused) -> bool:

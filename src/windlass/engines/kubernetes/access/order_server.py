@@ -277,9 +277,7 @@ class OrderServer:
             self._selector.register(self._listener, selectors.EVENT_READ, "accept")
 
     def _close_surplus(self) -> None:
-        """Closes the oldest unauthenticated connection of the address with the most of them, if the limit is
-        reached.
-        """
+        """If the limit is reached, closes the oldest unauthenticated connection of the address that has most."""
         if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             [(address, num)] = Counter(peer.address for peer in self._unauthenticated).most_common(1)
             if num > MAX_OF_AN_ADDRESS:

@@ -27,7 +27,7 @@ def numbered(plan: Plan, number: int, num_pods: int) -> list[Manifest]:
 
 
 def _numbered(made: Mapping[str, Any], run_id: str, number: int) -> Manifest:
-    """Converts a manifest of attempt 1 to that of attempt `number`."""
+    """Converts a manifest of attempt 1 to the manifest of attempt `number`."""
     first, name = layout.attempt_name(run_id, 1), layout.attempt_name(run_id, number)
 
     def changed(value: Any, key: str = "") -> Any:

@@ -36,7 +36,7 @@ def pod_id(pod: Pod) -> PodId | None:
 
 
 def by_id(pods: Iterable[Pod]) -> dict[PodId, Pod]:
-    """Returns pods of several attempts by identity; of pods with the same identity, the newest."""
+    """Returns pods of several attempts by identity; if several pods have the same identity, the newest."""
     oldest_first = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
     return {one: pod for pod in oldest_first if (one := pod_id(pod)) is not None}
 

@@ -90,7 +90,7 @@ class Facts:
     cluster: Cluster | None
     """Facts of the cluster; None if it does not answer."""
     kubeconfig: str
-    """Absolute path of the kubeconfig with the context; a later command may have another default."""
+    """Absolute path of the kubeconfig with the context, since a later command may have another default."""
     unreachable: str = ""
     """Why the cluster does not answer."""
     user: str = ""

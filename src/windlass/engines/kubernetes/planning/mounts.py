@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 SOURCE: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w!.'()*=+@-]+)*/?", re.ASCII)
-"""Addresses whose prefix can be used as a mount option and as a folder of a volume."""
+"""Matches addresses whose prefix can be used as a mount option and as a folder of a volume."""
 ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 SMALL_BYTES: Final = 1 << 20
 """Average file size in bytes below which requests cost more than the transfer."""

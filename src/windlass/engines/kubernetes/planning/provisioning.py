@@ -31,7 +31,7 @@ MAX_POOLS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """How nodes of a run may be provisioned, and what they cost."""
+    """Node provisioning of a run: steps, notes and price."""
 
     steps: tuple[Step, ...]
     notes: tuple[Note, ...]
@@ -134,6 +134,6 @@ def _text(pool: NodePoolMatch, target: KubernetesTarget) -> str:
 
 
 def _pool(pool: NodePoolMatch, target: KubernetesTarget) -> NodePool:
-    """Returns the matching NodePool as a value of a plan."""
+    """Converts a matching NodePool to its form in a plan."""
     prices = {one: target.prices[one] for one in pool.types if one in target.prices}
     return NodePool(pool.name, tuple(pool.types), tuple(pool.capacity_types), tuple(pool.others), prices)
