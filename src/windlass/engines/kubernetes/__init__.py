@@ -1,1 +1,1 @@
-"""Any conformant Kubernetes cluster, with nothing installed in it."""
+"""Kubernetes engine: runs jobs on any conformant cluster, with nothing installed in it."""

@@ -1,7 +1,7 @@
 """Engine of Kubernetes clusters: plans runs, and supervises them from this machine or in the cluster.
 
-On this machine, a detached process supervises a run. The pods continue to train without a supervisor; its decisions,
-such as a restart, wait until the next command starts it again.
+On this machine, a detached process supervises a run. If that process dies, the pods continue to train; decisions such
+as a restart wait until the next command starts it again.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from windlass.worker.tarpipe import Received
 
 CLEAN_AGAIN_SECONDS = 30.0
-"""Seconds between two tries of a cleanup that an unreachable cluster has prevented."""
+"""Seconds between two tries of a cleanup that failed because the cluster was unreachable."""
 
 
 class KubernetesEngine(SupervisedEngine):
-    """Runs on clusters that have a record on this machine; `target.py` has the others."""
+    """Engine for cluster runs with a record on this machine; `target.py` handles runs without one."""
 
     kind: ClassVar[str] = "kubernetes"
     is_remote: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class KubernetesEngine(SupervisedEngine):
     @classmethod
     @override
     def make_plan(cls, job: Job, target: KubernetesTarget, run_id: str, base: Path, context: Context) -> Plan:
-        """Plans a run, and sends its objects to the API server as a dry run, which creates none."""
+        """Plans a run, and validates its objects with a server-side dry run, which creates none."""
         from windlass.engines.kubernetes.planning.dry_run import dry_run
         from windlass.engines.kubernetes.planning.facts import boot_program, read_facts
         from windlass.engines.kubernetes.planning.plan import plan
@@ -150,7 +150,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def statuses(self, recorded: Iterable[Status]) -> list[Status]:
-        """Returns current statuses; clusters with supervisors are read in parallel, with one list per namespace."""
+        """Returns current statuses; records in clusters are read in parallel, with one list request per namespace."""
         every = list(recorded)
         inside = [one for one in every if one.supervision.supervisor == CLUSTER]
         found = {one.id: one for one in super().statuses(one for one in every if one.supervision.supervisor != CLUSTER)}
@@ -173,7 +173,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def state(self, run_id: str, now: float) -> RunState:
-        """Returns the state of a run, with the note that another user may have written."""
+        """Returns the state of a run, with its current note, which another user may have written."""
         found = super().state(run_id, now)
         return found if found.stale else replace(found, status=found.status.with_note(self.note(run_id)))
 
@@ -187,7 +187,7 @@ class KubernetesEngine(SupervisedEngine):
             return before
         try:
             client = self._in_cluster.client(run_id)
-        except WindlassError:  # the context no longer exists
+        except WindlassError:  # for example, the kubeconfig context no longer exists
             return before
         found = at_once({"note": lambda: run_note.read(client, run_id)}).get("note")
         if not isinstance(found, str) or found == before:
@@ -197,7 +197,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def write_note(self, run_id: str, text: str) -> None:
-        """Writes the note on a run, also in the cluster if the record is there."""
+        """Writes the note on a run to the local record, and to the cluster if the run's record is there."""
         if self._is_in_cluster(run_id):
             run_note.write(self._in_cluster.client(run_id), run_id, text)
         super().write_note(run_id, text)
@@ -217,7 +217,7 @@ class KubernetesEngine(SupervisedEngine):
             self._require_same_place(run_id, plan)
         if not self._is_in_cluster(run_id):
             return super().resume(run_id, plan, checkpoint)
-        self.status(run_id)  # updates the record, since another machine may have resumed the run
+        self.status(run_id)  # refreshes the local record: another machine may have resumed the run
         writer = self._writer_of_ended(run_id)
         if writer is None:
             raise UsageError(
@@ -237,8 +237,8 @@ class KubernetesEngine(SupervisedEngine):
         return self.status(run_id)
 
     def _require_same_place(self, run_id: str, plan: Plan) -> None:
-        """Raises UsageError for a plan by which an ended run would continue in another namespace or with a supervisor
-        elsewhere, because the target's settings have changed.
+        """Raises UsageError if a resume with this plan would move the run to another namespace, or its supervisor into
+        or out of the cluster, because the target's settings have changed.
         """
         name, again = plan.target, f"start a new run: windlass rerun {run_id}"
         was, now = (
@@ -269,7 +269,7 @@ class KubernetesEngine(SupervisedEngine):
             yield found
 
     def import_run(self, client: Client, context: str, kubeconfig: str, run_id: str) -> bool:
-        """Imports the record of a run from its cluster, if it is there; returns whether it is. Raises Refused,
+        """Imports the record of a run from its cluster; returns False if the cluster has no record. Raises Refused,
         Unreachable, StoreError.
         """
         from windlass.engines.kubernetes.objects.namespace import ClusterNamespace
@@ -298,16 +298,17 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def fetch(self, run_id: str, node: int, path: str, local: Path, on_progress: Callable[[int], None]) -> Received:
-        """Copies a file of a run; outputs that were fetched to this machine are copied from the local folder."""
+        """Copies a file of a run; collected outputs are copied from the run's folder on this machine."""
         if (here := self._fetched(run_id, path)) is not None:
             return copying.copy(here, local, on_progress, Path(path).name)
         with self._files(run_id) as files:
             return files.fetch(node, path, local, on_progress)
 
     def _fetched(self, run_id: str, path: str) -> Path | None:
-        """Returns the local path of an ended run's outputs; None for a path in a pod or a claim.
+        """Returns the local path of outputs that were collected from an ended run; None if `path` must be read from a
+        pod or a claim.
 
-        Raises UsageError, EngineError, OSError if the outputs were collected and cannot be fetched to this machine.
+        Raises UsageError, EngineError, OSError if collected outputs cannot be fetched to this machine.
         """
         status = self.store.status(run_id, with_progress=False)
         parts = PurePosixPath(layout.RESULTS, path).parts[len(PurePosixPath(layout.RESULTS).parts) :]
@@ -361,7 +362,7 @@ class KubernetesEngine(SupervisedEngine):
         return contextlib.closing(Client(place.context, place.namespace, place.kubeconfig))
 
     def observe(self, run_id: str) -> Observations:
-        """Returns all observations of a run. Raises NoSuchRun."""
+        """Returns all observations of a run, for its diagnosis. Raises NoSuchRun."""
         from windlass.engines.kubernetes.reading.observe import observe
 
         status = self.status(run_id)
@@ -372,7 +373,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def only_copy(self, run_id: str) -> str:
-        """Describes the claim that the run owns, if removing the run would delete it."""
+        """Describes the claim that removing an unfinished or failed run would delete; empty if there is none."""
         from windlass.engines.kubernetes.running import shutdown
 
         if self.store.status(run_id).phase not in RESUMABLE or self.results(run_id).kind != "claim":
@@ -382,7 +383,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def still_running(self, run_id: str) -> list[str]:
-        """Returns the pods of an ended run that have not ended. Raises EngineError."""
+        """Returns the names of an ended run's pods that still run. Raises EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
         plan, run_dir = self.store.plan(run_id), self.store.run_dir(run_id)
@@ -391,15 +392,15 @@ class KubernetesEngine(SupervisedEngine):
             with contextlib.closing(self._backend(plan, run_dir)) as backend:
                 return shutdown.live_pods(backend.client, run_id)
 
-        answer = at_once({"pods": look}).get("pods")  # with a time limit, since the user waits
+        answer = at_once({"pods": look}).get("pods")  # with a time limit, since the user waits for the response
         if answer is None:
             raise EngineError(f"the cluster has not answered within {ANSWER_SECONDS:g} s")
-        if isinstance(answer, WindlassError):  # for example a context that no longer exists
+        if isinstance(answer, WindlassError):  # for example, the kubeconfig context no longer exists
             raise EngineError(answer.message, answer.hint) from answer
         return answer
 
     def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
-        # imported here, since a list of runs does not need it
+        # imported here, since listing runs does not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         return KubernetesBackend(plan, run_dir)
@@ -411,7 +412,7 @@ class KubernetesEngine(SupervisedEngine):
         if self._supervised_by(plan) != CLUSTER:
             return time.time()
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
-            # the response has the cluster's time, from which the time limit counts
+            # a time limit counts from the cluster's time, which each response contains
             backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))
             return time.time() + backend.client.ahead
 
@@ -433,8 +434,8 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def reconnected(self, store: Store) -> KubernetesEngine:
-        """Returns a copy with another connection to the store; connections to clusters are kept, except those of a
-        parent process.
+        """Returns a copy with another connection to the store. Connections to clusters are kept, unless a parent
+        process opened them.
         """
         engine = copy.copy(self)
         engine.store, engine._supervised = store, self._in_cluster.reconnected(store)
@@ -442,7 +443,7 @@ class KubernetesEngine(SupervisedEngine):
 
     @property
     def _in_cluster(self) -> ClusterSupervised:
-        """Manager of the runs whose supervisor is in the cluster; created on first use."""
+        """Manager of the runs whose supervisors are in their clusters; created on first use."""
         if self._supervised is None or self._supervised.pid != os.getpid():
             from windlass.engines.kubernetes.supervisor.runs import ClusterSupervised
 
@@ -460,7 +461,7 @@ class KubernetesEngine(SupervisedEngine):
             shutdown.end_leftovers(backend.client, run_id, now=now)
 
     def _after_end(self, status: Status) -> Status:
-        """Retries a failed cleanup; for a lost run, adds a condition if pods of it still run."""
+        """Retries a failed cleanup; adds a condition to a lost run whose pods still run."""
         from windlass.engines.kubernetes.running.backend import UNFINISHED
 
         run_dir = self.store.run_dir(status.id)
@@ -489,5 +490,5 @@ class KubernetesEngine(SupervisedEngine):
 
 
 def _pools_of(plan: Plan) -> list[NodePool]:
-    """Returns the node pools that would provision the nodes of a recorded plan."""
+    """Returns the node pools that can provision the nodes of a recorded plan."""
     return [pool for step in plan.every(NodePoolsStep) for pool in step.pools]

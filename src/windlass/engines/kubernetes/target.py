@@ -1,4 +1,4 @@
-"""Runs in a namespace of a cluster, read from their objects; for runs without a record on this machine."""
+"""Lists and controls runs in a namespace of a cluster through their objects, without a record on this machine."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ POLL_SECONDS = 0.5
 class ClusterRuns(TargetRuns):
     """Runs in a namespace of a cluster.
 
-    Modules that only some commands need are imported in methods: imports take half of the time of a list of runs.
+    Modules that only some commands need are imported in methods, since imports take half of the time of listing runs.
     """
 
     kind: ClassVar[str] = "kubernetes"
     final_phases: ClassVar[frozenset[Phase]] = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
-    """Phases that are final here; `lost` is not, since a lost run may only wait for its supervisor."""
+    """Phases from which a run cannot continue; `lost` is excluded, since the supervisor of a lost run may return."""
 
     _target: ClusterAddress | KubernetesTarget
 
     @functools.cached_property
     def _recorded(self) -> KubernetesEngine:
-        """Engine of the runs with a record on this machine."""
+        """Engine for the runs with a record on this machine."""
         from windlass.engines.kubernetes.engine import KubernetesEngine
 
         return KubernetesEngine(self.store)
@@ -57,7 +57,7 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     @override
     def claim_files(self, claim: str) -> Iterator[ClaimFiles]:
-        """Opens the files of a claim; needs the complete target, not only its address."""
+        """Opens the files of a claim. Requires a complete target, not only the address of a cluster."""
         from windlass.engines.kubernetes.access.claim_files import claim_files
 
         with self._connected() as client, claim_files(client, cast("KubernetesTarget", self._target), claim) as files:
@@ -134,7 +134,7 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     @override
     def watch(self, run_id: str = "") -> Iterator[Watch]:
-        """Watches runs with one watch for each kind of object."""
+        """Watches runs with one watch request per kind of object."""
         from windlass.engines.kubernetes.reading.informer import Watched
 
         with self._connected() as client, contextlib.closing(Watched(client, run_id, self._state_of)) as watched:
@@ -143,9 +143,7 @@ class ClusterRuns(TargetRuns):
             yield watched
 
     def _state_of(self, seen: Seen) -> RunState:
-        """Returns the state of a run; if this machine has a record of the run, its status is used, which has more
-        details.
-        """
+        """Returns the state of a run; if this machine has a record of the run, the recorded status adds details."""
         state = seen.state(self._target.name)
         try:
             status = self.store.status(seen.id)
@@ -154,7 +152,7 @@ class ClusterRuns(TargetRuns):
         from windlass.engines.kubernetes.reading.discovery.snapshot import merged, signs
 
         if not status.phase.is_terminal:
-            with contextlib.suppress(WindlassError):  # one unreadable run must not hide the others
+            with contextlib.suppress(WindlassError):  # an unreadable record must not hide the other runs
                 status = self._recorded.status(seen.id)
         sign = signs(status, self.store, self._context.now())
         if sign is not None:
@@ -166,9 +164,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """Finds a run by id or name. If the cluster does not answer, the local record decides. Also raises
-        EngineError.
-        """
+        """Finds a run by id or name; searches the local record if the cluster does not answer. Also raises EngineError."""
         try:
             with self._connected() as client:
                 run_id = discovery.find(client, run, self._target.name)
@@ -186,7 +182,7 @@ class ClusterRuns(TargetRuns):
         return self._recorded, run_id
 
     def _known(self, run: str | None) -> str | None:
-        """Returns the id of this target's run in the local record; None if there is none."""
+        """Returns the id of the matching run of this target in the local record; None if there is none."""
         if run is None:
             here = (status.id for status in self.store.statuses() if status.target == self._target.name)
             return next(here, None)
@@ -205,7 +201,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def state(self, run_id: str, now: float) -> RunState:
-        """Returns the state of a run with its pods, and the progress that its first node last reported."""
+        """Returns the state of a run with its pods, and the newest progress reported by the run's first node."""
         with self._connected() as client:
             seen = discovery.one(client, run_id)
             pods = discovery.pods(client, seen)
@@ -220,9 +216,7 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     @override
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """Yields a temporary folder with the logs of a run; with `follow`, a thread fills it further. Raises
-        EngineError.
-        """
+        """Yields a temporary folder with the logs of a run; with `follow`, a thread adds new lines. Raises EngineError."""
         import tempfile
 
         from windlass.engines.kubernetes.running.log_fetch import LogReader
@@ -243,7 +237,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def grace_seconds(self, run_id: str) -> float:
-        """Returns the grace period in seconds, by the specs of the run's pods."""
+        """Returns the run's grace period in seconds, read from the specs of its pods."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
@@ -251,9 +245,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """Creates a stop request in the cluster, which the supervisor reads, and ends the pods. Raises NoSuchRun,
-        EngineError.
-        """
+        """Creates a stop request in the cluster for the supervisor, and ends the pods. Raises NoSuchRun, EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
@@ -262,7 +254,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def wait(self, run_id: str, timeout: float | None = None) -> Status:
-        """Waits for the end of a run. Pods need `END_SECONDS` in addition to the grace period."""
+        """Waits for the end of a run, at most `timeout` seconds plus `END_SECONDS` for the end of its pods."""
         from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
 
         give_up = None if timeout is None else time.monotonic() + timeout + END_SECONDS
@@ -278,7 +270,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def only_copy(self, run_id: str) -> str:
-        """Describes the claim that the run owns, if removing the run would delete it."""
+        """Describes the claim that removing an unfinished or failed run would delete; empty if there is none."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:
@@ -296,5 +288,5 @@ class ClusterRuns(TargetRuns):
 
     @classmethod
     def unsupported(cls, command: str) -> UsageError:
-        """Returns the error for a command that needs the record of a run."""
+        """Returns the error for a command that requires a record of the run on this machine."""
         return UsageError(f"{command} is not supported for runs that another machine started", "call it there")

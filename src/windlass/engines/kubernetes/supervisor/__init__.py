@@ -1,1 +1,1 @@
-"""Runs the supervisor of a run as a pod of its cluster, and keeps the run's record there."""
+"""Runs the supervisor of a run as a pod in the cluster, and stores the run's record there."""

@@ -1,4 +1,4 @@
-"""Backend of a supervisor in the cluster: every action waits until the record of it is in the cluster."""
+"""Backend of a supervisor in the cluster: writes the record to the cluster before it acts on the run."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 
 FLUSH_SECONDS: Final = 20.0
-"""Seconds that the start of an attempt waits for its record to be written before the target counts as unavailable."""
+"""Seconds to wait for the record to be written before an attempt starts; the target then counts as unavailable."""
 LEAVE_SECONDS: Final = 5.0
-"""Seconds that pods of earlier attempts may take to end before they are deleted with their output."""
+"""Seconds that pods of earlier attempts may take to end before they are deleted together with their logs."""
 LEAVE_PAUSE_SECONDS: Final = 0.2
 END_SECONDS: Final = 600.0
-"""Time limit for writing the record at the end, in seconds. A supervisor that exceeds it is restarted, and reads the
-end from its own files."""
+"""Time limit in seconds for writing the record at the end of a run. A supervisor that exceeds the limit is restarted,
+and reads the end from its local files."""
 
 
 class InClusterBackend(KubernetesBackend):
-    """Backend of one run in its namespace, for the supervisor in the cluster."""
+    """Backend of one run, for its supervisor in the cluster."""
 
     def __init__(self, plan: Plan, run_dir: Path, mirror: Mirror, control: ConnectionControl) -> None:
         super().__init__(plan, run_dir, control, PushFetch(control))
@@ -52,8 +52,8 @@ class InClusterBackend(KubernetesBackend):
 
     @override
     def requested_at(self, number: int) -> float | None:
-        """Returns when the pods of an attempt were requested, by the creation time of their owner object: those of the
-        first attempt were requested by the submitting machine.
+        """Returns when the pods of an attempt were requested: the creation time of their owner object. The submitting
+        machine, and not this supervisor, requests those of the first attempt.
         """
         made = self.plan.only(AttemptStep).manifest
         try:
@@ -64,13 +64,13 @@ class InClusterBackend(KubernetesBackend):
 
     @override
     def owner_config_map(self) -> Mapping[str, Any]:
-        """Returns the existing owner ConfigMap; it is not created, since a removed run must not start again."""
+        """Returns the existing owner ConfigMap. A missing one is not created, since a removed run must not start again."""
         return self.client.get("v1", "ConfigMap", self.plan.run_id)
 
     @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        """Starts an attempt once the record is written: a supervisor that takes over must know every attempt whose pods
-        exist.
+        """Starts an attempt once the record is written: a later supervisor must find every attempt with pods in the
+        record.
         """
         self.require_written(FLUSH_SECONDS)
         return super().start(record, folder, number, members, clock)
@@ -87,13 +87,13 @@ class InClusterBackend(KubernetesBackend):
             found = self.client.find("v1", "Pod", layout.of_attempts(self.plan.run_id))["items"]
             pods = {pod["metadata"]["name"]: pod for pod in found if layout.attempt_of(pod) != number}
             live = {layout.attempt_of(pod) for name, pod in pods.items() if name not in gone and not has_ended(pod)}
-            # the ranks of these attempts have ended: their pods may only wait for another attempt
+            # no rank of these attempts runs: a live pod only waits for another attempt
             if fresh := live - released:
                 for one in fresh:
                     gone |= reuse.release(self.client, self.control, self.plan.run_id, one)
                 released |= fresh
             elif not live or time.monotonic() > give_up:
-                # pods with sidecars keep their GPUs
+                # a pod that sidecars keep running occupies its GPUs, so it must be deleted
                 held = {layout.attempt_of(pod) for pod in pods.values() if sidecars(pod)}
                 return {layout.attempt_of(pod) for pod in pods.values()} - live - held
             else:
@@ -112,11 +112,11 @@ class InClusterBackend(KubernetesBackend):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
-        return []  # the supervisor needs no permission to create these objects
+        return []  # created by the user's machine, so that the supervisor needs no permission for them
 
     @override
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
-        """Records which pods an attempt reuses, and waits until this is written. Raises TargetUnavailable,
+        """Records which pods an attempt reuses, and waits until the record is written. Raises TargetUnavailable,
         HeldElsewhere.
         """
         record.note(decided)
@@ -124,7 +124,7 @@ class InClusterBackend(KubernetesBackend):
         super().keep_decision(record, folder, decided)
 
     def require_written(self, seconds: float) -> None:
-        """Waits until the whole record is in the cluster. Raises TargetUnavailable, HeldElsewhere."""
+        """Waits until all events of the run are written to the cluster. Raises TargetUnavailable, HeldElsewhere."""
         if self._mirror.flush(seconds):
             return
         if self._mirror.is_lost:

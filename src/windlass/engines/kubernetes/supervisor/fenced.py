@@ -1,4 +1,4 @@
-"""Lets a command append to the record of a run in its cluster while the command holds the run's Lease."""
+"""Lets a command append to a run's record in the cluster, while the command holds the run's Lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from windlass.runs.store import RunWriter, Store
 from windlass.supervise.backend import HeldElsewhere
 
 HOLD_SECONDS: Final = 60.0
-"""Seconds that the supervisor of an ended run may hold its Lease while it cleans up; longer than a Lease is valid."""
+"""Seconds to wait for the Lease, which the supervisor of an ended run holds while it cleans up; more than a Lease's
+validity."""
 HOLD_PAUSE_SECONDS: Final = 0.5
 
 
@@ -34,9 +35,9 @@ def lease_of(client: Client, run_id: str, home: Path) -> Lease:
 
 @contextlib.contextmanager
 def held(client: Client, status: Status, home: Path) -> Iterator[None]:
-    """Holds the Lease of an ended run whose record matches this status; of several commands, only one acquires it.
+    """Holds the Lease of an ended run whose record still matches `status`; only one command at a time can hold it.
 
-    Raises UsageError if another machine has changed the record, NoSuchRun if the run was removed, EngineError.
+    Raises UsageError if another command has resumed the run, NoSuchRun if the run was removed, EngineError.
     """
     give_up, lease = time.monotonic() + HOLD_SECONDS, lease_of(client, status.id, home)
     with contextlib.ExitStack() as stack:
@@ -71,7 +72,7 @@ def _require_same(client: Client, status: Status) -> None:
 
 
 class RecordFirst(Store):
-    """Store of a command that appends to a record in the cluster: each event is written to the cluster first."""
+    """Store of a command that appends to a record in the cluster: writes each event to the cluster first."""
 
     def __init__(self, home: Path, record: ClusterRecord) -> None:
         super().__init__(home)
@@ -85,7 +86,7 @@ class RecordFirst(Store):
 
 
 class ClusterClock(Clock):
-    """Clock with the time of the API server."""
+    """Clock that returns the API server's time."""
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -98,8 +99,8 @@ class ClusterClock(Clock):
 
 @contextlib.contextmanager
 def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
-    """Yields a writer for a run whose Lease this process holds; it writes to the record in the cluster, and then to the
-    local record.
+    """Yields a writer for a run whose Lease this process holds; it writes to the record in the cluster first, and then
+    to the local record.
     """
     home = writer.store.home
     with RecordFirst(home, ClusterRecord(client, writer.status.id, holder_of(home))) as store:

@@ -1,8 +1,8 @@
 """Reads the plan of a run that another machine submitted, as untrusted input.
 
-Other users of the namespace can change the plan, and later commands act on it with the permissions of their user. The
-plan must therefore be the one with which the Job of the run's supervisor was created, and may name only objects of its
-run. `Plan.from_json` refuses unknown kinds of steps and unknown fields. Of each step, only the fields that its class
+Other users of the namespace can change the plan, and later commands execute it with the permissions of their user. The
+plan must therefore match the digest with which the Job of the run's supervisor was created, and may name only objects
+of its run. `Plan.from_json` refuses unknown kinds of steps and unknown fields. Only the fields that a step's class
 lists as `shared` are kept: none of them names a program, a folder or a file of this machine.
 """
 
@@ -25,7 +25,7 @@ from windlass.plan.steps import ClusterStep, CodeStep, ManifestStep, Step
 Json = Mapping[str, Any]
 
 SECTIONS: Final = ("checkpoint", "kubernetes", "resources")
-"""Fields of the job that commands read without validating the whole job."""
+"""Sections of a job that commands read without validating the whole job."""
 MAX_RANKS: Final = 1 << 20
 KINDS: Final = frozenset({"ConfigMap", "Service", "Secret", "PersistentVolumeClaim", "Job", "NetworkPolicy"}).union(
     *((way.kind, *(kind for kind, _ in way.parts)) for way in WORKLOADS.values())
@@ -95,14 +95,14 @@ def _problems(plan: Plan, run_id: str, place: ClusterNamespace) -> Iterator[str]
 
 
 def _is_of_run(step: Step) -> bool:
-    """Returns whether a step belongs to the run. Steps for objects that are shared by runs are excluded: the submitting
-    machine has created these.
+    """Returns whether a step belongs to this run alone. Objects that several runs share were created by the submitting
+    machine.
     """
     return bool(step.names) if isinstance(step, ManifestStep) else True
 
 
 def _step(step: Step, place: ClusterNamespace) -> Step:
-    """Returns a step with the values of this machine."""
+    """Returns a step whose local values, such as the kubeconfig, are those of this machine."""
     found = step.as_shared()
     if isinstance(found, ClusterStep):
         return found.replace(context=place.context, kubeconfig=place.kubeconfig)

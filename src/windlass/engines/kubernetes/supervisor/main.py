@@ -45,13 +45,14 @@ from windlass.supervise.supervisor import Supervisor
 from windlass.worker import order_protocol
 
 HOLD_PAUSE_SECONDS: Final = 1.0
-"""Seconds between two tries to acquire the Lease of a supervisor that may still be alive."""
+"""Seconds between two tries to acquire the Lease, which an earlier supervisor may still hold."""
 LISTEN_SECONDS: Final = 20
-"""Seconds that one watch for stop requests lasts, after which the removal of the run is checked."""
+"""Duration of one watch for stop requests in seconds; after each watch, the supervisor checks whether the run was
+removed."""
 
 
 def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)) -> int:
-    """Supervises the run that the environment names; returns 0 once it has ended."""
+    """Supervises the run that `environ` names; returns 0 once the run has ended, else the exit code for a restart."""
     environ = os.environ if environ is None else environ
     run_id, namespace, home = environ["WINDLASS_RUN"], environ["WINDLASS_NAMESPACE"], Path(environ["WINDLASS_HOME"])
     kubeconfig = str(write_kubeconfig(home, environ))
@@ -64,7 +65,9 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
                 outputs.keep_until_fetched(client, run_id, home / "runs" / run_id, Clock())
                 shutdown.end_supervisor_job(client, run_id)
             return code
-        except WindlassError as error:  # for example another holder of the Lease, or an unreachable API server
+        except (
+            WindlassError
+        ) as error:  # for example, another supervisor holds the Lease, or the API server is unreachable
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         except Exception as error:
             crash.mark(home / "runs" / run_id, error)
@@ -104,7 +107,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         mirror.flush(HOLD_PAUSE_SECONDS)
         if supervisor.detached:
             if supervisor.terminated:
-                backend.lease.release()  # the next supervisor need not wait until the Lease expires
+                backend.lease.release()  # lets the next supervisor start before the Lease expires
             return AGAIN
         notify.notify_once(writer, webhook, Clock())
         mirror.flush(HOLD_PAUSE_SECONDS)
@@ -114,7 +117,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
 
 
 def _order_server(health: background.Health) -> OrderServer:
-    """Creates the server for connections from the run's pods, on all addresses of this pod."""
+    """Creates the server to which the run's pods connect, on all addresses of this pod."""
     key = order_protocol.read_key(f"{layout.KEY}/{layout.KEY_FILE}")
     address = ("::" if socket.has_dualstack_ipv6() else "0.0.0.0", layout.ORDERS_PORT)
     return OrderServer(key, address, crashed=health.crashed)
@@ -122,19 +125,19 @@ def _order_server(health: background.Health) -> OrderServer:
 
 @contextlib.contextmanager
 def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterator[RunWriter]:
-    """Yields the writer of a run whose local record is restored from the cluster; events that the cluster lacks are
-    mirrored.
+    """Yields the writer of a run whose local record is restored from the cluster. Local events that are missing in the
+    cluster are mirrored.
     """
     head, events = record.read()
     status = store.copy(plan.run_id, events, plan.to_text())
     progress = max(store.status(plan.run_id).progress.to_json(), head.summary.get("progress", {}), key=_reported_at)
-    if _reported_at(progress):  # the next write of the record would omit the progress otherwise
+    if _reported_at(progress):  # without this, the next write to the cluster would drop the progress
         store.set_progress(plan.run_id, progress)
-    # This pod may have been restarted after it wrote events locally, before they were in the cluster.
+    # A supervisor that was restarted in this pod may have local events that it had not written to the cluster yet.
     if lacking := store.events(plan.run_id, events[-1].seq if events else 0):
         store.mirror.put(status, lacking)
     writer = store.writer(plan.run_id)
-    assert writer is not None  # no other process uses this home
+    assert writer is not None  # no other process uses this home folder
     with contextlib.closing(writer):
         yield writer
 
@@ -146,7 +149,7 @@ def _reported_at(progress: Mapping[str, Any]) -> float:
 
 
 def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
-    """Restores the files of a previous supervisor on another node, which mark the attempts that were started."""
+    """Restores the files with which a previous supervisor on another node marked started attempts."""
     events = writer.events()
     pod_assignment.restore_assignments(run_dir, events)
     if not writer.status.attempts:
@@ -160,13 +163,13 @@ def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path
 
 
 def _is_made(client: Client, plan: Plan, number: int) -> bool:
-    """Returns whether the owner object of an attempt's pods exists, which is created last."""
+    """Returns whether the owner object of an attempt's pods exists; it is the last object that a start creates."""
     made, name = plan.only(AttemptStep).manifest, layout.attempt_name(plan.run_id, number)
     return client.get_if_exists(made["apiVersion"], made["kind"], name) is not None
 
 
 def _note_restart(writer: RunWriter, run_dir: Path) -> None:
-    """Records that another supervisor takes over, unless this is the first one."""
+    """Records the restart of the supervisor, unless this is the run's first supervisor."""
     if not writer.status.attempts:
         return
     crashed = crash.read(run_dir)
@@ -199,7 +202,7 @@ def _listening(client: Client, run_id: str, run_dir: Path, clock: Clock) -> Iter
 
 
 def _placed(data: dict[str, Any], kubeconfig: str) -> Plan:
-    """Returns the plan with the cluster's address as seen from inside."""
+    """Returns the plan with the cluster address and kubeconfig of this pod."""
     plan = Plan.from_json(data)
     inside = plan.only(ClusterStep).replace(context=CONTEXT, kubeconfig=kubeconfig)
     return replace(plan, steps=tuple(inside if isinstance(step, ClusterStep) else step for step in plan.steps))

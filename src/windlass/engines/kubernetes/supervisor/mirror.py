@@ -1,7 +1,7 @@
-"""Mirrors a supervisor's events to the record in the cluster, in a thread and in their order.
+"""Copies a supervisor's events to the record in the cluster, in order, from a background thread.
 
-The supervisor continues while the API server is unreachable. An action that must not precede its record in the cluster,
-such as the start of an attempt, waits for `flush`.
+The supervisor continues while the API server is unreachable. An action that requires a written record, such as the
+start of an attempt, waits for `flush`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from windlass.runs.store import Store
 from windlass.supervise.backend import HeldElsewhere
 
 GATHER_SECONDS: Final = 0.5
-"""Seconds for which events are gathered before they are written."""
+"""Seconds for which events are collected into one write."""
 PROGRESS_SECONDS: Final = 10.0
-"""Seconds between two writes of progress alone."""
+"""Seconds between two writes if only the progress has changed."""
 CHECK_SECONDS: Final = 30.0
-"""Seconds between two writes without changes, which restore a record that something else has changed or deleted."""
+"""Seconds between two writes without changes, which restore a record that another client has changed or deleted."""
 
 
 class Mirror:
-    """Writes events, and the status after them, to the record in the cluster."""
+    """Writes events and the resulting status to the record in the cluster."""
 
     def __init__(self, record: ClusterRecord, health: Health) -> None:
         self._record = record
@@ -44,24 +44,24 @@ class Mirror:
         """Time of the last write, in monotonic seconds."""
         self._closed = threading.Event()
         self.is_lost = False
-        """Whether another supervisor has written the record, so that this one must stop acting."""
+        """Whether another supervisor has written the record, so that this supervisor must stop."""
         background.start("record in the cluster", self._turn, self._closed, health, is_paced=True)
 
     def put(self, status: Status, added: Sequence[Event]) -> None:
-        """Queues these events, and the status after them, for writing."""
+        """Queues events, and the status after them, for writing."""
         with self._changed:
             self._status = status
             self._waiting += added
             self._changed.notify_all()
 
     def put_progress(self, progress: Json) -> None:
-        """Queues this progress; it is written with the next events, or after PROGRESS_SECONDS."""
+        """Queues progress, which is written with the next events or after PROGRESS_SECONDS."""
         with self._changed:
             self._progress, self._is_progress_new = progress, True
             self._changed.notify_all()
 
     def flush(self, seconds: float) -> bool:
-        """Waits at most `seconds` until all queued events are written; returns whether they are."""
+        """Waits at most `seconds` until all queued events are written; returns whether the queue is empty."""
         give_up = time.monotonic() + seconds
         with self._changed:
             self._is_urgent = True
@@ -72,13 +72,13 @@ class Mirror:
             return not self._waiting
 
     def close(self) -> None:
-        """Stops writing."""
+        """Stops the thread; events that are still queued are not written."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
 
     def _turn(self) -> bool:
-        """Writes the queued events once they are due; returns whether the thread must end."""
+        """Writes the queued events once a write is due; returns whether the thread must end."""
         added, status, progress = self._next()
         if status is None:
             return self._closed.is_set()
@@ -99,7 +99,7 @@ class Mirror:
             self._changed.notify_all()
 
     def _next(self) -> tuple[list[Event], Status | None, Json]:
-        """Waits until a write is due; returns the events to write, with the status and progress after them.
+        """Waits until a write is due; returns the queued events, and the newest status and progress.
 
         The status is None if the mirror was closed meanwhile.
         """
@@ -121,7 +121,7 @@ class Mirror:
 
 
 class MirroredStore(Store):
-    """Store of a supervisor in the cluster: contains one run, and passes its events to a mirror."""
+    """Store of a supervisor in the cluster, for one run; passes each change to a `Mirror`."""
 
     def __init__(self, home: Path, mirror: Mirror) -> None:
         """Opens the store. Raises StoreError."""

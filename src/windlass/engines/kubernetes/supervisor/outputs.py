@@ -1,7 +1,7 @@
-"""Outputs of a run with a supervisor in the cluster: its pod keeps them after the end until a machine fetches them.
+"""Keeps the outputs of an ended run in its supervisor's pod until a user's machine fetches them.
 
-The machine creates a marker, as in `markers.py`, once the outputs are fetched; the pod then ends. It also ends after
-`HELD_SECONDS`. The outputs are on the disk of the pod's node: they are lost with the pod or the node.
+Once the outputs are fetched, the machine creates a marker (`markers.py`), and the pod ends. Without a marker, the pod
+ends after `HELD_SECONDS`. The outputs are on the disk of the pod's node, and are lost with the pod or the node.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 HELD_SECONDS: Final = 24 * 3600
-"""Seconds that a supervisor's pod keeps outputs that no machine fetches."""
+"""Seconds for which a supervisor's pod keeps outputs that no machine fetches."""
 LISTEN_SECONDS: Final = 60
-"""Seconds that one watch for the marker lasts."""
+"""Duration in seconds of one watch for the marker of fetched outputs."""
 PAUSE_SECONDS: Final = 5.0
 LOST: Final = "the outputs were lost with the supervisor's pod"
 
 
 def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
-    """Returns whether the folder of a run has these outputs completely."""
+    """Returns whether the run's folder contains all of these outputs."""
     with contextlib.suppress(OSError):
         return (run_dir / OUTPUT_DIGEST).read_text() == collected.digest
     return False
@@ -49,8 +49,8 @@ def is_fetched(run_dir: Path, collected: OutputsCollected) -> bool:
 
 
 def keep_until_fetched(client: Client, run_id: str, run_dir: Path, clock: Clock) -> None:
-    """Waits until the outputs in the folder of the run are fetched or HELD_SECONDS old; returns at once if there are
-    none.
+    """Waits until the outputs in the run's folder are fetched or older than HELD_SECONDS; returns at once without
+    outputs.
     """
     try:
         give_up = (run_dir / OUTPUT_DIGEST).stat().st_mtime + HELD_SECONDS
@@ -61,20 +61,18 @@ def keep_until_fetched(client: Client, run_id: str, run_dir: Path, clock: Clock)
             if _is_over(client, run_id):
                 return
             _await_marker(client, run_id)
-        except EngineError:  # the API server is unreachable, and the outputs are kept meanwhile
+        except EngineError:  # the API server is unreachable: the pod keeps the outputs and tries again
             clock.wait(PAUSE_SECONDS)
 
 
 def end_at_sigterm() -> None:
-    """Makes SIGTERM end this process: the first process of a container ignores signals without a handler."""
+    """Makes SIGTERM end this process; without a handler, the first process of a container ignores SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(AGAIN))
 
 
 def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
-    """Records, once, that collected outputs were lost: they are neither here nor on another machine. Raises
-    EngineError.
-
-    A previous pod of the supervisor had them on its disk.
+    """Records, once, that collected outputs were lost with an earlier supervisor's pod: they are neither in this pod
+    nor marked as fetched. Raises EngineError.
     """
     collected = record.status.files.collected
     if collected is None or is_fetched(run_dir, collected) or _is_over(client, record.status.id):
@@ -85,12 +83,12 @@ def note_loss(record: Recorder, run_dir: Path, client: Client) -> None:
 
 
 def _is_over(client: Client, run_id: str) -> bool:
-    """Returns whether the outputs are marked as fetched, or the run was removed."""
+    """Returns whether the pod may end: the outputs are marked as fetched, or the run was removed."""
     return _marker(client, run_id) is not None or client.get_if_exists("v1", "ConfigMap", run_id) is None
 
 
 def _await_marker(client: Client, run_id: str) -> None:
-    """Waits for the marker, at most LISTEN_SECONDS."""
+    """Waits at most LISTEN_SECONDS for the marker of fetched outputs."""
     selector = f"{layout.selector(run_id)},{layout.MARKER_LABEL}={layout.FETCHED_MARKER}"
     found = client.find("v1", "ConfigMap", selector)
     if not found["items"]:
@@ -103,17 +101,18 @@ def _marker(client: Client, run_id: str) -> Mapping[str, Any] | None:
     return client.get_if_exists("v1", "ConfigMap", layout.marker_name(run_id, layout.FETCHED_MARKER))
 
 
-# -- on the machine of a user -----------------------------------------------------------------------------------------
+# -- on a user's machine ----------------------------------------------------------------------------------------------
 
 
 def is_due(status: Status, run_dir: Path) -> bool:
-    """Returns whether the outputs of a run must still be fetched from its cluster."""
+    """Returns whether this machine must still fetch the outputs of an ended run from the cluster."""
     is_held = status.supervision.supervisor == CLUSTER and status.phase.is_terminal
     return is_held and status.files.collected is not None and not is_fetched(run_dir, status.files.collected)
 
 
 def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patient: bool) -> bool:
-    """Copies the outputs from the supervisor's pod to the folder of the run; returns False while another process does.
+    """Copies the outputs from the supervisor's pod to the run's folder; returns False while another process copies
+    them.
 
     With `is_patient`, waits for the other process. Raises UsageError if the pod no longer has the outputs, EngineError,
     OSError.
@@ -122,7 +121,7 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
         if not is_held:
             return False
         collected = status.files.collected
-        assert collected is not None  # `is_due` has checked this
+        assert collected is not None  # the caller has checked this with `is_due`
         if not is_fetched(run_dir, collected):
             pod = _pod(client, status.id)
             work = run_dir / FOLDER
@@ -141,10 +140,10 @@ def fetch(client: Client, status: Status, run_dir: Path, host: str, *, is_patien
 
 
 def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
-    """Returns the pod that keeps the outputs of a run. Raises UsageError if there is none."""
+    """Returns the running supervisor's pod, which has the outputs of a run. Raises UsageError if none runs."""
     pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
-        if supervisor_status.is_running(found):  # the pod may also have sidecars
+        if supervisor_status.is_running(found):  # names the container to read from, since the pod may have sidecars
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     marker = _marker(client, run_id)
@@ -161,6 +160,6 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
 
 
 def _python(pod: Mapping[str, Any]) -> str:
-    """Returns the path of the supervisor's interpreter in its pod."""
+    """Returns the path of the Python interpreter in the supervisor's container."""
     [container] = [one for one in pod["spec"]["containers"] if one["name"] == labels.SUPERVISOR]
     return str(container["command"][0])

@@ -1,11 +1,11 @@
 """The record of a run in its cluster: events and status, in ConfigMaps that the run's owner ConfigMap owns.
 
-    ConfigMap RUN-record      the head: the newest events, one a line; the status in short, as an annotation
-    ConfigMap RUN-record-K    part K = 1, 2, … of the events before these, compressed; never changed
+    ConfigMap RUN-record      the head: the newest events, one per line; a summary of the status, as an annotation
+    ConfigMap RUN-record-K    part K = 1, 2, … of the older events, compressed; never changed
 
-Only the holder of the run's Lease writes. A head that another supervisor has written meanwhile is not overwritten,
-since each write carries the resource version of the head that was read. A head that something else has changed or
-deleted is restored by its supervisor.
+Only the holder of the run's Lease writes the record. Each write carries the resource version of the head that was read,
+so it cannot overwrite the head of another supervisor. If any other client changes or deletes the head, the supervisor
+restores it.
 """
 
 from __future__ import annotations
@@ -31,54 +31,54 @@ from windlass.supervise.backend import HeldElsewhere
 EVENTS: Final = "events"
 PARTS: Final = "parts"
 HEAD_BYTES: Final = 64 << 10
-"""Maximum bytes of the head's events; each write sends all of them."""
+"""Maximum bytes of events in the head, all of which each write sends."""
 FIRST_PARTS: Final = 4
 UNPACKED_BYTES: Final = 64 << 20
-"""Maximum bytes of all parts after decompression: another user may have changed them to exhaust the memory."""
+"""Maximum bytes of all parts after decompression; limits the memory that a part changed by another user can use."""
 MAX_PARTS: Final = 256
-"""Maximum number of parts that are kept, including the first ones: some 16 MiB of events, compressed to a tenth."""
+"""Maximum number of parts that are kept, including the first ones: about 16 MiB of events, compressed to a tenth."""
 Json = Mapping[str, Any]
 
 
 class DamagedRecord(EngineError):
-    """The record was changed by something other than a supervisor, and is invalid."""
+    """The record is invalid, because something other than a supervisor has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a record, as read."""
+    """Newest events, status and writer of a record, as read from its head's ConfigMap."""
 
     events: tuple[Event, ...]
     summary: Json
-    """Summary of the status, see `summary.py`; empty if it was damaged."""
+    """Summary of the status (`summary.py`); empty if the summary was damaged."""
     num_parts: int
     writer: str
     """Lease identity of the supervisor that wrote the head."""
 
 
 class ClusterRecord:
-    """Reader and writer of the record of one run. Its methods raise Refused, Unreachable and DamagedRecord."""
+    """Reader and writer of the record of one run. All methods raise Refused, Unreachable and DamagedRecord."""
 
     def __init__(self, client: Client, run_id: str, writer: str = "") -> None:
-        """`writer` identifies the supervisor that writes; a reader needs none."""
+        """`writer` is the Lease identity of the supervisor that writes; empty for a reader."""
         self._client = client
         self._run_id = run_id
         self._writer = writer
         self._object: dict[str, Any] | None = None
-        """The head's ConfigMap, as last written here; None if it may have changed since."""
+        """ConfigMap of the head, as this writer last stored it; None if the ConfigMap may have changed since."""
         self._written: Head | None = None
-        """The head that this writer last wrote; None before the first write."""
+        """Head that this writer last wrote; None before the first write."""
 
     def head(self) -> Head:
         """Reads the current head."""
         return head_of(self._get())
 
     def events(self, after: int = 0) -> list[Event]:
-        """Returns the events after number `after`, in order."""
+        """Returns the events with numbers above `after`, in order."""
         return self.read(after)[1]
 
     def read(self, after: int = 0) -> tuple[Head, list[Event]]:
-        """Reads the head and the events after number `after`; only parts that contain such events are read."""
+        """Reads the head, and the events with numbers above `after`; skips parts without such events."""
         head = self.head()
         found = list(head.events)
         left = UNPACKED_BYTES
@@ -88,17 +88,15 @@ class ClusterRecord:
             text = self._part(number, left)
             left -= len(text)
             found = [*_parsed(layout.record_name(self._run_id, number), text), *found]
-        # If a part was created and the following write of the head failed, the head still has the events of the part.
+        # A failed write may have left events both in a new part and in the head.
         unique = {event.seq: event for event in found}
         if 1 in unique and not self._is_creation(unique[1]):
             raise _damaged(layout.record_name(self._run_id), f"its first event is not the creation of {self._run_id}")
         return head, [unique[seq] for seq in sorted(unique) if seq > after]
 
     def _is_creation(self, event: Event) -> bool:
-        """Returns whether an event creates this run, with a supervisor in the cluster; other records must not get into
-        the cache.
-
-        The run's outputs must not be in a folder of the machine that reads the record.
+        """Returns whether an event creates this run, with a supervisor in the cluster and outputs outside this machine.
+        Any other record must not be copied to the local store.
         """
         first = event.entry
         if not isinstance(first, Created) or first.output_dir.startswith("/"):
@@ -111,7 +109,7 @@ class ClusterRecord:
         return "" if part is None else unpacked(part, EVENTS, max_bytes)
 
     def write(self, added: Sequence[Event], status: Status, progress: Json) -> None:
-        """Appends events and sets the status after them, atomically. May be repeated after an error.
+        """Appends events, and sets the status after them, in one atomic update. May be repeated after an error.
 
         Raises HeldElsewhere if another supervisor has written since.
         """
@@ -126,7 +124,7 @@ class ClusterRecord:
             self._create_part(num_parts, events[:-1])
             events = events[-1:]
         fresh = Head(events, summary_of(status, progress), num_parts, self._writer)
-        self._object = None  # after an error, the head is read before the next write
+        self._object = None  # after an error, the next write reads the head again
         try:
             self._object = self._client.call("PUT", self._path, _with_head(found, fresh))
         except Refused as error:
@@ -136,9 +134,9 @@ class ClusterRecord:
         self._written = fresh
 
     def _current(self) -> dict[str, Any]:
-        """Reads the head's ConfigMap; a deleted one is created again.
+        """Reads the head's ConfigMap, or creates it again if it was deleted.
 
-        Raises HeldElsewhere if another supervisor has written it, and Refused if the run was removed.
+        Raises HeldElsewhere if another supervisor has written the head, and Refused if the run was removed.
         """
         try:
             found = self._get()
@@ -152,9 +150,7 @@ class ClusterRecord:
         return found
 
     def _is_holder(self) -> bool:
-        """Returns whether this writer holds the run's Lease, so that no other supervisor can have written its
-        record.
-        """
+        """Returns whether this writer holds the run's Lease; no other supervisor can then have written the record."""
         try:
             spec = self._client.get(lease.API, lease.KIND, self._run_id).get("spec") or {}
         except Refused:
@@ -171,7 +167,7 @@ class ClusterRecord:
     def _create_part(self, number: int, events: Iterable[Event]) -> None:
         owner_config_map = self._client.get("v1", "ConfigMap", self._run_id)
         part = _part_manifest(owner_config_map, number, events)
-        if self._client.create_if_absent(part) is None:  # an earlier try created the part, and failed to write the head
+        if self._client.create_if_absent(part) is None:  # an earlier write failed after it created the part
             self._client.delete("v1", "ConfigMap", part["metadata"]["name"])
             self._client.create(part)
         if number > MAX_PARTS:
@@ -180,7 +176,7 @@ class ClusterRecord:
 
 
 def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
-    """Returns the ConfigMap of a head, owned by the run's owner ConfigMap."""
+    """Returns the ConfigMap for a head, owned by the run's owner ConfigMap."""
     meta = owner_config_map["metadata"]
     its = labels.like(meta["labels"], labels.RECORD, **{layout.MARKER_LABEL: layout.RECORD})
     made = manifests.core("ConfigMap", layout.record_name(meta["name"]), meta["namespace"], its)
@@ -188,7 +184,7 @@ def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
 
 
 def _with_head(found: Json, head: Head) -> dict[str, Any]:
-    """Returns the ConfigMap with the content of another head."""
+    """Returns the ConfigMap with its content replaced by a head."""
     notes = {
         layout.STATUS_ANNOTATION: json.dumps(head.summary, separators=(",", ":")),
         layout.WRITER_ANNOTATION: head.writer,
@@ -199,7 +195,7 @@ def _with_head(found: Json, head: Head) -> dict[str, Any]:
 
 def _part_manifest(owner_config_map: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
     meta = owner_config_map["metadata"]
-    # The code label excludes the part from lists of runs.
+    # The code label hides the part from lists of runs.
     its = labels.like(meta["labels"], labels.RECORD, **{layout.CODE_LABEL: layout.RECORD})
     data = {EVENTS: base64.b64encode(gzip.compress("".join(map(_line, events)).encode(), mtime=0)).decode()}
     name = layout.record_name(meta["name"], number)
@@ -218,19 +214,19 @@ def head_of(found: Json) -> Head:
 
 
 def writer_of(found: Json) -> str:
-    """Returns the Lease identity of the supervisor that wrote a head."""
+    """Returns the Lease identity of the supervisor that wrote the head in a ConfigMap."""
     return str((found["metadata"].get("annotations") or {}).get(layout.WRITER_ANNOTATION, ""))
 
 
 def _kept(num_parts: int) -> list[int]:
-    """Returns the numbers of the parts that are kept out of `num_parts`."""
+    """Returns the numbers of the existing parts, after `num_parts` were created: the first ones and the newest ones."""
     first = min(num_parts, FIRST_PARTS)
     return [*range(1, first + 1), *range(max(first, num_parts - MAX_PARTS + FIRST_PARTS) + 1, num_parts + 1)]
 
 
 def _require_same(head: Head, added: Iterable[Event]) -> None:
-    """Raises HeldElsewhere if the record has a different event of the same number, which another supervisor has
-    written.
+    """Raises HeldElsewhere if the head has a different event with the number of an added one, so that another
+    supervisor must have written it.
     """
     known = {event.seq: _line(event) for event in head.events}
     if any(known.get(event.seq, line) != line for event in added for line in (_line(event),)):
@@ -238,10 +234,10 @@ def _require_same(head: Head, added: Iterable[Event]) -> None:
 
 
 def unpacked(found: Json, key: str, max_bytes: int) -> str:
-    """Decompresses the text under a key of a ConfigMap, up to `max_bytes`. Raises DamagedRecord."""
+    """Decompresses the value of a key in a ConfigMap, up to `max_bytes`. Raises DamagedRecord."""
     try:
         unpacker = zlib.decompressobj(wbits=31)
-        # A max_length of 0 would mean no limit.
+        # a max_length of 0 would mean no limit
         data = unpacker.decompress(base64.b64decode(found["binaryData"][key]), max(1, max_bytes))
         if unpacker.eof:
             return data.decode()
@@ -266,7 +262,7 @@ def _line(event: Event) -> str:
 
 
 def _parsed(name: str, text: str) -> tuple[Event, ...]:
-    """Parses the events of a ConfigMap with this name. Raises DamagedRecord."""
+    """Parses the events in the text of a ConfigMap with this name. Raises DamagedRecord."""
     return tuple(_event(name, line) for line in text.splitlines() if line)
 
 

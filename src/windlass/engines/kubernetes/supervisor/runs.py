@@ -1,4 +1,4 @@
-"""Runs with a supervisor in their cluster, on a user's machine: the local store is a cache of their records."""
+"""Controls runs whose supervisors are in their clusters; the local store is a cache of the records in the clusters."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
 REFRESH_SECONDS: Final = 1.0
-"""Maximum age, in seconds, of the cache of a run that a command follows."""
+"""Maximum age in seconds of the cached record of a run that a command follows."""
 ENDED_REFRESH_SECONDS: Final = 30.0
-"""Maximum age, in seconds, of the cache of an ended run, which another machine may resume."""
+"""Maximum age in seconds of the cached record of an ended run, which another machine may resume."""
 QUIET: Final = "the run's supervisor in cluster {} has given no sign of life since"
 EXPIRED: Final = "it has expired there, or was removed"
 GONE_SECONDS: Final = 60.0
-"""Seconds that the deletion of an earlier supervisor's Job may take."""
+"""Time limit in seconds for the deletion of an earlier supervisor's Job."""
 
 
 class Stale(NamedTuple):
-    """Reason why the record of a run cannot be read now."""
+    """Reason why the record of a run cannot be read at present."""
 
     since: float
     """Time of the first failed read, in Unix seconds."""
     type: str
-    """Type of the condition that the run has meanwhile."""
+    """Type of the condition that the run has while its record cannot be read."""
     why: str
     message: str
 
@@ -77,27 +77,28 @@ class ClusterSupervised:
         self._store = store
         self._reader = UpdateReader(store)
         self._next: dict[str, float] = {}
-        """Time of the next refresh of each run's cache, in monotonic seconds."""
+        """Time of the next refresh of each run's cached record, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
-        """Runs whose record cannot be read now."""
+        """Why each run's record cannot be read, by run id; runs with a readable record are missing."""
         self._read_at: dict[str, float] = {}
-        """Time of the last read of each run's record, in Unix seconds."""
+        """Time of the last successful read of each run's record, in Unix seconds."""
         self._absent: dict[str, Absence | None] = {}
-        """Why no supervisor acts for a run, by run id; None if one does."""
+        """Why a run has no acting supervisor, by run id; None if it has one."""
         self._quiet_since: dict[str, float | None] = {}
-        """Last sign of life of an overdue supervisor in Unix seconds, by run id; None if it is not overdue."""
+        """Time of an overdue supervisor's last Lease renewal in Unix seconds, by run id; None if no renewal is
+        overdue."""
         self._fetch_at: dict[str, float] = {}
-        """Time of the next fetch of each run's outputs, in monotonic seconds."""
+        """Earliest time of the next fetch of each run's outputs, in monotonic seconds."""
         self._elsewhere: dict[str, str] = {}
         """Why the outputs of a run cannot be fetched to this machine, by run id."""
         self._removed: set[str] = set()
-        """Runs that are no longer in the cluster."""
+        """Runs that no longer exist in the cluster."""
         self._leases: dict[str, Lease] = {}
-        """Leases of runs that this process ends because no supervisor acts for them."""
+        """Leases of stopped runs without a supervisor, whose end this process records."""
 
     def reconnected(self, store: Store) -> ClusterSupervised:
-        """Returns a copy with the same runs and cluster connections, and another connection to the records, for another
-        thread.
+        """Returns a copy for another thread, with the same runs and cluster connections, and another connection to the
+        store.
         """
         found = copy.copy(self)
         found._store, found._reader = store, self._reader.reconnected(store)
@@ -106,7 +107,9 @@ class ClusterSupervised:
     # -- start --------------------------------------------------------------------------------------------------------
 
     def start(self, backend: KubernetesBackend, owner: Json, status: Status, events: Iterable[Event]) -> None:
-        """Creates the supervisor of a run, with the record so far. Existing objects are kept. Raises EngineError."""
+        """Creates the supervisor of a run, and the record with the events so far. Existing objects are kept. Raises
+        EngineError.
+        """
         plan, client = backend.plan, backend.client
         head = Head(tuple(events), summary_of(status, {}), 0, holder_of(self._store.home))
         self._create(client, owner, [head_manifest(owner, head), *_objects(plan)])
@@ -123,7 +126,7 @@ class ClusterSupervised:
             markers.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
             *contents, job = _objects(backend.plan)
-            # created first: other machines read the plan once they observe the resume
+            # created before the resume is recorded, since other machines then read the new plan
             self._create(client, owner, contents)
             reopen(first, self._store.run_dir(run_id), plan, checkpoint)
             self._create(client, owner, [job])
@@ -138,14 +141,12 @@ class ClusterSupervised:
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
-        """Creates the objects that do not exist yet. Raises EngineError."""
+        """Creates those of the objects that do not exist. Raises EngineError."""
         for made in objects:
             client.create_if_absent(manifests.owned(made, owner))
 
     def _delete_job(self, client: Client, run_id: str) -> None:
-        """Deletes the Job of the supervisor that has ended, and waits for the deletion: the next Job has the
-        same name.
-        """
+        """Deletes the Job of an earlier supervisor, and waits for the deletion, since the next Job has the same name."""
         name, give_up = layout.supervisor_name(run_id), time.monotonic() + GONE_SECONDS
         while client.delete(BATCH, "Job", name):
             if time.monotonic() > give_up:
@@ -155,14 +156,14 @@ class ClusterSupervised:
     # -- the cache ----------------------------------------------------------------------------------------------------
 
     def status(self, status: Status) -> Status:
-        """Returns the current status of a run; if the cluster does not answer, the last status with a condition that
-        states this.
+        """Returns the current status of a run. If the cluster does not answer, returns the cached status with a
+        condition.
         """
         return self.states([status])[0].status
 
     def states(self, statuses: Iterable[Status]) -> list[RunState]:
-        """Returns the current states of runs; the clusters of all runs with an old cache are read in parallel. Raises
-        StoreError.
+        """Returns the current states of runs; clusters are read in parallel, and only for outdated cached records.
+        Raises StoreError.
         """
         statuses = list(statuses)
         due = [status for status in statuses if time.monotonic() >= self._next.get(status.id, 0.0)]
@@ -176,9 +177,9 @@ class ClusterSupervised:
         return run_id in self._stale
 
     def fetch_outputs(self, status: Status, *, is_patient: bool) -> None:
-        """Fetches the outputs that the supervisor's pod of an ended run keeps, unless they are here.
+        """Fetches the outputs of an ended run from its supervisor's pod, unless they are on this machine.
 
-        Raises UsageError if the pod no longer has them, EngineError, OSError.
+        Raises UsageError if the pod no longer has the outputs, EngineError, OSError.
         """
         run_dir = self._store.run_dir(status.id)
         if outputs.is_due(status, run_dir):
@@ -186,8 +187,8 @@ class ClusterSupervised:
             outputs.fetch(self.client(status.id), status, run_dir, host, is_patient=is_patient)
 
     def with_outputs(self, status: Status) -> Status:
-        """Tries to fetch the outputs of an ended run, at most once in ENDED_REFRESH_SECONDS; returns the status after
-        that.
+        """Tries to fetch the outputs of an ended run, at most once in ENDED_REFRESH_SECONDS; returns the updated
+        status.
         """
         if not outputs.is_due(status, self._store.run_dir(status.id)):
             return status
@@ -202,14 +203,12 @@ class ClusterSupervised:
         return replace(status, output_dir=self._store.status(status.id).output_dir)
 
     def elsewhere(self, run_id: str) -> str:
-        """Returns why the last call of `with_outputs` could not fetch the outputs of an ended run; empty if it
-        could.
-        """
+        """Returns why the last call of `with_outputs` could not fetch a run's outputs; empty if they were fetched."""
         return self._elsewhere.get(run_id, "")
 
     def with_missing_lines(self, status: Status) -> Status:
-        """Returns the status with the lines that are missing from the logs on this machine: the supervisor reads no
-        logs.
+        """Adds the lines that are missing from the logs on this machine to the status. The supervisor cannot record
+        them, since it reads no logs.
         """
         found = {one.key: one for one in status.dropped}
         for attempt in status.attempts:
@@ -220,7 +219,7 @@ class ClusterSupervised:
         return replace(status, warnings=with_incomplete_logs(status) if found else status.warnings)
 
     def client(self, run_id: str) -> Client:
-        """Returns the client for the run's namespace, which is reused. Raises EngineError, UsageError."""
+        """Returns the client for the run's namespace; each client is created once. Raises EngineError, UsageError."""
         return self._reader.client(run_id)
 
     def _take(self, status: Status, update: RunUpdate | WindlassError | None) -> None:
@@ -242,7 +241,7 @@ class ClusterSupervised:
             self._copy(status.id, update)
         except StoreFull:
             raise
-        except StoreError as error:  # one damaged record must not hide the other runs
+        except StoreError as error:  # a damaged record must not hide the other runs
             self._stale[status.id] = self._why_stale(status, error)
             return
         status = self._store.status(status.id)
@@ -252,7 +251,7 @@ class ClusterSupervised:
             self._end_stopped(status.id)
 
     def _why_stale(self, status: Status, error: WindlassError | None) -> Stale:
-        """Returns why a run could not be updated; `error` is None if the cluster did not answer in time."""
+        """Returns why a run's record could not be read; `error` is None if the cluster did not answer in time."""
         before = self._stale.get(status.id)
         since = time.time() if before is None else before.since
         if isinstance(error, DamagedRecord | StoreError):
@@ -279,7 +278,7 @@ class ClusterSupervised:
             since = status.times.phase_since if absence.since is None else absence.since
             condition = ConditionChanged(SUPERVISOR_ABSENT, absence.message, since, absence.log, advice.fix)
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
-                status = in_phase(status, Phase.TRAINING, "", since)  # like the list of the cluster's runs
+                status = in_phase(status, Phase.TRAINING, "", since)  # as in lists of runs on a cluster
             return RunState(status.with_condition(condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.supervision.condition is None:
@@ -295,14 +294,16 @@ class ClusterSupervised:
         return RunState(status if status.phase.is_terminal else status.with_condition(condition), as_of, why)
 
     def _recorded_at(self, status: Status) -> float:
-        """Returns the time of the newest event or progress in the cached record, which an earlier command has read."""
+        """Returns the time of the newest event or progress in the cached record, for a run that this process has not
+        read.
+        """
         events = self._store.events(status.id, status.last_seq - 1)
         times = [status.times.created_at, *(event.time for event in events), status.progress.at]
         return min(time.time(), max(at for at in times if isinstance(at, int | float)))
 
     def _start_again(self, status: Status) -> None:
-        """Creates the supervisor of a run whose submission was killed before it did so."""
-        # imported here, since commands that only show a run do not need it
+        """Creates the supervisor of a run whose submission was killed before the supervisor was created."""
+        # imported here, since commands that only show a run do not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         try:
@@ -315,7 +316,7 @@ class ClusterSupervised:
             self._absent[status.id] = Absence(f"no supervisor can be started: {error.message}")
 
     def _end_stopped(self, run_id: str) -> None:
-        """Records the end of a run with a stop request, no supervisor and no live pod."""
+        """Records the end of a run for which a stop was requested and that has neither a supervisor nor a live pod."""
         client = self.client(run_id)
         with contextlib.suppress(WindlassError):
             if markers.requested_stop(client, run_id) is None or shutdown.live_pods(client, run_id):
@@ -323,8 +324,8 @@ class ClusterSupervised:
             writer = self._store.writer(run_id)
             if writer is None:
                 return
-            # The Lease object is kept: a Lease of another holder counts as expired only after it was observed unrenewed
-            # for its duration.
+            # The Lease object is reused by later calls: another holder's Lease expires only after this object has
+            # observed it without a renewal for the Lease's duration.
             lease = self._leases.setdefault(run_id, lease_of(client, run_id, self._store.home))
             with contextlib.closing(writer), contextlib.ExitStack() as held:
                 if writer.status.phase.is_terminal or not lease.ensure():
@@ -338,14 +339,12 @@ class ClusterSupervised:
                 client.delete(BATCH, "Job", layout.supervisor_name(run_id))
 
     def _end_removed(self, status: Status) -> None:
-        """Ends the local record of a run that has expired or that another machine has removed; no other record of it
-        remains.
-        """
+        """Ends the local record, the only remaining one, of a run that has expired or was removed by another machine."""
         writer = None if status.phase.is_terminal else self._store.writer(status.id)
         if writer is None:
             return
         with contextlib.closing(writer):
-            if self._may_have_expired(status):  # the run may have ended, unseen by this machine
+            if self._may_have_expired(status):  # the run may have ended without an observation by this machine
                 writer.append(RunEnded(Phase.LOST, reason="expired"))
                 return
             writer.append(StopRequested(stop_request.REMOVED, True))
@@ -356,7 +355,8 @@ class ClusterSupervised:
         return time.time() - last > ttl.seconds_of(self._store.plan(status.id))
 
     def import_run(self, client: Client, place: ClusterNamespace, run_id: str) -> bool:
-        """Fills the cache with a run that another machine started; returns whether its supervisor is in the cluster.
+        """Copies the record of a run that another machine started to the local store; returns False if the run has no
+        supervisor in the cluster.
 
         Raises Refused, Unreachable, DamagedRecord, StoreError.
         """
@@ -374,7 +374,7 @@ class ClusterSupervised:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def stop(self, run_id: str, *, now: bool) -> None:
-        """Requests the end of a run from its supervisor, or ends its pods directly if no supervisor runs.
+        """Requests the end of a run from its supervisor; if none runs, ends the run's pods directly.
 
         Raises NoSuchRun, Refused, Unreachable.
         """
@@ -388,9 +388,10 @@ class ClusterSupervised:
 
     @contextlib.contextmanager
     def logs(self, run_id: str, *, follow: bool) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """Yields the folder of a run's logs, filled from its pods. Raises EngineError if no pod has a log.
+        """Yields the folder with a run's logs, read from its pods. Raises EngineError if no pod has a log.
 
-        Only one process at a time fills the run's folder; another process that follows uses a temporary folder.
+        Only one process at a time writes to the run's folder; a second process that follows the logs uses a temporary
+        folder.
         """
         with contextlib.ExitStack() as stack:
             folder = self._store.run_dir(run_id)
@@ -402,7 +403,7 @@ class ClusterSupervised:
             except EngineError:
                 if not any(folder.glob("attempt-*/rank-*.log")):
                     raise
-                has_logs = True  # logs of an earlier read
+                has_logs = True  # the folder has logs from an earlier read
             if not has_logs and not follow and not any(folder.glob("attempt-*")):
                 raise EngineError(f"{run_id} has no pod with a log", "its pods are gone, or have not started yet")
             if follow:
@@ -410,13 +411,13 @@ class ClusterSupervised:
             yield folder, reader.is_over if follow else None
 
     def read_logs(self, run_id: str) -> None:
-        """Updates the logs in the run's folder, if the cluster answers."""
+        """Updates the logs in the run's folder from the pods; does nothing if the cluster does not answer."""
         with contextlib.suppress(WindlassError, OSError), self.logs(run_id, follow=False):
             pass
 
 
 def _objects(plan: Plan) -> list[Json]:
-    """Returns the objects of a run's supervisor, the Job last."""
+    """Returns the objects of a run's supervisor, with the Job last."""
     key, contents, service, job = plan.manifests(SupervisorStep)
     text = plan.to_text()
     return [keyed(key), filled(contents, text), service, with_digest(stamped(job), text)]

@@ -1,4 +1,4 @@
-"""Reads updates of cluster-supervised runs: what their records contain since the last read on this machine."""
+"""Reads what runs with a supervisor in the cluster have recorded since this machine's last read."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from windlass.runs.store import Store
 
 
 class RunUpdate(NamedTuple):
-    """Changes in a run's record in the cluster since the cache was filled."""
+    """Changes in a run's record in the cluster since the cached record was last updated."""
 
     events: list[Event]
     summary: Mapping[str, Any]
     is_started: bool = True
-    """Whether the record exists with its supervisor: the submission may have been killed before it created them."""
+    """Whether the supervisor's Job exists; a submission that was killed may not have created it."""
     is_removed: bool = False
     """Whether the run was removed from the cluster."""
     absence: Absence | None = None
-    """Why no supervisor acts for the run; None if one does."""
+    """Why the run has no acting supervisor; None if it has one."""
     quiet_since: float | None = None
-    """Last sign of life of the supervisor in Unix seconds, if it is overdue; else None."""
+    """Time of an overdue supervisor's last Lease renewal in Unix seconds; None if no renewal is overdue."""
     plan: str | None = None
-    """New plan of a run that was resumed with another number of nodes."""
+    """Plan of a run that another machine resumed with a different number of nodes; None if the plan is unchanged."""
 
 
 class UpdateReader:
-    """Reads the records of the runs of a store; changes neither the store nor the cluster."""
+    """Reads the records of a store's runs; changes neither the store nor the cluster."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._clients: dict[ClusterNamespace, Client] = {}
         self._imported: set[str] = set()
-        """Runs that another machine has planned."""
+        """Ids of runs that another machine submitted."""
 
     def reconnected(self, store: Store) -> UpdateReader:
         """Returns a copy with the same clients and another connection to the store."""
@@ -62,20 +62,20 @@ class UpdateReader:
         return found
 
     def read(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
-        """Returns the update of each run, or the error of reading it; a removal is reported only after two requests
-        found it.
+        """Returns, by run id, the update or the error of reading it. A removal is reported only if two reads in
+        succession find it.
         """
         updates = self._ask(statuses)
         if absent := [
             one for one in statuses if isinstance(found := updates.get(one.id), RunUpdate) and found.is_removed
         ]:
-            # an API server that is being restored may report objects as missing for a moment
+            # While it is being restored, an API server may report existing objects as missing.
             time.sleep(ABSENT_SECONDS)
             updates |= self._ask(absent)
         return updates
 
     def client(self, run_id: str) -> Client:
-        """Returns the client for the run's namespace, which is reused. Raises EngineError, UsageError."""
+        """Returns the client for the run's namespace; each client is created once. Raises EngineError, UsageError."""
         return self._client_of(namespace_of(self._store.plan(run_id)))
 
     def _client_of(self, place: ClusterNamespace) -> Client:
@@ -84,7 +84,7 @@ class UpdateReader:
         return self._clients[place]
 
     def _ask(self, statuses: Sequence[Status]) -> dict[str, RunUpdate | WindlassError]:
-        """Returns the update of each run, or the error of reading it; all namespaces are read in parallel."""
+        """Returns, by run id, the update or the error of reading it; all namespaces are read in parallel."""
         places: dict[ClusterNamespace, list[Status]] = {}
         for status in statuses:
             plan = self._store.plan(status.id)
@@ -105,8 +105,8 @@ class UpdateReader:
     def _look(
         self, place: ClusterNamespace, statuses: Sequence[Status], now: float
     ) -> dict[str, RunUpdate | WindlassError]:
-        """Reads the updates of runs in one namespace; of several runs, one list shows which have changed. Raises
-        Unreachable, Refused.
+        """Reads the updates of runs in one namespace. For several runs, a single list request shows whose records have
+        changed. Raises Unreachable, Refused.
         """
         client = self._client_of(place)
         known = summaries(client) if len(statuses) > 1 else {}
@@ -118,12 +118,12 @@ class UpdateReader:
             try:
                 is_known = summary.get("last_seq") == status.last_seq and status.id not in quiet
                 found[status.id] = RunUpdate([], summary) if is_known else self._update_of(client, place, status, now)
-            except (DamagedRecord, Refused) as error:  # one damaged record must not hide the other runs
+            except (DamagedRecord, Refused) as error:  # a damaged record must not hide the other runs
                 found[status.id] = error
         return found
 
     def _is_quiet(self, client: Client, status: Status, now: float) -> bool:
-        """Returns whether the record has not changed for so long that the supervisor may be absent."""
+        """Returns whether the record has been unchanged for so long that the supervisor may be absent."""
         newest = self._store.events(status.id, status.last_seq - 1)
         written_at = newest[-1].time if newest else status.times.created_at
         return now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
@@ -136,14 +136,14 @@ class UpdateReader:
                 raise
             return self._without_record(client, status, now)
         written_at = max((event.time for event in head.events), default=status.times.created_at)
-        # event times are those of the cluster
+        # the times of events are those of the cluster's clock
         is_quiet = now + client.ahead - written_at > supervisor_status.QUIET_SECONDS
         absence = None
         if not status.phase.is_terminal and (is_quiet or _is_starting(head, status.id)):
             absence = supervisor_status.absence(client, status.id, now, may_start=not is_quiet)
         is_watched = not status.phase.is_terminal and is_quiet and absence is None
         silent_since = supervisor_status.quiet_since(client, status.id, now) if is_watched else None
-        # The Job is created last: a submission or a resume may have been killed between the record and the Job.
+        # The Job is created last, so it is missing if a submission or a resume was killed after it wrote the record.
         has_job = not absence or client.get_if_exists(BATCH, "Job", layout.supervisor_name(status.id)) is not None
         plan = self._new_plan(client, place, status.id, events)
         return RunUpdate(
@@ -157,7 +157,9 @@ class UpdateReader:
 
     @staticmethod
     def _without_record(client: Client, status: Status, now: float) -> RunUpdate:
-        """Returns the update of a run without a record, which was removed or not submitted completely."""
+        """Returns the update of a run without a record, which was removed or only partly submitted. Raises
+        DamagedRecord if only the record was deleted.
+        """
         if client.get_if_exists("v1", "ConfigMap", status.id) is None:
             return RunUpdate([], {}, is_started=False, is_removed=True)
         if not supervisor_status.absence(client, status.id, now):
@@ -166,15 +168,15 @@ class UpdateReader:
         return RunUpdate([], {}, is_started=False)
 
     def _new_plan(self, client: Client, place: ClusterNamespace, run_id: str, events: Iterable[Event]) -> str | None:
-        """Returns the new plan of an imported run if the submitting machine resumed it with a different number of
-        nodes; otherwise None.
-        """
+        """Returns the new plan of an imported run that was resumed with a different number of nodes; otherwise None."""
         is_new = any(resumed.nodes is not None for resumed in entries(events, RunResumed))
         return plan_in(client, place, run_id).to_text() if is_new and run_id in self._imported else None
 
 
 def _is_starting(head: Head, run_id: str) -> bool:
-    """Returns whether the supervisor has recorded nothing since its start, and may be crashing repeatedly."""
+    """Returns whether the supervisor has recorded nothing since its start; such a supervisor may be crashing
+    repeatedly.
+    """
     by_supervisor = host_of(head.writer).startswith(f"{layout.supervisor_name(run_id)}-")
     return not by_supervisor or (bool(head.events) and head.events[-1].kind == SupervisorRestarted.kind)
 
