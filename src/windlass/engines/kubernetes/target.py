@@ -164,7 +164,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """Finds a run by id or name; searches the local record if the cluster does not answer. Also raises EngineError."""
+        """Finds a run by id or name; uses the local record if the cluster does not answer. Also raises EngineError."""
         try:
             with self._connected() as client:
                 run_id = discovery.find(client, run, self._target.name)
@@ -216,7 +216,7 @@ class ClusterRuns(TargetRuns):
     @contextlib.contextmanager
     @override
     def logs(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[Path, Callable[[], bool] | None]]:
-        """Yields a temporary folder with the logs of a run; with `follow`, a thread adds new lines. Raises EngineError."""
+        """Yields a temporary folder with a run's logs; with `follow`, a thread adds new lines. Raises EngineError."""
         import tempfile
 
         from windlass.engines.kubernetes.running.log_fetch import LogReader
@@ -245,7 +245,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def stop(self, run_id: str, *, now: bool = False) -> None:
-        """Creates a stop request in the cluster for the supervisor, and ends the pods. Raises NoSuchRun, EngineError."""
+        """Creates a stop request for the supervisor, and ends the pods. Raises NoSuchRun, EngineError."""
         from windlass.engines.kubernetes.running import shutdown
 
         with self._connected() as client:

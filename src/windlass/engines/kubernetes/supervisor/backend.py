@@ -64,7 +64,7 @@ class InClusterBackend(KubernetesBackend):
 
     @override
     def owner_config_map(self) -> Mapping[str, Any]:
-        """Returns the existing owner ConfigMap. A missing one is not created, since a removed run must not start again."""
+        """Returns the owner ConfigMap. A missing one is not created, since a removed run must not start again."""
         return self.client.get("v1", "ConfigMap", self.plan.run_id)
 
     @override

@@ -65,9 +65,7 @@ def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)
                 outputs.keep_until_fetched(client, run_id, home / "runs" / run_id, Clock())
                 shutdown.end_supervisor_job(client, run_id)
             return code
-        except (
-            WindlassError
-        ) as error:  # for example, another supervisor holds the Lease, or the API server is unreachable
+        except WindlassError as error:  # for example, another supervisor holds the Lease, or the API server is down
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         except Exception as error:
             crash.mark(home / "runs" / run_id, error)

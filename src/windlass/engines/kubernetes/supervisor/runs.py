@@ -146,7 +146,7 @@ class ClusterSupervised:
             client.create_if_absent(manifests.owned(made, owner))
 
     def _delete_job(self, client: Client, run_id: str) -> None:
-        """Deletes the Job of an earlier supervisor, and waits for the deletion, since the next Job has the same name."""
+        """Deletes an earlier supervisor's Job, and waits for the deletion, since the next Job has the same name."""
         name, give_up = layout.supervisor_name(run_id), time.monotonic() + GONE_SECONDS
         while client.delete(BATCH, "Job", name):
             if time.monotonic() > give_up:
@@ -339,7 +339,7 @@ class ClusterSupervised:
                 client.delete(BATCH, "Job", layout.supervisor_name(run_id))
 
     def _end_removed(self, status: Status) -> None:
-        """Ends the local record, the only remaining one, of a run that has expired or was removed by another machine."""
+        """Ends the local record, the only one left, of a run that has expired or that another machine has removed."""
         writer = None if status.phase.is_terminal else self._store.writer(status.id)
         if writer is None:
             return
