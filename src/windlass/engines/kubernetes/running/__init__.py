@@ -1,1 +1,1 @@
-"""One attempt on a cluster: its pods, requests to them, their end and removal."""
+"""Runs the attempts of a run on a cluster: creates, signals, reuses and removes their pods."""

@@ -1,4 +1,4 @@
-"""One attempt on a cluster: nodes that run in pods, whose events are read from logs and whose end from pod status."""
+"""Nodes of one attempt on a cluster, each in a pod: events are read from its log, the end from its pod status."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
 EXEC_LAG_SECONDS: Final = 3.0
-"""Seconds of delay of a command in a pod, and of the log lines that it causes, for a supervisor outside the cluster."""
+"""Seconds by which a supervisor outside the cluster sees commands in a pod, and the log lines that they cause,
+later."""
 AGAIN_SECONDS: Final = 5.0
-"""Minimum seconds between two equal signals to one node."""
+"""Minimum seconds between two sendings of the same signal to a node."""
 REASON_SECONDS: Final = 5.0
-"""Seconds until the status of a deleted pod shows its end and the reason."""
+"""Seconds to wait for the status of a deleted pod to show why the pod ended."""
 DEADLINE: Final = "DeadlineExceeded"
-"""Status reason of a pod that has reached its deadline."""
+"""Status reason of a pod that has exceeded its `activeDeadlineSeconds`."""
 
 
 class PodNode(Node):
@@ -66,20 +67,21 @@ class PodNode(Node):
         self.is_ended_by_others = False
         """Whether the pod was ended by something other than Windlass."""
         self.is_explained = False
-        """Whether the cluster's reason for the end of the pod was read."""
+        """Whether the reason that the cluster reports for the end of the pod was read."""
         self._over_at: float | None = None
         self._claim: Sequence[RankFailure] | None = None
-        """Rank failures according to the pod's log; trusted only after the pod has ended accordingly, or waits for the
-        next attempt."""
+        """Rank failures reported in the pod's log, None before the report. Trusted only if the pod's own end agrees, or
+        the pod waits for the next attempt."""
         self._num_warned = 0
         self._is_cut_short = False
-        """Whether a warning was recorded that the end of the pod's log is missing."""
+        """Whether a warning about the missing end of the pod's log was recorded."""
         self.last_event_at = 0.0
         """Time of the node's newest event, in Unix seconds."""
         self._sent: dict[Intent, float] = {}
-        """Time at which each signal was last sent; a shutdown repeats its signal in every turn."""
+        """Time at which each signal was last sent, in monotonic seconds; a shutdown repeats its signal in every
+        turn."""
         self._ended_first_at = float("-inf")
-        """Time at which the node was last notified that the first node has ended."""
+        """Time of the last notification that the first node has ended, in monotonic seconds."""
         self.log = attempt.logs.open(number, place, ranks)
 
     @property
@@ -89,21 +91,18 @@ class PodNode(Node):
 
     @property
     def all_read(self) -> bool:
-        """Whether everything that the pod wrote for this attempt was copied to local files."""
+        """Whether all output of the pod for this attempt is in local files."""
         return self.log.is_done
 
     # -- events -------------------------------------------------------------------------------------------------------
 
     def updates(self) -> Iterator[NodeEvent]:
-        """Yields events from the pod's status since the last call, and then the events that the node itself
-        reported.
-        """
+        """Yields new events from the pod's status, and then the events that the node itself has reported."""
         self.log.catch_up()
         all_read, attempt = self.all_read, self.attempt
         yield from attempt.client.health.updates()
         pod = self.pod
-        # The end of the container is not sufficient: the kubelet's reason is in the pod's status once the pod has
-        # ended.
+        # The status has the kubelet's reason only after the end of the whole pod, and not of its container alone.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
         has_reason = pod is None or phase in ("Succeeded", "Failed") or is_forced(pod)
         is_explained = has_reason or attempt.pods.is_gone(self.place)
@@ -117,7 +116,7 @@ class PodNode(Node):
             yield RankSeen(time.time())
         for event in super().updates():
             self.last_event_at = max(self.last_event_at, event.at)
-            # the cluster's node is shut down, or a command on another machine requested the end
+            # SIGTERM from elsewhere: the cluster's node is shut down, or another machine has stopped the run
             if isinstance(event, PreemptionNotice):
                 self.is_ended_by_others |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
@@ -140,17 +139,15 @@ class PodNode(Node):
 
     @override
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """Stores the reported end. Any process in the pod could have written it: the pod's own end decides whether it
-        is trusted.
-        """
+        """Stores the reported end until the pod ends, since any process in the pod could have written the report."""
         self._claim = failures
 
     def _believe(self) -> Iterator[NodeEvent]:
-        """Ends the node as its log reports, if the pod has ended accordingly or is kept alive. Called after the log was
-        read.
+        """Ends the node as its log reports, if the pod's exit code agrees or the pod is kept alive. Called after the
+        log was read.
 
-        The pod's exit code is 0 if all its ranks have succeeded. If log and exit code differ, the exit code of a
-        succeeded pod holds; a failed pod has ended without reporting.
+        A pod exits with 0 if all its ranks have succeeded. If log and exit code differ, 0 overrides the log, and any
+        other exit code counts as an end without a report.
         """
         if self.ended:
             return
@@ -164,7 +161,7 @@ class PodNode(Node):
             yield NodeWarning(time.time(), message)
 
     def _warn_of_ignored(self) -> Iterator[NodeEvent]:
-        """Warns, once, that the node's log has lines that look like events of the node and are not."""
+        """Warns, once, about lines of the pod's log that look like events but were not written by Windlass."""
         before, self._num_warned = self._num_warned, self.num_ignored
         if self._num_warned and not before:
             message = (
@@ -174,9 +171,7 @@ class PodNode(Node):
             yield NodeWarning(time.time(), message)
 
     def _end_evicted(self) -> None:
-        """Ends the node after its pod was preempted before it could report an end, so that the node does not count as
-        lost.
-        """
+        """Ends a node whose pod was preempted before it could report its end, so that the node is not declared lost."""
         if self.ended or not self.all_read:
             return
         self.ended = True
@@ -189,8 +184,8 @@ class PodNode(Node):
     @property
     @override
     def over(self) -> bool:
-        """Whether the node has ended and the reason is known: the cluster shows why a pod was deleted some time after
-        its end.
+        """Whether the node has ended and the reason is known, which the cluster may report some time after a pod's
+        deletion.
         """
         if not super().over:
             return False
@@ -208,7 +203,7 @@ class PodNode(Node):
         return self._exit_code() or -signal.SIGKILL
 
     def _exit_code(self) -> int | None:
-        """Returns the exit code of the pod's container; None if it has not ended, or the code is unknown."""
+        """Returns the exit code of the pod's container; None while the container runs, or if the code is unknown."""
         pod = self.pod
         return None if pod is None else exit_code(pod)
 
@@ -225,8 +220,8 @@ class PodNode(Node):
 
     @override
     def why_lost(self) -> str:
-        """Returns why the node was lost: its pod was deleted, or its cluster node does not answer, so that there is no
-        exit code.
+        """Returns why the node was lost, such as a deleted pod or a cluster node that does not respond; empty if it was
+        not lost.
         """
         pod = self.pod
         if self._exit_code() is not None and not (pod is not None and is_true(pod, "DisruptionTarget")):
@@ -243,8 +238,8 @@ class PodNode(Node):
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def send(self, intent: Intent) -> None:
-        """Queues a signal to the node, without waiting. If the signal must end the node and the pod cannot be reached,
-        the pod is deleted.
+        """Queues a signal to the node, without waiting. If a signal that must end the node cannot be delivered, the pod
+        is deleted.
         """
         is_waiting = self._claim is not None and self.log.is_finished
         if super().over or is_waiting:  # a pod that is about to wait for the next attempt must not be killed
@@ -256,7 +251,9 @@ class PodNode(Node):
         self.attempt.signals.put(self, intent)
 
     def delete(self, grace: int | None) -> None:
-        """Deletes the node's pod; if the pod does not exist yet, prevents its creation. Waits for the cluster."""
+        """Deletes the node's pod, or prevents the creation of a pod that does not exist yet. Retries while the API
+        server is unreachable.
+        """
         pod = self.pod
         self.attempt.problems.ours.add(self.place)
         for _ in PAUSES:
@@ -290,9 +287,8 @@ class PodAttempt(Attempt):
         assignment: PodAssignment | None = None,
         firsts: Sequence[int] | None = None,
     ) -> None:
-        """`assignment` has the pods of the attempt, by default the stored decision; `firsts` are the first attempts
-        that each pod has run. If the supervisor follows the pods' logs, output of ranks is written to the files of the
-        attempt.
+        """`assignment` names the pods of the attempt; by default it is read from `folder`. `firsts` has, for each pod,
+        the first attempt that ran in it.
         """
         super().__init__(folder, ())
         self.client = client
@@ -345,11 +341,13 @@ class PodAttempt(Attempt):
 
     @property
     def has_first_done(self) -> bool:
-        """Whether the first node has succeeded; nodes that have not started would wait for its host name forever."""
+        """Whether the first node has succeeded. Nodes that have not started are then notified, since they would wait
+        for its host name forever.
+        """
         return self.nodes[0].ended and not self.nodes[0].failures
 
     def keep_ended_alive(self) -> None:
-        """Keeps the pods of nodes alive that have ended with outputs, while other nodes of the attempt run."""
+        """Keeps the pods of ended nodes with outputs alive while other nodes of the attempt run."""
         now = time.monotonic()
         if now - self._held_at >= HOLD_SECONDS:
             self._held_at = now
@@ -358,7 +356,7 @@ class PodAttempt(Attempt):
                     self.signals.hold(node)
 
     def running_pods(self, numbers: Collection[int]) -> dict[int, Pod]:
-        """Returns those pods of the given nodes that ran when last observed, by node."""
+        """Returns those pods of the given nodes that ran when last observed, by node number."""
         found = {node.number: pod for node in self.nodes if (pod := node.pod) is not None}
         return {node: pod for node, pod in found.items() if node in numbers and container_state(pod)[0] == "running"}
 
@@ -370,7 +368,7 @@ class PodAttempt(Attempt):
     @property
     @override
     def ended_by_target(self) -> str | None:  # type: ignore[override]
-        """The reason if a kubelet (by `activeDeadlineSeconds`) or a queue has ended the attempt, else None."""
+        """Reason why a kubelet (`activeDeadlineSeconds`) or a queue has ended the attempt; None if neither has."""
         pods = [pod for node in self.nodes if (pod := node.pod) is not None]
         if any(pod.get("status", {}).get("reason") == DEADLINE for pod in pods):
             return "timeout"
@@ -385,10 +383,10 @@ class PodAttempt(Attempt):
         return frozenset(number for number, pod in pods.items() if pod is not None and eviction.is_planned(pod))
 
     def notices(self) -> Iterator[NodeEvent]:
-        """Yields, once, a notice that the queue has evicted all pods. If an administrator deactivated the Workload,
-        yields a stop request instead.
+        """Yields, once, a preemption notice if the queue has evicted all pods, or a stop request if an administrator
+        has deactivated the Workload.
 
-        A new attempt would create a new, active Workload, which would override the administrator.
+        A restart would create a new, active Workload, which would override the administrator.
         """
         if not self._is_noticed and (seen := self.pods.owner.eviction) is not None:
             self._is_noticed = True
@@ -398,24 +396,22 @@ class PodAttempt(Attempt):
                 yield PreemptionNotice(time.time(), "queue", "evict")
 
     def last_sign_of_life(self) -> float:
-        """Returns when a pod last wrote a line or an event, in Unix seconds; 0 if none has.
+        """Returns when a pod last wrote a log line or an event, in Unix seconds; 0 if none has.
 
-        File times do not count: after an adoption they are the times at which earlier lines were read.
+        File times are not used, since a supervisor that takes over writes old lines again.
         """
         lines = (last_line_at(path) for path in self.folder.rglob("node-*.cursor"))
         return max([*(node.last_event_at for node in self.nodes), *lines])
 
     @override
     def without_capacity(self) -> Mapping[int, float]:
-        """Returns the nodes for whose pods the scheduler reports no capacity, or whose creation is refused, with the
-        time since when.
+        """Returns the nodes whose pods lack capacity according to the scheduler, or are refused on creation, with the
+        Unix time since when.
         """
         return {self.nodes[place].number: since for place, since in self.problems.without_capacity().items()}
 
     def close(self) -> None:
-        """Stops all reading and watching. A suspended owner object is deleted, so that a queue cannot start it
-        again.
-        """
+        """Stops all reading and watching. Deletes a suspended owner object, so that a queue cannot start it again."""
         if self.is_evicted:
             with contextlib.suppress(EngineError):
                 self.pods.end()

@@ -1,4 +1,4 @@
-"""Reads the events and logs of the nodes of one attempt, over connections from the pods or by following logs."""
+"""Reads the events and logs of an attempt's nodes, over connections from the pods or by following their logs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from windlass.engines.kubernetes.running.pod_watch import PodWatch
 from windlass.supervise.log_tail import LogTail
 
 WAKE_SECONDS_A_NODE: Final = 0.0003
-"""Seconds per node between two wake-ups of the monitor, in attempts of many nodes: reading all nodes takes as long."""
+"""Seconds per node between two wake-ups of the attempt monitor in large attempts, where reading all nodes takes as
+long."""
 MANY_NODES: Final = 64
 
 
 class AttemptLogs:
-    """Readers of the logs of all nodes of one attempt."""
+    """Log readers for all nodes of one attempt."""
 
     def __init__(
         self,
@@ -34,9 +35,10 @@ class AttemptLogs:
         hang_seconds: float | None,
         wake: Callable[[], None],
     ) -> None:
-        """`firsts` are the first attempts that the pods have run, and `folder` is the folder of the attempt.
+        """`firsts` has, for each pod, the first attempt that ran in it; `folder` is the attempt's folder.
 
-        `events` receives what the pods send; None if their logs must be followed. `wake` wakes the monitor.
+        `events` receives the events that pods send; if None, the pods' logs are followed. `wake` wakes the attempt
+        monitor.
         """
         raise_file_limit()
         num_nodes = len(assignment.pods)
@@ -54,7 +56,7 @@ class AttemptLogs:
 
     @property
     def printed_seconds(self) -> float | None:
-        """Interval in seconds at which pods report how much their ranks print; None if their logs are followed."""
+        """Seconds between two reports by a pod on how much its ranks have printed; None if its logs are followed."""
         return None if self._events is None else self._readers.printed_seconds
 
     def open(self, node: int, place: int, ranks: tuple[int, ...]) -> NodeFeed | Follower:
@@ -70,12 +72,12 @@ class AttemptLogs:
         return Follower(what, self._client, self._pods, place, lambda: LogTail(*of), self._connections, self._wake)
 
     def close(self) -> None:
-        """Starts no further reads."""
+        """Cancels all reads that have not started."""
         self._readers.close()
 
     def _wake_for_events(self) -> None:
-        """Wakes the monitor with a minimum pause: among many nodes, one always has new events, and the monitor also
-        polls every half second.
+        """Wakes the attempt monitor, at most once in `_wake_pause` seconds: many nodes send events all the time, and
+        the monitor also polls every half second.
         """
         now = time.monotonic()
         if now - self._woken_at >= self._wake_pause:

@@ -1,4 +1,4 @@
-"""Starts one attempt: in live pods of the previous attempt, and in new pods for those that were lost."""
+"""Starts one attempt: in live pods of the previous attempt, with new pods in place of lost ones."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
 BEHIND_SECONDS: Final = 20.0
-"""Seconds for which the webhook of an operator may not know an object that another one refers to."""
+"""Seconds for which an operator's webhook may not find an object that another object refers to."""
 BEHIND_RETRY_SECONDS: Final = 0.1
 STARTING_TRAINER: Final = "unsupported runtime: "
-"""Error of a Trainer that has just started, whose webhook does not know its own kinds of runtimes yet."""
+"""Error of a Trainer that has just started, and whose webhook has not registered the kinds of runtimes yet."""
 PODS_ARE_REUSABLE: Final = ("failure", "hang", "node-loss", "preemption")
-"""Reasons for the end of an attempt after which its pods can be reused."""
+"""End reasons of attempts whose pods the next attempt can reuse."""
 
 
 class AttemptStart:
-    """Start of the newest attempt of a run. Its methods raise EngineError."""
+    """Starts the newest attempt of a run. All methods raise EngineError."""
 
     def __init__(
         self, backend: KubernetesBackend, record: Recorder, folder: Path, number: int, members: Sequence[int]
@@ -55,10 +55,10 @@ class AttemptStart:
         self._create_pods(self._new_pods, self._specs(self._new_pods), owner, self._spares.num)
 
     def in_running_pods(self) -> bool:
-        """Starts the attempt in the pods of the previous one, with new pods for lost ones.
+        """Starts the attempt in the pods of the previous attempt, with new pods for lost ones; returns False if all
+        nodes need new pods.
 
-        Returns False if the attempt needs new pods for all nodes. A decision of an earlier supervisor that was killed
-        or could not reach the cluster is kept, since pods that have received their order run by it.
+        A decision that an earlier supervisor has stored is followed, since some pods may already have received orders.
         """
         decided = PodAssignment.decided(self._folder, self._number, len(self._members))
         assignment = decided or self._chosen_pods()
@@ -70,7 +70,7 @@ class AttemptStart:
         specs = self._specs(assignment)
         if decided is None:
             self._decide(assignment)
-            # a pod was lost after it was chosen
+            # if a chosen pod was lost or refuses its order, all nodes get new pods
             if len(pods) < len(reused) or not self._order(assignment, specs, pods):
                 self._decide(self._new_pods)
                 return False
@@ -82,11 +82,13 @@ class AttemptStart:
     # -- the pods of the previous attempt -----------------------------------------------------------------------------
 
     def _chosen_pods(self) -> PodAssignment:
-        """Returns the pods of the previous attempt, with new pods for lost ones."""
+        """Returns the pods for the attempt: those of the previous one, with spares or new pods for lost ones, or only
+        new pods.
+        """
         if self._number == 1 or not self._plan.nodes.reuse_wait_seconds:
             return self._new_pods
         before, now = self._record.status.attempts[-2:]
-        # A resume may have new code, while pods that are about to end have the old code.
+        # A resume may have new code, which live pods lack.
         if now.is_resume or before.members != now.members or before.reason not in PODS_ARE_REUSABLE:
             return self._new_pods
         folder = self._folder.with_name(f"attempt-{self._number - 1}")
@@ -94,7 +96,7 @@ class AttemptStart:
         pods = reuse.running(self._client, self._plan.run_id, earlier)
         if len(pods) == len(earlier.pods):
             same = PodAssignment(self._number, earlier.pods)
-            # some of the cluster's nodes are about to be removed
+            # after a preemption, some of the cluster's nodes are about to be removed
             return self._new_pods if before.reason == "preemption" else same
         if not keeps_others(self._plan.only(AttemptStep).manifest):
             return self._new_pods
@@ -103,18 +105,18 @@ class AttemptStart:
         return PodAssignment(self._number, tuple(chosen))
 
     def _decide(self, assignment: PodAssignment) -> None:
-        """Stores which pods the attempt is about to use, so that a supervisor that adopts it finds them."""
+        """Stores which pods the attempt will use, for a supervisor that takes over."""
         self._backend.keep_decision(self._record, self._folder, assignment.event())
 
     def _order(self, assignment: PodAssignment, specs: Sequence[NodeSpec], pods: Mapping[int, Pod]) -> bool:
-        """Orders these pods, by place, to start the attempt; returns whether all of them accepted."""
+        """Orders these pods to start the attempt; returns whether all pods accepted."""
         taken = self._spares.taken(self._record.status, assignment)
         return reuse.order(self._backend.control, assignment, specs, pods, taken)
 
     def _replace_lost(self, assignment: PodAssignment, specs: Sequence[NodeSpec]) -> None:
-        """Ends lost pods, and creates pods that replace them and missing spares.
+        """Ends lost pods, and creates their replacements and missing spares.
 
-        The other pods of the attempt already have their order, so they are not delayed.
+        The other pods have already received their orders, and are not delayed.
         """
         status = self._record.status
         left = self._spares.live(status)
@@ -132,7 +134,7 @@ class AttemptStart:
             self._record.note(Warned(f"no spare could be created: {error.message}"))
 
     def _end_lost(self, kept: Collection[PodId]) -> None:
-        """Ends the pods that were replaced but may still run: none of them may continue to train."""
+        """Ends replaced pods that may still run, so that none of them continues to train."""
         for pod in self._client.find("v1", "Pod", layout.of_attempts(self._plan.run_id))["items"]:
             is_older = layout.attempt_of(pod) < self._number and pod_id(pod) not in kept
             if is_older and not has_ended(pod) and "deletionTimestamp" not in pod["metadata"]:
@@ -141,7 +143,7 @@ class AttemptStart:
     # -- new pods -----------------------------------------------------------------------------------------------------
 
     def _specs(self, assignment: PodAssignment) -> list[NodeSpec]:
-        """Returns the node specs of the attempt in these pods."""
+        """Returns the node specs of the attempt for these pods."""
         status = self._record.status
         asked = self._record.history.continuation(status)
         facts = attempt_facts(self._plan, assignment, self._backend.via, status.times.created_at, asked)
@@ -155,16 +157,16 @@ class AttemptStart:
         num_spares: int,
         taken: Collection[int] = (),
     ) -> None:
-        """Creates the owner object for the pods that the attempt does not reuse, and the objects that it refers to.
+        """Creates the owner object of the attempt's new pods, and the objects that it refers to.
 
-        The owner object also creates spares. At the places `taken`, spares of earlier attempts begin to run a node.
+        The owner object also creates spares. `taken` are the places of nodes that start in earlier spares.
         """
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
         if (limit := self._plan.policy.timeout_seconds) is not None:
             ahead = (
                 self._client.ahead if status.supervision.supervisor == CLUSTER else 0.0
-            )  # clock offset to the cluster, whose time the record uses
+            )  # the record uses the cluster's time
             left = limit - status.times.limited_seconds(time.time() + ahead)
             seconds = pod_template.deadline_seconds(left, self._plan.policy.grace_seconds)
             pod_template.bounded([*parts, maker], seconds)
@@ -175,18 +177,19 @@ class AttemptStart:
             **config_data(assignment, specs, num_spares, taken),
         }
         made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
-        # Trainer refuses every change of a TrainJob whose runtime is missing, even the last one of a deletion.
+        # The runtime owns the TrainJob, and is deleted after it: without its runtime, Trainer refuses every change of a
+        # TrainJob, even the last one of a deletion.
         self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:
-        """Creates the object that refers to the others; retries while an operator's webhook does not know these yet."""
+        """Creates the object that refers to the others; retries while an operator's webhook cannot find the others."""
         give_up = time.monotonic() + BEHIND_SECONDS
         while True:
             try:
                 self._backend.create(manifest)
                 return
             except Refused as error:
-                name = manifest["metadata"]["name"]  # Trainer and Kueue quote this name differently
+                name = manifest["metadata"]["name"]  # Trainer and Kueue quote this name differently in their errors
                 words = (f'"{name}" not found', f"'{name}' not found", STARTING_TRAINER)
                 is_behind = any(one in error.message for one in words)
                 if not is_behind or time.monotonic() > give_up:

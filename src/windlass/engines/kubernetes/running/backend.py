@@ -1,5 +1,5 @@
-"""Backend of a cluster: creates and deletes the objects of a run. Every step may be repeated: existing objects are
-kept.
+"""Backend of a cluster: creates and deletes the objects of a run. Every step can be repeated, since existing objects
+are kept.
 """
 
 from __future__ import annotations
@@ -60,16 +60,17 @@ from windlass.supervise.recorder import Recorder
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 
 SENDERS: Final = 8
-"""Number of objects that are created in parallel."""
+"""Number of objects created in parallel."""
 CLEAN_SECONDS: Final = 20.0
-"""Seconds for which the cleanup after a run is retried while the cluster is unavailable; `resume` waits longer."""
+"""Seconds for which the cleanup after a run is retried while the cluster is unavailable; less than `resume` waits for
+it."""
 RETRY_SECONDS: Final = 1.0
 STARTED: Final = "started"
-"""Marker file in the folder of an attempt, present once all its objects were created."""
+"""Marker file in an attempt's folder: all objects of the attempt were created."""
 UNFINISHED: Final = "cleanup-pending"
-"""Marker file in the folder of an ended run whose objects may not be cleaned up yet."""
+"""Marker file in the folder of an ended run: its objects may still have to be cleaned up."""
 MOST_STEPS: Final = 10**8
-"""Modulus of the step number in the name of a Job, which has no space for more digits."""
+"""Names of Jobs contain a step modulo this number, since they have no space for more digits."""
 
 
 class KubernetesBackend(Backend):
@@ -80,7 +81,7 @@ class KubernetesBackend(Backend):
     def __init__(
         self, plan: Plan, run_dir: Path, control: PodControl | None = None, fetch: Fetch | None = None
     ) -> None:
-        """`control` sends requests to the pods, and `fetch` copies their outputs to this machine; by default both run
+        """`control` sends requests to the pods, and `fetch` copies their outputs to this machine; by default, both run
         commands in the pods.
 
         Raises UsageError for a missing context, EngineError for unusable credentials.
@@ -96,28 +97,28 @@ class KubernetesBackend(Backend):
         self._home = run_dir.parent.parent
         self.lease = Lease(self.client, plan.run_id, holder_of(self._home))
         self._outputs_max = collect.max_bytes if (collect := plan.first(CollectStep)) is not None else 0
-        """Maximum bytes of outputs that are collected from the pods; 0 if outputs are not collected."""
+        """Maximum bytes of outputs that are collected from all pods; 0 if outputs are not collected."""
         fetch = fetch or ExecFetch(self.client, plan.nodes.worker_python)
         collection = OutputsCollection(self.client, self.control, fetch, plan.run_id, run_dir, self._outputs_max)
         self._transfers = RunTransfers.of(plan, self._transfer, collection)
         self.uploads_outputs = self._transfers.outputs.is_wanted
         self._attempt: PodAttempt | None = None
-        """Newest attempt that this supervisor observes."""
+        """Newest attempt that this supervisor has started or adopted."""
         self._is_kept_alive = False
         self._is_released = False
-        """Whether the pods of the last attempt were notified that no attempt follows."""
+        """Whether the last attempt's pods were notified that no attempt follows."""
         self._wake: Callable[[], None] = lambda: None
 
     @override
     def close(self) -> None:
         self.client.close()
 
-    # -- who acts -----------------------------------------------------------------------------------------------------
+    # -- the Lease ----------------------------------------------------------------------------------------------------
 
     @override
     def held_elsewhere(self) -> str:
-        """Returns the holder of the run's Lease on another machine. If the cluster does not answer, returns nothing:
-        the supervisor will detect another holder.
+        """Returns the other machine that holds the run's Lease; empty if none does. Also empty if the cluster does not
+        answer: the supervisor detects another holder later.
         """
         with contextlib.suppress(EngineError):
             return held_elsewhere(self.client, self.plan.run_id, self._home, time.time())
@@ -125,7 +126,7 @@ class KubernetesBackend(Backend):
 
     @override
     def hold(self) -> bool:
-        """Acquires the run's Lease, and renews it in the background from then on."""
+        """Acquires the run's Lease, and renews it in the background from then on; returns whether it was acquired."""
         try:
             if not self.lease.ensure():
                 return False
@@ -143,7 +144,7 @@ class KubernetesBackend(Backend):
 
     @override
     def trouble(self) -> TargetUnavailable | None:
-        """Returns the error of a background thread that has been failing for some time."""
+        """Returns the error of a background thread that has failed for some time; None if all threads work."""
         failing = self.client.health.failing()
         if failing is None:
             return None
@@ -160,17 +161,17 @@ class KubernetesBackend(Backend):
         except EngineError:
             return True
 
-    # -- what all attempts share --------------------------------------------------------------------------------------
+    # -- objects of all attempts --------------------------------------------------------------------------------------
 
     def create_first(self, record: Recorder, owner: Mapping[str, Any]) -> None:
-        """Creates the pods of the first attempt now, because a supervisor takes seconds to start. Removes the end
-        marker of a run that is resumed. Raises EngineError.
+        """Creates the first attempt's pods early, since a supervisor takes seconds to start. Removes the end marker of
+        a resumed run. Raises EngineError.
         """
         if record.status.phase.is_terminal:
             markers.forget(self.client, self.plan.run_id)
         if not record.status.attempts and not self.plan.first(StageJobStep) and not self.capacity.is_elastic:
-            # If data is staged, the pods would wait for the staging; with a range of nodes, free capacity decides. A
-            # request that is refused here is refused again in the supervisor, which records it.
+            # Pods are not created early if they would wait for staged data, or if free capacity decides on their
+            # number. The supervisor repeats a refused request, and records the refusal.
             with contextlib.suppress(EngineError):
                 AttemptStart(self, record, self._folder(1), 1, range(self.plan.num_nodes)).in_new_pods(owner)
 
@@ -178,7 +179,7 @@ class KubernetesBackend(Backend):
         """Creates the objects that all attempts share, and returns the run's owner ConfigMap. Raises EngineError,
         UsageError.
 
-        `owner` is the existing owner ConfigMap, for a run that must not be created again if it was removed.
+        `owner` is the existing owner ConfigMap, for a run that must not be created again after its removal.
         """
         owner = owner or self.owner_config_map()
         claims = self.plan.manifests(ClaimStep)
@@ -189,15 +190,15 @@ class KubernetesBackend(Backend):
         return owner
 
     def _missing_pieces(self) -> list[Manifest]:
-        """Returns the ConfigMaps with pieces of the code, or nothing if the cluster has all of them."""
+        """Returns the ConfigMaps with the code's pieces; empty if the cluster has all of them."""
         planned = {piece["metadata"]["name"] for piece in self.plan.only(CodeStep).pieces}
         found = self.client.find("v1", "ConfigMap", layout.selector(self.plan.run_id), limit="500")["items"]
         return [] if planned <= {one["metadata"]["name"] for one in found} else code_store.pieces(self.plan)
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
-        """Returns the objects that only the user's machine creates. Objects shared by several runs are created here."""
+        """Returns the run's objects that only the user's machine creates; creates objects that several runs share."""
         code = self.plan.only(CodeStep)
-        if not code.is_imported:  # for an imported run, the submitting machine has created and stored them
+        if not code.is_imported:  # the machine that submitted an imported run has created these
             for made in self.plan.manifests(DataClaimStep, MountVolumeStep, MountClaimStep):
                 self.client.create_if_absent(made)
             if code.source:
@@ -229,8 +230,8 @@ class KubernetesBackend(Backend):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _transfer(self, kind: type[ManifestStep], step: int | None = None) -> JobTransfer | None:
-        """Returns the transfer by the plan's Job of this kind, or None. A Job that runs at several checkpoints has the
-        step in its name.
+        """Returns the transfer by the plan's Job of this kind, or None if there is none. `step` is the checkpoint's
+        step, and becomes part of the Job's name.
         """
         for made in self.plan.manifests(kind):
             if step is not None:
@@ -258,33 +259,31 @@ class KubernetesBackend(Backend):
 
     @override
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """Ends pods that wait for another attempt, whose resources other runs may need, and then uploads the
-        outputs.
-        """
+        """Ends pods that wait for another attempt, to free their resources, and then uploads the outputs."""
         if not self._is_released:
             self._is_released = True
             self._transfers.checkpoints.end()
-            with contextlib.suppress(EngineError):  # `clean_up` repeats this
+            with contextlib.suppress(EngineError):  # repeated by `clean_up`
                 self._release_pods(record)
         return self._transfers.outputs.turn(record, clock)
 
     @override
     def nodes_with_outputs(self, record: Recorder) -> tuple[int, ...]:
-        """Returns the nodes that reported outputs at their end."""
+        """Returns the nodes that reported outputs at their end; warns about lost nodes."""
         if not self._outputs_max:
             return ()
         number = len(record.status.attempts)
         ends = {node: self._end_of(number, node) for node in self._members(record)}
         nodes = tuple(node for node, end in ends.items() if isinstance(end, NodeEnded) and end.outputs)
-        if nodes:  # without outputs of any node, a lost node may have had none either
+        if nodes:  # if no node has outputs, a lost node may have had none either
             lost = [node for node, end in ends.items() if isinstance(end, NodeStarted)]
             for message in lost_words(lost, "it has ended without reporting"):
                 record.note(Warned(message, OUTPUTS_INCOMPLETE))
         return nodes
 
     def _end_of(self, number: int, node: int) -> NodeStarted | NodeEnded | None:
-        """Returns the reported end of a node in an attempt, or else its reported start; None if the node has not
-        started.
+        """Returns the reported end of a node in an attempt, or its start if no end was reported; None if the node has
+        not started.
         """
         path = self._folder(number) / f"node-{node}.events"
         found = [event for event in node_events.read(path) if isinstance(event, NodeStarted | NodeEnded)]
@@ -316,7 +315,7 @@ class KubernetesBackend(Backend):
 
     @override
     def start(self, record: Recorder, folder: Path, number: int, members: Sequence[int], clock: Clock) -> PodAttempt:
-        """Starts the attempt in the pods of the previous attempt that were kept alive, and in new pods for the other
+        """Starts the attempt in the previous attempt's pods that were kept alive, and in new pods for the other
         nodes.
         """
         try:
@@ -330,7 +329,7 @@ class KubernetesBackend(Backend):
                 attempt.in_new_pods(owner)
         except (Refused, Unreachable) as error:
             refuse(error)
-        with contextlib.suppress(OSError):  # on a full disk, existing objects are requested again later
+        with contextlib.suppress(OSError):  # on a full disk, the start is repeated later, with existing objects kept
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (folder / STARTED).touch()
         return self.adopt(folder, number, members, clock)
@@ -345,23 +344,23 @@ class KubernetesBackend(Backend):
 
     @override
     def is_started(self, folder: Path) -> bool:
-        """Returns whether all pods of the attempt were created or have received their order.
+        """Returns whether all pods of the attempt were created or have received their orders.
 
-        If only some pods may have received their order, the attempt is not started: all pods are ordered again.
+        Otherwise, the start is repeated, and all pods receive their orders again.
         """
         return (folder / STARTED).exists()
 
     @override
     def unreachable(self) -> set[int]:
-        """Returns the missing nodes for whose pods the cluster has no capacity."""
+        """Returns the missing nodes of an elastic run for whose pods the cluster has no capacity."""
         return self.capacity.missing()
 
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:
-        """Stores which pods an attempt is about to reuse. Raises OSError."""
+        """Stores in the attempt's folder which pods the attempt will reuse. Raises OSError."""
         pod_assignment.store_assignment(folder, decided)
 
     def _delete_others(self, record: Recorder, number: int) -> None:
-        """Deletes the remaining objects of earlier attempts, since none of their pods may continue to train. Raises
+        """Deletes the remaining objects of earlier attempts, so that none of their pods continues to train. Raises
         EngineError.
         """
         self.capacity.leave()
@@ -374,22 +373,22 @@ class KubernetesBackend(Backend):
 
     def _delete_attempts(self, which: str = "") -> None:
         selector = ",".join(part for part in (layout.of_attempts(self.plan.run_id), which) if part)
-        # the owner of pods is deleted before the objects that it refers to
+        # deletes owner objects before the objects that they refer to
         for made in reversed(attempt_objects(self.plan)):
             for one in self.client.find(made["apiVersion"], made["kind"], selector)["items"]:
                 self.client.delete(made["apiVersion"], made["kind"], one["metadata"]["name"])
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- end of the run -----------------------------------------------------------------------------------------------
 
     @override
     def prepare_end(self, record: Recorder) -> None:
-        """Marks, with a file on this machine, that the objects of the run must still be cleaned up."""
+        """Creates a local marker file: the objects of the run must still be cleaned up."""
         with contextlib.suppress(OSError):
             (self._run_dir / UNFINISHED).touch()
 
     @override
     def clean_up(self, record: Recorder, *, is_patient: bool = True) -> None:
-        """Cleans up the run's objects. If that fails, the next command that reads the run tries again."""
+        """Cleans up the run's objects. After a failure, the next command that reads the run tries again."""
         give_up, marker = time.monotonic() + (CLEAN_SECONDS if is_patient else 0.0), self._run_dir / UNFINISHED
         while True:
             try:
@@ -412,8 +411,8 @@ class KubernetesBackend(Backend):
             record.note(Warned(message))
 
     def _clean_up_once(self, record: Recorder) -> None:
-        """Cleans up once. Pods are kept until the run is removed, so that `kubectl logs` shows their output; pods that
-        sidecar containers would keep running are deleted. Raises EngineError.
+        """Cleans up once. Pods are kept for `kubectl logs` until the run is removed, except pods that sidecar
+        containers would keep running. Raises EngineError.
         """
         self.capacity.leave()
         status = record.status
@@ -426,7 +425,7 @@ class KubernetesBackend(Backend):
         if number and self.is_started(folder):
             self._release_pods(record)
         elif number and self._assignment(record).reused:
-            for name in shutdown.live_pods(self.client, self.plan.run_id):  # some pods may have received their order
+            for name in shutdown.live_pods(self.client, self.plan.run_id):  # may have received an order to start
                 self.client.delete("v1", "Pod", name)
         else:  # no pod of the attempt may start
             self._delete_attempts()
@@ -440,7 +439,7 @@ class KubernetesBackend(Backend):
         """Ends the pods of the last attempt that wait for another attempt."""
         status = record.status
         has_failed = any(rank.exit_code != 0 for rank in status.ranks)
-        # Pods with outputs were kept until these were collected, and failed pods were kept with them.
+        # Pods with outputs, and failed pods beside them, were kept until the outputs were collected.
         have_outputs = any(one.nodes for one in entries(of_newest_attempt(record.writer.events()), RunEnding))
         nodes = self.plan.nodes
         if ((nodes.reuse_wait_seconds or nodes.outputs_max) and has_failed) or have_outputs:
@@ -448,11 +447,11 @@ class KubernetesBackend(Backend):
                 reuse.release(self.client, self.control, self.plan.run_id, made_for)
 
     def _members(self, record: Recorder) -> tuple[int, ...]:
-        """Returns the node numbers of the last attempt, by place."""
+        """Returns the node numbers of the last attempt, in order of place."""
         return record.status.attempts[-1].members
 
     def _assignment(self, record: Recorder) -> PodAssignment:
-        """Returns which pods the last attempt runs in."""
+        """Returns which pods run the nodes of the last attempt."""
         number = len(record.status.attempts)
         return PodAssignment.of(self._folder(number), number, len(self._members(record)))
 

@@ -1,4 +1,4 @@
-"""Lists the data sets that are staged in a claim, and removes unused ones, by a helper pod."""
+"""Lists the data sets staged in a claim, and removes unused ones, with a helper pod."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def list_sets(client: Client, target: KubernetesTarget, claim: str) -> list[dict
 
 
 def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str) -> dict[str, Any]:
-    """Removes the data set of a source, or of a digest with this prefix, unless an existing run reads it; returns a
+    """Removes a data set, given by its source or a prefix of its digest, unless an existing run reads it; returns a
     description of the set. Raises UsageError, EngineError.
     """
     named = {"namespace": client.namespace}
     with claim_files(client, target, claim) as files:
-        # A link is created after its run, and run ids are not reused: a run that is missing now will never exist again.
+        # Runs are checked after their links were read. A run that is missing then was removed, since run ids are not
+        # reused.
         runs = _asked(files, {"kind": "list", **named})["runs"]
         gone = [run for run in runs if client.get_if_exists("v1", "ConfigMap", run) is None]
         return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])
 
 
 def _asked(files: ClaimFiles, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Runs the program in the helper pod and returns its answer. Raises EngineError."""
+    """Runs the transfer program in the helper pod, and returns its JSON answer. Raises EngineError."""
     program, out, err = transfer_archive(), io.BytesIO(), io.BytesIO()
     variables = {"WINDLASS_TRANSFER": json.dumps({**asked, "root": ROOT}), "WINDLASS_TRANSFER_RESULT": os.devnull}
     command = [files.python, "-I", "-S", "-c", RUNNER, str(len(program)), json.dumps(variables)]

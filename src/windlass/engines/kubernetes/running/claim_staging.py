@@ -1,4 +1,4 @@
-"""Stages a data set in a target's claim ahead of runs, with the same Job that stages data for a run."""
+"""Stages a data set in a target's claim before any run, with the same Job that stages data for a run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 MAX_SECONDS: Final = 7 * 24 * 3600
-"""Deadline of the Job, in seconds: if the command is killed, the cluster ends the Job."""
+"""Deadline of the Job in seconds, at which the cluster ends the Job of a killed command."""
 KEPT_SECONDS: Final = 600
-"""Seconds that the finished Job is kept, for a command that cannot reach the cluster meanwhile."""
+"""Seconds for which a finished Job is kept, so that a command can read the result after an outage."""
 SET: Final = "data"
 """Name of the single data set in the staging program."""
 
@@ -50,12 +50,12 @@ def stage_set(
     keys: Sequence[str] = (),
     service_account: str | None = None,
 ) -> dict[str, Any]:
-    """Stages the data set of a source and returns the result that the program printed. Reports each reason for waiting
+    """Stages the data set of a source, and returns the result of the staging program. Reports each reason for waiting
     once.
 
-    In addition to the target's environment, the pod reads the store with `keys` (Secrets of the namespace whose keys
-    are variables such as AWS_ACCESS_KEY_ID) and as `service_account` (of a role that may read the store). The Job is
-    always deleted; files that were fetched stay in the claim for the next call. Raises UsageError, EngineError.
+    The pod reads the store with the target's environment, `keys` (Secrets of the namespace with variables such as
+    AWS_ACCESS_KEY_ID) and `service_account` (with a role that may read the store). The Job is always deleted; fetched
+    files stay in the claim for the next call. Raises UsageError, EngineError.
     """
     scheme = source.partition("://")[0]
     if scheme not in READ:
@@ -86,7 +86,7 @@ def objects(
     keys: Sequence[str],
     service_account: str | None,
 ) -> tuple[probe_pods.Manifest, probe_pods.Manifest]:
-    """Returns the program's ConfigMap, still without the program, and the Job. Each call creates a new name."""
+    """Returns the Job, and the ConfigMap for its program, still empty. Each call uses a new name."""
     name = f"windlass-stage-{secrets.token_hex(3)}"
     job = Job(
         name="data",
@@ -116,7 +116,7 @@ def objects(
 
 
 def _created(client: Client, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Creates the Job, or returns it if an earlier request created it and its response was lost."""
+    """Creates the Job; returns the existing one if the response to an earlier request was lost."""
     return client.create_if_absent(made) or client.get("batch/v1", "Job", made["metadata"]["name"])
 
 
@@ -135,7 +135,7 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, on_line: O
                     progress.is_listing = False
                     progress.num_bytes, progress.bytes_done = line["of"], line["done"]
                     progress.bytes_moved = line["moved"]
-        except TargetUnavailable as error:  # the Job continues meanwhile
+        except TargetUnavailable as error:  # the Job continues during the outage
             if error.message != said:
                 said = error.message
                 on_line(said)
@@ -147,14 +147,14 @@ def _result(transfer: JobTransfer, notes: _Notes, progress: Progress, on_line: O
 
 
 class _Notes:
-    """Stands in for the recorder of a run: prints warnings that may pass, and raises permanent errors."""
+    """Replaces the recorder of a run: prints warnings about temporary problems, and raises permanent ones."""
 
     def __init__(self, on_line: OnLine, image: str) -> None:
         self._on_line = on_line
         self._image = image
 
     status = Status("", "", "", Phase.STAGING, Times(0.0, 0.0), "")
-    """Status of a run without attempts: warnings then name the pods."""
+    """Status of a run without attempts, for which warnings name the pods."""
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
         """Prints a warning. Raises EngineError for a pod that cannot start."""

@@ -1,6 +1,6 @@
-"""Transfers the code of a run to its pods, in pieces as ConfigMaps or through a store.
+"""Transfers the code of a run to its pods, in ConfigMaps or, if they cannot hold the code, through a store.
 
-A store is used if ConfigMaps cannot hold the code; runs with the same code share one archive there.
+In a store, runs with the same code share one archive.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ HINT: Final = "the store is storage: of the target; this machine writes to it, a
 
 
 def packed(plan: Plan) -> bytes:
-    """Packs the code as planned. Raises EngineError if the folder has changed since the plan, and UsageError."""
+    """Returns the archive of the planned code. Raises UsageError, and EngineError if the folder has changed since the
+    plan.
+    """
     if plan.only(CodeStep).is_imported:
         raise EngineError(f"the code of {plan.run_id} is no longer there", "resume it on the machine that submitted it")
     return planned_code(plan)
 
 
 def pieces(plan: Plan) -> list[Manifest]:
-    """Returns the code's ConfigMaps with their content. Raises like `packed`."""
+    """Returns the ConfigMaps with the pieces of the code. Raises the same errors as `packed`."""
     data, planned = packed(plan), plan.only(CodeStep).pieces
     return [
         {**piece, "binaryData": {"piece": base64.b64encode(data[at : at + PIECE_BYTES]).decode()}}
@@ -39,7 +41,7 @@ def pieces(plan: Plan) -> list[Manifest]:
 
 
 def send(address: str, size: int, data: Callable[[], bytes]) -> None:
-    """Writes an archive to `s3://bucket/key`, whose key contains its digest, unless it exists. Raises EngineError."""
+    """Writes an archive to `s3://bucket/key` unless the key, which contains a digest, exists. Raises EngineError."""
     name, _, key = address.partition("://")[2].partition("/")
     try:
         store = S3Store(name)

@@ -1,12 +1,12 @@
-"""Collects the outputs of a run's pods to the supervisor, before the pods end.
+"""Copies the outputs of a run's pods to the supervisor, before the pods end.
 
 A supervisor on a user's machine reads the output folder of each pod by exec; to a supervisor in the cluster, each pod
-sends its folder over a separate connection (`worker/outputs.py`). The folders are merged: of files with the same path,
-the one of the first node is kept. Files are moved to their final place once all are here and verified; an interrupted
-collection is repeated.
+sends its folder over a separate connection (`worker/outputs.py`). The folders are merged. If several nodes have a file
+with the same path, the first node's file is kept. Files are moved to their final place once all are received and
+verified; an interrupted collection is repeated.
 
-While the API server does not answer, the pods that last ran are kept alive and asked for their outputs, and the
-collection waits.
+While the API server does not answer, the collection waits; the pods last observed running are kept alive, and are asked
+for their outputs.
 """
 
 from __future__ import annotations
@@ -46,34 +46,35 @@ from windlass.worker.output_size import MAX_FILES, entries, measure
 from windlass.worker.protocol import OUTPUTS_INCOMPLETE
 
 FOLDER: Final = "collecting"
-"""Subfolder of the run's folder for files that were received so far."""
+"""Subfolder of the run's folder for files received so far."""
 TRIES: Final = 6
-"""Number of tries per pod that fails while the API server answers: about a minute with `PAUSES_SECONDS`."""
+"""Number of tries for a pod that fails while the API server answers; with `PAUSES_SECONDS`, about a minute."""
 PAUSES_SECONDS: Final = (2.0, 4.0, 8.0, 16.0, 32.0)
-"""Pauses between tries; the last one is repeated."""
+"""Seconds between tries; the last value is repeated."""
 UNANSWERED_SECONDS: Final = 5.0
 """Seconds between tries while the API server does not answer."""
 MAX_REFUSALS: Final = 60
-"""Number of refusals of the pod list after which the collection fails; a proxy in front of the API server may refuse
-temporarily."""
+"""Number of refused pod lists after which the collection fails; fewer refusals may be temporary, for example by a
+proxy."""
 HOLD_SECONDS: Final = 15.0
-"""Seconds between requests that keep unread pods alive; each request lasts for `pod_reuse.OUTPUTS_SECONDS`."""
+"""Seconds between two requests that keep a pod with unread outputs alive; each request lasts for
+`pod_reuse.OUTPUTS_SECONDS`."""
 CONNECT_SECONDS: Final = 30.0
 """Seconds that a pod may take to connect, which includes the start of an interpreter."""
 NAMED: Final = 5
-"""Maximum number of files that a warning names."""
+"""Maximum number of files named in a warning."""
 HEADER_BYTES: Final = 4096
-"""Maximum bytes per file of a stream in addition to the file's content."""
+"""Maximum bytes per file that a stream contains in addition to the file's content."""
 KEEP: Final = "a claim keeps them: kubernetes: {results: {size: 20GiB}}"
 
 
 class OutputsSkipped(EngineError):
-    """The outputs of a pod cannot be collected; retries are useless."""
+    """The outputs of a pod cannot be collected, and a retry would fail too."""
 
 
 Fetch = Callable[[Pod, Path, int], list[str]]
-"""Copies the outputs of a pod, up to a number of bytes, to a path that does not exist; returns the skipped entries,
-each with the reason. Raises EngineError, OutputsSkipped, OSError."""
+"""Copies a pod's outputs, up to a number of bytes, to a new path; returns the skipped entries with reasons. Raises
+EngineError, OutputsSkipped, OSError."""
 
 
 @dataclass(slots=True)
@@ -88,12 +89,12 @@ class Collected:
 
 
 class OutputsCollection:
-    """Collection of the outputs of one run, in a thread."""
+    """Collects the outputs of one run in a background thread."""
 
     def __init__(
         self, client: Client, control: PodControl, fetch: Fetch, plan_id: str, run_dir: Path, max_bytes: int
     ) -> None:
-        """`max_bytes` is the limit of the outputs of all pods together."""
+        """`max_bytes` limits the outputs of all pods together."""
         self._client = client
         self._control = control
         self._fetch = fetch
@@ -104,17 +105,17 @@ class OutputsCollection:
         self._closed = threading.Event()
         self._found = Collected()
         self._unanswered: EngineError | None = None
-        """Why the pods cannot be listed now; None if they can."""
+        """Why the last pod list failed; None if the API server answers."""
         self._num_refused = 0
-        """Number of refused lists of pods."""
+        """Number of pod lists that were refused."""
 
     def turn(
         self, record: Recorder, ids: Mapping[int, PodId], seen: Mapping[int, Pod], wake: Callable[[], None]
     ) -> bool:
-        """Continues the collection and returns whether it is over. `ids` are the pods by node, `seen` the pods that ran
-        when last observed.
+        """Starts or continues the collection; returns whether it is over. `ids` has the pod of each node, `seen` the
+        pods that ran when last observed.
 
-        Raises TargetUnavailable while the collection waits for the API server, and no other error.
+        Raises only TargetUnavailable, while the collection waits for the API server.
         """
         if self._thread is None:
             work = (dict(ids), dict(seen), wake)
@@ -132,7 +133,7 @@ class OutputsCollection:
         return True
 
     def end(self) -> None:
-        """Do not start pending collections."""
+        """Ends the collection before its next try."""
         self._closed.set()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class OutputsCollection:
             wake()
 
     def _collect(self, ids: dict[int, PodId], remaining: dict[int, Pod]) -> None:
-        """Collects the outputs; `remaining` has the pods that remain to be read, as last observed. Raises EngineError,
+        """Collects the outputs. `remaining` has the pods with unread outputs, as last observed. Raises EngineError,
         OSError.
         """
         found, work = self._found, self._run_dir / FOLDER
@@ -176,7 +177,7 @@ class OutputsCollection:
                 parts[node] = part
                 found.warnings += skipped_words(node, skipped)
                 del remaining[node]
-                # a pod that is being deleted receives no later request to end
+                # a pod that is being deleted is released now, since it receives no later request to end
                 if "deletionTimestamp" in pod["metadata"]:
                     list(self._control.call_all([(pod, Request.leave())], ANSWER_SECONDS))
             if (remaining or not is_answered) and self._closed.wait(
@@ -194,9 +195,10 @@ class OutputsCollection:
         shutil.rmtree(work, ignore_errors=True)
 
     def _look(self, waiting: Mapping[int, PodId], remaining: dict[int, Pod], lost: dict[int, str]) -> bool:
-        """Lists which pods still have outputs; returns whether the API server has answered. Raises Refused.
+        """Updates which pods still have outputs; returns whether the API server has answered. Raises Refused.
 
-        While the API server does not answer, pods count as lost only after their deadline, when the kubelet ends them.
+        While the API server does not answer, a pod counts as lost only after its deadline, at which the kubelet ends
+        it.
         """
         try:
             pods = by_id(self._client.find("v1", "Pod", selector(self._run_id, waiting.values()))["items"])
@@ -211,7 +213,7 @@ class OutputsCollection:
             return False
         self._unanswered = None
         for node, one in waiting.items():
-            # Pods that are being deleted count too: they wait for the collection during their grace period.
+            # Pods that are being deleted are included, since they wait for the collection during their grace period.
             if one in pods and container_state(pods[one])[0] == "running":
                 remaining[node] = pods[one]
             else:
@@ -224,7 +226,7 @@ class OutputsCollection:
         return self._fetch(pod, part, max_bytes)
 
     def _keep_alive(self, remaining: Mapping[int, Pod]) -> None:
-        """Keeps the pods alive that were not read yet."""
+        """Sends requests that keep pods with unread outputs alive."""
         while not self._closed.wait(HOLD_SECONDS):
             list(self._control.call_all([(pod, Request.hold()) for pod in list(remaining.values())], ANSWER_SECONDS))
 
@@ -233,7 +235,7 @@ class OutputsCollection:
 
 
 class ExecFetch:
-    """Fetches outputs with commands in the pod, for a supervisor outside the cluster."""
+    """Fetches outputs with commands in the pods, for a supervisor outside the cluster."""
 
     def __init__(self, client: Client, python: str) -> None:
         """`python` is the path of the interpreter in the pods."""
@@ -242,7 +244,7 @@ class ExecFetch:
         self._files = PodFiles(client, self._python, KEEP)
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the skipped entries. Raises EngineError,
+        """Copies the outputs of a pod to the folder `into`; returns the skipped entries. Raises EngineError,
         OutputsSkipped.
         """
         words = [*self._python, f"{layout.TRAVEL}/windlass/worker/outputs.py", "digest", layout.OUTPUT]
@@ -256,13 +258,13 @@ class ExecFetch:
 
 
 class PushFetch:
-    """Fetches outputs over a connection from the pod, for a supervisor in the cluster."""
+    """Receives outputs over connections from the pods, for a supervisor in the cluster."""
 
     def __init__(self, control: ConnectionControl) -> None:
         self._control = control
 
     def __call__(self, pod: Pod, into: Path, max_bytes: int) -> list[str]:
-        """Fetches the outputs of one pod into `into`; returns the skipped entries. Raises EngineError,
+        """Copies the outputs of a pod to the folder `into`; returns the skipped entries. Raises EngineError,
         OutputsSkipped.
         """
         name, server = pod["metadata"]["name"], self._control.events
@@ -289,7 +291,9 @@ class PushFetch:
 
 
 def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
-    """Receives the stream of a pod and confirms it; returns the skipped entries. Raises EngineError, OSError."""
+    """Receives a pod's outputs over a connection, and confirms them; returns the skipped entries. Raises EngineError,
+    OSError.
+    """
     connection.settimeout(outputs.SILENCE_SECONDS)
     connection.sendall(order_protocol.written(go=True))
     allowance = Allowance(max_bytes)
@@ -307,9 +311,9 @@ def receive(connection: socket, into: Path, max_bytes: int) -> list[str]:
 def fetch_verified(
     files: PodFiles, pod: Pod, path: str, into: Path, expected: Mapping[str, Any], on_progress: Callable[[int], None]
 ) -> list[str]:
-    """Copies a folder of a pod and compares its digest with `expected`; returns the skipped entries.
+    """Copies a pod's folder, and compares its digest with `expected`; returns the skipped entries.
 
-    Raises EngineError, also for a different digest, and OSError.
+    Raises OSError, and EngineError, also if the digests differ.
     """
     found = files.fetch(pod, path, into, on_progress)
     here = outputs.digest(str(into))
@@ -323,8 +327,8 @@ def fetch_verified(
 
 
 class Allowance:
-    """Limit of a transfer, called with the bytes so far after each file. Raises OutputsSkipped for too many files or
-    bytes.
+    """Limit on the bytes and files of a transfer, called with the bytes so far after each file. Raises OutputsSkipped
+    above the limit.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -332,7 +336,7 @@ class Allowance:
         self._files = 0
 
     def __call__(self, num_bytes: int) -> None:
-        """Counts one more file."""
+        """Counts one more file, and checks `num_bytes`, the bytes so far."""
         self._files += 1
         if num_bytes > self._max_bytes or self._files > MAX_FILES:
             raise OutputsSkipped(_too_many(num_bytes, self._max_bytes))
@@ -342,7 +346,8 @@ class Allowance:
 
 
 def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
-    """Moves the files of all nodes into one folder; returns files that another node has with different content.
+    """Moves the files of all nodes into one folder; returns the files that differ from another node's file with the
+    same path.
 
     Raises OSError.
     """
@@ -361,7 +366,7 @@ def merge(parts: Mapping[int, Path], into: Path) -> list[str]:
 
 
 def move_into(source: Path, target: Path) -> None:
-    """Moves the files of a folder into another one, each atomically; existing files with the same path are replaced.
+    """Moves the files of a folder into another one, each atomically; replaces files with the same path.
 
     Raises OSError.
     """
@@ -387,7 +392,7 @@ def move_to_outputs(source: Path, run_dir: Path, digest: str) -> None:
 
 
 def _is_free(into: Path, path: str) -> bool:
-    """Returns whether all existing parents of a path are folders."""
+    """Returns whether all existing parents of a path are folders, and not links."""
     parents = [into / one for one in Path(path).parents]
     return all(one.is_dir() and not one.is_symlink() for one in parents if os.path.lexists(one))
 
@@ -398,11 +403,11 @@ def _is_same(one: Path, other: Path) -> bool:
     return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-# -- words ------------------------------------------------------------------------------------------------------------
+# -- warnings ---------------------------------------------------------------------------------------------------------
 
 
 def lost_words(nodes: Sequence[int], why: str) -> list[str]:
-    """Returns the warning that the outputs of these nodes are lost; no warning without nodes."""
+    """Returns the warning that these nodes' outputs are lost; empty without nodes."""
     if not nodes:
         return []
     shown = ", ".join(map(str, nodes[:NAMED])) + (f" and {len(nodes) - NAMED} more" if len(nodes) > NAMED else "")
@@ -410,14 +415,14 @@ def lost_words(nodes: Sequence[int], why: str) -> list[str]:
 
 
 def conflict_words(conflicts: Sequence[str]) -> list[str]:
-    """Returns the warning that several nodes wrote the same files."""
+    """Returns the warning that several nodes wrote the same files; empty without conflicts."""
     if not conflicts:
         return []
     return [f"other nodes have written the same files, and those of the first node are kept: {_listed(conflicts)}"]
 
 
 def skipped_words(node: int, skipped: Sequence[str]) -> list[str]:
-    """Returns the warning that entries were skipped."""
+    """Returns the warning that outputs of a node were skipped; empty if none were."""
     return [f"skipped outputs of node {node}: {_listed(skipped)}"] if skipped else []
 
 

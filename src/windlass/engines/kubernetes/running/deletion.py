@@ -1,7 +1,7 @@
 """After the run ends, watches the nodes that were provisioned for it until they are deleted, and records when.
 
-Karpenter deletes nodes by its own rules, and a deleted node leaves no trace in the cluster: only a process that watches
-can record the time. The watch holds no lock: if the run is resumed or removed, the watch ends.
+Karpenter deletes nodes by its own rules, and a deleted node leaves no trace in the cluster, so that only a watching
+process can record the time. The watch holds no lock, and ends if the run is resumed or removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ KEPT: Final = "kept"
 
 
 def watch_deletion(store: Store, run_id: str, client: Client) -> None:
-    """Records when each node of an ended run is deleted, until no node is left, the run is resumed, or MAX_SECONDS have
-    passed.
+    """Records when each node that was provisioned for an ended run is deleted. Returns once no node is left, the run is
+    resumed, or MAX_SECONDS have passed.
     """
     with contextlib.suppress(WindlassError):
         known = claims.recorded(store.events(run_id), time.time(), every_attempt=True)
@@ -43,7 +43,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
                     watch.read((), ())
                 for event in counted(watch):
                     _record(store, run_id, event.entry, event.at)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object of unknown shape
+            except (KeyError, TypeError, ValueError, AttributeError) as error:  # an object has an unexpected shape
                 client.health.crashed("machines", error)
                 for warning in client.health.updates():
                     _record(store, run_id, Warned(warning.message))
@@ -52,7 +52,7 @@ def watch_deletion(store: Store, run_id: str, client: Client) -> None:
 
 
 def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
-    """Yields the changes of nodes; the event of a deleted node includes the number of nodes that remain after it."""
+    """Yields state changes of nodes; the event of a deleted node includes the number of nodes that remain."""
     changes = list(watch.changes())
     is_gone = [isinstance(event.entry, NodeProvisioning) and event.entry.state == "gone" for event in changes]
     for at, event in enumerate(changes):
@@ -62,8 +62,8 @@ def counted(watch: ProvisioningWatch) -> Iterator[Reported]:
 
 
 def _record(store: Store, run_id: str, entry: Entry, at: float | None = None) -> None:
-    """Appends an event to the record of an ended run. If a supervisor holds the record, it has resumed the run, and
-    nothing is written.
+    """Appends an event to the record of an ended run. Does nothing if a supervisor holds the record, since the run was
+    then resumed.
     """
     writer = store.writer(run_id)
     if writer is not None:

@@ -1,9 +1,10 @@
-"""Expiry of ended runs: the cluster deletes their objects and their record together, and never their results.
+"""Expiry of ended runs: the cluster deletes their objects, with the record there, and never their results.
 
-The Job of a supervisor has a TTL, and owns the run's owner ConfigMap once the run has ended: the cluster deletes the
-Job, and with it all objects of the run. No process is needed for that. A resume first removes the Job from the owners
-of the owner ConfigMap, since it replaces the Job. Runs that a machine supervises have no such Job: `sweep` removes them
-at each submission from that machine.
+The Job of a supervisor has a TTL. Once the run has ended, the Job owns the run's owner ConfigMap, so that the cluster
+deletes all objects of the run with the Job, and no process is needed. A resume, which replaces the Job, first removes
+it from the owners of the ConfigMap.
+
+Runs that a user's machine supervises have no such Job: `sweep` removes them at each submission from that machine.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from windlass.runs.record import CLUSTER, Status
 from windlass.runs.store import Store
 
 KEPT_ANNOTATION: Final = "windlass.dev/kept-from"
-"""Annotation of an owner ConfigMap: the uid of the supervisor's Job that a resume has replaced. That Job must not own
-the owner ConfigMap again."""
+"""Annotation of an owner ConfigMap with the uid of a supervisor's Job that a resume has replaced. The replaced Job must
+not own the ConfigMap again."""
 SWEPT: Final = "expired"
-"""Marker file in the folder of a run that was checked after its expiry."""
+"""Marker file in the folder of an expired run that `sweep` has processed."""
 AT_ONCE: Final = 5
-"""Maximum number of ended runs that one submission checks, since the user waits for it."""
+"""Maximum number of ended runs that one submission checks, since the user waits for the checks."""
 
 
 def begin(client: Client, run_id: str) -> None:
-    """Makes the run expire with the Job of its supervisor, which ends now. Raises EngineError."""
+    """Makes the run expire with the Job of its supervisor, which is about to end. Raises EngineError."""
     job = client.get(BATCH, "Job", layout.supervisor_name(run_id))
     if "ttlSecondsAfterFinished" not in job["spec"]:
         return
     owner_config_map = client.get("v1", "ConfigMap", run_id)
     if _notes(owner_config_map).get(KEPT_ANNOTATION) != job["metadata"]["uid"]:
-        # The request is refused if the owner ConfigMap was changed meanwhile, for example by a resume.
+        # The API server refuses the request if the owner ConfigMap has changed meanwhile, for example by a resume.
         client.call("PUT", client.path("v1", "ConfigMap", run_id), manifests.owned(owner_config_map, job))
 
 
 def release(client: Client, run_id: str) -> None:
-    """Makes the run outlive the Job of its supervisor, which can then be deleted. Raises EngineError."""
+    """Makes the run outlive the Job of its supervisor, so that the Job can be deleted. Raises EngineError."""
     job = client.get_if_exists(BATCH, "Job", layout.supervisor_name(run_id))
     if job is None:
         return
@@ -57,7 +58,7 @@ def release(client: Client, run_id: str) -> None:
             "metadata": {**meta, "annotations": {**_notes(owner_config_map), KEPT_ANNOTATION: uid}},
         }
 
-    # retried, since the supervisor may change the owner ConfigMap once meanwhile
+    # `update` retries, since the supervisor may change the owner ConfigMap at the same time
     client.update("v1", "ConfigMap", run_id, released)
 
 
@@ -65,11 +66,11 @@ def _notes(owner_config_map: Mapping[str, Any]) -> dict[str, str]:
     return dict(owner_config_map["metadata"].get("annotations") or {})
 
 
-# -- runs that a machine supervises ------------------------------------------------------------------------------------
+# -- runs supervised by a user's machine -------------------------------------------------------------------------------
 
 
 def sweep(store: Store, client: Client, target: str, now: float) -> None:
-    """Removes expired runs of this machine from the namespace of a client; their local records are kept.
+    """Removes expired runs of this machine from the client's namespace; local records are kept.
 
     Raises EngineError, StoreError, OSError.
     """
@@ -84,8 +85,8 @@ def sweep(store: Store, client: Client, target: str, now: float) -> None:
 
 
 def _ended(store: Store, target: str, now: float) -> Iterator[Status]:
-    """Yields runs that ended at least a week ago and were not checked since. Lost runs are excluded, since their pods
-    may still train.
+    """Yields runs that ended over a week ago and were not processed since. Lost runs are excluded, since their pods may
+    still train.
     """
     for status in store.statuses():
         is_ours = (

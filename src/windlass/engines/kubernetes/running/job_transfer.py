@@ -1,4 +1,4 @@
-"""Transfers files of a run by a Job, which continues without the supervisor and replaces lost pods."""
+"""Transfers files of a run with a Job, which runs without the supervisor and replaces lost pods."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ LOOK_SECONDS: Final = 1.0
 
 
 class JobTransfer(Transfer):
-    """The Job of one transfer. A supervisor that takes over continues with the same Job."""
+    """Transfer of files by a Job. A supervisor that takes over uses the same Job."""
 
     def __init__(self, client: Client, manifest: Json, create: Callable[[Json], Json], *, warns: bool = True) -> None:
-        """`create` creates the Job, or returns the existing one. With `warns`, problems of its pods are recorded."""
+        """`create` creates the Job, or returns the existing one. With `warns`, problems of the Job's pods are
+        recorded.
+        """
         self._client = client
         self._manifest = manifest
         self._name: str = manifest["metadata"]["name"]
@@ -46,7 +48,7 @@ class JobTransfer(Transfer):
         self._warns = warns
         self._uid = ""
         self._look_at = 0.0
-        """Time of the next read, in monotonic seconds."""
+        """Earliest time of the next read of the Job, in monotonic seconds."""
         self._warned: set[str] = set()
 
     @override
@@ -65,7 +67,7 @@ class JobTransfer(Transfer):
         """Deletes the Job. Raises Refused, Unreachable."""
         self._client.delete("batch/v1", "Job", self._name)
 
-    # -- one look -----------------------------------------------------------------------------------------------------
+    # -- reading the Job ----------------------------------------------------------------------------------------------
 
     def _look(self, record: Notes) -> Iterator[Line]:
         if not self._uid:
@@ -93,7 +95,7 @@ class JobTransfer(Transfer):
         return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def _progress(self, pod: Json) -> Iterator[Line]:
-        """Yields the progress in the last log line of a running pod."""
+        """Yields the progress that a running pod reports in its last log line."""
         if container_state(pod)[0] != "running":
             return
         with contextlib.suppress(Refused):  # the container may have ended meanwhile
@@ -103,14 +105,16 @@ class JobTransfer(Transfer):
                     yield reported
 
     def _look_at_job(self, record: Notes, pods: list[dict[str, Any]]) -> None:
-        """Finds out why the Job has no live pod. Raises EngineError if the Job has failed."""
+        """Handles a Job without live pods: records why, or creates the Job again. Raises EngineError if the Job has
+        failed.
+        """
         job = self._client.get_if_exists("batch/v1", "Job", self._name)
         if job is None:
             self._uid = ""  # the Job was deleted: the next read creates it again
             return
         if end_of(job) == "Failed":
             raise EngineError(*self._given_up(job, pods))
-        # the pod with the results was removed; a new Job has nothing to transfer and reports them again
+        # The pod with the results was removed: a new Job finds all files transferred, and reports the results again.
         if end_of(job) and not pods:
             self.end()
             self._uid = ""
@@ -119,7 +123,7 @@ class JobTransfer(Transfer):
         elif admission.is_suspended(job):
             self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
         elif not pods:
-            for event in self._events(self._name):  # for example of a quota or a webhook
+            for event in self._events(self._name):  # such as a refusal by a quota or a webhook
                 self._warn(record, event)
 
     def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:
@@ -133,7 +137,7 @@ class JobTransfer(Transfer):
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
     def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
-        """Warns, once, about a problem that blocks a pod or has ended it."""
+        """Warns, once, about a problem that blocks or has ended a pod."""
         if is_problem(seen):
             self._warn(record, seen)
         elif seen.state == "ended":
@@ -145,7 +149,7 @@ class JobTransfer(Transfer):
                     self._warn(record, replace(seen, reason=event.reason, message=event.message))
 
     def _events(self, name: str) -> Iterator[ObjectReport]:
-        """Yields the warning events of one object, except ordinary ones."""
+        """Yields the warning events of one object, without routine ones."""
         which = f"involvedObject.name={name},type=Warning,{NOT_ORDINARY}"
         for event in self._client.find("v1", "Event", fieldSelector=which)["items"]:
             about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()
@@ -153,7 +157,7 @@ class JobTransfer(Transfer):
 
     def _warn(self, record: Notes, seen: PodStatus | ObjectReport) -> None:
         reported = warning(seen)
-        # Once the run has attempts, details recorded about a pod would count as details of their pods.
+        # During attempts, these details would count as details of the attempt's pods.
         more = {} if record.status.attempts else {name: reported[name] for name in reported if name != "message"}
         self._note(record, reported["message"], key(seen), **more)
 
@@ -164,13 +168,15 @@ class JobTransfer(Transfer):
 
 
 def _error_of(pod: Json) -> str:
-    """Returns the error with which the program of a pod has ended; empty if it reported none."""
+    """Returns the error that a pod's program reported at its end; empty if it reported none."""
     reported = parsed(str(container_state(pod)[1].get("message") or "").encode())
     return str((reported or {}).get("error", ""))
 
 
 def _results(pod: Json) -> list[Line] | None:
-    """Returns the results of a pod that has succeeded, else None. Raises TransferRefused if no pod can succeed."""
+    """Returns the results of a pod that has succeeded; None for other pods. Raises TransferRefused if retries would
+    fail too, EngineError for a missing result.
+    """
     where, ended = container_state(pod)
     if where != "terminated":
         return None

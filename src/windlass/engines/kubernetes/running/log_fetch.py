@@ -1,6 +1,6 @@
 """Copies the logs of a run's pods into files on this machine, without the run's record.
 
-The ConfigMaps of the attempts contain the node specs, from which the log reader of a supervisor can be built.
+The ConfigMaps of the attempts contain the node specs, which suffice to create a supervisor's log readers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TURN_SECONDS: Final = 1.0
 
 
 class _Begun(NamedTuple):
-    """A pod with its node spec and the first attempt that it runs."""
+    """A pod, its node spec, and the first attempt that it runs."""
 
     first: int
     id: PodId
@@ -47,33 +47,34 @@ class _Begun(NamedTuple):
 
 
 class _FollowedAttempt(PodAttempt):
-    """An attempt that a supervisor controls: if its queue suspends it, the log reader does not delete its objects."""
+    """An attempt whose logs are followed. Unlike a supervisor, a log reader never deletes a suspended owner object, so
+    `is_evicted` is false.
+    """
 
     is_evicted = False
 
 
 class LogReader:
-    """Reads the logs of one run into a folder with the layout of a record, for the attempts whose pods exist."""
+    """Reads the logs of a run's existing pods into a folder with the layout of a record."""
 
     def __init__(self, client: Client, run_id: str, folder: Path) -> None:
         self._client = client
         self._run_id = run_id
         self._folder = folder
         self._attempts: dict[tuple[int, int], _FollowedAttempt] = {}
-        """Followed attempts, by the first attempt of their pods and the attempt that they run: pods may serve several
-        attempts."""
+        """Followed attempts, by two numbers: the first attempt that their pods ran, and the attempt itself."""
         self._over = threading.Event()
         self._closed = threading.Event()
 
     def read(self) -> bool:
-        """Reads all lines that were written so far; returns whether any pod has a log. Raises EngineError, OSError."""
+        """Reads all log lines written so far; returns whether any pod has a log. Raises EngineError, OSError."""
         pods = by_id(self._client.find("v1", "Pod", layout.of_attempts(self._run_id))["items"])
         of_nodes: dict[int, list[_Begun]] = defaultdict(list)
         for config in self._configs():
             for one, spec in beginning_pods(config).items():
                 if one in pods:
                     of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
-        # If a node has newer pods, lines of their attempts are not in the log of an older pod that still waits.
+        # A node's older pod that still waits has no lines of the attempts that run in a newer pod.
         wanted = [
             (pod, None if newer is None else newer.first)
             for of_node in of_nodes.values()
@@ -85,7 +86,7 @@ class LogReader:
         return bool(wanted)
 
     def follow(self) -> None:
-        """Starts a thread that reads further lines, also those of later attempts. No line is read twice."""
+        """Starts a thread that reads new lines, also of later attempts. No line is read twice."""
         threading.Thread(target=self._run, name=f"logs of {self._run_id}", daemon=True).start()
 
     def is_over(self) -> bool:
@@ -101,8 +102,8 @@ class LogReader:
     # -- one attempt --------------------------------------------------------------------------------------------------
 
     def _read(self, one: _Begun, end: int | None) -> None:
-        """Reads the lines of a pod so far, for all attempts before `end` that it has served. A deleted log has no
-        lines.
+        """Reads the lines of a pod so far, for all attempts before `end` that ran in the pod. A deleted log counts as
+        empty.
         """
         name, container = one.pod["metadata"]["name"], layout.container_of(one.pod)
         waited, ranks = one.first != one.id.made_for, _ranks(one.spec)
@@ -118,8 +119,8 @@ class LogReader:
                 return
 
     def _begin(self, number: int, config: Mapping[str, Any], nodes: Collection[int] | None = None) -> None:
-        """Follows attempt `number` in the pods whose first attempt is the one of `config`, if their owner object
-        exists; only the pods of `nodes`, if given. Raises EngineError.
+        """Follows attempt `number` in the pods that `config` created, or only in the pods of `nodes`. Does nothing
+        without an owner object. Raises EngineError.
         """
         first = layout.attempt_of(config)
         of = {one: spec for one, spec in beginning_pods(config).items() if nodes is None or spec.node in nodes}
@@ -140,7 +141,7 @@ class LogReader:
             job={},
             steps=(AttemptStep("", owner),),
         )
-        for other in self._attempts.values():  # older pods that waited for an attempt which now has new pods
+        for other in self._attempts.values():  # closes older pods that waited for this attempt, which has new pods
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
                 other.close()
         control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
@@ -160,7 +161,7 @@ class LogReader:
         return self._folder / f"attempt-{number}"
 
     def _configs(self) -> list[dict[str, Any]]:
-        """Returns the ConfigMaps of all attempts with their own pods, oldest first. Raises EngineError."""
+        """Returns the ConfigMaps of all attempts that created pods, oldest first. Raises EngineError."""
         found = self._client.find("v1", "ConfigMap", layout.of_attempts(self._run_id))["items"]
         return sorted(found, key=layout.attempt_of)
 
@@ -179,7 +180,7 @@ class LogReader:
     def _run(self) -> None:
         background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
         if self._closed.is_set():
-            self.close()  # attempts that this thread has started to follow meanwhile
+            self.close()  # closes attempts that this thread has begun to follow meanwhile
         self._over.set()
 
     def _paced_turn(self) -> bool:
@@ -188,7 +189,7 @@ class LogReader:
     def _turn(self) -> bool:
         """Follows new attempts; returns whether the run is over."""
         try:
-            # read first: no attempt starts after the end of a run
+            # read before the attempts, since none starts after the end of a run
             phase = discovery.one(self._client, self._run_id).phase
         except NoSuchRun:
             return True
@@ -202,14 +203,14 @@ class LogReader:
         if any(node.lives() for node in nodes):
             return False
         is_over = phase.is_terminal
-        for first, number in dict(sorted(self._attempts)).items():  # the newest attempt of each pod
+        for first, number in dict(sorted(self._attempts)).items():  # newest attempt of each pod
             if first in configs and (waiting := self._waiting(first, number)):
                 self._begin(number + 1, configs[first], waiting)
                 is_over = False
         return is_over
 
     def _waiting(self, first: int, number: int) -> set[int]:
-        """Returns the nodes whose pods wait for their next attempt and have no newer pods in that attempt."""
+        """Returns the nodes whose pods wait for the next attempt, without nodes that have newer pods in it."""
         of_newer = [one for (by, next_one), one in self._attempts.items() if by > first and next_one == number + 1]
         complete = {node.number for node in self._attempts[first, number].nodes if node.log.is_finished}
         return complete.difference(*map(_nodes, of_newer))

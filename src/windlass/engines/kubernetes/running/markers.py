@@ -1,9 +1,7 @@
-"""Markers of a run in its cluster, for machines without the run's record: a stop request, the run's end, fetched
-outputs.
+"""Markers of a run in its cluster, for machines without the run's record: stop requested, run ended, outputs fetched.
 
-A marker is a ConfigMap that the run's owner ConfigMap owns. Creating one needs no right beyond those of any run. The
-supervisor treats the marker `stop` like a stop request of its own user; the marker `end` states that no other attempt
-follows.
+A marker is a ConfigMap that the run's owner ConfigMap owns; creating one needs no additional right. The supervisor
+treats the marker `stop` like a stop request of its own user; the marker `end` states that no attempt follows.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ AGAIN_SECONDS: Final = 0.5
 def put(client: Client, owner_config_map: dict[str, Any], marker: str, *, now: bool = False, **said: str) -> None:
     """Creates a marker for the run of this owner ConfigMap; an existing marker is kept. Raises EngineError.
 
-    `now` requests a stop without the ranks' grace period, and replaces an existing marker. `said` is further data of
-    the marker.
+    `now` requests a stop without grace period, and replaces an existing marker. `said` is additional data of the
+    marker.
     """
     meta = owner_config_map["metadata"]
     name, how = layout.marker_name(meta["name"], marker), {layout.HOW_LABEL: said["how"]} if "how" in said else {}
@@ -38,8 +36,8 @@ def put(client: Client, owner_config_map: dict[str, Any], marker: str, *, now: b
 
 
 def requested_stop(client: Client, run_id: str) -> StopRequest | None:
-    """Returns the stop request of another machine: a marker, or the removal of the run's owner ConfigMap. Raises
-    EngineError.
+    """Returns the stop request of another machine: a marker, or the deletion of the run's owner ConfigMap; else None.
+    Raises EngineError.
     """
     found = client.get_if_exists("v1", "ConfigMap", layout.marker_name(run_id, layout.STOP_MARKER))
     if found is not None:
@@ -50,12 +48,12 @@ def requested_stop(client: Client, run_id: str) -> StopRequest | None:
 
 
 def stop_selector(run_id: str) -> str:
-    """Returns the label selector of the stop request of a run."""
+    """Returns the label selector of a run's stop marker."""
     return f"{layout.selector(run_id)},{layout.MARKER_LABEL}={layout.STOP_MARKER}"
 
 
 def put_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
-    """Records that no other attempt follows, whether a stop was requested, and whether the run succeeded.
+    """Records that no attempt follows, whether a stop was requested, and whether the run succeeded.
 
     Pods that are created later read this marker, and do not train (`boot.py`). Raises EngineError.
     """
@@ -74,7 +72,7 @@ def forget(client: Client, run_id: str) -> None:
 
 
 def _owner_config_map(client: Client, run_id: str) -> dict[str, Any] | None:
-    """Returns the owner ConfigMap, or None once its removal is confirmed (`Absence`), which takes `ABSENT_SECONDS`."""
+    """Returns the owner ConfigMap, or None after two reads, `ABSENT_SECONDS` apart, did not find it."""
     absence = Absence()
     while (found := client.get_if_exists("v1", "ConfigMap", run_id)) is None:
         if absence.is_confirmed(is_absent=True):
@@ -84,9 +82,7 @@ def _owner_config_map(client: Client, run_id: str) -> dict[str, Any] | None:
 
 
 class StopRequestRelay:
-    """Copies stop requests of other machines to the run's folder, where the supervisor reads requests of its
-    own user.
-    """
+    """Copies stop requests of other machines to the run's folder, where the supervisor reads its user's requests."""
 
     def __init__(self, client: Client, run_id: str, run_dir: Path) -> None:
         self._client = client
@@ -95,7 +91,7 @@ class StopRequestRelay:
         self._relayed_at = float("-inf")
 
     def relay(self) -> None:
-        """Reads the cluster's stop request, at most once in `AGAIN_SECONDS`, and writes it to the folder. Raises
+        """Copies the cluster's stop request to the run's folder; reads it at most once in `AGAIN_SECONDS`. Raises
         EngineError.
         """
         now = time.monotonic()
@@ -103,7 +99,7 @@ class StopRequestRelay:
             return
         request = requested_stop(self._client, self._run_id)
         self._relayed_at = now
-        # A stronger request of this machine takes precedence.
+        # An existing local request is replaced only by an immediate stop.
         if request is not None and (request.now or read_stop_request(self._run_dir) is None):
-            with contextlib.suppress(OSError):  # The disk may be full; the request is written at the next call.
+            with contextlib.suppress(OSError):  # The disk may be full; the next call tries again.
                 write_stop_request(self._run_dir, request)

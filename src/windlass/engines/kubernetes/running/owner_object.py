@@ -1,4 +1,4 @@
-"""Reads the owner object of the pods of an attempt: whether it still creates pods, and why not."""
+"""Reads the owner object of an attempt's pods: whether it will still create pods, and why not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.reading.kueue import evicted
 
 
 class OwnerObject:
-    """State of the Job, JobSet or other object that creates the pods of an attempt, when it was last read."""
+    """State of the Job, JobSet or other object that creates an attempt's pods, as last read."""
 
     def __init__(self, client: Client, api: str, kind: str, name: str, listen: Callable[[], None]) -> None:
         """`listen` is called before each read."""
@@ -27,20 +27,20 @@ class OwnerObject:
         self._is_deleted = False
         """Whether `end` has deleted the object."""
         self.is_absent = False
-        """Whether the last read reported the object as missing."""
+        """Whether the object was missing at the last read."""
         self.over: str | None = None
-        """Why the object will create no more pods; None while it may create some."""
+        """Why the object will create no more pods; None while it still may."""
         self.ends: list[ObjectReport] = []
-        """Reports of why the object has ended, for the run's record."""
+        """Reports, for the run's record, of why the object has ended."""
         self.finished: frozenset[int] = frozenset()
-        """Completion indexes for which the object creates no further pods."""
+        """Completion indexes of pods that the object will not create again."""
         self.is_suspended = False
         self.eviction: QueueStatus | None = None
-        """Queue status with the reason why the object was suspended after its pods were created (they are then
-        deleted); None if it was not."""
+        """Queue status that explains why the object was suspended and its pods deleted; None if it was not suspended
+        after the creation of its pods."""
 
     def read(self, pods: Collection[Pod]) -> None:
-        """Reads the object; `pods` are the pods of it that were observed. Raises EngineError."""
+        """Reads the object; `pods` are its observed pods. Raises EngineError."""
         self._listen()
         if self._is_deleted:
             return
@@ -65,8 +65,8 @@ class OwnerObject:
         self.over = f"{self._kind} {self.name} was deleted before it had made all pods"
 
     def _take_absence(self, pods: Collection[Pod], *, is_absent: bool) -> None:
-        """Records whether the object is missing. It counts as removed after it was missing for some seconds, or if its
-        pods are being deleted too.
+        """Records whether the object is missing. The object counts as removed once it was missing for some seconds, or
+        if its pods are being deleted too.
         """
         is_removed = self._absence.is_confirmed(is_absent=is_absent)
         self.is_absent = is_absent

@@ -1,4 +1,4 @@
-"""Watches the pods of one attempt: a list, then changes; recovers from dropped connections and expired versions."""
+"""Watches the pods of one attempt with a list and a watch; recovers from dropped connections and expired versions."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from windlass.engines.kubernetes.reading import eviction
 from windlass.engines.kubernetes.running.owner_object import OwnerObject
 
 WATCH_SECONDS: Final = 20
-"""Seconds that one watch lasts; then the owner object is read, and the pods are listed again if that is due."""
+"""Duration of one watch in seconds, after which the owner object is read, and the pods are listed again if due."""
 LIST_SECONDS_A_POD: Final = 0.1
-"""Seconds per pod between two lists while no watch breaks: a list of 1,000 pods is 20 MB."""
+"""Seconds per pod between two lists while no watch breaks, since a list of 1,000 pods has 20 MB."""
 UNUSED: Final = ("env", "volumeMounts", "command", "args")
-"""Fields of containers that nothing reads."""
+"""Fields of containers that are dropped, since no code reads them."""
 MAX_ASKED: Final = 32
-"""Maximum number of requests per attempt for Karpenter's reason to evict pods: if a thousand pods are evicted at once,
-some reasons suffice."""
+"""Maximum number of requests per attempt for Karpenter's reasons for evictions, since thousands of pods may be evicted
+at once."""
 
 
 class PodWatch:
-    """Watch of the pods of one attempt, by place, from 0."""
+    """Watch of the pods of one attempt, by place: the index of the pod's node in the attempt, from 0."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class PodWatch:
         changed: Callable[[], None],
         listen: Callable[[], None] = lambda: None,
     ) -> None:
-        """`owner` is the API version and kind of the owner objects of the pods; `changed` is called at each change.
+        """`owner` is the API version and kind of the pods' owner objects; `changed` is called after each change.
 
-        `listen` is called periodically, and always before a deletion of a pod can be observed.
+        `listen` is called periodically, and always before the deletion of a pod can be observed.
         """
         self._client = client
         self._assignment = assignment
@@ -60,15 +60,15 @@ class PodWatch:
         self._pods: dict[int, Pod] = {}
         self._gone: set[int] = set()
         self._num_asked = 0
-        """Number of requests for the reason of an eviction."""
+        """Number of requests for eviction reasons so far."""
         self._is_listed = False
         self._closed = threading.Event()
         self._version = ""
-        """Resource version of the last list or change."""
+        """Resource version of the last list or watch event."""
         self._listed_at = float("-inf")
-        """Time of the last list, in monotonic seconds."""
+        """Time of the last list of pods, in monotonic seconds."""
         self._is_unbroken = False
-        """Whether the last watch ended regularly."""
+        """Whether the last watch ended without an error."""
         background.start(f"pods of {self.owner.name}", self._turn, self._closed, client.health)
 
     def close(self) -> None:
@@ -76,36 +76,34 @@ class PodWatch:
         self._closed.set()
 
     def pod(self, place: int) -> Pod | None:
-        """Returns the pod at a place, as last observed; None before it exists."""
+        """Returns the pod at a place, as last observed; None if no pod was observed."""
         return self._pods.get(place)
 
     @property
     def are_made(self) -> bool:
-        """Whether any pod has existed."""
+        """Whether any pod of the attempt was ever observed."""
         return bool(self._pods)
 
     def is_gone(self, place: int) -> bool:
-        """Returns whether the pod at a place was deleted, or will never be created."""
+        """Returns whether the pod at a place was deleted, is lost, or will never be created."""
         pod = self._pods.get(place)
         if pod is None:
             made = self._assignment.pods[place]
-            # Pods of older owner objects existed when they received their order.
+            # A pod of an older owner object existed when it received the order to start.
             is_past = made.made_for != self._assignment.newest or made.index in self.owner.finished
             return self.owner.over is not None or (is_past and self._is_listed)
         return place in self._gone or is_lost(pod)
 
     def is_lost(self, place: int) -> bool:
-        """Returns whether the cluster node of the pod at a place is declared lost, so that no further data will arrive
-        from the pod.
-        """
+        """Returns whether the pod at a place is on a lost node, so that no more data will arrive from the pod."""
         pod = self._pods.get(place)
         return pod is not None and is_lost(pod)
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Lists all pods if that is due, then reads changes until the server ends the watch; returns whether watching
-        is over.
+        """Lists all pods if a list is due, then reads changes until the server ends the watch; returns whether to stop
+        watching.
         """
         is_known = self._is_unbroken and time.monotonic() - self._listed_at < LIST_SECONDS_A_POD * len(self._pods)
         self._is_unbroken = False
@@ -120,14 +118,14 @@ class PodWatch:
                     return True
             self._is_unbroken = True
         except Refused as error:
-            if error.status != 410:  # 410: the server no longer has that version; list again
+            if error.status != 410:  # 410: the resource version has expired, so the pods are listed again
                 raise
         return False
 
     def _list(self) -> None:
         found = self._client.find("v1", "Pod", self._selector)
         seen = self._assignment.by_place(found["items"])
-        self._read_owner()  # read first: when a deleted pod is observed, it must be known whether all pods are deleted
+        self._read_owner()  # read first, so that the deletion of all pods is detected before that of one pod
         self._gone |= self._pods.keys() - seen.keys()
         for place, pod in seen.items():
             self._put(place, self._named(pod))
@@ -143,14 +141,14 @@ class PodWatch:
             return
         is_deleted = event["type"] == "DELETED" or pod["metadata"].get("deletionTimestamp")
         if is_deleted and self.owner.over is None:
-            self._read_owner()  # if all pods are deleted, their owner was usually deleted or suspended
+            self._read_owner()  # a deleted or suspended owner object explains the deletion of its pods
         pod = self._named(pod)
         if self._put(place, pod) and event["type"] == "DELETED":
             self._gone.add(place)
         self._changed()
 
     def _named(self, pod: Pod) -> Pod:
-        """Returns the pod with Karpenter's reason for its eviction, which is requested once the pod has ended."""
+        """Returns the pod, with Karpenter's reason for its eviction if the pod has ended and Karpenter reports one."""
         if (
             not has_ended(pod)
             or self.owner.eviction is not None
@@ -162,14 +160,12 @@ class PodWatch:
         return eviction.named(self._client, pod)
 
     def _put(self, place: int, pod: Pod) -> bool:
-        """Stores the state of a pod; returns False for a replacement of an ended pod, whose loss has ended the
-        attempt.
-        """
+        """Stores the state of a pod; returns False for the replacement of a lost pod, which cannot join the attempt."""
         before = self._pods.get(place)
         if before is not None and before["metadata"].get("uid") != pod["metadata"].get("uid"):
             self._gone.add(place)
             return False
-        if before is None or not is_restarted(before):  # the first end of a restarted container counts
+        if before is None or not is_restarted(before):  # keeps the first end of a restarted container
             self._pods[place] = _slim(pod)
         return True
 
@@ -183,7 +179,7 @@ class PodWatch:
 
 
 def _slim(pod: Pod) -> Pod:
-    """Returns the pod without the fields that nothing reads."""
+    """Returns the pod without the fields that no code reads."""
     spec = {name: value for name, value in pod.get("spec", {}).items() if name != "volumes"}
     spec["containers"] = [
         {name: value for name, value in one.items() if name not in UNUSED} for one in spec.get("containers", ())

@@ -1,8 +1,8 @@
-"""Reports the stage and the problems of the pods of one attempt, as node events, each once.
+"""Reports the stage and the problems of an attempt's pods as node events, each once.
 
-If a pod returns to waiting, its problems are reported again, because the record has dropped what it waits for. Most
-problems are in the status of the pods. Why pods are not created is reported only in events of their owner object, which
-are read while a pod is missing or waits.
+If a pod waits again, its problems are reported again, since the record no longer shows why the pod waits. Most problems
+are in the status of the pods. Only events of the owner object show why pods are not created; they are read while a pod
+is missing or waits.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from windlass.runs.phase import Phase
 from windlass.worker.protocol import NodeEvent, NodeWarning
 
 PATIENCE_SECONDS: Final = 1.0
-"""Seconds that a pod must wait before its problems are reported; pods that wait for less are just starting."""
+"""Seconds that a pod must wait before its problems are reported, since a normal start includes shorter waits."""
 FIRST_LOOK_SECONDS: Final = 1.5
 LOOK_SECONDS: Final = 4.0
-"""Seconds between two reads of events."""
+"""Seconds between two reads of Kubernetes events."""
 MOST: Final = 200
-"""Maximum number of problems of one attempt in the record; the problems of a thousand pods are mostly equal."""
+"""Maximum number of problems in the record per attempt, since most problems of a thousand pods are equal."""
 OBJECTS: Final = "objects"
 ENDS: Final = "ends"
 MAX_EVENTS: Final = "1000"
 UNSCHEDULABLE: Final = "Unschedulable"
-"""Reason of a pod that fits on no node now."""
+"""Status reason of a pod that fits on no node at present."""
 NOT_CREATED: Final = "FailedCreate"
-"""Reason of an event of an owner object whose pod was refused by a quota or a webhook."""
+"""Event reason of an owner object whose pod was refused by a quota or a webhook."""
 STAGES: Final = {
     "missing": Phase.QUEUED,
     "queued": Phase.QUEUED,
     "provisioning": Phase.PROVISIONING,
     "pulling": Phase.PULLING,
 }
-"""Stage by the state of a pod; in `provisioning`, a node is provisioned for the pod or its node is not ready yet."""
+"""Reported stage by the state of a pod. In `provisioning`, the pod's node is being provisioned or not ready yet."""
 
 
 class PodProblems:
-    """Problems of the pods of one attempt, reported as node events."""
+    """Reports the problems of one attempt's pods as node events."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PodProblems:
         changed: Callable[[], None],
         spares: Sequence[str] = (),
     ) -> None:
-        """`spares` are name prefixes of pods that the attempt does not wait for."""
+        """`spares` are name prefixes of spare pods, for which the attempt does not wait."""
         self._client = client
         self._ids = (run_id, number)
         self._pods = pods
@@ -75,16 +75,17 @@ class PodProblems:
         self._queue = queue
         self._provisioning = ProvisioningWatch(client)
         self._awaited: set[str] = set()
-        """Pods that waited for a node, or for their node to be ready, at the last read."""
+        """Names of the pods that waited for a node, or for their node to become ready, at the last read."""
         self._changed = changed
         self._stages: set[str] = set()
-        """Stages that were reported."""
+        """Stages reported so far, each with its place and start time."""
         self._reported: dict[str, set[str]] = {}
-        """Reported problems, by pod and by other object, since a pod waits; and problems that ended pods."""
+        """Problems that are not reported again, by the place of an ended pod, `OBJECTS` or `ENDS`. Cleared when a pod
+        waits again."""
         self._problems: set[tuple[str, str]] = set()
-        """All problems that were ever reported."""
+        """All problems reported so far, by the same groups; limited to `MOST`."""
         self._states: dict[int, tuple[str, float]] = {}
-        """State of the pod at each place, and since when."""
+        """State of the pod at each place, and the Unix time since when."""
         self.ours: set[int] = set()
         """Places of pods that Windlass has deleted."""
         self._objects: list[ObjectReport] = []
@@ -93,11 +94,11 @@ class PodProblems:
         background.start(f"events of {run_id}", self._run, self._closed, client.health)
 
     def close(self) -> None:
-        """Stops reading."""
+        """Stops reading events."""
         self._closed.set()
 
     def of_pod(self, place: int, node: int) -> Iterator[NodeEvent]:
-        """Yields new problems and stages of the pod at a place, which runs `node`."""
+        """Yields new stages and problems of the pod at a place, which runs `node`."""
         pod, now = pod_status(node, self._pods.pod(place)), time.time()
         (before, since), state = self._states.get(place, ("", now)), pod.state
         if state in ("queued", "pulling") and self._provisioning.is_provisioning(pod.name):
@@ -122,7 +123,9 @@ class PodProblems:
                 yield from self._warned(pod, now, str(place) if pod.state in ("ended", "gone") else OBJECTS)
 
     def _is_expected(self, place: int) -> bool:
-        """Returns whether a pod is deleted by Windlass, by a queue, or by its owner because another pod failed."""
+        """Returns whether the deletion of a pod has a known cause: Windlass, a queue, or the owner object after another
+        pod failed.
+        """
         if self._pods.owner.eviction is not None:
             return True
         others = (pod_status(0, self._pods.pod(other)) for other in range(self._num_nodes) if other != place)
@@ -131,7 +134,7 @@ class PodProblems:
     def without_capacity(self) -> dict[int, float]:
         """Returns the places whose pods the cluster does not schedule or create, with the Unix time since when.
 
-        Places for which a node is being provisioned are excluded.
+        Places with a node that is being provisioned are excluded.
         """
         found = {}
         for place, (state, since) in self._states.items():
@@ -141,7 +144,7 @@ class PodProblems:
         return found
 
     def why_not_created(self) -> str:
-        """Returns why a missing pod was not created."""
+        """Returns why a missing pod was not created, with the cluster's refusal if one was reported."""
         refusal = self._refusal()
         return "its pod was never made" + (f": {refusal.message}" if refusal is not None else "")
 
@@ -149,9 +152,9 @@ class PodProblems:
         return next((report for report in self._objects if report.reason == NOT_CREATED), None)
 
     def of_objects(self) -> Iterator[NodeEvent]:
-        """Yields new problems with objects other than pods, and the provisioning progress of nodes."""
+        """Yields new problems of objects other than pods, and the provisioning progress of nodes."""
         now = time.time()
-        # A pod that a queue holds back waits only for the queue.
+        # While a queue holds the pods back, other objects do not delay them.
         of_objects = () if self._queue.holds else self._objects
         for report in (*of_objects, *self._provisioning.reports):
             yield from self._warned(report, now, OBJECTS)
@@ -169,7 +172,7 @@ class PodProblems:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _run(self) -> bool:
-        """Reads the events once; returns whether this was the last read."""
+        """Reads the events once, after a pause; returns whether to stop."""
         if self._closed.wait(self._pause):
             return True
         self._pause = LOOK_SECONDS
@@ -178,12 +181,12 @@ class PodProblems:
         if are_all_there and not self._queue.is_open:
             self._read_provisioning()
             return False
-        with contextlib.suppress(EngineError):  # read again in the next round
+        with contextlib.suppress(EngineError):  # retried in the next round
             self._queue.read()
             self._changed()
         if are_all_there:
             return False
-        with contextlib.suppress(EngineError):  # the watch of the pods reports the error
+        with contextlib.suppress(EngineError):  # the watch of the pods reports the same error
             found = self._client.find("v1", "Event", fieldSelector=NOT_ORDINARY, limit=MAX_EVENTS)["items"]
             self._objects = list(object_reports(found, *self._ids, claims=self._claims, spares=self._spares))
             self._read_provisioning(found)
@@ -191,14 +194,15 @@ class PodProblems:
         return False
 
     def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Reads the nodes that pods wait for, or waited for at the last read.
+        """Reads the nodes for which pods wait, or waited at the last read.
 
-        Between two reads, a node may join and the pod start on it; Karpenter nominates no pod again within two minutes.
+        Between two reads, a node may join and its pod start, and Karpenter nominates a pod again only after two
+        minutes.
         """
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
         waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}
         asked = [pod for pod in pods if pod["metadata"]["name"] in waiting | self._awaited]
         if asked or self._provisioning.is_open:
-            with contextlib.suppress(EngineError):  # read again in the next round
+            with contextlib.suppress(EngineError):  # retried in the next round
                 self._provisioning.read(asked, events)
                 self._awaited = waiting

@@ -1,4 +1,4 @@
-"""Reports provisioning progress of the nodes an attempt waits for, as node events; each transition once."""
+"""Reports the provisioning progress of nodes for an attempt as node events, each transition once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from windlass.runs.node_events import Reported
 
 
 class ProvisioningWatch:
-    """Watch of the nodes that are provisioned for the pods of one attempt, or that were provisioned for an
-    ended run.
-    """
+    """Watch of the nodes that are provisioned for an attempt's pods, or were provisioned for an ended run."""
 
     def __init__(self, client: Client, known: Iterable[NodeClaimStatus] = ()) -> None:
         """`known` are the nodes that the run's record already contains."""
         self._client = client
         self._api: str | None = None
-        """API version of Karpenter; empty if the cluster has no Karpenter, None before it was read."""
+        """API version of Karpenter; empty if Karpenter is not installed, None if this was not read yet."""
         self._nodes = tuple(known)
         self._steps: list[NodeClaimStatus] = []
         self._reported = {
@@ -35,24 +33,24 @@ class ProvisioningWatch:
         }
         self._pods: frozenset[str] = frozenset()
         self.reports: list[ObjectReport] = []
-        """Reasons why no node is provisioned."""
+        """Reports of why no node is provisioned."""
 
     @property
     def remaining(self) -> tuple[NodeClaimStatus, ...]:
-        """Nodes that are not deleted yet."""
+        """Provisioned nodes that are not deleted yet."""
         return claims.still_there(self._nodes)
 
     @property
     def is_open(self) -> bool:
-        """Whether a provisioned node has more states to report."""
+        """Whether a provisioned node has states that were not reported yet."""
         return any(one.state not in claims.FINAL for one in self.remaining)
 
     def is_provisioning(self, pod: str) -> bool:
-        """Returns whether a node is being provisioned for a pod, or is not ready yet."""
+        """Returns whether the node for a pod is being provisioned or not ready yet."""
         return pod in self._pods
 
     def read(self, pods: Sequence[Json], events: Sequence[Json]) -> None:
-        """Reads the progress for `pods`, which wait or have waited for a node; `events` are those of the namespace.
+        """Reads the progress of nodes for `pods`, which wait or waited for one; `events` are those of the namespace.
         Raises EngineError.
         """
         if self._api is None:
@@ -62,7 +60,7 @@ class ProvisioningWatch:
         self.take(pods, events, answers, time.time())
 
     def take(self, pods: Sequence[Json], events: Sequence[Json], answers: claims.Answers, now: float) -> None:
-        """Updates the nodes from objects that were read at `now`."""
+        """Updates the nodes from objects that were read at `now` (Unix seconds)."""
         self._nodes, self.reports = claims.provisioned(pods, events, answers, (), self._nodes, now)
         there = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
         self._steps = [
@@ -85,7 +83,7 @@ class ProvisioningWatch:
         )
 
     def changes(self) -> Iterator[Reported]:
-        """Yields the node states that were not reported before."""
+        """Yields the node states that were not reported yet."""
         for one in self._steps:
             is_late = one in self._nodes and one.state not in claims.FINAL and claims.is_late(one)
             once = (one.name, one.state, is_late)

@@ -15,10 +15,10 @@ from windlass.runs.node_events import Reported
 
 
 class QueueWatch:
-    """Watch of the admission of one attempt by a queue."""
+    """Watch of the admission of one attempt by its queue."""
 
     def __init__(self, client: Client, made: Mapping[str, Any], name: str, number: int, pods: PodWatch) -> None:
-        """`made` is the manifest of the owner object, and `name` the object's name in this attempt."""
+        """`made` is the manifest of the owner object, and `name` the name of the object in attempt `number`."""
         self._client = client
         self._owner = (str(made["apiVersion"]), str(made["kind"]), name)
         self._is_named = bool(queue_of(made))
@@ -30,23 +30,23 @@ class QueueWatch:
         """Whether the admission may still change."""
 
     def read(self) -> None:
-        """Reads the queue status of the attempt if a queue is involved. Raises EngineError."""
+        """Reads the queue status, if the attempt uses a queue. Raises EngineError."""
         if not (self._is_named or self._pods.owner.is_suspended):
-            return  # saves a request for attempts without a queue
+            return  # no request for an attempt without a queue
         self._seen = kueue.read(self._client, self._client.get(*self._owner))
         self.is_open = self._seen is not None and self._seen.state in WAITS
 
     @property
     def holds(self) -> bool:
-        """Whether the queue holds the attempt back, by the last report."""
+        """Whether the queue had not admitted the attempt when its status was last reported."""
         return self._reported is not None and self._reported[0] in WAITS
 
     def changes(self) -> Iterator[Reported]:
-        """Yields the queue status if it has changed."""
+        """Yields the queue status if it has changed since the last report."""
         seen = self._pods.owner.eviction or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):
             return
-        if seen.state in WAITS and self._pods.are_made:  # the pods may have trained and ended before this read
+        if seen.state in WAITS and self._pods.are_made:  # pods prove an admission, even after their end
             seen = seen.replace(state="admitted", reason="Admitted", message="")
         if (seen.state, seen.reason) != self._reported:
             self._reported = (seen.state, seen.reason)

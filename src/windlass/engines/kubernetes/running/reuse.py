@@ -1,8 +1,8 @@
 """Pod reuse: runs the next attempt in the live pods of the previous one (`worker/pod_reuse.py`).
 
-Reuse saves the seconds of scheduling, container start and code transfer. If a pod was lost and its owner object has
-kept the others, only that pod is replaced, by a separate owner object. If a pod does not accept its order, the caller
-creates new pods for all nodes and deletes the old ones.
+Reuse saves the time of scheduling, container start and code transfer. If a pod was lost and its owner object has kept
+the other pods, a separate owner object creates a replacement for the lost pod alone. If a pod does not accept its
+order, the caller creates new pods for all nodes and deletes the old ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from windlass.worker.protocol import NodeSpec, pack
 
 ANSWER_SECONDS: Final = pod_reuse.STILL_ENDING_SECONDS + 5.0
 SPARE_ORDERS: Final = 6
-"""Maximum number of orders to a spare, which refuses an order that arrives while it is still importing, after
+"""Maximum number of orders to a spare. A spare that is still importing refuses an order after
 `STILL_ENDING_SECONDS`."""
 
 
 def running(client: Client, run_id: str, assignment: PodAssignment) -> dict[int, Pod]:
-    """Returns the running pods of an attempt, by place. Raises EngineError."""
+    """Returns the running pods of an attempt, by the place of their node. Raises EngineError."""
     found = assignment.by_place(client.find("v1", "Pod", assignment.selector(run_id))["items"])
     return {place: pod for place, pod in found.items() if _is_well(pod)}
 
@@ -40,9 +40,10 @@ def order(
     pods: Mapping[int, Pod],
     spares: Collection[int] = (),
 ) -> bool:
-    """Orders the pods at these places to start their node of the attempt; returns whether all accepted.
+    """Orders the pods at these places to start their nodes of the attempt; returns whether all pods accepted.
 
-    Pods at the places `spares` may have to finish their imports first, which is still faster than a new pod.
+    `spares` are the places of spares, which may have to finish their imports first; this is still faster than a new
+    pod.
     """
     number = assignment.attempt
     nodes = {place: {assignment.pods[place].index: specs[place]} for place in pods}
@@ -59,9 +60,9 @@ def order(
 
 
 def release(client: Client, control: PodControl, run_id: str, made_for: int) -> set[str]:
-    """Ends the pods that wait for an attempt when none follows. Pods that do not answer end after `STAY_SECONDS`.
+    """Ends pods that wait for another attempt if none follows. Pods that do not answer end after `STAY_SECONDS`.
 
-    Returns the names of pods that have answered, in which no rank runs.
+    Returns the names of the pods that have answered, in which no rank runs.
     """
     which = f"{layout.selector(run_id)},{layout.ATTEMPT_LABEL}={made_for}"
     with contextlib.suppress(EngineError):
@@ -70,7 +71,7 @@ def release(client: Client, control: PodControl, run_id: str, made_for: int) -> 
 
 
 def dismiss(control: PodControl, pods: Iterable[Pod]) -> set[str]:
-    """Ends the running pods that wait for an attempt; returns the names of those that have answered."""
+    """Ends running pods that wait for another attempt; returns the names of the pods that have answered."""
     pods = [pod for pod in pods if _is_well(pod)]
     answers = control.call_all([(pod, Request.leave()) for pod in pods], ANSWER_SECONDS)
     return {pods[at]["metadata"]["name"] for at, answer in answers if answer == pod_reuse.TAKEN}

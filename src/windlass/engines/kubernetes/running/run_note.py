@@ -1,4 +1,4 @@
-"""Note on a run, an annotation of its owner ConfigMap; visible to all users who may list the namespace's runs."""
+"""The note on a run: an annotation of its owner ConfigMap, visible to all users who may list the namespace's runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from windlass.engines.kubernetes.objects.summary import note_in
 
 
 def read(client: Client, run_id: str) -> str | None:
-    """Returns the note on a run, like `note_in`; None also if the run is no longer in the cluster. Raises
-    EngineError.
-    """
+    """Returns the note on a run; None if there is none, or the run is no longer in the cluster. Raises EngineError."""
     owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
     return None if owner_config_map is None else note_in(owner_config_map["metadata"])
 
 
 def write(client: Client, run_id: str, text: str) -> None:
-    """Replaces the note on a run that is still in the cluster. Raises EngineError."""
+    """Replaces the note on a run; does nothing if the run is no longer in the cluster. Raises EngineError."""
 
     def noted(owner_config_map: Mapping[str, Any]) -> Mapping[str, Any]:
         notes = {**(owner_config_map["metadata"].get("annotations") or {}), layout.NOTE_ANNOTATION: text}

@@ -1,6 +1,6 @@
 """Stops and removes a run through its objects, wherever its supervisor runs.
 
-A marker is created first, so that the supervisor can attribute the deleted pods to a requested stop.
+A marker is created first, so that the supervisor attributes the deletion of pods to a requested stop.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from windlass.engines.kubernetes.running import markers
 from windlass.errors import EngineError, NoSuchRun
 
 OWNER_END_SECONDS: Final = 5.0
-"""Seconds that owner objects may take to report their end after their pods have ended."""
+"""Seconds to wait, after the end of the pods, for their owner objects to report their end."""
 OWNER_PAUSE_SECONDS: Final = 1.0
 
 
 def grace_seconds(client: Client, run_id: str) -> float:
-    """Returns the grace period of the run's ranks in seconds; 0 without pods. Raises Refused, Unreachable."""
+    """Returns the grace period of a run's ranks in seconds, read from its pods; 0 without pods. Raises Refused,
+    Unreachable.
+    """
     pods = client.find("v1", "Pod", layout.of_attempts(run_id))["items"]
     given = [pod["spec"].get("terminationGracePeriodSeconds", 0) for pod in pods]
     return float(max(0, max(given, default=0) - END_SECONDS))
 
 
 def request(client: Client, run_id: str, *, now: bool) -> None:
-    """Requests the end of a run, with `now` without grace period. Raises NoSuchRun, Refused, Unreachable."""
+    """Requests the end of a run; `now` skips the grace period. Raises NoSuchRun, Refused, Unreachable."""
     owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
     if owner_config_map is None:
         raise NoSuchRun(f"{run_id} no longer exists", "its objects were deleted")
@@ -55,13 +57,13 @@ def stop(client: Client, run_id: str, *, now: bool) -> None:
 
 
 def remove(client: Client, run_id: str) -> None:
-    """Deletes all objects of a run, except a claim that it does not own. Raises Refused, Unreachable."""
+    """Deletes all objects of a run, except a claim that the run does not own. Raises Refused, Unreachable."""
     # Pods are deleted before Jobs: after a restart of the API server, Kubernetes may not remove the finalizers of ended
-    # pods whose Job is missing. The owner ConfigMap is deleted last, since the objects that it owns would be deleted in
-    # the other order.
+    # pods whose Job is missing. The owner ConfigMap is deleted last, since with it the cluster deletes the other
+    # objects in any order.
     delete_owner_objects(client, run_id, are_pods_first=True)
     client.delete("v1", "ConfigMap", run_id)
-    for name in live_pods(client, run_id):  # their owner object may have been deleted before, without them
+    for name in live_pods(client, run_id):  # an owner object may have been deleted earlier without its pods
         client.delete("v1", "Pod", name)
 
 
@@ -72,25 +74,25 @@ def live_pods(client: Client, run_id: str) -> list[str]:
 
 
 def end_leftovers(client: Client, run_id: str, *, now: bool) -> None:
-    """Ends the remaining pods of a run that has ended by its record. Raises Refused, Unreachable."""
+    """Ends pods that still run although their run has ended. Raises Refused, Unreachable."""
     found = live_pods(client, run_id)
     if not found:
         return
-    with contextlib.suppress(NoSuchRun):  # the owner ConfigMap is deleted, and only the pods remain
+    with contextlib.suppress(NoSuchRun):  # without an owner ConfigMap, only the pods remain
         stop(client, run_id, now=now)
     for name in found:
         client.delete("v1", "Pod", name, grace=0 if now else None)
 
 
 def delete_owner_objects(client: Client, run_id: str, *, are_pods_first: bool = False) -> None:
-    """Deletes the owner objects of a run's pods, and thereby the pods. Raises Refused, Unreachable."""
+    """Deletes the owner objects of a run's pods, and with them the pods. Raises Refused, Unreachable."""
     for api, kind in (*OWNING_PARTS, *OWNER_KINDS) if are_pods_first else OWNER_KINDS:
         for one in _found(client, api, kind, run_id):
             client.delete(api, kind, one["metadata"]["name"], is_owned_first=are_pods_first)
 
 
 def end_owner_objects(client: Client, run_id: str, workload: Workload) -> None:
-    """Ensures that no more pods are created. Owner objects that have ended are kept, with their pods' logs.
+    """Deletes owner objects that may still create pods. Ended ones are kept, with their pods' logs.
 
     Raises Refused, Unreachable.
     """
@@ -106,7 +108,7 @@ def end_owner_objects(client: Client, run_id: str, workload: Workload) -> None:
 
 
 def delete_pods_with_sidecars(client: Client, run_id: str) -> list[str]:
-    """Deletes the owner objects of pods that only sidecar containers keep running, and thereby the pods.
+    """Deletes the owner objects of pods that only sidecar containers keep running, and with them the pods.
 
     Returns the names of the sidecars. Raises EngineError while the ranks' container still runs, and Refused,
     Unreachable.
@@ -117,15 +119,15 @@ def delete_pods_with_sidecars(client: Client, run_id: str) -> list[str]:
         raise EngineError(f"the ranks of pod {going[0]} have not ended yet", "the next command tries again")
     if held:
         delete_owner_objects(client, run_id)
-        for pod in held:  # their owner object may have been deleted before, without them
+        for pod in held:  # an owner object may have been deleted earlier without its pods
             client.delete("v1", "Pod", pod["metadata"]["name"])
     return sorted({name for pod in held for name in sidecars(pod)})
 
 
 def end_supervisor_job(client: Client, run_id: str) -> None:
-    """Ends the Job of a supervisor that is done, if sidecar containers keep its pod running.
+    """Ends the Job of a finished supervisor whose pod sidecar containers keep running.
 
-    The Job's TTL starts then, as it does when the pod ends by itself.
+    The Job's TTL then starts, as after a regular end of the pod.
     """
     with contextlib.suppress(EngineError):
         pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
@@ -141,7 +143,9 @@ def _with_supervisor_container(pod: Json) -> Json:
 
 
 def only_copy(client: Client, run_id: str) -> str:
-    """Describes the data that is deleted with a run that owns a claim; empty if it owns none. Raises Unreachable."""
+    """Describes the claim that would be deleted with the run that owns it; empty if the run owns none. Raises
+    Unreachable.
+    """
     with contextlib.suppress(Refused):
         claim = client.get("v1", "PersistentVolumeClaim", run_id)
         if any(owner["name"] == run_id for owner in claim["metadata"].get("ownerReferences", ())):

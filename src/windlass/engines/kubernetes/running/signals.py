@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.running.attempt import PodNode
 
 SEND_SECONDS: Final = 10.0
-"""Time limit for a request to a pod, such as a signal, in seconds."""
+"""Time limit in seconds for a request to a pod, such as a signal."""
 SENDERS: Final = 4
 
 
@@ -27,7 +27,7 @@ class Signals:
     """Queue of the signals of one attempt. Each node receives one signal at a time."""
 
     def __init__(self, control: PodControl, number: int, health: Health) -> None:
-        """`number` is the number of the attempt; `health` receives unexpected errors of the threads."""
+        """`number` is the number of the attempt; `health` receives unexpected errors of the sending threads."""
         self._control = control
         self._number = number
         self._health = health
@@ -50,21 +50,19 @@ class Signals:
             return not (self._queued or self._busy)
 
     def put(self, node: PodNode, intent: Intent) -> None:
-        """Queues a signal to a node. If the signal must end the node and the pod cannot be reached, the pod is
-        deleted.
-        """
+        """Queues a signal to a node. If a signal that must end the node cannot be delivered, the pod is deleted."""
         with self._lock:
             queued = self._queued.setdefault(node, [])
-            if intent not in queued:  # signals to an unreachable cluster must not pile up
+            if intent not in queued:  # signals must not pile up while the cluster is unreachable
                 queued.append(intent)
         self._schedule()
 
     def tell_first_ended(self, node: PodNode) -> None:
-        """Notifies a pod that waits for the first pod's host name that the name will not resolve any more."""
+        """Notifies a pod that waits for the first pod's host name that the name will no longer resolve."""
         self._request(node, Request.first_ended(self._number))
 
     def hold(self, node: PodNode) -> None:
-        """Keeps the pod of an ended node alive because the pod has outputs."""
+        """Keeps the pod of an ended node alive, since the pod has outputs."""
         self._request(node, Request.hold())
 
     def _request(self, node: PodNode, request: Request) -> None:
@@ -82,7 +80,7 @@ class Signals:
             except Exception as error:
                 self._health.crashed(f"signals of attempt {self._number}", error)
 
-        with contextlib.suppress(RuntimeError):  # the pool was closed meanwhile
+        with contextlib.suppress(RuntimeError):  # the thread pool was closed meanwhile
             self._pool.submit(guarded)
 
     def _schedule(self) -> None:
@@ -114,7 +112,7 @@ class Signals:
             raise
 
     def _next(self) -> Mapping[PodNode, Intent]:
-        """Returns the next signal of each node to which none is being sent; KILL precedes all others."""
+        """Returns the next signal of each node that is not busy; KILL replaces all queued signals of a node."""
         with self._lock:
             self._is_scheduled = False
             batch = {}
@@ -135,7 +133,7 @@ class Signals:
         self._submit(lambda: self._end(node, intent))
 
     def _end(self, node: PodNode, intent: Intent) -> None:
-        """Deletes a pod that a request cannot reach. A pod that has ended is kept, since its log may not be
+        """Deletes the pod of a node after a signal was not delivered. An ended pod is kept, since its log may not be
         read yet.
         """
         try:

@@ -1,7 +1,7 @@
 """Spares: extra pods of a run's Jobs that belong to no attempt yet and replace lost pods.
 
-The Job of an attempt has one more pod for each spare. A spare finds no entry for itself in the nodes file, and waits
-for an order like pods that are kept for reuse (`reuse.py`), until the run ends.
+The Job of an attempt creates one more pod for each spare. The nodes file has no entry for a spare, which waits for an
+order like pods that are kept for reuse (`reuse.py`), until the run ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from windlass.runs.record import Attempt, Status
 
 
 class Spares:
-    """The spares of one run. A run without spares makes no requests here."""
+    """The spares of one run. For a run without spares, no method makes a request."""
 
     def __init__(self, client: Client, control: PodControl, plan: Plan, run_dir: Path) -> None:
         self._client = client
@@ -47,12 +47,12 @@ class Spares:
         return [one for one, pod in self.live(status).items() if is_alive(pod)]
 
     def taken(self, status: Status, assignment: PodAssignment) -> list[int]:
-        """Returns the places of the newest attempt whose pods were spares before."""
+        """Returns the places in the newest attempt whose pods were spares before."""
         before = self._placed(status.attempts[:-1])
         return [place for place in assignment.reused if self.num and assignment.pods[place] not in before]
 
     def end(self, status: Status, before: int | None = None) -> None:
-        """Ends all spares, or those created before attempt `before`; spares that do not answer are deleted. Raises
+        """Ends all spares, or those created before attempt `before`; deletes spares that do not answer. Raises
         EngineError.
         """
         pods = [pod for one, pod in self.live(status).items() if before is None or one.made_for < before]

@@ -14,10 +14,10 @@ from windlass.supervise.transfers import CheckpointUploads, DataStaging, Outputs
 
 
 class JobOf(Protocol):
-    """Creates the transfer by the Job of a step of a plan; None if the plan has no such step."""
+    """Function that creates the transfer for a Job step of a plan; returns None if the plan has no such step."""
 
     def __call__(self, kind: type[ManifestStep], step: int | None = None) -> JobTransfer | None:
-        """`step` is the step of a checkpoint, for a Job that is created several times."""
+        """`step` is the step of a checkpoint, for a Job that runs at several checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RunTransfers:
 
     @classmethod
     def of(cls, plan: Plan, job: JobOf, collection: OutputsCollection) -> RunTransfers:
-        """Creates the transfers of a plan; `job` creates those that run as Jobs."""
+        """Creates the transfers of a plan; `job` creates the transfers that run as Jobs."""
         sources = {one.name: one.source for one in plan.every(StageStep)}
         upload = plan.first(UploadStep)
         destination = "" if upload is None else upload.destination
