@@ -1,8 +1,8 @@
-"""Reads Kueue's state of one attempt: whether it is admitted, and why it is pending or was evicted. Pure.
+"""Derives Kueue's state of one attempt: whether it is admitted, and why it is pending or was evicted. Pure.
 
-Kueue creates a Workload for each object with a queue name, and suspends that object until it is admitted. From 0.18 on,
-a Workload has the reason why it waits (kueue KEP-10852); older versions report only `Pending` and a message, from which
-this module derives the same reason. Messages and conditions are those of kueue 0.15 to 0.19.
+Kueue creates a Workload for each object with a queue name, and suspends the object until the Workload is admitted. From
+0.18 on, a Workload has the reason why it waits (kueue KEP-10852). Older versions report only `Pending` and a message,
+from which this module derives the same reason. Messages and conditions are those of kueue 0.15 to 0.19.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from windlass.runs.events import Event, QueueChanged, entries, of_newest_attempt
 
 GROUP: Final = "kueue.x-k8s.io"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
-"""Label of a Workload with the uid of the object for which it was created."""
+"""Label with which a Workload names the uid of the object that it was created for."""
 UNNAMED: Final = ("Pending", "Inadmissible", "Waiting", "")
-"""Reasons of versions that explain the cause only in a message."""
+"""Reasons of kueue versions that give the cause only in a message."""
 WAITS: Final = ("waiting", "requeued")
 MAX_MESSAGE: Final = 1500
 
@@ -44,14 +44,14 @@ _MEANINGS: Final = (
     (r"allows to fit only|topology \S+ doesn't allow", "TopologyPlacementFailed"),
     (r"untolerated taint|doesn't match node affinity|flavor \S+ not found", "NoMatchingFlavor"),
 )
-"""Messages of older versions with the equivalent reasons of newer ones; the first match counts. A flavor whose quota is
-in use comes before flavors that do not fit, since the workload waits for the former."""
+"""Patterns for messages of older kueue versions, with the reasons of newer ones; the first match counts. A flavor with
+used-up quota precedes flavors that do not fit, since the workload waits for that quota."""
 _SHORT: Final = re.compile(
     r"insufficient (?:unused )?quota for (\S+) in flavor [^\s,]+|"
     r"borrowing limit for (\S+) in flavor \S+ exceeded"
 )
 NOT_SEEN: Final = "the workload with UID "
-"""Description of a Workload that the user may not read."""
+"""Start of the description of a Workload that the user may not read."""
 _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobUID: ([^,)]+))?")
 
 
@@ -59,7 +59,7 @@ _PREEMPTOR: Final = re.compile(r"accommodate a workload \(UID: ([^,)]+)(?:, JobU
 
 
 def is_suspended(owner: Json) -> bool:
-    """Whether the owner object of the pods is suspended; the field depends on its kind."""
+    """Whether the owner object of the pods is suspended; the location of the field depends on the object's kind."""
     spec = owner.get("spec", {})
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
@@ -70,7 +70,7 @@ def queue_of(owner: Json) -> str:
 
 
 def workload_of(owner: Json, workloads: Iterable[Json]) -> Json | None:
-    """Returns the newest Workload that Kueue created for an owner object, or None."""
+    """Returns the newest Workload that Kueue created for an owner object; None if there is none."""
     meta = owner["metadata"]
     found = [
         one
@@ -90,10 +90,10 @@ def queue_status(
     local_queues: Sequence[Json] | None = None,
     cluster_queue: Json | None = None,
 ) -> QueueStatus | None:
-    """Returns Kueue's status of `owner`, or None if it uses no queue.
+    """Returns Kueue's status of `owner`; None if `owner` uses no queue.
 
-    `workloads` and `local_queues` are the readable ones, `cluster_queue` is the ClusterQueue of the owner's queue; None
-    if the user may not read them.
+    `workloads` and `local_queues` are those that the user may read; `cluster_queue` is the ClusterQueue of the owner's
+    queue. Objects that may not be read are None.
     """
     workloads, namespace = list(workloads), owner["metadata"].get("namespace")
     here = None if local_queues is None else [one for one in local_queues if one["metadata"]["namespace"] == namespace]
@@ -121,7 +121,9 @@ def queue_status(
 
 
 def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | None:
-    """Returns why Kueue suspended `owner` again, even if it waits anew by now; None if Kueue reports no reason."""
+    """Returns why Kueue has suspended `owner` again, even if `owner` is queued again by now; None if Kueue reports no
+    eviction.
+    """
     workloads = list(workloads)
     seen, workload = queue_status(owner, workloads), workload_of(owner, workloads)
     if seen is None or workload is None or not is_true(workload, "Evicted"):
@@ -131,33 +133,33 @@ def eviction_status(owner: Json, workloads: Iterable[Json]) -> QueueStatus | Non
 
 
 def is_deactivated(seen: QueueStatus) -> bool:
-    """Whether a Workload was evicted because it was deactivated: `Deactivated` by an administrator, or
-    `DeactivatedDueTo…` by Kueue itself, such as after its maximum execution time.
+    """Whether a Workload was evicted by deactivation: `Deactivated` by an administrator, or `DeactivatedDueTo…` by
+    Kueue, for example after the maximum execution time.
     """
     return seen.state == "evicted" and seen.reason.startswith("Deactivated")
 
 
 def reason_in(message: str) -> str:
-    """Returns the reason of newer versions for a message of older ones; empty for an unknown message."""
+    """Returns the reason that newer kueue versions report in place of this message; empty for an unknown message."""
     return next((reason for pattern, reason in _MEANINGS if re.search(pattern, message)), "")
 
 
 def lacking(message: str) -> tuple[str, ...]:
-    """Returns the resources with insufficient quota, parsed from a message of Kueue."""
+    """Returns the resources with insufficient quota, parsed from Kueue's message."""
     return tuple(dict.fromkeys(found[1] or found[2] for found in _SHORT.finditer(message)))
 
 
 def inactive(queue: Json) -> str:
-    """Returns why a LocalQueue or ClusterQueue admits nothing, as Kueue reports it; empty if it is active."""
+    """Returns Kueue's reason why a LocalQueue or ClusterQueue admits no workloads; empty for an active queue."""
     active = condition(queue, "Active")
     return str(active.get("message") or active.get("reason")) if active.get("status") == "False" else ""
 
 
 def _state(workload: Json, local: Json | None, cluster_queue: Json | None) -> tuple[str, str, str]:
-    """Returns the state of a Workload, the reason, and Kueue's message."""
+    """Returns the state, the reason and Kueue's message for a Workload."""
     if is_true(workload, "Finished"):
         return "finished", *_said(workload, "Finished")
-    # Kueue also reports an eviction for a deactivated Workload that only waited.
+    # A deactivated Workload is reported as evicted, even if it was never admitted.
     is_off = workload["spec"].get("active") is False
     if is_true(workload, "Evicted") and not is_true(workload, "Requeued") and not is_off:
         return "evicted", *_said(workload, "Evicted")
@@ -174,15 +176,15 @@ def _why_waiting(workload: Json, local: Json | None, cluster_queue: Json | None)
     if is_true(workload, "QuotaReserved"):
         return "UnsatisfiedAdmissionChecks", _checks(workload)
     if reason in UNNAMED:
-        # Kueue has not evaluated the Workload since its eviction.
+        # The message is that of the eviction until Kueue has evaluated the Workload again.
         is_old = message in ("", _said(workload, "Evicted")[1])
         reason = "PendingEvaluation" if is_old else reason_in(message) or "Pending"
     return _why_inactive(message, local, cluster_queue) if reason == "Suspended" else (reason, message)
 
 
 def _why_inactive(message: str, local: Json | None, cluster_queue: Json | None) -> tuple[str, str]:
-    """Returns reason and message for an inactive queue. Kueue also calls a queue inactive if an object that it refers
-    to does not exist.
+    """Returns reason and message for an inactive queue. A queue is also inactive if an object that it refers to is
+    missing.
     """
     if any((queue or {}).get("spec", {}).get("stopPolicy", "None") != "None" for queue in (local, cluster_queue)):
         return "Suspended", message
@@ -192,7 +194,7 @@ def _why_inactive(message: str, local: Json | None, cluster_queue: Json | None) 
 
 
 def _checks(workload: Json) -> str:
-    """Returns the admission checks that have not passed, as text."""
+    """Returns the admission checks that have not passed, as one text."""
     return "; ".join(
         f"{one['name']} is {one['state']}" + (f": {one['message']}" if one.get("message") else "")
         for one in workload.get("status", {}).get("admissionChecks", ())
@@ -201,13 +203,15 @@ def _checks(workload: Json) -> str:
 
 
 def _preemptor(workload: Json, known: Iterable[Json]) -> str:
-    """Returns the workload that preempted this one: its name if the user may read it, else Kueue's description."""
+    """Returns the name of the workload that preempted this one; Kueue's description if the user may not read that
+    workload.
+    """
     if not is_true(workload, "Preempted"):
         return ""
     found = _PREEMPTOR.search(_said(workload, "Preempted")[1])
     if found is None:
         return ""
-    # The preempting Workload may have been recreated by now for the same object.
+    # The preempting Workload may have been replaced by a new one for the same object.
     named = next((one for one in known if {found[1], found[2]} & {uid_of(one), *_owners(one)}), None)
     here = workload["metadata"]["namespace"]
     return called(named, here) if named is not None else f"{NOT_SEEN}{found[1]}"
@@ -226,7 +230,9 @@ def _said(found: Json, kind: str) -> tuple[str, str]:
 
 
 def called(workload: Json, namespace: str) -> str:
-    """Describes the object of a Workload: `Job digits-7f3k2-1`, or `Job b/other` in another namespace."""
+    """Describes the object that a Workload was created for: `Job digits-7f3k2-1`, or `Job b/other` in another
+    namespace.
+    """
     meta = workload["metadata"]
     ref = next(iter(meta.get("ownerReferences", ())), {"kind": "Workload", "name": meta["name"]})
     place = "" if meta["namespace"] == namespace else f"{meta['namespace']}/"
@@ -234,18 +240,18 @@ def called(workload: Json, namespace: str) -> str:
 
 
 def cluster_queue_of(workload: Json, local: Json | None) -> str:
-    """Returns the ClusterQueue with the quota for a Workload; empty if it is unknown."""
+    """Returns the name of the ClusterQueue whose quota a Workload uses; empty if it is unknown."""
     admission = workload.get("status", {}).get("admission") or {}
     return str(admission.get("clusterQueue") or (local or {}).get("spec", {}).get("clusterQueue", ""))
 
 
 def priority_of(workload: Json) -> int:
-    """Returns the priority of a Workload in its queue."""
+    """Returns the priority of a Workload, 0 by default."""
     return int(workload["spec"].get("priority") or 0)
 
 
 def created(workload: Json) -> str:
-    """Returns the creation timestamp of a Workload, whose text order is the order in time."""
+    """Returns the creation timestamp of a Workload; the order of timestamps as text is chronological."""
     return str(workload["metadata"].get("creationTimestamp", ""))
 
 
@@ -258,12 +264,14 @@ def uid_of(workload: Json) -> str:
 
 
 def event_of(seen: QueueStatus, *, is_again: bool) -> QueueChanged:
-    """Returns the event that records a queue status; `is_again` means that an earlier attempt was admitted."""
+    """Returns the event that records a queue status. With `is_again`, an earlier attempt was admitted, so a waiting one
+    is `requeued`.
+    """
     reported = {name: value for name in QueueChanged.fields() if (value := getattr(seen, name))}
     return QueueChanged(**reported | {"state": "requeued"} if is_again and seen.state == "waiting" else reported)
 
 
 def recorded(events: Iterable[Event]) -> QueueStatus | None:
-    """Returns the last recorded queue status of the newest attempt."""
+    """Returns the last recorded queue status of the newest attempt; None if none was recorded."""
     found = list(entries(of_newest_attempt(events), QueueChanged))
     return QueueStatus.from_json(found[-1].to_json()).replace(lacking=lacking(found[-1].message)) if found else None

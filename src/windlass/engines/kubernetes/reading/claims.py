@@ -1,6 +1,6 @@
-"""Determines the nodes that are provisioned for the pods of an attempt, from NodeClaims and events. Pure.
+"""Determines the nodes that are provisioned for an attempt's pods, from NodeClaims and events. Pure.
 
-Only events relate a node that is being provisioned to a pod: Karpenter nominates a pod for a NodeClaim, and Cluster
+Only events relate a pod to the node that is provisioned for it: Karpenter nominates a pod for a NodeClaim, and Cluster
 Autoscaler names the node group that it scales up. Only the conditions of a NodeClaim show the progress of a node.
 Reasons and conditions are those of karpenter 1.14 and cluster-autoscaler 1.34.
 """
@@ -23,23 +23,23 @@ SCALED_UP: Final = "TriggeredScaleUp"
 FAILED: Final = "FailedScheduling"
 REFUSED: Final = "NotTriggerScaleUp"
 OF_CLAIMS: Final = ("InsufficientCapacityError", "NodeClassNotReady", "UnregisteredTaintMissing")
-"""Reasons of NodeClaim events that explain why it has no node."""
+"""Reasons of events that explain why a NodeClaim has no node."""
 STEPS: Final = (("Launched", "launched"), ("Registered", "registered"), ("Initialized", "initialized"))
-"""Conditions of a NodeClaim in the order in which they become true, with the state that each indicates."""
+"""Conditions of a NodeClaim in the order in which they become true, each with the node state that it indicates."""
 STATES: Final = ("asked", *(state for _, state in STEPS))
 FINAL: Final = ("initialized", "gone")
 LATE_SECONDS: Final = 60.0
-"""Seconds after which an unfinished step is reported once more, with its reason."""
+"""Seconds after which an unfinished step is reported again, with its reason."""
 MAX_MESSAGE: Final = 1500
 _GROUP: Final = re.compile(r"\{?([\w./:-]+) (\d+)->(\d+)(?: \(max: (\d+)\))?\}?")
 Answers = Mapping[str, Sequence[Json]]
-"""Objects by kind: `claims`, `refused` and `of claims` (events), `pools`; kinds that the user may not list are
+"""Lists of objects by name: `claims`, `refused` and `of claims` (events), `pools`. Lists that the user may not read are
 missing."""
 
 
 def newest_events(events: Iterable[Json], pods: Collection[str]) -> dict[str, Json]:
-    """Returns by pod its newest event from a node autoscaler. The scheduler emits an event with the same reason as
-    Karpenter; it is skipped.
+    """Returns, by pod, the newest event from a node autoscaler. Events of the scheduler, some with the same reason as
+    Karpenter's, are skipped.
     """
     found: dict[str, Json] = {}
     for event in sorted(events, key=event_time):
@@ -52,7 +52,7 @@ def newest_events(events: Iterable[Json], pods: Collection[str]) -> dict[str, Js
 
 
 def provisioned_by(event: Json, now: float) -> list[NodeClaimStatus]:
-    """Returns the NodeClaim for which a pod was nominated, or the node groups that are scaled up for it."""
+    """Returns the NodeClaim for which an event nominates a pod, or the node groups that are scaled up for the pod."""
     if event["reason"] == NOMINATED and (claim := re.search(r"nodeclaim/([\w.-]+)", _message(event))):
         return [NodeClaimStatus(claim[1], seconds=max(0.0, now - seconds_of(event_time(event), now)))]
     groups = _GROUP.findall(_message(event)) if event["reason"] == SCALED_UP else ()
@@ -70,10 +70,10 @@ def provisioned(
     known: Sequence[NodeClaimStatus],
     now: float,
 ) -> tuple[tuple[NodeClaimStatus, ...], list[ObjectReport]]:
-    """Returns the nodes that are provisioned for these pods, and reports on pods without a node.
+    """Returns the nodes that are provisioned for these pods, and reports of why a pod has none.
 
     `events` are the events of the namespace, `known` are nodes from an earlier call. The node of a scheduled pod is
-    included if it was not ready, or was requested after the pod was created.
+    included if it is not ready, or was requested after the pod was created.
     """
     last = newest_events((*events, *answers.get("refused", ())), [pod["metadata"]["name"] for pod in pods])
     claims = {one["metadata"]["name"]: one for one in answers.get("claims", ())}
@@ -107,9 +107,7 @@ def provisioned(
 
 
 def _failures(answers: Answers, claims: Sequence[NodeClaimStatus], since: str) -> list[ObjectReport]:
-    """Returns the failures of these NodeClaims, and of others in their NodePools, which Karpenter creates to replace
-    them.
-    """
+    """Returns the failures of these NodeClaims, and of other NodeClaims that Karpenter has created in their place."""
     names, pools = {one.name for one in claims}, {one.name.rpartition("-")[0] for one in claims}
     found = []
     for event in sorted(answers.get("of claims", ()), key=event_time, reverse=True):
@@ -122,12 +120,12 @@ def _failures(answers: Answers, claims: Sequence[NodeClaimStatus], since: str) -
 
 
 def node_of(pod: Json) -> str:
-    """Returns the name of the node to which a pod is assigned; empty if it has none."""
+    """Returns the name of a pod's node; empty if the pod is not scheduled."""
     return str(pod.get("spec", {}).get("nodeName") or "")
 
 
 def is_group(one: NodeClaimStatus) -> bool:
-    """Whether the status is that of a scaled-up node group, whose new nodes cannot be distinguished."""
+    """Whether the status describes a scaled-up node group, whose new nodes cannot be told apart."""
     return " " in one.name
 
 
@@ -139,14 +137,14 @@ def _message(event: Json) -> str:
 
 
 def claim_status(claim: Json, nodes: Iterable[Json], now: float) -> NodeClaimStatus:
-    """Returns the current state of a NodeClaim. `now` is in Unix seconds. If the node is not ready, the reason is taken
-    from the node.
+    """Returns the current state of a NodeClaim; `now` is in Unix seconds. If the node is not ready, its own reason is
+    included.
     """
     return steps(claim, nodes, now)[-1]
 
 
 def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatus]:
-    """Returns all states that a NodeClaim has reached, ending with the current one."""
+    """Returns all states that a NodeClaim has reached, the current one last."""
     status, labels = claim.get("status", {}), claim["metadata"].get("labels") or {}
     at = claim["metadata"].get("creationTimestamp")
     seen = NodeClaimStatus(
@@ -158,7 +156,7 @@ def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatu
         if one.get("status") != "True":
             found[-1] = _with_reason(found[-1], one, nodes)
             break
-        # The instance type is known after the launch, and the node name after the registration.
+        # The instance type is known from the launch on, the node name only from the registration on.
         seen = seen.replace(
             state=state,
             instance_type=labels.get(INSTANCE_LABEL, ""),
@@ -172,7 +170,9 @@ def steps(claim: Json, nodes: Iterable[Json], now: float) -> list[NodeClaimStatu
 
 
 def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) -> NodeClaimStatus:
-    """Adds the reason why the next condition is not true; Karpenter's placeholders for `not yet` are ignored."""
+    """Adds the reason why the next condition is not true, unless it is one of Karpenter's placeholders for `not
+    yet`.
+    """
     reason, message = str(pending.get("reason") or ""), str(pending.get("message") or "").strip()[:MAX_MESSAGE]
     if reason in ("", "AwaitingReconciliation", "Unknown", pending.get("type")):
         return seen
@@ -188,19 +188,19 @@ def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) ->
 
 
 def event_of(seen: NodeClaimStatus) -> NodeProvisioning:
-    """Returns the event that records a node's state; it includes the reason only if the step is late."""
+    """Returns the event that records a node's state, with a reason only if the current step is late."""
     shown = seen if is_late(seen) else seen.replace(reason="", message="")
     return NodeProvisioning(**{name: value for name in NodeProvisioning.fields() if (value := getattr(shown, name))})
 
 
 def is_late(seen: NodeClaimStatus) -> bool:
-    """Whether the current step of a node takes longer than usual."""
+    """Whether the current step of a node takes longer than LATE_SECONDS."""
     return seen.seconds > LATE_SECONDS
 
 
 def recorded(events: Iterable[Event], now: float, *, every_attempt: bool = False) -> tuple[NodeClaimStatus, ...]:
-    """Returns the last recorded state of each node provisioned for the newest attempt, or for every attempt; `now` is
-    in Unix seconds.
+    """Returns the last recorded state of each node that was provisioned for the newest attempt, or for any attempt;
+    `now` is in Unix seconds.
     """
     found: dict[str, NodeClaimStatus] = {}
     for event in events if every_attempt else of_newest_attempt(events):
@@ -211,5 +211,5 @@ def recorded(events: Iterable[Event], now: float, *, every_attempt: bool = False
 
 
 def still_there(nodes: Sequence[NodeClaimStatus]) -> tuple[NodeClaimStatus, ...]:
-    """Returns those of these nodes that are not deleted."""
+    """Returns the nodes that are not deleted, without node groups."""
     return tuple(one for one in nodes if one.state != "gone" and not is_group(one))

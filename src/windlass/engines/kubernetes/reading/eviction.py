@@ -1,8 +1,7 @@
 """Reads why a pod was evicted on purpose, by a drain or a node autoscaler, if Karpenter reports the reason.
 
-The Eviction API sets the condition `DisruptionTarget` of the pod without a specific reason. Karpenter reports one as an
-event of the pod a moment later: `Evicted`, or `Disrupted` if it deletes the pod because the lifetime of its node is
-over.
+The Eviction API sets the pod's condition `DisruptionTarget` without a specific reason. A moment later, Karpenter
+reports the reason as an event of the pod: `Evicted`, or `Disrupted` if the lifetime of the pod's node is over.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from windlass.engines.kubernetes.objects.quantity import condition, event_time, 
 from windlass.errors import EngineError
 
 BY_API: Final = "EvictionByEvictionAPI"
-"""Reason of the condition of a pod that was evicted through the API, such as by a drain, Karpenter or Cluster
-Autoscaler."""
+"""Reason in the condition `DisruptionTarget` of a pod that was evicted through the API, for example by a drain,
+Karpenter or Cluster Autoscaler."""
 KARPENTER: Final = "by Karpenter: "
-"""Prefix of the message of that condition once Karpenter's reason is known."""
+"""Prefix of the message in the condition `DisruptionTarget` once Karpenter's reason is known."""
 _REPORTS: Final = re.compile(r"Evicted pod(?:: (?P<why>.+))?|(?P<late>Deleting the pod to accommodate the termination)")
 MAX_EVENTS: Final = "50"
 
@@ -32,21 +31,21 @@ def is_planned(pod: Pod) -> bool:
 
 
 def is_unnamed(pod: Pod) -> bool:
-    """Whether Karpenter may have reported why the pod ends: it was evicted, or is being deleted for an unknown
+    """Whether Karpenter may have reported why the pod ends: the pod was evicted, or is being deleted for an unknown
     reason.
     """
     return is_planned(pod) or ("deletionTimestamp" in pod["metadata"] and not is_true(pod, "DisruptionTarget"))
 
 
 def named(client: Client, pod: Pod) -> Pod:
-    """Returns the pod with Karpenter's reason in its condition; unchanged if Karpenter reported none."""
+    """Returns the pod with Karpenter's reason in its condition; unchanged if Karpenter has reported none."""
     if not is_unnamed(pod):
         return pod
     meta = pod["metadata"]
     fields = f"involvedObject.kind=Pod,involvedObject.name={meta['name']},reason!=Killing"
     try:
         events = client.find("v1", "Event", fieldSelector=fields, limit=MAX_EVENTS)["items"]
-    except EngineError:  # The pod counts as evicted even without the reason.
+    except EngineError:  # without the reason, the pod still counts as evicted
         return pod
     for event in sorted(events, key=event_time, reverse=True):
         found = _REPORTS.match(str(event.get("message") or ""))

@@ -1,7 +1,7 @@
 """Informer: keeps the runs of a namespace up to date with one watch per kind, independent of the number of runs.
 
-A watch that ends, or whose connection breaks, continues from its last version. Only if the server no longer has that
-version (410 Gone), all objects are listed again.
+After a watch ends or its connection breaks, the next watch continues from the last version. All objects are listed
+again only if the server no longer has that version (410 Gone).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from windlass.engines.kubernetes.reading.discovery.phase import Seen
 from windlass.engines.values import RunState
 
 WATCH_SECONDS: Final = 60
-"""Duration of one watch in seconds, after which a dead connection is detected."""
+"""Duration of one watch in seconds; a dead connection is detected after this time."""
 
 
 class Watched:
-    """Current state of the runs of a namespace, or of one of them."""
+    """Current state of all runs in a namespace, or of one run."""
 
     more_seconds = 5.0
-    """Interval in seconds for polling state that no watch covers, while a run needs that state."""
+    """Seconds between two requests for state that no watch covers; made only while a run needs that state."""
 
     def __init__(
         self, client: Client, run_id: str = "", state_of: Callable[[Seen], RunState] = lambda seen: seen.state("")
     ) -> None:
-        """Raises Refused, Unreachable: a refused list is reported at once."""
+        """Raises Refused, Unreachable if the first lists fail."""
         self._client = client
         self._state_of = state_of
         self._run_id = run_id
@@ -44,13 +44,13 @@ class Watched:
         self._closed = threading.Event()
         self._last_trouble: str | None = None
         self.answered_at = time.time()
-        """Time of the cluster's last response, in Unix seconds. While `trouble` is set, the runs are as of this
+        """Time of the cluster's last response, in Unix seconds. While `trouble` is set, the state is as of this
         time."""
         self._lists = look(client, run_id)
         self._changed.set()
         for table in TABLES:
             background.start(_watch_of(table), functools.partial(self._turn, table), self._closed, client.health)
-        # Failures of these requests are not reported: the watches detect that the cluster does not respond.
+        # Failures of these requests are not reported, since the watches detect an unresponsive cluster.
         background.start("questions beside the watches", self._ask_more, self._closed, background.Health())
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Watched:
         return None if failing is None else failing[1].message
 
     def has_changed(self) -> bool:
-        """Whether anything has changed since the last call."""
+        """Returns whether a run or `trouble` has changed since the last call."""
         before, self._last_trouble = self._last_trouble, self.trouble
         changed = self._changed.is_set() or self._last_trouble != before
         self._changed.clear()
@@ -77,10 +77,8 @@ class Watched:
         return [self._state_of(seen) for seen in found]
 
     def _turn(self, table: Table) -> bool:
-        """Applies changes until the server ends the watch; returns whether to stop watching. Raises Refused,
-        Unreachable.
-        """
-        # A watch without events would not show for a minute that the cluster responds again.
+        """Applies changes until the server ends the watch; returns whether to stop. Raises Refused, Unreachable."""
+        # After an outage, a watch without events would show only after a minute that the cluster responds again.
         if self.trouble is not None:
             self._client.find(table.api, table.kind, table.selector(self._run_id), limit="1")
             self._note_answer(table)
@@ -118,7 +116,7 @@ class Watched:
         self._client.health.well(_watch_of(table))
 
     def _ask_more(self) -> bool:
-        """Makes further requests while a run needs state that no watch shows; returns whether to stop."""
+        """Requests state that no watch shows, while a run needs it; returns whether to stop."""
         if self._closed.wait(self.more_seconds):
             return True
         with self._lock:
@@ -130,9 +128,9 @@ class Watched:
         return False
 
     def _list(self, table: Table) -> None:
-        """Lists all objects of a kind again, since changes were missed."""
+        """Lists all objects of a kind again, after changes were missed."""
         fresh = ObjectLists(self._client.namespace)
-        with contextlib.suppress(Refused, Unreachable):  # The list is requested again after the next refused watch.
+        with contextlib.suppress(Refused, Unreachable):  # the list is repeated after the next refused watch
             fill(fresh, self._client, table, self._run_id)
             with self._lock:
                 self._lists.take(table, fresh)

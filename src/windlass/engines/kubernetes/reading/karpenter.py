@@ -12,16 +12,16 @@ from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.reading.claims import FAILED
 
 MOST: Final = "1000"
-"""Most objects of a kind that are read."""
+"""Maximum number of objects of a kind that are read."""
 REFUSED: Final = f"reason={FAILED},source!=default-scheduler"
 OF_CLAIMS: Final = "involvedObject.kind=NodeClaim"
 EVENTS_OF_CLUSTER: Final = "default"
-"""Namespace of events on cluster-scoped objects."""
+"""Namespace of events about cluster-scoped objects."""
 
 
 def questions(client: Client, api: str) -> dict[str, Callable[[], Json]]:
-    """Returns the requests to make if pods have no node; `api` is Karpenter's API version, empty if it is not
-    installed.
+    """Returns the requests to make, by name, if pods have no node. `api` is Karpenter's API version; empty if Karpenter
+    is not installed.
     """
     if not api:
         return {}
@@ -40,13 +40,15 @@ def node_pools(client: Client) -> tuple[Json, ...] | None:
 
 
 def autoscaler_status(client: Client) -> Json | None:
-    """Returns the status of a Cluster Autoscaler whose version writes it as YAML, or None. Raises EngineError."""
+    """Returns the status of Cluster Autoscaler; None if there is none, or its version does not write YAML. Raises
+    EngineError.
+    """
     found = unless_absent(lambda: client.within("kube-system").get("v1", "ConfigMap", "cluster-autoscaler-status"))
     return None if found is None else parsed_status(found)
 
 
 def parsed_status(found: Json) -> Json | None:
-    """Returns the status in the autoscaler's ConfigMap, or None if its format is unknown. Pure."""
+    """Returns the status in Cluster Autoscaler's ConfigMap; None if its format is unknown. Pure."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

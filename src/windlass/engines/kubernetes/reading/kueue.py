@@ -21,11 +21,11 @@ from windlass.engines.kubernetes.reading.admission import (
 from windlass.errors import EngineError
 
 MOST: Final = "2000"
-"""Most Workloads of a namespace that are read."""
+"""Maximum number of objects of a kind that are read."""
 
 
 def read(client: Client, owner: Json) -> QueueStatus | None:
-    """Returns Kueue's status of `owner`, as far as the user may read it; None if it uses no queue. Raises
+    """Returns Kueue's status of `owner`, as far as the user may read it; None if `owner` uses no queue. Raises
     EngineError.
     """
     api = served(client, GROUP)
@@ -33,16 +33,16 @@ def read(client: Client, owner: Json) -> QueueStatus | None:
         return queue_status(owner, ())
     mine = _objects(client, api, "Workload", f"{JOB_UID_LABEL}={owner['metadata']['uid']}") or ()
     seen = queue_status(owner, mine)
-    if seen is not None and seen.state in WAITS:  # The queues are read as well, to find out whether they are stopped.
+    if seen is not None and seen.state in WAITS:  # the queues show whether they are stopped
         seen = queue_status(owner, mine, _objects(client, api, "LocalQueue"))
-    # The workload that preempted this one belongs to another user.
+    # another user's workload has preempted this one
     elif seen is not None and seen.by.startswith(NOT_SEEN):
         seen = queue_status(owner, _objects(client, api, "Workload") or mine)
     return seen
 
 
 def evicted(client: Client, owner: Json) -> QueueStatus:
-    """Returns why an owner object that had created pods is suspended again."""
+    """Returns why an owner object whose pods were created is suspended again."""
     message = f"{owner['kind']} {owner['metadata']['name']} was suspended"
     known = QueueStatus("evicted", queue_of(owner), reason="Suspended", message=message)
     try:
@@ -56,7 +56,7 @@ def evicted(client: Client, owner: Json) -> QueueStatus:
 def queues(client: Client) -> tuple[tuple[str, str], ...] | None:
     """Returns the LocalQueues of the namespace, each with the reason why it admits no jobs (empty if it does).
 
-    Returns None if the user may not list them. Raises EngineError.
+    Returns None if the user may not list LocalQueues. Raises EngineError.
     """
     api = served(client, GROUP)
     found = _objects(client, api, "LocalQueue") if api else None

@@ -1,7 +1,7 @@
 """Collects observations of a run on a cluster, for `why`: the record, the logs, and the cluster's present state.
 
 A few requests are sent in parallel, with a time limit. The record contains what the cluster reported about failed pods,
-so that a diagnosis is possible even if the cluster does not respond or has deleted them.
+so that a diagnosis is possible even if the cluster does not respond or has deleted the pods.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ from windlass.runs.store import Store
 
 MOST: Final = "1000"
 KUEUE: Final = ("Workload", "LocalQueue")
-"""Kinds that are read in the namespace and, if allowed, in all namespaces: workloads of other namespaces compete as
-well."""
+"""Kinds that are read in the namespace and, if permitted, in all namespaces, since all workloads compete for quota."""
 CALLED: Final = {
     "pods": "pods cannot be listed",
     "owner": "the owner object of the pods cannot be read",
@@ -59,10 +58,10 @@ CALLED: Final = {
     "of claims": "events of NodeClaims cannot be listed",
     "pool api": "whether Karpenter is installed cannot be read",
 }
-"""Texts for requests that failed."""
+"""Descriptions of failed requests, by the name of the request."""
 Json = Mapping[str, Any]
 Answers = dict[str, Any]
-"""Result or error by the name of the request."""
+"""Results or errors of requests, by name."""
 
 
 def observe(store: Store, status: Status) -> Observations:
@@ -77,7 +76,9 @@ def observe(store: Store, status: Status) -> Observations:
 
 
 def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
-    """Returns the current state of the newest attempt in its cluster, completed from the record."""
+    """Returns the state of the newest attempt, from its cluster and, for what the cluster no longer has, from the
+    record.
+    """
     events = store.events(status.id)
     known, reports = recorded(events)
     turn = admission.recorded(events)
@@ -116,7 +117,9 @@ def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
 
 
 def _not_seen(answers: Answers) -> list[str]:
-    """Returns what could not be read, with reasons; missing objects and APIs that are not installed are excluded."""
+    """Returns what could not be read, with reasons; missing objects and APIs that are not installed are not
+    mentioned.
+    """
     return [
         f"{CALLED[name]}: {error.message}"
         for name, error in answers.items()
@@ -125,7 +128,7 @@ def _not_seen(answers: Answers) -> list[str]:
 
 
 def _unread(store: Store, status: Status) -> tuple[str, ...]:
-    """Returns a note if a new supervisor has not yet read what the pods have logged."""
+    """Returns a note if a restarted supervisor may not have read all logs of the pods yet; else nothing."""
     newest = store.events(status.id, status.last_seq - 1)
     if status.phase.is_terminal or not newest or newest[-1].kind != "adopted":
         return ()
@@ -155,10 +158,10 @@ def _merged(
     ignored = assignment.spare_prefixes(plan)
     events = object_reports(_items(answers, "events"), plan.run_id, assignment.newest, claims=volumes, spares=ignored)
     owner = answers["owner"]
-    # A missing owner object may not have been created yet; if it was deleted, the supervisor has recorded that.
+    # A missing owner object may not have been created yet. If it was deleted, the record has the deletion.
     ends = ends_of(owner, made["kind"], owner["metadata"]["name"]) if isinstance(owner, dict) else ()
     is_suspended = isinstance(owner, dict) and admission.is_suspended(owner)
-    # Current reports of the cluster take precedence over recorded ones.
+    # Current reports take precedence over recorded ones.
     every = {(one.kind, key(one)): one for one in reversed((*ends, *events, *reports))}
     return ClusterStatus(
         tuple(pods), tuple(reversed(every.values())), tuple(map(_cluster_node, _items(answers, "nodes"))), is_suspended
@@ -166,7 +169,7 @@ def _merged(
 
 
 def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:
-    """Returns the current status of a pod, or the recorded one if the pod no longer exists and had failed."""
+    """Returns the current status of a pod, or the recorded one if the pod no longer exists or its run is over."""
     if before is None:
         return now
     if not now.name:
@@ -174,7 +177,7 @@ def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodSta
     return before if is_over and now.reason in ("", "Error", "Deleted") else now
 
 
-# -- asking -----------------------------------------------------------------------------------------------------------
+# -- requests ---------------------------------------------------------------------------------------------------------
 
 
 def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
@@ -206,7 +209,7 @@ def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
 
 
 def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
-    """Returns the list of the pods of an attempt, without waiting spares."""
+    """Returns the list of an attempt's pods, without waiting spares."""
     found, ignored = client.find("v1", "Pod", assignment.selector(plan.run_id)), tuple(assignment.spare_prefixes(plan))
     return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
 
@@ -214,8 +217,8 @@ def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
 def _ask_optional(
     client: Client, group: str, name: str, questions: Callable[[Client, str], Mapping[str, Callable[[], Json]]]
 ) -> Answers:
-    """Returns the results of requests to an API that may not be installed; `name` is the name of the request that
-    checks this.
+    """Returns the results of requests to an API that may not be installed; `name` is the request that checks for the
+    API.
     """
     api = _answers({name: lambda: {"api": served(client, group)}})
     if isinstance(api[name], EngineError):
@@ -240,12 +243,12 @@ def _every(client: Client, api: str, kind: str) -> Json:
 
 
 def _not_running(answers: Answers) -> list[Json]:
-    """Returns the pods that are on no node yet, or on a node that may not be ready."""
+    """Returns the pods that have no node yet, or whose node may not be ready."""
     return [pod for pod in _items(answers, "pods") if pod_status(0, pod).state in ("queued", "pulling")]
 
 
 def _queue(answers: Answers) -> QueueStatus | None:
-    """Returns Kueue's status of the attempt, or None if it uses no queue."""
+    """Returns Kueue's status of the attempt; None if the attempt uses no queue."""
     owner = answers["owner"]
     if not isinstance(owner, dict):
         return None
@@ -265,7 +268,7 @@ def _answers(questions: Mapping[str, Callable[[], Json]]) -> Answers:
 
 
 def _list(answers: Answers, name: str) -> list[Any] | None:
-    """Returns the objects of a list, or None if it was not read."""
+    """Returns the objects of a list; None if the list was not read."""
     answer = answers.get(name)
     return list(answer["items"]) if isinstance(answer, dict) else None
 
@@ -275,6 +278,6 @@ def _items(answers: Answers, name: str) -> list[Any]:
 
 
 def _cluster_node(node: Json) -> ClusterNode:
-    """Returns the fields of a node that matter for scheduling."""
+    """Returns the properties of a node that matter for scheduling."""
     meta, allocatable = node["metadata"], node.get("status", {}).get("allocatable", {})
     return ClusterNode(meta["name"], is_true(node, "Ready"), allocatable, meta.get("labels", {}))

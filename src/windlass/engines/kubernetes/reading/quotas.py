@@ -30,8 +30,7 @@ def counted(
     *,
     is_everywhere: bool,
 ) -> QueueStatus | None:
-    """Returns the result of `queue_status` with the position among the waiting workloads, and the workloads that use
-    the quota.
+    """Returns the result of `queue_status`, with the position among the waiting workloads and the users of the quota.
 
     `workloads` and `local_queues` are those of the namespace, or of all namespaces if `is_everywhere`.
     """
@@ -55,7 +54,7 @@ def counted(
 def _competing(
     workloads: Iterable[Json], workload: Json, seen: QueueStatus, local_queues: Iterable[Json]
 ) -> Iterator[Json]:
-    """Yields the workloads that wait for the same quota, as far as it is known which queues share it."""
+    """Yields the workloads that wait for the same quota, as far as the queues that share the quota are known."""
     same = {(workload["metadata"]["namespace"], seen.queue)}
     for one in local_queues:
         if seen.cluster_queue and one["spec"].get("clusterQueue") == seen.cluster_queue:
@@ -67,7 +66,7 @@ def _competing(
 
 
 def _position(workload: Json, waiting: Iterable[Json]) -> tuple[int | None, int]:
-    """Returns the position of a workload in the order in which a queue tries them (None if missing), and their
+    """Returns the position of a workload in the order in which its queue tries workloads (None if missing), and their
     number.
     """
     order = sorted(waiting, key=lambda one: (-priority_of(one), created(one), uid_of(one)))
@@ -76,7 +75,9 @@ def _position(workload: Json, waiting: Iterable[Json]) -> tuple[int | None, int]
 
 
 def _holders(workloads: Iterable[Json], workload: Json, seen: QueueStatus) -> Iterator[QuotaHolder]:
-    """Yields workloads with reserved quota in the same ClusterQueue, largest user of the scarce resources first."""
+    """Yields the workloads with reserved quota in the same ClusterQueue, largest users of the scarce resources
+    first.
+    """
     found = []
     for one in workloads:
         where = cluster_queue_of(one, None)
@@ -90,7 +91,7 @@ def _holders(workloads: Iterable[Json], workload: Json, seen: QueueStatus) -> It
 
 
 def _used(workload: Json, of: Collection[str]) -> dict[str, float]:
-    """Returns how much of these resources, or of all, is reserved for a Workload."""
+    """Returns the amounts of the resources `of` that are reserved for a Workload; of all resources if `of` is empty."""
     total: dict[str, float] = {}
     for pods in workload["status"]["admission"].get("podSetAssignments", ()):
         for name, value in pods.get("resourceUsage", {}).items():
@@ -100,7 +101,7 @@ def _used(workload: Json, of: Collection[str]) -> dict[str, float]:
 
 
 def _asked(workload: Json) -> dict[str, str]:
-    """Returns the sum of the requests of all pods of a Workload."""
+    """Returns the sum of the requests of a Workload's pods, by resource."""
     total: dict[str, float] = {}
     for pods in workload["spec"].get("podSets", ()):
         for container in pods["template"]["spec"].get("containers", ()):
@@ -111,7 +112,9 @@ def _asked(workload: Json) -> dict[str, str]:
 
 
 def _quota(cluster_queue: Json | None, short: Collection[str]) -> Iterator[str]:
-    """Yields a line for each scarce resource of a ClusterQueue: its quota, and how much of it is reserved."""
+    """Yields a line for each scarce resource of a ClusterQueue, with its quota and how much of the quota is
+    reserved.
+    """
     if cluster_queue is None:
         return
     reserved = {

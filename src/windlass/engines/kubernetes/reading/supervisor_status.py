@@ -1,4 +1,4 @@
-"""Determines why a run in a cluster has no supervisor at present, from what the cluster reports."""
+"""Determines why a run in a cluster has no running supervisor, from what the cluster reports."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from windlass.engines.kubernetes.reading.admission import is_suspended
 Json = Mapping[str, Any]
 
 QUIET_SECONDS: Final = 20.0
-"""Seconds without a record entry after which it is checked whether a supervisor still exists."""
+"""Seconds without a new event in the record after which a command checks whether a supervisor still exists."""
 SILENT_SECONDS: Final = 25.0
-"""Seconds without a renewal of the Lease, which is due every 10 s, after which a supervisor may not act any more."""
+"""Seconds without a renewal of the Lease, due every 10 s, after which its supervisor may no longer act."""
 GONE_ON: Final = "{} of {} pods train unsupervised since {}, and nothing is restarted until there is one"
 NOTHING: Final = "no pod trains, and none is started until there is one"
 SILENT: Final = "which does not answer"
 NO_ACCOUNT: Final = f'serviceaccount "{layout.SUPERVISOR_ACCOUNT}" not found'
-"""Part of the API server's error if it refuses the pod. If a running pod's account is deleted, its token is
-rejected."""
+"""Part of the API server's error for a pod whose service account is missing. If the account of a running pod is
+deleted, its token is rejected."""
 MOST_EVENTS: Final = "100"
 LOG_LINES: Final = 8
 NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
@@ -43,35 +43,35 @@ NOT_STARTED: Final = ("StartError", "ContainerCannotRun")
 
 
 class Absence(NamedTuple):
-    """Reason why no supervisor acts for a run."""
+    """Reason why a run has no acting supervisor."""
 
     message: str
     """One sentence with the reason that the cluster reports."""
     log: tuple[str, ...] = ()
-    """Last lines of the supervisor's log, if its container has ended."""
+    """Last lines of the supervisor's log; empty if its container has not ended."""
     since: float | None = None
-    """Time since when no supervisor acts, or since when pods train without one, in Unix seconds; None if unknown."""
+    """Time since when the run has no acting supervisor, or since when pods train without one, in Unix seconds; None if
+    unknown."""
     is_training: bool = False
     """Whether pods train without a supervisor."""
 
 
 class Trouble(NamedTuple):
-    """Reason why the pod of a supervisor does not run."""
+    """Reason why a supervisor's pod does not run."""
 
     words: str
     log: tuple[str, ...] = ()
 
 
 def selector(run_id: str) -> str:
-    """Returns the label selector of the pods of a run's supervisor."""
+    """Returns the label selector for the pods of a run's supervisor."""
     return f"{layout.selector(run_id)},{labels.COMPONENT}={labels.SUPERVISOR}"
 
 
 def absence(client: Client, run_id: str, now: float, *, may_start: bool = False) -> Absence | None:
-    """Returns why no supervisor acts for the run, or None if one does. Raises EngineError. `now` is this machine's
-    time.
+    """Returns why a run has no acting supervisor; None if it has one. Raises EngineError. `now` is this machine's time.
 
-    With `may_start`, only reasons that the cluster reports count: the pod may just have been requested.
+    With `may_start`, the pod may just have been requested, so only reasons that the cluster reports count.
     """
     pods = client.find("v1", "Pod", selector(run_id))["items"]
     silent = [pod for pod in pods if is_silent(pod)]
@@ -82,7 +82,7 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
     log: tuple[str, ...] = ()
     if silent:
         what = f"pod {silent[0]['metadata']['name']} is on node {_node_of(silent[0])}, {SILENT}"
-        if open_pods:  # The lost node is not a problem of the replacement pod.
+        if open_pods:  # the lost node does not affect the replacement pod
             trouble = trouble_of(open_pods[0])
             what += f"; pod {open_pods[0]['metadata']['name']} {trouble.words if trouble else 'is about to take over'}"
     elif open_pods:
@@ -116,29 +116,29 @@ def absence(client: Client, run_id: str, now: float, *, may_start: bool = False)
 
 
 def quiet_since(client: Client, run_id: str, now: float) -> float | None:
-    """Returns when a supervisor last renewed the run's Lease if a renewal is overdue; None if it is not.
+    """Returns when a supervisor last renewed the run's Lease, if a renewal is overdue; None otherwise.
 
-    Its node may be lost, which the cluster reports only after a grace period. Raises EngineError.
+    The supervisor's node may be lost, which the cluster reports only after a grace period. Raises EngineError.
     """
     renewed = lease.renewed_at(client, run_id)
     return renewed if renewed and now + client.ahead - renewed > SILENT_SECONDS else None
 
 
 def acting(client: Client) -> set[str]:
-    """Returns the runs of the namespace whose supervisor's pod runs. Raises EngineError."""
+    """Returns the runs of the namespace whose supervisor's pod runs on a responding node. Raises EngineError."""
     pods = client.find("v1", "Pod", f"{labels.COMPONENT}={labels.SUPERVISOR},{layout.RUN_LABEL}")["items"]
     return {pod["metadata"]["labels"][layout.RUN_LABEL] for pod in pods if is_running(pod) and not is_silent(pod)}
 
 
 def _has_no_account(client: Client) -> bool:
-    """Whether the service account of supervisors is known to be missing."""
+    """Whether the supervisors' service account is known to be missing."""
     with contextlib.suppress(Refused):
         return client.get_if_exists("v1", "ServiceAccount", layout.SUPERVISOR_ACCOUNT) is None
     return False
 
 
 def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> bool:
-    """Whether a supervisor holds the run's Lease, and its pod has not crashed since the last renewal, and its node
+    """Whether a supervisor holds the run's Lease, its pod has not crashed since the last renewal, and its node
     responds.
     """
     holder = lease.fresh_holder(client, run_id, now)
@@ -147,18 +147,18 @@ def _is_held(client: Client, run_id: str, pods: Sequence[Json], now: float) -> b
 
 
 def has_ended_on(client: Client, run_id: str, host: str) -> bool:
-    """Whether this host was a pod of the run's supervisor that has ended, according to the cluster."""
+    """Whether this host was a pod of the run's supervisor that, according to the cluster, has ended."""
     if not host.startswith(f"{layout.supervisor_name(run_id)}-"):
         return False
     pods = client.find("v1", "Pod", selector(run_id))["items"]
     return not any(pod["metadata"]["name"] == host and not (is_over(pod) or _is_crashed(pod)) for pod in pods)
 
 
-# -- one pod ----------------------------------------------------------------------------------------------------------
+# -- pods -------------------------------------------------------------------------------------------------------------
 
 
 def is_over(pod: Json) -> bool:
-    """Whether the pod will not run again; a failed container is restarted in its pod, unless the pod is deleted.
+    """Whether the pod will not run again. A failed container is restarted in its pod, unless the pod is being deleted.
 
     The phase of a pod may change some seconds after the end of its container.
     """
@@ -174,12 +174,12 @@ def is_running(pod: Json) -> bool:
 
 
 def is_silent(pod: Json) -> bool:
-    """Whether a supervisor ran in this pod when its node last responded."""
+    """Whether a supervisor ran in this pod when its node last responded, and the node does not respond now."""
     return "running" in _container(pod).get("state", {}) and is_on_silent_node(pod)
 
 
 def _is_lost(pod: Json) -> bool:
-    """Whether a rank's pod is on a node that does not respond, so that it is unknown whether the rank trains."""
+    """Whether a rank's pod is on a node that does not respond, so that the rank's state is unknown."""
     return container_state(pod)[0] == "running" and is_on_silent_node(pod)
 
 
@@ -188,7 +188,9 @@ def _node_of(pod: Json) -> str:
 
 
 def trouble_of(pod: Json) -> Trouble | None:
-    """Returns why a supervisor's pod does not run, as the cluster reports it; None if it runs or is being started."""
+    """Returns the reason that the cluster reports for a supervisor's pod that does not run; None if it runs or is
+    starting.
+    """
     container = _container(pod)
     state = container.get("state", {})
     if "running" in state:
@@ -205,12 +207,12 @@ def trouble_of(pod: Json) -> Trouble | None:
 
 
 def _crash(ended: Json, restarts: int) -> Trouble:
-    """Returns the reason for a container that has ended. The kubelet keeps the end of its log, and restarts it with
-    increasing delays.
+    """Returns why a supervisor's container has ended, with the end of its log. The kubelet restarts it with increasing
+    delays.
     """
     code, reason = ended.get("exitCode"), ended.get("reason") or ""
     why = f"OOMKilled, exit code {code}" if reason == "OOMKilled" else f"exit code {code}"
-    if reason in NOT_STARTED:  # The image may not contain the interpreter.
+    if reason in NOT_STARTED:  # the image may lack the interpreter
         said = str(ended.get("message") or reason).strip().splitlines()[-1]
         why = said.rpartition("unable to start container process: ")[2].removesuffix(": unknown")[:MAX_WORDS]
     times = f", {restarts} restarts so far" if restarts > 1 else ", 1 restart so far" if restarts else ""
@@ -232,13 +234,15 @@ def _is_crashed(pod: Json) -> bool:
 
 
 def _end_of(pod: Json) -> str:
-    """Returns why a pod has ended permanently: it was evicted, or removed with its node."""
+    """Returns why a pod has ended permanently, such as an eviction or the removal of its node; empty if no reason is
+    reported.
+    """
     status = pod.get("status", {})
     return f"pod {pod['metadata']['name']}: {_reason(status)}" if status.get("reason") else ""
 
 
 def _container(pod: Json) -> Json:
-    """Returns the status of the supervisor's container; the pod may have sidecars."""
+    """Returns the status of the supervisor's container, without those of sidecars."""
     statuses: Sequence[Json] = pod.get("status", {}).get("containerStatuses") or ()
     return next((one for one in statuses if one["name"] == labels.SUPERVISOR), {})
 
@@ -247,11 +251,11 @@ def _reason(reported: Json) -> str:
     return ": ".join(part for part in reason_of(reported) if part)[:MAX_WORDS]
 
 
-# -- no pod -----------------------------------------------------------------------------------------------------------
+# -- the Job ----------------------------------------------------------------------------------------------------------
 
 
 def _no_pod(client: Client, run_id: str) -> str:
-    """Returns why the Job of the supervisor has no pod, such as a queue, or a quota that rejects it; empty if
+    """Returns why the supervisor's Job has no pod, for example a queue, or a quota that rejects the pod; empty if
     unknown.
     """
     with contextlib.suppress(Refused):

@@ -1,1 +1,1 @@
-"""Diagnosis rules of the Kubernetes engine, which use the cluster's state in addition to the observations of a run."""
+"""Diagnosis rules of the Kubernetes engine, which combine a cluster's state with the observations of a run."""

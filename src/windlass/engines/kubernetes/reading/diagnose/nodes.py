@@ -1,4 +1,4 @@
-"""Rules on nodes that do not exist yet, from reports of Karpenter and Cluster Autoscaler on pods that wait for one."""
+"""Rules on nodes that are not provisioned yet, from reports of Karpenter and Cluster Autoscaler on waiting pods."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from windlass.engines.kubernetes.reading.diagnose.scheduling import FIELDS
 from windlass.errors import near
 
 NOT_READY_SECONDS: Final = 90.0
-"""Seconds for which a new node may be not ready: its drivers and plugins take about a minute."""
+"""Seconds for which a new node may be not ready, since its drivers and plugins take about a minute."""
 NOT_REGISTERED_SECONDS: Final = 150.0
-"""Seconds that a node may take from its launch until it joins the cluster: a large instance boots for two minutes."""
+"""Seconds from the launch of a node until it must have joined the cluster; a large instance boots for two minutes."""
 NOT_LAUNCHED_SECONDS: Final = 60.0
 MAX_EVIDENCE: Final = 8
 NO_CAPACITY: Final = "InsufficientCapacityError"
@@ -66,8 +66,8 @@ REPORTS: Final = (
      r"didn't match Pod's node affinity/selector", _LABEL),
     (r"incompatible requirements", _TYPE),
 )  # fmt: skip
-"""Patterns for a node autoscaler's report on a pod for which it provisions no node. A report covers every NodePool; the
-NodePool that matches the first possible row is the closest match for the job."""
+"""Patterns for a node autoscaler's report on a pod for which it provisions no node, with advice. A report covers every
+NodePool; the NodePool that matches the earliest pattern comes closest to the job's requests."""
 NOT_PROGRESSING: Final = {
     "ResourceNotRegistered": Advice(
         "machine-not-ready",
@@ -87,13 +87,11 @@ NOT_PROGRESSING: Final = {
         "does not work. kubectl delete nodeclaim {name} causes Karpenter to provision another one",
     ),
 }
-"""Advice by the reason of the NodeClaim's condition `Initialized`."""
+"""Advice by the reason in a NodeClaim's condition `Initialized`."""
 
 
 def awaited(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields verdicts on pods that wait for a node: none can be provisioned, or the state of one that is being
-    provisioned.
-    """
+    """Yields verdicts on pods that wait for a node: why none is provisioned, or the progress of one that is."""
     waiting = waiting_pods(cluster, case)
     if not waiting:
         return
@@ -103,7 +101,7 @@ def awaited(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     for claim in cluster.claims:
         yield from _of_claim(claim, evidence)
     if any(one.state in ("launched", "registered") for one in cluster.claims):
-        # These reports are about NodeClaims before the current one.
+        # reports on NodeClaims are about those that failed earlier
         reports = [one for one in reports if one.kind != "NodeClaim"]
     if cluster.pools and all(pool.not_ready for pool in cluster.pools):
         if pods:
@@ -119,7 +117,9 @@ def _is_of_autoscaler(report: ObjectReport, pods: set[str]) -> bool:
 
 
 def _nearest(reports: list[ObjectReport]) -> tuple[Advice, str, str] | None:
-    """Returns the advice for the closest NodePool, the name of this NodePool, and its part of the message."""
+    """Returns advice for the NodePool that comes closest to the job's requests, its name, and its part of the
+    message.
+    """
     for claim in (one for one in reports if one.kind == "NodeClaim"):
         advice = _CAPACITY if claim.reason == NO_CAPACITY else _NOT_READY
         return advice, claim.name.rpartition("-")[0], claim.message
@@ -128,7 +128,7 @@ def _nearest(reports: list[ObjectReport]) -> tuple[Advice, str, str] | None:
         for part in parts:
             if re.search(pattern, part):
                 pool = re.search(r"NodePool=\"?/?([\w.-]+)|nodepool:? \"([\w.-]+)\"", part)
-                # The NodePool's own requirements are cut off from the message, since they are long.
+                # The NodePool's own requirements are cut off, since they are long.
                 why = re.split(r", requirements=| \(NodePool=|, resources=", part)[0].rpartition("schedule pod, ")[2]
                 return advice, (pool[1] or pool[2]) if pool else "", why.strip().rstrip(".")
     return None
@@ -162,7 +162,9 @@ def _refused(cluster: ClusterStatus, advice: Advice, pool: str, why: str, eviden
 
 
 def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Verdict]:
-    """Yields a verdict on what keeps a provisioned node from becoming ready, or that it proceeds normally."""
+    """Yields a verdict on what keeps a provisioned node from becoming ready, or that the provisioning proceeds
+    normally.
+    """
     since, what, why = f"{claim.seconds:.0f} s", _called(claim), claim.message or claim.reason
     if claim.state == "registered" and claim.seconds > NOT_READY_SECONDS:
         advice = NOT_PROGRESSING.get(claim.reason, NOT_PROGRESSING[""])
@@ -201,7 +203,7 @@ def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Ver
 
 
 def _called(claim: NodeClaimStatus) -> str:
-    """Describes a NodeClaim: `g5.12xlarge, spot, bed-a, of NodePool gpus`."""
+    """Describes a NodeClaim or node group, for example as `g5.12xlarge, spot, bed-a, of NodePool gpus`."""
     of = f"of NodePool {claim.pool}" if claim.pool else f"NodeClaim {claim.name}"
     if " " in claim.name:
         of = f"node group {claim.name}"
@@ -209,7 +211,7 @@ def _called(claim: NodeClaimStatus) -> str:
 
 
 def _evidence(cluster: ClusterStatus, reports: list[ObjectReport]) -> Iterator[str]:
-    """Yields evidence: each node that is provisioned, the autoscaler's reports, each NodePool."""
+    """Yields evidence: the nodes that are being provisioned, the autoscaler's reports, and the NodePools."""
     for claim in cluster.claims:
         why = ": ".join(part for part in (claim.reason, claim.message) if part)
         yield f"node {claim.machine or claim.name} ({_called(claim)}): {claim.state}" + (f": {why}" if why else "")

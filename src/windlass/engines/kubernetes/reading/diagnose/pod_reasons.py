@@ -1,4 +1,4 @@
-"""Table of verdicts for what a cluster reports about pods: the meaning, and what to do about it."""
+"""Table of verdicts on what a cluster reports about pods: the meaning, and how to fix it."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ MESSAGES: Final = (
      Advice("admission-refused", "the cluster refuses to create the pods: {1}",
             "change the job as the message requires, or ask a cluster administrator")),
 )  # fmt: skip
-"""Patterns for `Reason: message` of any object, with their verdicts; the first match counts."""
+"""Patterns for `Reason: message` of any object, with verdicts; the first match counts."""
 _IS_GENERAL: Final = re.compile(r"^(?:FailedCreate|\(\?:FailedMount|unbound|\(\?:CreateContainer)")
-"""Patterns that match any message with a certain reason. Their verdicts have a lower score than those with a specific
+"""Patterns that match any message with the same reason. Their verdicts have a lower score than verdicts on a specific
 cause."""
 
 _RESTARTED: Final = "restarts: {{max: 3, on: [node-loss]}} restarts it on another node"
@@ -109,7 +109,7 @@ KARPENTER_REASONS: Final = {
     "Empty": "its node had nothing else to run (consolidation)",
     "Forceful Termination": "its node was deleted: by a user, at its expireAfter, or reclaimed by the cloud provider",
 }
-"""Texts by Karpenter's reason for an eviction."""
+"""Explanations of Karpenter's reasons for an eviction."""
 _LOST: Final = "the node of {it} is no longer in the cluster"
 ENDS: Final = {
     "OOMKilled": Advice(
@@ -144,13 +144,11 @@ ENDS: Final = {
         "pod-deleted", "{it} was deleted by another user or program",
         "find out what deletes pods there; restarts: {{max: 3, on: [preemption, node-loss]}} starts it again"),
 }  # fmt: skip
-"""Verdicts by the reason of a pod that has ended or is lost."""
+"""Verdicts by the reason for which a pod has ended or is lost."""
 
 
 def explained(message: str, it: str, evidence: tuple[str, ...], score: float, *, image: str = "") -> Verdict | None:
-    """Returns the verdict on a message (`Reason: message`) of the object `it`, or None if the table has no matching
-    row.
-    """
+    """Returns the verdict on a message (`Reason: message`) about the object `it`; None if no pattern matches."""
     for pattern, advice in MESSAGES:
         if found := re.search(pattern, message, re.DOTALL):
             less = 3.0 if _IS_GENERAL.match(pattern) else 0.0

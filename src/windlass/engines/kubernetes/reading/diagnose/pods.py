@@ -1,7 +1,6 @@
 """Rules on pods that do not start, on pods that were ended from outside, and on a cluster that does not respond.
 
-The rules do not apply to a failing script: if a rank ended with an exception or its own exit code, they give no
-verdict.
+The rules give no verdict if a script failed, that is, if a rank ended with an exception or its own exit code.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from windlass.runs.record import SUPERVISOR_ABSENT
 
 NOT_BEGUN: Final = ("missing", "queued", "pulling")
 OWNERS: Final = ("Job", "JobSet", "TrainJob", "PyTorchJob", "MPIJob")
-"""Kinds of the objects that own the pods of an attempt."""
+"""Kinds of owner objects."""
 START_ERRORS: Final = ("StartError", "ContainerCannotRun", "RunContainerError")
 NODE_GONE: Final = ("NodeNotReady", "NodeLost", "DeletionByTaintManager", "DeletionByPodGC")
 ENDED: Final = ("Deleted", "DeadlineExceeded")
 MAX_EVIDENCE: Final = 6
 _NAME: Final = re.compile(r"waiting for the name (\S+), (\d+) s so far|the name (\S+) is not known after (\d+) s")
-"""Log lines of a pod that waits for another pod (`worker/pod.py`)."""
+"""Log lines of a pod that waits until another pod's name resolves (`worker/pod.py`)."""
 
 
 def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields verdicts on pods that are not created, not scheduled, or do not start."""
+    """Yields verdicts on pods that are not created, are not scheduled, or do not start."""
     waiting = waiting_pods(cluster, case)
     if not waiting:
         return
@@ -64,7 +63,7 @@ def not_started(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 
 
 def _no_reason(waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdict:
-    """Returns the verdict for pods that wait without a reported reason; they may just have been requested."""
+    """Returns the verdict on pods that wait without a reported reason, possibly because they were just requested."""
     created = [pod for pod in waiting if pod.state != "missing"]
     idle = [pod for pod in created if pod.state == "queued" and not pod.reason]
     if not created:
@@ -83,7 +82,7 @@ def _no_reason(waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdi
 
 
 def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields verdicts on pods, or on their owner object with all pods, that were ended from outside."""
+    """Yields verdicts on pods that were ended from outside, alone or together with their owner object."""
     if not _is_open(case):
         return
     for one in cluster.reports:
@@ -117,7 +116,7 @@ def ended(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on a killed rank in a pod that is reported as out of memory."""
+    """Yields a verdict on a rank that was killed because its pod was out of memory."""
     if case.first is None or case.signal != "SIGKILL" or case.cause.node_lost is not None:
         return
     for pod in cluster.pods:
@@ -134,7 +133,7 @@ def oom(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
 
 
 def lost_peer(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on ranks that lost the connection to a peer whose node no longer responds."""
+    """Yields a verdict on ranks that lost the connection to a rank on a node that no longer responds."""
     if case.only_victims:
         for pod in (pod for pod in cluster.pods if pod.reason in NODE_GONE):
             yield _of_end(case, pod, 97, _where(cluster, pod))
@@ -182,7 +181,7 @@ def name_unknown(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
 
 
 def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on an unfinished run in a cluster that does not respond."""
+    """Yields a verdict on an unfinished run whose cluster does not respond."""
     if not cluster.unreachable or case.status.phase.is_terminal:
         return
     evidence = [cluster.unreachable]
@@ -201,7 +200,7 @@ def unreachable(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]
 
 
 def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on an active run whose supervisor cannot read something, although the cluster responds to this
+    """Yields a verdict on an active run whose supervisor cannot follow it, although the cluster responds to this
     command.
     """
     state = case.status.supervision.condition
@@ -221,7 +220,7 @@ def not_followed(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict
 
 
 def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on an attempt whose objects were refused by the cluster."""
+    """Yields a verdict on an attempt whose objects the cluster has refused."""
     message = case.cause.summary
     if not message.startswith("could not start: "):
         return
@@ -248,11 +247,11 @@ def could_not_start(cluster: ClusterStatus, case: Observations) -> Iterator[Verd
         )
 
 
-# -- what rules ask ---------------------------------------------------------------------------------------------------
+# -- conditions of the rules ------------------------------------------------------------------------------------------
 
 
 def waiting_pods(cluster: ClusterStatus, case: Observations) -> list[PodStatus]:
-    """Returns the pods of nodes on which no rank was ever started; empty if a rank of another node failed by itself."""
+    """Returns the pods of nodes on which no rank has started; empty if a rank of another node failed by itself."""
     if not (_is_open(case) or is_rendezvous_missed(case)):
         return []
     begun = {state.node for state in case.status.ranks if state.pid is not None or state.exit_code == 0}
@@ -264,7 +263,7 @@ def waiting_pods(cluster: ClusterStatus, case: Observations) -> list[PodStatus]:
 
 
 def _is_open(case: Observations) -> bool:
-    """Whether the run has not ended, or was ended by neither its script nor its user."""
+    """Whether the run has not ended, or has ended for a reason other than its script or its user."""
     status = case.status
     if not status.phase.is_terminal:
         return True
@@ -275,7 +274,7 @@ def _is_open(case: Observations) -> bool:
 
 
 def _is_rejected(pod: PodStatus) -> bool:
-    """Whether the pod was rejected by its node before it ran."""
+    """Whether the pod's node rejected the pod before it ran."""
     return pod.state == "ended" and pod.exit_code is None and pod.reason not in ENDS and bool(pod.reason)
 
 

@@ -1,4 +1,4 @@
-"""Rules on queues: a verdict for each reason why Kueue has not admitted a run, or has evicted it."""
+"""Rules on queues: verdicts by the reason why Kueue has not admitted a run, or has evicted it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WAITS: Final = {
         "queue-checks", "{queue} has quota for the run, and waits for admission checks: {message}",
         "see: kubectl describe workload {workload}; a ProvisioningRequest, for example, waits for nodes"),
 }  # fmt: skip
-"""Advice by the reason why a Workload has no quota."""
+"""Advice by the reason why a Workload is not admitted."""
 OTHER: Final = Advice(
     "queue-waits",
     "the run waits in {queue}{place}: {message}",
@@ -108,7 +108,7 @@ MAX_EVIDENCE: Final = 8
 
 
 def waits(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict on a run that no queue has admitted."""
+    """Yields a verdict on a run that waits for the admission by a queue."""
     seen = _queue(cluster, case)
     is_waiting = seen is not None and seen.state in ("waiting", "requeued")
     if seen is not None and is_waiting and all(state.pid is None for state in case.status.ranks):
@@ -160,7 +160,7 @@ def _verdict(case: Observations, seen: QueueStatus, advice: Advice, evidence: tu
 
 
 def _there(seen: QueueStatus) -> str:
-    """Returns a queue with a similar name, or the names of all queues, as text."""
+    """Returns advice on an unknown queue, with a similar name or the names of all queues; empty if the queue exists."""
     if seen.queues is None or seen.queue in seen.queues:
         return ""
     if not seen.queues:
@@ -171,7 +171,7 @@ def _there(seen: QueueStatus) -> str:
 
 
 def _evidence(seen: QueueStatus) -> Iterator[str]:
-    """Yields Kueue's reason and message, the position, the quota, and the workloads that use it."""
+    """Yields Kueue's reason and message, the run's position, the quota, and the workloads that use the quota."""
     name = f"Workload {seen.workload}" if seen.workload else "its queue"
     if seen.reason or seen.message:
         yield f"{name}: {': '.join(part for part in (seen.reason, seen.message) if part)}"
@@ -190,7 +190,7 @@ def _position(seen: QueueStatus) -> str:
 
 
 def _evicted_before(case: Observations) -> Iterator[str]:
-    """Yields evidence that an earlier attempt was evicted."""
+    """Yields evidence that a queue evicted an earlier attempt."""
     number, found = 0, ""
     for event in case.events:
         match event.entry:

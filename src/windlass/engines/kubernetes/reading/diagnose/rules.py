@@ -1,4 +1,4 @@
-"""Diagnosis rules of the Kubernetes engine; of verdicts with equal scores, the earlier rule's counts."""
+"""Diagnosis rules of the Kubernetes engine. Among verdicts with equal scores, that of the earlier rule wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdict on pods that the scheduler cannot place: which resource is short on how many nodes, and what would fit."""
+"""Verdict on pods that the scheduler cannot place: which resources are short on how many nodes, and what would fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.engines.kubernetes.objects.observations import ClusterStatus, PodS
 from windlass.spec.quantities import amount
 
 FIELDS: Final = {"cpu": "resources.cpus", "memory": "resources.memory", "nvidia.com/gpu": "resources.gpus"}
-"""Field of a job file that requests each resource."""
+"""Fields of a job file that request each resource."""
 _SHORT: Final = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 _OTHER: Final = (
     (
@@ -30,7 +30,7 @@ _OTHER: Final = (
 
 
 def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence: tuple[str, ...]) -> Verdict:
-    """Returns the verdict on pods that fit on no node, according to the scheduler."""
+    """Returns the verdict on pods that, according to the scheduler, fit on no node."""
     message = waiting[0].message
     total = re.search(r"0/(\d+) nodes are available", message)
     of = f" of {total[1]}" if total else ""
@@ -66,7 +66,7 @@ def unschedulable(cluster: ClusterStatus, waiting: Sequence[PodStatus], evidence
 
 
 def _what_fits(cluster: ClusterStatus, resource: str) -> str:
-    """Returns what to change in the job so that its pods fit on the largest node."""
+    """Returns advice on how the job's pods would fit, based on the largest node."""
     field, asked = FIELDS.get(resource, f"of {resource}"), cluster.requests.get(resource)
     if asked is None or not cluster.nodes:
         return f"request less ({field}), or add nodes"
@@ -80,7 +80,7 @@ def _what_fits(cluster: ClusterStatus, resource: str) -> str:
 
 
 def _nodes(cluster: ClusterStatus, resources: Sequence[str]) -> Iterator[str]:
-    """Yields a line for each node: its amounts of the scarce resources, and its values of the requested labels."""
+    """Yields a line for each node, with its amounts of the scarce resources and its values of the requested labels."""
     for node in cluster.nodes[:8]:
         has = [f"{node.allocatable[name]} {name}" for name in dict.fromkeys(resources) if name in node.allocatable]
         has += [f"{name}={node.labels.get(name, 'nothing')}" for name in cluster.pod_spec.get("nodeSelector", {})]

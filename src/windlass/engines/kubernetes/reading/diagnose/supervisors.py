@@ -1,4 +1,4 @@
-"""Rule on a supervisor's pod that does not run: its reported state, its last log lines, and what to try."""
+"""Rule on a supervisor's pod that does not run: its state, its last log lines, and how to fix it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.runs.record import SUPERVISOR_ABSENT
 CODE: Final = "supervisor-absent"
 ELSEWHERE: Final = "supervisor: machine in target {target} supervises runs from your machine"
 REFUSED: Final = ("quota-exceeded", "limit-range", "admission-refused")
-"""Verdicts whose usual advice, to change the job, does not help for a supervisor's pod."""
+"""Codes of verdicts that usually advise to change the job, which has no effect on a supervisor's pod."""
 FIXES: Final = (
     (r"OOMKilled", f"report it: a supervisor needs less memory than its limit; meanwhile {ELSEWHERE}"),
     (
@@ -41,13 +41,13 @@ FIXES: Final = (
     (r"queue \S+ has not admitted it|it is suspended", "see the queue: kubectl get workloads"),
     (r"", "see: windlass check --on {target}; kubectl describe pods"),
 )
-"""Fixes by patterns in the message; the first match counts."""
+"""Fixes by a pattern for the message; the first match counts."""
 IMAGE_OF: Final = "the supervisor's image is supervisor_image: of target {target}, else that of the job or its runtime"
 _IMAGE: Final = re.compile(r"image \"([^\"]+)\"")
 
 
 def absent(message: str, log: Sequence[str], target: str) -> Verdict:
-    """Returns the verdict on a run whose supervisor does not run, given the message of its condition."""
+    """Returns the verdict on a run without a running supervisor; `message` is that of the run's condition."""
     image = found[1] if (found := _IMAGE.search(message)) else "the supervisor"
     evidence = (message, *log)
     if NO_ACCOUNT in message:
@@ -66,7 +66,7 @@ def absent(message: str, log: Sequence[str], target: str) -> Verdict:
 
 
 def not_running(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
-    """Yields a verdict if the supervisor of a run should be a pod of the cluster and does not run."""
+    """Yields a verdict on a run whose supervisor should be a pod of the cluster but does not run."""
     state = case.status.supervision.condition
     if state is not None and state.type == SUPERVISOR_ABSENT and not case.status.phase.is_terminal:
         yield absent(state.message, state.log, case.status.target)

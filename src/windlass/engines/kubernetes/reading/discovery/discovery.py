@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.objects.observations import PodStatus
 
 TAIL_LINES: Final = 400
-"""Number of log lines of the first node that are searched for its newest progress."""
+"""Number of the first node's last log lines that are searched for its newest progress."""
 
 
 def look(client: Client, run_id: str = "") -> ObjectLists:
-    """Returns the objects of all runs of the namespace, or of one run. Raises Refused, Unreachable."""
+    """Returns the objects of all runs in the namespace, or of one run. Raises Refused, Unreachable."""
     found = ObjectLists(client.namespace)
     errors: list[BaseException] = []
 
@@ -45,7 +45,7 @@ def look(client: Client, run_id: str = "") -> ObjectLists:
         except BaseException as error:
             errors.append(error)
 
-    # Plain threads are used, since importing `concurrent.futures` takes as long as a response.
+    # Plain threads start sooner: importing `concurrent.futures` takes as long as a response.
     threads = [threading.Thread(target=ask, args=(table,), daemon=True) for table in TABLES]
     for thread in threads:
         thread.start()
@@ -58,7 +58,7 @@ def look(client: Client, run_id: str = "") -> ObjectLists:
 
 
 def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> None:
-    """Reads one list, for all runs or for one, into the object lists. Raises Refused, Unreachable."""
+    """Reads one list into the object lists, for all runs or for one. Raises Refused, Unreachable."""
     while True:
         pages = client.pages(table.api, table.kind, table.selector(run_id), includeObject=table.include)
         try:
@@ -66,7 +66,7 @@ def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> 
             lists.ahead = client.ahead
             return
         except Refused as error:
-            if error.status != 410:  # 410: the server no longer has the version of the first page
+            if error.status != 410:  # 410: the version of the first page has expired, so read again
                 raise
 
 
@@ -87,10 +87,10 @@ def everywhere(client: Client, now: float) -> list[Seen]:
 
 
 def find(client: Client, prefix: str | None, where: str) -> str:
-    """Returns the id of the run that `prefix` identifies, as in `naming.choose`, or the id of the newest run.
+    """Returns the id of the run that `prefix` identifies (`naming.choose`); without a prefix, the id of the newest run.
 
-    `where` is the description of the namespace in messages. Raises NoSuchRun, UsageError if the namespace does not
-    exist, Refused, Unreachable.
+    `where` names the namespace in messages. Raises NoSuchRun, UsageError if the namespace does not exist, Refused,
+    Unreachable.
     """
     if prefix and _is_there(client, prefix):
         return prefix
@@ -98,7 +98,7 @@ def find(client: Client, prefix: str | None, where: str) -> str:
     fill(lists, client, OWNER_CONFIG_MAPS)
     ids = [seen.id for seen in lists.runs(time.time())]
     hint = f"windlass ps --on {where} lists them"
-    if prefix == "":  # An empty prefix comes from a script whose variable is not set.
+    if prefix == "":  # an empty prefix usually comes from an unset variable in a script
         raise NoSuchRun("the given id is empty", hint)
     found = choose(prefix, ids, where) if prefix else next(iter(ids), None)
     if found is None:
@@ -110,7 +110,7 @@ def find(client: Client, prefix: str | None, where: str) -> str:
 
 
 def _is_there(client: Client, run_id: str) -> bool:
-    """Whether a text is the complete id of a run, and not only a prefix of one."""
+    """Whether a run with exactly this id exists."""
     if "/" in run_id:
         return False
     try:
@@ -131,8 +131,8 @@ def one(client: Client, run_id: str) -> Seen:
 
 
 def progress(client: Client, pods: Iterable[PodStatus]) -> Progress:
-    """Returns the newest progress reported by the first node of a run; empty if there is none or its log cannot be
-    read.
+    """Returns the newest progress that the first node of a run has reported; empty if there is none, or its log cannot
+    be read.
     """
     first = next((pod.name for pod in pods if pod.node == 0), "")
     if not first:
@@ -146,7 +146,7 @@ def progress(client: Client, pods: Iterable[PodStatus]) -> Progress:
 
 
 def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
-    """Returns the newest progress in these last lines of a pod's log."""
+    """Returns the newest progress in the given lines of a pod's log."""
     from windlass.runs import node_events
     from windlass.worker.protocol import NODE_TAG, ProgressMade
 
@@ -161,7 +161,9 @@ def progress_in(lines: Iterable[bytes]) -> dict[str, Any]:
 
 
 def pods(client: Client, seen: Seen) -> tuple[PodStatus, ...]:
-    """Returns the status of the pods of a run's newest attempt, by place. Raises Refused, Unreachable."""
+    """Returns the status of the pods of a run's newest attempt, in the order of their index. Raises Refused,
+    Unreachable.
+    """
     from windlass.engines.kubernetes.objects.pod_status import pod_status
     from windlass.engines.kubernetes.objects.pods import by_id
 

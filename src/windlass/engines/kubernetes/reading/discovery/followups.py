@@ -1,6 +1,6 @@
-"""Makes further requests for what the lists of runs do not show: owner objects and nodes that are being provisioned.
+"""Requests what the lists of runs do not show: owner objects other than Jobs, and nodes that are being provisioned.
 
-Each request is made only if a run needs it: most lists of runs need none, and do not import the modules that parse the
+Each request is made only if a run needs it. Most lists of runs need none, and do not import the modules that parse the
 responses.
 """
 
@@ -23,22 +23,21 @@ OF_PODS: Final = ",".join(("involvedObject.kind=Pod", *(f"reason!={reason}" for 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Results of further requests about runs."""
+    """Results of the additional requests about runs."""
 
     makers: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
-    """Newest owner object of each run if it is no Job: its attempt, its state, and its number of pods."""
+    """Newest owner object of each run, unless it is a Job: its attempt, its state, and its number of pods."""
     coming: Mapping[str, str] = field(default_factory=dict)
-    """Name of the node that is being provisioned for each pod: a NodeClaim, or a node group that scales up."""
+    """Name of the node that is being provisioned for each pod: a NodeClaim, or a node group that is scaled up."""
     unlisted: tuple[str, ...] = ()
     """Kinds of owner objects that the user may not list."""
 
 
 def ask(client: Client, selector: str, bare: Collection[str], waiting: Collection[str]) -> More:
-    """Makes the further requests for these runs and pods. Raises Unreachable; results that the user may not read are
+    """Makes the additional requests for these runs and pods. Raises Unreachable; results that the user may not read are
     missing.
 
-    `bare` are runs without Jobs and pods, `waiting` are pods without a node; `selector` is the label selector of
-    objects of runs.
+    `bare` are runs without Jobs and pods, `waiting` are pods without a node; `selector` selects the objects of runs.
     """
     makers, unlisted = _makers(client, selector, bare) if bare else ({}, ())
     return More(makers, _coming(client, waiting) if waiting else {}, unlisted)
@@ -47,19 +46,19 @@ def ask(client: Client, selector: str, bare: Collection[str], waiting: Collectio
 def _makers(
     client: Client, selector: str, runs: Collection[str]
 ) -> tuple[dict[str, tuple[int, str, int]], tuple[str, ...]]:
-    """Returns the newest owner object of each of these runs, and the kinds that the user may not list."""
+    """Returns the newest owner object of each run, and the kinds that the user may not list."""
     from windlass.engines.kubernetes.objects.workloads import OWNER_KINDS
     from windlass.engines.kubernetes.objects.workloads.job import BATCH
 
     found: dict[str, tuple[int, str, int]] = {}
     unlisted = []
     for api, kind in OWNER_KINDS:
-        if api == BATCH:  # The object lists already contain Jobs.
+        if api == BATCH:  # the object lists already contain Jobs
             continue
         try:
             items = client.find(api, kind, selector)["items"]
         except Refused as error:
-            if error.status == 403:  # On 404, the kind is not installed, so that no object of it can exist.
+            if error.status == 403:  # 404 means that the kind is not installed, and no such object exists
                 unlisted.append(kind)
             continue
         for one in items:
@@ -71,7 +70,7 @@ def _makers(
 
 
 def _word(owner: Json) -> str:
-    """Returns the state of an owner object, in the format of a Job's row."""
+    """Returns the state of an owner object in the words of a Job's status column."""
     from windlass.engines.kubernetes.objects.object_reports import end_of
     from windlass.engines.kubernetes.reading.admission import is_suspended
 
@@ -81,14 +80,14 @@ def _word(owner: Json) -> str:
 
 
 def _wanted(owner: Json) -> int:
-    """Returns the number of pods of a PyTorchJob or MPIJob; 0 for kinds that have this number in a template."""
+    """Returns the number of pods of a PyTorchJob or MPIJob; 0 for other kinds."""
     spec = owner.get("spec", {})
     replicas: Mapping[str, Json] = spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {}
     return sum(int(one.get("replicas", 1)) for one in replicas.values())
 
 
 def _coming(client: Client, waiting: Collection[str]) -> dict[str, str]:
-    """Returns by pod the node that is being provisioned for it, from its newest event of a node autoscaler."""
+    """Returns, by pod, the node that is being provisioned for it, from the newest event of a node autoscaler."""
     from windlass.engines.kubernetes.reading import claims
 
     try:

@@ -1,6 +1,6 @@
 """Stores the lists from which the runs of a namespace are derived: owner ConfigMaps, Jobs and pods.
 
-Each list is a table with the rows that kubectl would print, since the complete pods of a thousand runs are tens of
+Each list is a table with the rows that kubectl would print, since the complete objects of a thousand runs have tens of
 megabytes.
 """
 
@@ -19,30 +19,30 @@ from windlass.engines.kubernetes.reading.discovery.phase import PodRow, RunObjec
 from windlass.spec.labels import job_labels
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
-"""Label selector of the objects of all runs."""
+"""Label selector for the objects of all runs."""
 
 
 class Table(NamedTuple):
-    """Request for one of the lists."""
+    """Request for one of the lists, as a table."""
 
     api: str
     kind: str
     columns: tuple[str, ...]
-    """Names of the columns that are read; a column that the server does not have is read as empty."""
+    """Names of the columns to read; columns that the server does not have are read as empty."""
     include: str = "None"
-    """Part of each object that its row includes: `Metadata` or `None`."""
+    """Part of an object that its row includes: `Metadata` or `None`."""
     without: str = ""
-    """Further label selector, appended to the one of runs."""
+    """Additional label selector, appended to the selector of runs."""
 
     def selector(self, run_id: str = "") -> str:
-        """Returns the label selector of the list for all runs, or for one."""
+        """Returns the label selector for the objects of all runs, or of one run."""
         return f"{OURS}={run_id}{self.without}" if run_id else f"{OURS}{self.without}"
 
 
 OWNER_CONFIG_MAPS: Final = Table(
     "v1", "ConfigMap", ("Name",), "Metadata", f",!{layout.ATTEMPT_LABEL},!{layout.CODE_LABEL}"
 )
-"""This list also contains the markers, and the heads of records, of the runs."""
+"""Table of owner ConfigMaps; also contains the markers of runs, and the heads of their records."""
 JOBS: Final = Table("batch/v1", "Job", ("Name", "Status", "Completions"))
 PODS: Final = Table("v1", "Pod", ("Name", "Ready", "Status"))
 TABLES: Final = (OWNER_CONFIG_MAPS, JOBS, PODS)
@@ -64,16 +64,16 @@ class ObjectLists:
         self._rows: dict[str, dict[str, Row]] = {table.kind: {} for table in TABLES}
         """Rows by kind and name."""
         self._places: dict[str, list[int | None]] = {}
-        """Positions of the read columns in the server's table, by kind."""
+        """Index of each read column in the server's table, by kind."""
         self.versions: dict[str, str] = {}
-        """Newest resource version, by kind."""
+        """Newest resource version of each list, by kind."""
         self.ahead = 0.0
         """Seconds by which the cluster's clock is ahead of this machine's."""
         self.more = More()
-        """Results of further requests (`followups.py`)."""
+        """Results of additional requests (`followups.py`)."""
 
     def fill(self, table: Table, pages: Iterable[Json]) -> None:
-        """Replaces all rows of one kind."""
+        """Replaces all rows of one kind with rows from the server's pages."""
         fresh: dict[str, Row] = {}
         for page in pages:
             self.versions[table.kind] = str(page["metadata"]["resourceVersion"])
@@ -81,12 +81,12 @@ class ObjectLists:
         self._rows[table.kind] = fresh
 
     def take(self, table: Table, other: ObjectLists) -> None:
-        """Replaces all rows of one kind with those of other object lists."""
+        """Replaces all rows of one kind with the rows of other object lists."""
         self._rows[table.kind] = other._rows[table.kind]
         self.versions[table.kind], self.ahead = other.versions[table.kind], other.ahead
 
     def change(self, table: Table, kind: str, page: Json) -> None:
-        """Applies an event of a watch: `ADDED`, `MODIFIED` or `DELETED`. A `BOOKMARK` only updates the version."""
+        """Applies a watch event: `ADDED`, `MODIFIED` or `DELETED`. `BOOKMARK` only updates the version."""
         self.versions[table.kind] = str(page["metadata"].get("resourceVersion") or self.versions[table.kind])
         for name, row in self._read(table, page) if kind != "BOOKMARK" else ():
             if kind == "DELETED":
@@ -95,7 +95,7 @@ class ObjectLists:
                 self._rows[table.kind][name] = row
 
     def _read(self, table: Table, page: Json) -> Iterator[tuple[str, Row]]:
-        if page.get("columnDefinitions"):  # Only the first event of a watch contains column definitions.
+        if page.get("columnDefinitions"):  # only the first event of a watch has column definitions
             names = [column["name"] for column in page["columnDefinitions"]]
             self._places[table.kind] = [names.index(name) if name in names else None for name in table.columns]
         places = self._places[table.kind]
@@ -110,20 +110,21 @@ class ObjectLists:
         return sorted(found, key=lambda one: (-one.objects.created_at, one.id))
 
     def open_questions(self) -> tuple[set[str], set[str]]:
-        """Returns the runs and pods for which `followups.ask` must make further requests.
+        """Returns the runs and the pods for which `followups.ask` must make additional requests.
 
-        The runs have no Job, pods or markers, and may have an owner object of another kind; the pods have no node yet.
+        These runs have no Job, pod or marker, but may have an owner object of another kind. These pods have no node
+        yet.
         """
         bare = {run_id for run_id, objects in self._objects().items() if objects.is_bare and not objects.markers}
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
-        """Returns the objects of each run, from the rows."""
+        """Returns the objects of each run, by run id."""
         found = self._owner_config_maps()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
             if (of := _run_of(name, found)) is not None:
-                # The column has the format `0/8`.
+                # completions have the format `0/8`
                 found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)
             elif (supervised := name.removesuffix(layout.supervisor_name(""))) != name and supervised in found:
                 found[supervised].supervisor_job = status
@@ -141,7 +142,7 @@ class ObjectLists:
             yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
 
     def _owner_config_maps(self) -> dict[str, RunObjects]:
-        """Returns the runs with their markers and the summaries of their records."""
+        """Returns the runs with their markers and record summaries, by run id."""
         found: dict[str, RunObjects] = {}
         metas = [row.meta for row in self._rows["ConfigMap"].values()]
         for meta in metas:
@@ -162,7 +163,7 @@ class ObjectLists:
 
 
 def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None:
-    """Returns the run and attempt in the name of a Job or pod, such as `digits-7f3k2-1-0-x8z4q`."""
+    """Returns the run id and the attempt in the name of a Job or pod, such as `digits-7f3k2-1-0-x8z4q`."""
     at = name.rfind("-")
     while at > 0:
         if name[:at] in runs:
@@ -173,9 +174,7 @@ def _run_of(name: str, runs: Mapping[str, RunObjects]) -> tuple[str, int] | None
 
 
 def summaries(client: Client) -> dict[str, Json]:
-    """Returns by run the summaries of all runs of the namespace with a record in the cluster. Raises Refused,
-    Unreachable.
-    """
+    """Returns the summary of each record in the cluster, by run id, for one namespace. Raises Refused, Unreachable."""
     selector = f"{layout.MANAGED_LABEL}=windlass,{layout.MARKER_LABEL}={layout.RECORD}"
     return {
         row["object"]["metadata"]["labels"].get(layout.RUN_LABEL, ""): summary_in(row["object"]["metadata"]) or {}

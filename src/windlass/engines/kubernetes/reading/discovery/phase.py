@@ -17,12 +17,12 @@ from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
-"""Markers that a run may have (`running/markers.py`)."""
+"""Names of the markers of a run (`running/markers.py`)."""
 WELL: Final = "well"
 """Value of the end marker of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")
 ENDED_BADLY: Final = ("Failed", "FailureTarget")
-"""Statuses in the row of a Job that has failed."""
+"""Texts in the status column of a Job that has failed."""
 STATES: Final = {
     "Running": "running",
     "NotReady": "running",
@@ -36,14 +36,14 @@ STATES: Final = {
 """State of a pod by the text in its status column."""
 LIVE: Final = frozenset({"queued", "pulling", "running", "ending"})
 MAKING_SECONDS: Final = 60.0
-"""Seconds after the creation of its owner ConfigMap within which the first Job of a run may be created."""
+"""Maximum seconds between the creation of a run's owner ConfigMap and of its first Job."""
 UNSAID: Final = "the run has failed, and its supervisor has not reported whether it restarts"
 GONE: Final = "its pods and their owner objects were deleted"
 ENDED_SOMEHOW: Final = "the run has ended, and its result is not recorded"
 
 
 class PodRow(NamedTuple):
-    """A pod as shown by its row in a list."""
+    """Row of a pod in the list of pods."""
 
     name: str
     is_ready: bool
@@ -58,7 +58,7 @@ class PodRow(NamedTuple):
 
 @dataclass(slots=True)
 class RunObjects:
-    """Objects of one run."""
+    """Objects of one run, as listed."""
 
     name: str
     """Name of the job."""
@@ -67,20 +67,20 @@ class RunObjects:
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str | None
-    """The users' note on the run; None if none was ever written."""
+    """Note that users have written on the run; None if there is none."""
     num_spares: int
-    """Number of spare pods, in addition to the pods of its nodes."""
+    """Number of spare pods, in addition to one pod per node."""
     markers: dict[str, str] = field(default_factory=dict)
-    """Markers of the run. The value of the end marker is `well` or `badly`, or empty if unknown."""
+    """Values of the run's markers, by name. The value of the end marker is `well`, `badly`, or empty if unknown."""
     summary: Json | None = None
-    """Status that a supervisor in the cluster recorded last; None if there is none."""
+    """Status summary that a supervisor in the cluster recorded last; None if there is none."""
     jobs: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Status of the Job, and its number of pods, by attempt."""
+    """Status of the Job and its number of pods, by attempt."""
     pods: dict[int, list[PodRow]] = field(default_factory=dict)
-    """Pods by the attempt for which they were created."""
+    """Pods, by the attempt for which they were created."""
     supervisors: list[PodRow] = field(default_factory=list)
     supervisor_job: str = ""
-    """Status of the Job of a supervisor in the cluster; empty if there is none."""
+    """Status of the Job of the run's supervisor in the cluster; empty if there is none."""
 
     @property
     def is_bare(self) -> bool:
@@ -89,8 +89,8 @@ class RunObjects:
 
     @property
     def supervisor_absence(self) -> str:
-        """State of a supervisor in the cluster that does not run: `Pending`, `no pod`; empty if one runs or none is
-        needed.
+        """State of a supervisor in the cluster that does not run, such as `Pending` or `no pod`; empty if it runs or
+        none is needed.
         """
         has_open_job = self.supervisor_job not in ("", *ENDED_WELL, *ENDED_BADLY)
         if not has_open_job or any(pod.state == "running" for pod in self.supervisors):
@@ -99,31 +99,29 @@ class RunObjects:
 
     @property
     def supervisor_trouble(self) -> str:
-        """Reason why no pod of the supervisor runs, such as `CrashLoopBackOff`; empty if one runs or is being
-        started.
-        """
+        """Reason why no pod of the supervisor runs, such as `CrashLoopBackOff`; empty if a pod runs or is starting."""
         is_in_trouble = all(pod.word in STUCK or pod.state == "failed" for pod in self.supervisors)
         return self.supervisors[-1].word if self.supervisors and is_in_trouble else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """State of a run, derived from its objects."""
+    """State of a run, derived from its listed objects."""
 
     id: str
     namespace: str
     objects: RunObjects
     phase: Phase
-    """Phase of the run. It is `training` if all pods run, since their logs are not read."""
+    """Phase of the run: `training` once all pods run, since their logs are not read."""
     waits_for: str
-    """Reason why the run does not proceed, as the cluster reports it; empty if nothing blocks it."""
+    """Reason that the cluster reports for a run that does not proceed; empty if nothing blocks the run."""
     attempt: int
     """Newest attempt with pods; 0 before the first attempt."""
     pods_ready: int
     pods_total: int
 
     def state(self, target: str) -> RunState:
-        """Returns the state of the run, for a target, without a local record."""
+        """Returns the state of the run on `target`, without a local record."""
         of = self.objects
         status = Status(
             self.id,
@@ -143,27 +141,27 @@ class Seen:
         elif of.supervisor_trouble and not status.phase.is_terminal:
             status = replace(status, waits_for=f"its supervisor: {of.supervisor_trouble}")
         status = replace(status, about=replace(status.about, labels=of.labels, note=of.note or ""))
-        # A recorded newer attempt may run in the pods of an older one.
+        # The newest attempt may run in the pods of an older one, and then only the record names it.
         recorded = 0 if of.summary is None else int(of.summary.get("attempts") or 0)
         placement = Placement(self.namespace, max(self.attempt, recorded), self.pods_ready, self.pods_total)
         return RunState(status, time.time(), is_recorded=False, placement=placement)
 
 
 class _Attempt(NamedTuple):
-    """Newest attempt of a run."""
+    """Newest attempt of a run, with its Job and pods."""
 
     number: int
     job: str
-    """Status of its Job; empty if it has none, or the Job does not determine the state of the run."""
+    """Status of the attempt's Job; empty without a Job, or if the Job does not determine the state of the run."""
     num_wanted: int
-    """Number of pods that the Job should have."""
+    """Number of pods that the Job is expected to have."""
     pods: Sequence[PodRow]
     reused: Sequence[PodRow] = ()
-    """Pods that were created for earlier attempts and run this one."""
+    """Pods that were created for earlier attempts and now run this attempt."""
 
 
 def seen(run_id: str, namespace: str, objects: RunObjects, more: More, now: float) -> Seen:
-    """Derives the state of a run; `now` is the time of the cluster's clock."""
+    """Derives the state of a run from its objects; `now` is in Unix seconds by the cluster's clock."""
     maker = more.makers.get(run_id) if objects.is_bare else None
     attempt = _newest(objects, objects.jobs if maker is None else {maker[0]: maker[1:]})
     phase = _phase(attempt, objects.markers, is_fresh=now - objects.created_at < MAKING_SECONDS)
@@ -181,31 +179,31 @@ def _newest(objects: RunObjects, jobs: Mapping[int, tuple[str, int]]) -> _Attemp
     number = max((*jobs, *objects.pods), default=0)
     job, num_wanted = jobs.get(number, ("", 0))
     pods = objects.pods.get(number, [])
-    # Pods of earlier attempts also run the newest one, if only lost pods were replaced.
+    # If only lost pods were replaced, pods of earlier attempts run the newest one.
     earlier = (pod for attempt, made in objects.pods.items() if attempt != number for pod in made)
     reused = [pod for pod in earlier if pod.state == "running"]
     if not objects.num_spares:
         return _Attempt(number, job, num_wanted, pods, reused)
-    # The rows do not show which pods are spares. Waiting pods count as spares, since a run does not wait for them while
-    # enough other pods run.
+    # Rows do not show which pods are spares. Waiting pods are taken for spares, since a run does not wait for spares
+    # while enough other pods run.
     num_wanted = max(1, num_wanted + len(reused) - objects.num_spares)
     found = sorted((*pods, *reused), key=lambda pod: pod.state == "running")
     found = found[max(0, len(found) - num_wanted) :]
     is_known = bool(objects.markers.get(END)) or any(pod.state in LIVE for pod in found)
-    # The newest Job may contain only spares, and its end is then unrelated to the end of the run.
+    # The newest Job may contain only spares; its end does not end the run.
     return _Attempt(number, "" if is_known else job, num_wanted, found)
 
 
 def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> Phase:
-    """Returns the phase of a run, from its newest Job, its pods and its markers.
+    """Returns the phase of a run, derived from its newest Job, its pods and its markers.
 
-    If no pod runs any more, the end marker determines the phase, since a Job with `ttl` may already be deleted.
+    If no pod runs, the end marker determines the phase, since a Job with `ttl` may already be deleted.
     """
     job, states = attempt.job, {pod.state for pod in attempt.pods}
     is_live = not states.isdisjoint(LIVE)
     if STOP in markers:
         return Phase.STOPPING if is_live else Phase.STOPPED
-    if job in ENDED_WELL:  # A run that its supervisor had declared lost is included.
+    if job in ENDED_WELL:  # also if the supervisor had declared the run lost
         return Phase.SUCCEEDED
     if markers.get(END) and not is_live:
         return Phase.SUCCEEDED if markers[END] == WELL else Phase.FAILED

@@ -1,7 +1,7 @@
-"""Queries clusters, with a time limit, for the state of recorded runs, and merges it into their statuses.
+"""Queries clusters, with a time limit, for the state of recorded runs, and merges the state into their statuses.
 
-The record of a run is only as new as the last write of its supervisor. It is outdated after a reboot of the
-supervisor's machine, after an outage of the API server, and for a run that was declared lost although its pods run.
+The record of a run is as old as the last write of its supervisor. It is outdated after a reboot of the supervisor's
+machine, after an outage of the API server, and for a run that was declared lost although its pods run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     pass
 
 FRESH_SECONDS: Final = 10.0
-"""Seconds for which a record counts as current after a write of its supervisor, unless the supervisor was restarted
-within them."""
+"""Seconds for which a record counts as current after a write, unless the supervisor was restarted within this time."""
 WAITING: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING})
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 REMOVED: Final = "its objects were removed from the cluster"
 LOST_SECONDS: Final = 86400.0
-"""Seconds after its end for which a list of runs still queries the cluster about a lost run. Showing a single run
-always does."""
+"""Seconds for which lists of runs query the cluster about a run after it was lost. Showing a single run always does."""
 RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the cluster reports now"
 BEHIND: Final = "the phase is what the cluster reports now; the record is older"
 
@@ -49,13 +47,13 @@ class ListResult:
     """State of runs as reported by a cluster, or the error."""
 
     seen: Mapping[str, Seen] = field(default_factory=dict)
-    """Runs that have objects, by id."""
+    """Runs that have objects in the cluster, by id."""
     error: str = ""
-    """Why the cluster could not be read; empty if it was."""
+    """Why the cluster could not be queried; empty on success."""
 
 
 def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, ListResult]:
-    """Returns the current state of the runs with these ids, by namespace. Raises nothing.
+    """Returns, by namespace, the current state of the runs with these ids. Errors are part of the results.
 
     All namespaces are queried in parallel, each for at most `ANSWER_SECONDS`.
     """
@@ -80,15 +78,15 @@ def _result(found: Mapping[str, Seen] | WindlassError | None) -> ListResult:
 
 
 class Sign(NamedTuple):
-    """Namespace of a run, and the time of the last evidence in its record that the run was observed."""
+    """Namespace of a run, and the time until which its record shows observations of the run."""
 
     place: ClusterNamespace
     as_of: float
-    """Unix seconds."""
+    """Time of the last recorded observation, in Unix seconds."""
 
 
 def states(statuses: Iterable[Status], store: Store, now: float, *, is_thorough: bool) -> list[RunState]:
-    """Returns the state of recorded runs at `now`. The clusters of runs with a possibly outdated record are queried in
+    """Returns the states of recorded runs at `now`. Clusters of runs whose record may be outdated are queried in
     parallel, each once.
     """
     statuses = list(statuses)
@@ -117,7 +115,7 @@ def _state(status: Status, sign: Sign, results: Mapping[ClusterNamespace, ListRe
 
 
 def signs(status: Status, store: Store, now: float) -> Sign | None:
-    """Returns when a run was last observed if its record may be outdated; None if the record is current."""
+    """Returns when a run was last observed, if its record may be outdated; None for a current record."""
     events = store.events(status.id, status.last_seq - 1)
     is_cut_off = bool(events) and not _is_sign(events[-1])
     if is_cut_off:
@@ -131,15 +129,15 @@ def signs(status: Status, store: Store, now: float) -> Sign | None:
 
 
 def _is_reading_back(store: Store, run_id: str, now: float) -> bool:
-    """Whether a supervisor was restarted just now: it first records what happened while no supervisor ran."""
+    """Whether a supervisor was restarted within FRESH_SECONDS, and may still be recording earlier events."""
     recent = store.events(run_id, since=now - FRESH_SECONDS)
     return any(event.kind == SupervisorRestarted.kind for event in recent)
 
 
 def _is_sign(event: Event) -> bool:
-    """Whether an event proves that the run's supervisor received a response of its cluster.
+    """Whether an event proves that the supervisor had received a response from the cluster.
 
-    The start of a new supervisor proves nothing, nor does an event about something that cannot be read.
+    Neither the start of a supervisor nor a condition such as an unreachable cluster is a proof.
     """
     if event.kind == SupervisorRestarted.kind:
         return False
@@ -147,7 +145,7 @@ def _is_sign(event: Event) -> bool:
 
 
 class Staleness:
-    """Determines, in a thread, why the status of a run that a command follows may be outdated."""
+    """Determines in a thread why the status of a followed run may be outdated."""
 
     again_seconds = 5.0
     """Seconds between two queries of the cluster."""
@@ -159,7 +157,9 @@ class Staleness:
         self._why = ""
 
     def of(self, status: Status) -> str:
-        """Returns at once why this newest status may be outdated, from the last query; empty if it is current."""
+        """Returns, without waiting, why this newest status may be outdated according to the last query; empty if it is
+        current.
+        """
         is_asking = self._thread is not None and self._thread.is_alive()
         if is_asking or status.phase.is_terminal or time.monotonic() - self._asked_at < self.again_seconds:
             return self._why
@@ -180,7 +180,7 @@ class Staleness:
 
 
 def _last_written(run_dir: Path, status: Status) -> float:
-    """Returns when the supervisor last wrote a log of the newest attempt, in Unix seconds."""
+    """Returns when the supervisor last wrote a log file of the newest attempt, in Unix seconds; 0 if there is none."""
     folder = run_dir / f"attempt-{len(status.attempts)}"
     with contextlib.suppress(OSError):
         return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
@@ -188,13 +188,13 @@ def _last_written(run_dir: Path, status: Status) -> float:
 
 
 def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str]:
-    """Merges a recorded status with the cluster's current state; also returns how they differ, empty if they agree.
-    Pure.
+    """Returns a recorded status, updated with the cluster's current state, and how the two differed; empty if they
+    agree. Pure.
 
     `seen` is None if the cluster has no object of the run; `as_of` is the time of the record, in Unix seconds.
     """
     if status.phase is Phase.LOST:
-        # The end marker of a run that ended as lost records only that it did not succeed.
+        # The end marker of a lost run records only that the run did not succeed.
         if seen is None or seen.phase in (Phase.LOST, Phase.FAILED, Phase.RESTARTING):
             return status, ""
         return in_phase(status, seen.phase, seen.waits_for, as_of), RECORDED_LOST
@@ -207,30 +207,30 @@ def merged(status: Status, seen: Seen | None, as_of: float) -> tuple[Status, str
 
 
 def _phase(status: Status, seen: Seen | None) -> tuple[Phase, str]:
-    """Returns the phase of an unfinished run, and what it waits for."""
+    """Returns the current phase of an unfinished run, and what the run waits for."""
     before = status.phase
     if seen is None:
         return Phase.STOPPING, REMOVED
     if before is (Phase.UPLOADING if status.attempts else Phase.STAGING) and seen.attempt <= len(status.attempts):
-        return before, ""  # The objects of attempts do not show the state of Jobs that transfer files.
+        return before, ""  # the objects do not show Jobs that transfer files
     if seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED, Phase.STOPPING):
         return seen.phase, ""
     if before in (Phase.STOPPING, Phase.RESTARTING) and seen.attempt <= len(status.attempts):
-        return before, ""  # Pods of an ended attempt may still exist.
+        return before, ""  # pods of an ended attempt may still exist
     if seen.phase in (Phase.RESTARTING, Phase.LOST):
         is_between = not status.attempts or status.attempts[-1].ended_at is not None
         is_older = seen.phase is Phase.RESTARTING and seen.attempt < len(status.attempts)
         if is_between or is_older:
-            return before, ""  # The objects of the next attempt are not created yet.
+            return before, ""  # the objects of the next attempt do not exist yet
         return Phase.RESTARTING, GONE if seen.phase is Phase.LOST else seen.waits_for
     if seen.phase in WAITING:
-        # The record distinguishes more phases than the objects.
+        # provisioning is known only from the record
         return (before if before is Phase.PROVISIONING else seen.phase), seen.waits_for
     return (before if before in RUNNING else Phase.STARTING), ""
 
 
 def in_phase(status: Status, phase: Phase, waits: str, as_of: float) -> Status:
-    """Returns the status with another phase, which began at `as_of`."""
+    """Returns the status with another phase that began at `as_of` (Unix seconds)."""
     times = replace(
         status.times,
         phase_since=max(as_of, status.times.phase_since),

@@ -1,8 +1,8 @@
 """Event feed of one node: the events that its pod sends, completed from the pod's log after a lost connection.
 
-It is used by a supervisor in the cluster, which follows no logs. It writes the same files as for a local node. Each
-event is written once, whether it arrives through the feed, the log, or both: the events of a node differ by their
-times.
+Only a supervisor in the cluster uses feeds; it follows no logs. A feed writes the same files as a local node. Each
+event is written once, whether it arrives through the feed, the log, or both. Equal lines are recognized by their hash,
+since the events of a node differ in their times.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from windlass.worker.order_protocol import ProtocolError
 from windlass.worker.protocol import NodeEnded
 
 READERS: Final = 4
-"""Most logs that are read at once."""
+"""Maximum number of logs that are read at once."""
 UNFED_SECONDS: Final = 30.0
-"""Seconds for which a running pod may have no connection before its log is read; less if the run detects hangs
+"""Seconds for which a running pod may be disconnected before its log is read; shorter if the run detects hangs
 sooner."""
 POLL_SECONDS: Final = 5.0
-"""Least seconds between two reads of the log of a pod without a connection."""
+"""Minimum seconds between two reads of a disconnected pod's log."""
 PRINTED_SECONDS: Final = 5.0
 """Seconds between two reports on how much ranks have printed."""
 MARGIN_SECONDS: Final = 2.0
-"""Seconds of the log that are read again although they are known: requests specify times in whole seconds."""
+"""Seconds of the log that are read again, since requests specify times in whole seconds."""
 _END: Final = f'{{"kind": "{NodeEnded.kind}"'.encode()
 
 
 class Feeds(Protocol):
-    """Interface of the connections of pods, see `OrderServer`."""
+    """Subscriptions to the events of connected pods; `OrderServer` implements this."""
 
     def subscribe(self, pod: str, sink: EventSink) -> None:
-        """Requests the events of a pod for the sink."""
+        """Starts to pass the events of a pod to the sink."""
 
     def unsubscribe(self, pod: str, sink: EventSink) -> None:
-        """Stops passing events to the sink."""
+        """Stops passing the events of a pod to the sink."""
 
 
 class Readers:
-    """Threads that read the logs of the pods of an attempt, a few logs at once."""
+    """Threads that read the logs of an attempt's pods, a few at once."""
 
     def __init__(self, num_nodes: int, hang_seconds: float | None = None) -> None:
         """`hang_seconds` is the time without output after which ranks count as hung."""
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="logs")
         share = math.inf if hang_seconds is None else hang_seconds / 4
         self.unfed_seconds = min(UNFED_SECONDS, share)
-        """Seconds for which a running pod may have no connection before its log is read."""
+        """Seconds for which a running pod may be disconnected before its log is read."""
         self.pause_seconds = max(min(POLL_SECONDS, share), num_nodes / POLLS_A_SECOND)
-        """Seconds between two reads of the log of a pod without a connection."""
+        """Seconds between two reads of a disconnected pod's log."""
         self.printed_seconds = min(PRINTED_SECONDS, share)
         """Seconds between two reports on how much ranks have printed."""
 
@@ -81,7 +81,9 @@ class Readers:
 
 
 class NodeFeed:
-    """Events of one node of one attempt. Used by the threads of the order server, the attempt monitor and `Readers`."""
+    """Events of one node of one attempt. Called by the threads of the order server, of the attempt monitor and of
+    `Readers`.
+    """
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class NodeFeed:
         wake: Callable[[], None],
         clock: Clock | None = None,
     ) -> None:
-        """`what` is the name of the log in the record; `wake` is called after something new was written.
+        """`what` names the log in the record; `wake` is called after new data was written.
 
         Raises OSError.
         """
@@ -113,7 +115,7 @@ class NodeFeed:
         self._pod = ""
         """Name of the pod whose events are received."""
         self._unfed_since: float | None = self._clock.monotonic()
-        """Time since when the pod has sent no events; None while it is connected."""
+        """Time since when the pod is disconnected, in monotonic seconds; None while it is connected."""
         self._next_read_at = 0.0
         self._is_reading = False
         self._is_closed = False
@@ -122,7 +124,7 @@ class NodeFeed:
         self.is_finished = False
         """Whether the attempt is over and the pod is kept alive for the next one."""
         self.is_done = False
-        """Whether all events of the node are in its file, as far as the cluster still has them."""
+        """Whether the node's file has all events that the cluster still has."""
 
     def close(self) -> None:
         """Stops receiving events."""
@@ -130,7 +132,7 @@ class NodeFeed:
             return
         self._is_closed = True
         self._reader.closed.set()
-        self._client.health.well(self._what)  # Errors of reading the log no longer matter after the end of the attempt.
+        self._client.health.well(self._what)  # at the end of the attempt, errors of reading the log no longer matter
         if self._pod:
             self._feeds.unsubscribe(self._pod, self)
 
@@ -147,8 +149,8 @@ class NodeFeed:
         return self._readers.printed_seconds
 
     def take(self, token: str, events: bytes) -> None:
-        """Receives events of the pod, as `EventSink` requires. Events of a restarted container are ignored: its attempt
-        has ended.
+        """Receives events of the pod (`EventSink`). Events of a restarted container are ignored, since its attempt has
+        ended.
         """
         with self._lock:
             if self._is_closed or not self._files.is_of(token):
@@ -158,7 +160,7 @@ class NodeFeed:
                 self.is_finished = self._files.feed(events) or self.is_finished
             except (OSError, ProtocolError):
                 raise
-            except Exception as error:  # The thread also serves the other pods.
+            except Exception as error:  # an error must not end the thread, which also serves other pods
                 self._client.health.crashed(self._what, error)
                 raise ProtocolError("events: cannot be taken") from error
         if events:
@@ -171,27 +173,29 @@ class NodeFeed:
                 self._files.grow(sizes)
 
     def disconnected(self) -> None:
-        """Records that the connection to the pod was lost."""
+        """Records since when the connection to the pod is lost."""
         with self._lock:
             self._unfed_since = self._clock.monotonic() if self._unfed_since is None else self._unfed_since
 
     # -- the pod ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Subscribes to the pod's events once the pod exists; called when the pods have changed."""
+        """Subscribes to the pod's events once the pod exists; called after each change of the pods."""
         pod = None if self._pod or self._is_closed else self._pods.pod(self._place)
         if pod is not None and not has_ended(pod) and not is_restarted(pod):
             self._pod = str(pod["metadata"]["name"])
             self._feeds.subscribe(self._pod, self)
 
     def catch_up(self) -> None:
-        """Checks whether all events have arrived, and has the log read if some are missing and will not be sent."""
+        """Checks whether all events have arrived; starts a read of the log if events are missing and will not be
+        sent.
+        """
         if self.is_done or self._is_closed:
             return
         if self.is_finished:
             self._finish()
             return
-        self.look()  # The pod may have existed before this feed.
+        self.look()  # the pod may have existed before this feed
         pod, now = self._pods.pod(self._place), self._clock.monotonic()
         if pod is None:
             if self._pods.is_gone(self._place):
@@ -224,7 +228,7 @@ class NodeFeed:
             return self._files.tail()
 
     def _read(self) -> None:
-        """Reads the log once."""
+        """Reads new lines of the pod's log once, and adds their events."""
         pod, ended = self._pods.pod(self._place), self._reader.has_ended
         is_last, pause = False, self._readers.pause_seconds
         try:
@@ -237,7 +241,7 @@ class NodeFeed:
                 self._client.health.well(self._what)
         except Exception as error:
             is_last, pause = self._reader.is_final(error), self._reader.backoff.next()
-        if self._is_closed:  # A read that started before `close` may fail long after it.
+        if self._is_closed:  # a read that started before `close` may fail later
             self._client.health.well(self._what)
         with self._lock:
             self._is_reading = False
@@ -259,7 +263,7 @@ class NodeFiles:
     def __init__(
         self, folder: Path, node: int, ranks: tuple[int, ...], number: int, first: int, waited: bool = False
     ) -> None:
-        """`number` is the attempt of the files; `LogTail` describes the other arguments. Raises OSError."""
+        """`number` is the attempt of the files; for the other arguments, see `LogTail`. Raises OSError."""
         self._folder = folder
         self._of = (node, ranks, number, first, waited)
         self.number = number
@@ -267,7 +271,7 @@ class NodeFiles:
         self._events = folder / f"node-{node}.events"
         self._out = f"node-{node}.out"
         self._beside = folder / f"node-{node}.log"
-        """Folder in which the pod's log is written, separate from the files of the feed."""
+        """Folder for files from the pod's log, separate from the files of the feed."""
         self.offset = 0
         """Bytes of events received through the feed."""
         self._partial = b""
@@ -277,14 +281,14 @@ class NodeFiles:
         """Time of the last event received through the feed, in Unix seconds; 0 for none."""
         self._end: NodeEnded | None = None
         self._merged = 0
-        """Bytes of the log's events that are already in the node's file."""
+        """Bytes of the log's events that were merged into the node's file."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unfed = self._cut()
         """Hashes of lines in the node's file that have not arrived through the feed yet."""
 
     def _cut(self) -> set[int]:
-        """Removes an incomplete last line, left by a killed supervisor; returns hashes of the complete lines. Raises
-        OSError.
+        """Removes an incomplete last line, which a killed supervisor has left; returns hashes of the complete lines.
+        Raises OSError.
         """
         with open(self._events, "a+b") as file:
             file.seek(0)
@@ -298,7 +302,7 @@ class NodeFiles:
         return found
 
     def is_of(self, token: str) -> bool:
-        """Whether a feed with this token belongs to the node; the first token that arrives does."""
+        """Whether a feed with this token belongs to the node. The token that arrives first does."""
         self._token = self._token or token
         return token == self._token
 
@@ -328,11 +332,15 @@ class NodeFiles:
             self._end = found.event
 
     def has_end_of(self, exit_code: int | None) -> bool:
-        """Whether the feed contained the end of the node, and its container has ended with the same result."""
+        """Whether the end of the node has arrived through the feed, and agrees with the exit code of the node's
+        container.
+        """
         return self._end is not None and (exit_code is None or (exit_code == 0) is not bool(self._end.failures))
 
     def grow(self, sizes: Mapping[int, int]) -> None:
-        """Extends the logs of ranks with empty data to the length of what they have printed. Raises OSError."""
+        """Extends the logs of ranks with empty data to these sizes, the bytes that the ranks have printed. Raises
+        OSError.
+        """
         for rank in self._ranks & sizes.keys():
             path = self._folder / f"rank-{rank}.log"
             with open(path, "ab") as file:
@@ -340,12 +348,12 @@ class NodeFiles:
                     file.truncate(sizes[rank])
 
     def tail(self) -> LogTail:
-        """Returns a writer for the pod's log, from the last event of the feed on."""
+        """Returns a writer for the pod's log that starts at the last event of the feed."""
         known = Known(self._last_at - MARGIN_SECONDS, self._token) if self._last_at else None
         return LogTail(self._beside, *self._of, has_output=False, known=known)
 
     def merge(self) -> None:
-        """Adds the events in the pod's log that the feed does not have. Raises OSError."""
+        """Adds events from the pod's log that have not arrived through the feed. Raises OSError."""
         with open(self._beside / self._events.name, "rb") as file:
             file.seek(self._merged)
             lines = [line for line in file if line.endswith(b"\n")]
@@ -360,7 +368,7 @@ class NodeFiles:
             shutil.copyfile(self._beside / self._out, self._folder / self._out)
 
     def _append(self, lines: list[bytes]) -> None:
-        """Appends all of these lines, or none of them. Raises OSError."""
+        """Appends either all of these lines or none. Raises OSError."""
         if not lines:
             return
         with open(self._events, "ab", buffering=0) as file:

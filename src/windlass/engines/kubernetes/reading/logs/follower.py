@@ -1,4 +1,4 @@
-"""Follows the log of one node's pod to its end, across broken connections, and writes it with its `LogTail`."""
+"""Follows the log of one node's pod to its end, across broken connections, and writes it with a `LogTail`."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from windlass.errors import EngineError
 from windlass.supervise.log_tail import LogTail
 
 LOOK_SECONDS: Final = 1.0
-"""Seconds between two checks of a pod that has not started, if no watch event arrives."""
+"""Seconds between two checks of a pod that has not started, if no watch event arrives earlier."""
 KEPT_SECONDS: Final = 60.0
 """Seconds for which requests for the log of an ended pod may fail before the rest of the log counts as lost."""
 MAX_FOLLOWED: Final = 256
-"""Most logs that are followed at once, each over a separate connection; all others are polled in turn."""
+"""Maximum number of logs that are followed at once, each over a separate connection; all others are polled in turn."""
 RESERVED_FILES: Final = 64
-"""Open files of this process other than connections for logs."""
+"""Number of open files reserved for purposes other than logs."""
 MAX_POLLING: Final = 8
 POLLS_A_SECOND: Final = 20.0
-"""Polls per second, of all nodes together."""
+"""Maximum number of polls per second, for all nodes together."""
 
 
 class Pods(Protocol):
-    """Pods of an attempt as last seen; `PodWatch` implements this."""
+    """Pods of an attempt as last observed; `PodWatch` implements this."""
 
     def pod(self, place: int) -> Pod | None:
-        """Returns the last seen state of the pod at a place, or None if it never existed."""
+        """Returns the pod at a place, as last observed; None if no pod was observed."""
 
     def is_gone(self, place: int) -> bool:
-        """Whether the pod at a place was deleted, or will never exist."""
+        """Whether the pod at a place was deleted, or will never be created."""
 
 
 class Connections:
-    """Limits the number of logs of an attempt that are followed at once, to respect the limit on open files."""
+    """Limits the number of an attempt's logs that are followed at once, because of the limit on open files."""
 
     def __init__(self, num_nodes: int, max_followed: int | None = None) -> None:
-        """`max_followed` defaults to what the limit on open files allows."""
+        """`max_followed` defaults to the number that the limit on open files allows."""
         most = max_followed_now() if max_followed is None else max_followed
         self._following = threading.Semaphore(most)
         self._polling = threading.Semaphore(MAX_POLLING)
@@ -56,7 +56,7 @@ class Connections:
 
     @contextmanager
     def one(self, *, follow: bool) -> Iterator[bool]:
-        """Waits for a free connection; yields whether the log may be followed over it."""
+        """Waits for a free connection; yields whether the log may be followed over it, or only polled."""
         if follow and self._following.acquire(blocking=False):
             try:
                 yield True
@@ -68,14 +68,14 @@ class Connections:
 
 
 def max_followed_now() -> int:
-    """Returns the number of connections for logs that the limit on open files allows."""
+    """Returns the number of log connections that the limit on open files allows."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = MAX_FOLLOWED if soft == resource.RLIM_INFINITY else (soft - RESERVED_FILES) // 2
     return max(1, min(MAX_FOLLOWED, limit))
 
 
 def raise_file_limit() -> None:
-    """Raises this process's limit on open files to the hard limit: a watch, signals and each pod's log need
+    """Raises this process's limit on open files to the hard limit, since watches, signals and the log of each pod need
     connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -84,7 +84,7 @@ def raise_file_limit() -> None:
 
 
 class PodLogReader:
-    """Reads the log of one node's pod into its `LogTail`, and decides when the rest of the log is lost."""
+    """Reads the log of one node's pod into a `LogTail`, and decides when the rest of the log is lost."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class PodLogReader:
         make_intake: Callable[[], LogTail],
         wake: Callable[[], None],
     ) -> None:
-        """`what` is the name of the log in the record; `wake` is called after something new was written."""
+        """`what` names the log in the record; `wake` is called after new data was written."""
         self._what = what
         self._client = client
         self._pods = pods
@@ -105,18 +105,19 @@ class PodLogReader:
         self.closed = threading.Event()
         self.backoff = Backoff()
         self._failing_since: float | None = None
-        """Time since when requests for the log of an ended pod have failed, in monotonic seconds."""
+        """Time since when requests for the log of the ended pod have failed, in monotonic seconds; None if they have
+        not."""
         self.intake: LogTail | None = None
-        """Writer of the log; None before there is a log."""
+        """Writer of the log; None before the first read."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will be written to the log."""
+        """Whether the pod will write nothing more to the log."""
         pod = self._pods.pod(self._place)
         return self._pods.is_gone(self._place) or (pod is not None and has_ended(pod))
 
     def read(self, pod: Pod, *, follow: bool) -> None:
-        """Writes lines until the connection ends. Raises EngineError, OSError."""
+        """Writes log lines to the files until the connection ends. Raises EngineError, OSError."""
         intake = self.intake = self.intake or self._make_intake()
         since = intake.begin()
         lines = self._client.logs(
@@ -134,7 +135,7 @@ class PodLogReader:
                 if self.closed.is_set():
                     break
         except EngineError as error:
-            # The lines before an error are written, or a connection that always breaks would make no progress.
+            # Lines before an error are written; otherwise, reading over an unstable connection would make no progress.
             self._flush(intake)
             if not follow or not isinstance(error, Silent):
                 raise
@@ -146,23 +147,23 @@ class PodLogReader:
             self._progressed()
 
     def _progressed(self) -> None:
-        """Resets the backoff after something new was written, so that the next failure is retried at once."""
+        """Resets the backoff after new data was written, so that the next failure is retried at once."""
         self._client.health.well(self._what)
         self.backoff.reset()
         self._failing_since = None
         self._wake()
 
     def is_final(self, error: Exception) -> bool:
-        """Whether an error of `read` means that the rest of the log is lost; an error that does not is recorded."""
+        """Whether an error of `read` means that the rest of the log is lost. All other errors are recorded."""
         health = self._client.health
         if isinstance(error, Refused):
             if self._is_lost(error):
                 return True
             health.failed(self._what, error)
-        # If the server does not respond or the login cannot be renewed, reading is retried without limit.
+        # Reading is retried without limit while the server does not respond or the login cannot be renewed.
         elif isinstance(error, EngineError):
             health.failed(self._what, error)
-        elif isinstance(error, OSError):  # The disk is full: reading continues from the cursor later.
+        elif isinstance(error, OSError):  # on a full disk, reading continues later, from the cursor
             health.failed(self._what, EngineError(f"it cannot be written: {error.strerror or error}"))
         else:
             health.crashed(self._what, error)
@@ -170,7 +171,7 @@ class PodLogReader:
         return False
 
     def _is_lost(self, error: Refused) -> bool:
-        """Whether the rest of the log is lost: its pod was deleted, or has ended and its log was removed."""
+        """Whether the rest of the log is lost: the pod was deleted, or has ended and its log was removed."""
         pod = self._pods.pod(self._place)
         if pod is None:
             return self._pods.is_gone(self._place)
@@ -179,7 +180,7 @@ class PodLogReader:
         return self._is_late()
 
     def _is_late(self) -> bool:
-        """Whether requests for the log of an ended pod have failed for KEPT_SECONDS; if so, the loss is recorded."""
+        """Whether requests for the log of an ended pod have failed for KEPT_SECONDS; if so, records the loss."""
         now = time.monotonic()
         if not self.has_ended:
             self._failing_since = None
@@ -210,25 +211,25 @@ class Follower(PodLogReader):
         self._looked = threading.Event()
         self._last_state: object = None
         self.is_done = False
-        """Whether all output of the pod is in the files, as far as the cluster still has it."""
+        """Whether the files have all output of the pod that the cluster still has."""
         threading.Thread(target=self._run, name=what, daemon=True).start()
 
     def close(self) -> None:
         """Stops reading."""
         self.closed.set()
         self._looked.set()
-        self._client.health.well(self._what)  # Errors of reading the log no longer matter after the end of the attempt.
+        self._client.health.well(self._what)  # at the end of the attempt, errors of reading the log no longer matter
 
     @property
     def is_finished(self) -> bool:
-        """Whether, according to the log, the attempt is over and the pod is kept alive for the next one."""
+        """Whether, according to the log, the attempt is over and the pod is kept alive for the next attempt."""
         return self.intake is not None and self.intake.is_finished
 
     def catch_up(self) -> None:
-        """Writes buffered lines; after the end of the attempt, no further output will follow."""
+        """Writes buffered lines, and ends the reader if the log shows the end of the attempt."""
         if self.intake is None or self.is_done:
             return
-        # The disk is full, or the file was closed meanwhile; the thread handles both.
+        # The thread handles a full disk and a closed file.
         with contextlib.suppress(OSError):
             self.intake.flush()
         if self.is_finished:
@@ -236,7 +237,7 @@ class Follower(PodLogReader):
             self.close()
 
     def look(self) -> None:
-        """Wakes the thread if its pod has changed; called when the pods have changed."""
+        """Wakes the thread if the node's pod has changed; called after each change of the pods."""
         pod = self._pods.pod(self._place)
         state = None if pod is None else (pod["metadata"].get("uid"), container_state(pod)[0], has_ended(pod))
         if (seen := (state, self._pods.is_gone(self._place))) != self._last_state:
@@ -259,7 +260,7 @@ class Follower(PodLogReader):
         self._wake()
 
     def _turn(self) -> bool:
-        """Reads the available lines; returns whether the log is complete."""
+        """Reads the lines that are available; returns whether the log is complete."""
         pod, gone = self._pods.pod(self._place), self._pods.is_gone(self._place)
         if pod is None or (container_state(pod)[0] == "waiting" and not has_ended(pod)):
             if not gone:
@@ -274,10 +275,10 @@ class Follower(PodLogReader):
             self._client.health.well(self._what)
             self._wait(self._connections.pause_seconds)
         else:
-            self._wait(self.backoff.next())  # The log ends shortly before the pod's status changes.
+            self._wait(self.backoff.next())  # the log ends shortly before the pod's status changes
         return False
 
     def _wait(self, seconds: float) -> None:
-        """Waits until the pod changes, at most for `seconds`."""
+        """Waits for at most `seconds`, or until the pod changes."""
         self._looked.wait(seconds)
         self._looked.clear()

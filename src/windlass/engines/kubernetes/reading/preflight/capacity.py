@@ -1,8 +1,8 @@
 """Capacity probe: tests with idle pods whether the missing nodes of an elastic run could be scheduled.
 
-Only the scheduler can decide whether a pod fits, given requests, quota, taints, priorities, and nodes that an
-autoscaler could provision. Therefore idle pods with the same requests probe it. A running probe pod reserves its
-capacity until the run has saved a checkpoint and starts an attempt in which a node takes the pod's place.
+Only the scheduler can decide whether a pod fits, since requests, quota, taints, priorities and nodes that can be
+provisioned all matter. A probe therefore creates idle pods with the same requests. A running probe pod reserves its
+capacity until the run has saved a checkpoint and starts an attempt in which a node takes the place of the pod.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from windlass.plan.plan import Plan
 
 LOOK_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 3600
-"""Largest lifetime of probe pods, in seconds: without a supervisor they must not occupy nodes forever."""
+"""Maximum lifetime of probe pods in seconds, so that they do not occupy nodes after the supervisor has died."""
 WAIT: Final = "import signal; signal.pause()"
 LIKE_A_NODE: Final = (
     "nodeSelector",
@@ -34,11 +34,11 @@ LIKE_A_NODE: Final = (
     "automountServiceAccountToken",
     "enableServiceLinks",
 )
-"""Pod-spec fields that determine where a pod is scheduled and whether it is admitted."""
+"""Fields of a pod spec that determine where a pod is scheduled and whether it is admitted."""
 
 
 class CapacityProbe:
-    """Capacity probe of one run."""
+    """Probes the capacity for the missing nodes of one run."""
 
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
@@ -47,16 +47,16 @@ class CapacityProbe:
         self.is_elastic = plan.policy.min_nodes < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0
-        """Number of missing nodes for which there is capacity."""
+        """Number of missing nodes for which capacity was found."""
         self._done = threading.Event()
         self._is_asking = False
 
     def begin(self, members: Sequence[int]) -> None:
-        """Starts an attempt with the nodes `members`; all other nodes are missing."""
+        """Begins an attempt with the nodes `members`; all other nodes of the run are missing."""
         self._away = tuple(node for node in range(self._plan.num_nodes) if node not in members)
 
     def missing(self) -> set[int]:
-        """Returns the missing nodes for which no capacity is known, and keeps probing for it from now on."""
+        """Returns the missing nodes for which no capacity was found; keeps probing for their capacity from now on."""
         if not (self.is_elastic and self._away):
             return set()
         if not self._is_asking:
@@ -68,18 +68,18 @@ class CapacityProbe:
         return set(self._away[self._found :])
 
     def leave(self) -> None:
-        """Deletes the probe pods, whose capacity is used by the run or no longer needed. Raises EngineError."""
+        """Deletes the probe pods, whose capacity the run now uses or no longer needs. Raises EngineError."""
         self._done.set()
         if self.is_elastic:
             self._client.delete(BATCH, "Job", self._name)
         self._is_asking, self._found = False, 0
 
     def _ask(self, away: tuple[int, ...], done: threading.Event) -> bool:
-        """Counts the running probe pods once; returns whether to stop. An unreachable cluster leaves the count
+        """Counts the running probe pods once; returns whether to stop. While the cluster is unreachable, the count is
         unchanged.
         """
         self._make(len(away))
-        # `leave` may have tried to delete the Job before it was created here, so that this thread must delete it.
+        # If `leave` deleted the Job before this thread created it, this thread must delete it.
         if done.is_set():
             self._client.delete(BATCH, "Job", self._name)
             return True
@@ -97,7 +97,7 @@ class CapacityProbe:
 
 
 def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:
-    """Returns a Job with `num_pods` idle pods that have the same requests as the pods of an attempt. Pure."""
+    """Returns a Job with `num_pods` idle pods that have the same requests as an attempt's pods. Pure."""
     like, meta = pod_spec(made), made[-1]["metadata"]
     [container] = like["containers"]
     asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}

@@ -1,4 +1,4 @@
-"""Derives checks of a cluster from a survey: the findings, whether they hinder runs, and fixes. Pure."""
+"""Derives the checks of a cluster from a survey: findings, whether they prevent runs, and fixes. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ OPERATORS: Final = (
     ("MPIJob", "kubeflow.org/v2beta1", "mpijobs"),
     ("Karpenter", "karpenter.sh", None),
 )
-"""Name of each operator, the API group (or its only version) that serves it, and its kind."""
+"""Name of each operator, the API group (or the only version) that serves it, and its kind if the group has several."""
 PODS_MUST_SAY: Final = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
-"""Limits of a quota that reject pods without a request for the resource."""
+"""Resources that every pod must specify if a quota limits them."""
 Json = Mapping[str, Any]
 
 
@@ -78,7 +78,7 @@ def _login(seen: Survey) -> Check:
 
 
 def _absent(seen: Survey) -> Check | None:
-    """Returns a failed check if the namespace is known not to exist."""
+    """Returns a failed check if the namespace does not exist; None if it exists or is unknown."""
     if seen.refusal("namespace") == 404:
         fix = f"{seen.kubectl} create namespace {seen.namespace}; or set namespace: in targets.yaml"
         return Check("namespace", "fail", f"there is no namespace {seen.namespace}", fix)
@@ -119,7 +119,7 @@ def _rights(seen: Survey, target: KubernetesTarget) -> Iterator[Check]:
 
 
 def _supervisor(place: SupervisorPlace, target: KubernetesTarget) -> Check:
-    """Returns the check of where the supervisors of runs run."""
+    """Returns the check of where supervisors run: in the cluster, or on the machine that starts a run."""
     is_required = target.supervisor == "cluster"
     if place.lacking:
         what = "are not started" if is_required else "are supervised on the machine that starts them"
@@ -168,7 +168,7 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
 
 
 def _queues(seen: Survey, found: Json) -> Iterator[Check]:
-    """Yields a check of the LocalQueues of the namespace, if Kueue is installed."""
+    """Yields a check of the namespace's LocalQueues, if Kueue is installed."""
     queues = {one["metadata"]["name"]: one for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])}
     idle = {name: why for name, one in queues.items() if (why := inactive(one))}
     active = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
@@ -224,4 +224,4 @@ RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]
     "autoscaler": ("the node autoscaler", lambda _, found: group_checks(found["status"])),
     "namespace": ("pod security", _security),
 }
-"""Checks by the name of the survey result that they need, with the text for a result that is forbidden."""
+"""Checks by the survey result that they use, each with the name of what was not seen if the result is forbidden."""

@@ -1,7 +1,7 @@
-"""Tests the network of a cluster with two pods, and derives checks and one verdict from the measurements.
+"""Tests the network of a cluster with two pods, and derives checks and one verdict from the results.
 
-The pods belong to an Indexed Job with a headless Service, like the pods of a run, and run on two nodes if possible.
-`worker/netprobe.py` runs the steps in them.
+Like the pods of a run, the two pods belong to an Indexed Job with a headless Service; they run on two nodes if
+possible. In the pods, `worker/netprobe.py` runs the steps.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Json = Mapping[str, Any]
 OnLine = Callable[[str], None]
 
 PROBE_SECONDS: Final = 600
-"""Seconds after which the cluster ends the pods."""
+"""Seconds after which the cluster ends the pods of the test."""
 START_SECONDS: Final = 240.0
-"""Seconds within which the pods must run, which includes the pull of a large image."""
+"""Seconds within which both pods must run, which includes pulling a large image."""
 STEP_SECONDS: Final = 90.0
 REDUCE_SECONDS: Final = 150.0
 """Time limit of the reduce step in seconds, which includes importing torch from a cold disk."""
@@ -43,13 +43,13 @@ SLOW_BYTES: Final = 100e6
 
 @dataclass(slots=True)
 class Findings:
-    """Results of the test; each step has one entry per pod."""
+    """Results of the network test; each step has one entry per pod."""
 
     nodes: list[str] = field(default_factory=list)
     names: list[Json] = field(default_factory=list)
     reach: list[Json] = field(default_factory=list)
     by_address: list[Json] = field(default_factory=list)
-    """Connections by address, tested if names do not resolve."""
+    """Connections by address, which are tested only if names do not resolve."""
     speed: list[Json] = field(default_factory=list)
     reduce: list[Json] = field(default_factory=list)
     failed: str = ""
@@ -57,7 +57,7 @@ class Findings:
     fix: str = ""
 
     def figures(self) -> dict[str, Any]:
-        """Measurements as JSON data."""
+        """Returns the measurements as JSON data."""
         found: dict[str, Any] = {"nodes": self.nodes}
         if self.speed and not any("error" in one for one in self.speed):
             found["latency_seconds"] = self.speed[0]["latency_seconds"]
@@ -68,9 +68,10 @@ class Findings:
 
 
 def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
-    """Returns the objects of the test: the ConfigMap with the program, which owns the others, the Service and the Job.
+    """Returns the objects of the test: the ConfigMap with the program, the Service and the Job. The ConfigMap owns the
+    others.
 
-    Pure, except for the annotation with the process that creates them.
+    Pure, except for an annotation that names the creating process.
     """
     command = [target.python or PYTHON, "-I", "-S", f"{layout.BOOT}/{PROGRAM}", "serve", str(PROBE_SECONDS)]
     spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command)
@@ -101,7 +102,7 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
 
 
 def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings:
-    """Creates two pods, runs the steps, and deletes the pods. Errors are part of the findings."""
+    """Creates two pods, runs all steps, and deletes the pods. Errors are part of the findings."""
     name = f"windlass-net-{secrets.token_hex(3)}"
     found = Findings()
     try:
@@ -116,7 +117,7 @@ def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings
 
 
 class _Pair:
-    """Two running pods of the test."""
+    """The two running pods of the test."""
 
     def __init__(self, client: Client, target: KubernetesTarget, pods: Sequence[Json]) -> None:
         self._client = client
@@ -126,23 +127,23 @@ class _Pair:
         self.addresses = [str(pod.get("status", {}).get("podIP", "")) for pod in pods]
 
     def both(self, words: Sequence[Sequence[str]], seconds: float = STEP_SECONDS) -> list[Json]:
-        """Runs one command in each pod, in parallel, and returns their results."""
+        """Runs one command in each pod, in parallel; returns both results."""
         pool = ThreadPoolExecutor(2)
         try:
             return list(pool.map(lambda at: self.one(at, words[at], seconds), (0, 1)))
         finally:
-            pool.shutdown(wait=False)  # After an interrupt, the pods are deleted without waiting for the commands.
+            pool.shutdown(wait=False)  # after an interrupt, the pods are deleted without waiting for the commands
 
     def one(self, at: int, words: Sequence[str], seconds: float = STEP_SECONDS) -> Json:
-        """Runs one command in a pod and returns its result."""
-        isolated = ["-I", "-S"] if words[0] != "reduce" else []  # The reduce step needs the image's packages for torch.
+        """Runs a command in one of the pods; returns its result."""
+        isolated = ["-I", "-S"] if words[0] != "reduce" else []  # reduce imports torch from the image's packages
         command = [self._python, *isolated, f"{layout.BOOT}/{PROGRAM}", *words]
         _, out, complaint = exec_stream.call(self._client, self.pods[at], command, seconds)
         return parsed(out) or {"error": last_line(complaint, "it had no output")}
 
 
 def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
-    """Runs all steps; after a failed step, the steps that depend on it are skipped."""
+    """Runs all steps, without those that depend on a failed step."""
     hosts = [f"{name}-{at}.{name}" for at in (0, 1)]
     full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
     on_line("looking up names")
@@ -161,19 +162,19 @@ def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
 
 
 def _address(names: Json) -> str:
-    """Returns the address of the short name, the first of the names; empty if it does not resolve."""
+    """Returns the address of the first, short name; empty if the name does not resolve."""
     first: Any = next(iter(names.values()), {})
     return str(first.get("address", "")) if isinstance(first, Mapping) else ""
 
 
-# -- what it means ----------------------------------------------------------------------------------------------------
+# -- checks -----------------------------------------------------------------------------------------------------------
 
 
 def checks(found: Findings) -> list[Check]:
-    """Returns a check for each step, and the verdict. Pure."""
+    """Returns a check for each step, and the verdict on the network. Pure."""
     steps = list(_steps(found))
     failed = [check for check in steps if check.level == "fail"]
-    failed.sort(key=lambda check: check.name != "ports")  # If no connection succeeds at all, DNS is not the cause.
+    failed.sort(key=lambda check: check.name != "ports")  # if no connection succeeds at all, DNS is not the cause
     warned = [check for check in steps if check.level == "warn"]
     if failed:
         verdict = Check("network", "fail", f"ranks cannot meet: {failed[0].name}: {failed[0].found}", failed[0].fix)

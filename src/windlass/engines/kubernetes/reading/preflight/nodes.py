@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MACHINES: Final = "machines"
-"""Name of the check on node autoscalers."""
+"""Name of the check of node autoscalers."""
 
 
 def node_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
-    """Yields checks of the GPUs and taints of nodes; `pods` are the pods of the cluster, None if the user may not list
+    """Yields checks of the GPUs and taints of nodes. `pods` are all pods of the cluster; None if the user may not list
     them.
     """
     yield from _gpu_checks(nodes, pods)
@@ -87,7 +87,7 @@ def _counted(values: Iterable[str]) -> str:
 
 
 def _taken(pods: Iterable[Json], nodes: Json) -> int:
-    """Returns the number of GPUs that are allocated to pods on these nodes."""
+    """Returns the number of GPUs on these nodes that are allocated to pods."""
     return sum(
         int(amount(str(container.get("resources", {}).get("limits", {}).get(GPU, "0"))))
         for pod in pods
@@ -97,7 +97,7 @@ def _taken(pods: Iterable[Json], nodes: Json) -> int:
 
 
 def pool_check(pools: Iterable[Json]) -> Check:
-    """Returns the check of what Karpenter's NodePools provision, and which of them are not ready."""
+    """Returns the check of Karpenter's NodePools: what they provision, and which are not ready."""
     shown, wrong = [], []
     for pool in pools:
         seen = match(pool, {})
@@ -117,8 +117,8 @@ def pool_check(pools: Iterable[Json]) -> Check:
 
 
 def group_checks(status: Json | None) -> Iterator[Check]:
-    """Yields checks of Cluster Autoscaler's node groups, and of which are in backoff; `status` is None if it has no
-    status.
+    """Yields a check of Cluster Autoscaler's node groups, and which of them are in backoff; no check if `status` is
+    None.
     """
     if status is None:
         return
@@ -142,10 +142,10 @@ def group_checks(status: Json | None) -> Iterator[Check]:
 
 
 def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
-    """Returns the check whether a node has already pulled the image of a target; only a pod can show the image's
-    content.
+    """Returns the check of whether a node has pulled the target's image. Only a pod could show the content of the
+    image.
 
-    `nodes` are the nodes that the user may list. No registry is queried: only the nodes have the credentials for it.
+    `nodes` are the nodes that the user may list. No registry is queried, since only nodes have its credentials.
     """
     text = target.image or IMAGE
     python = target.python or PYTHON
@@ -164,7 +164,7 @@ def image_check(target: KubernetesTarget, nodes: Sequence[Json]) -> Check:
 
 
 def full_name(image: str) -> str:
-    """Returns the full name of an image, as nodes report it: with registry, and with either digest or tag."""
+    """Returns the full name of an image, as nodes report it: with registry, and with a digest or a tag."""
     first, slash, _ = image.partition("/")
     if not slash:
         image = f"docker.io/library/{image}"
@@ -177,6 +177,6 @@ def full_name(image: str) -> str:
 
 
 def _images(node: Json) -> set[str]:
-    """Returns the names of images on a node. By default, a kubelet reports only the 50 largest ones."""
+    """Returns the names of the images on a node. By default, a kubelet reports only the 50 largest images."""
     images = node.get("status", {}).get("images") or ()
     return {name for image in images for name in image.get("names") or ()}

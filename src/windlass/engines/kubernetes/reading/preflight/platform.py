@@ -1,4 +1,6 @@
-"""Checks whether a cluster is ready for training: the checks of `check`, nodes, GPU pools at zero, and probe pods."""
+"""Checks whether a cluster is ready for training: the checks of `check`, nodes, GPU pools without nodes, and probe
+pods.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,22 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 PRESSURE: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
 STOP: Final = frozenset({"api", "login", "namespace", "rights"})
-"""Checks without which no pod can be created."""
+"""Names of checks without which no pod can be created."""
 USUAL_CLAIMS: Final = ("efs", "fsx")
-"""Claims of clusters that Windlass creates; they are tested if they exist."""
+"""Names of claims in clusters that Windlass creates; tested if they exist."""
 EKS_SERVER: Final = re.compile(r"https://[0-9A-Fa-f]+\.[\w-]+\.([a-z0-9-]+)\.eks\.amazonaws\.com")
 EKS_ARN: Final = re.compile(r"arn:aws[\w-]*:eks:([a-z0-9-]+):\d{12}:cluster/([\w-]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Expected properties of the cluster, in addition to those that the target sets."""
+    """Expected properties of a cluster, in addition to the settings of the target."""
 
     wanted: Association = field(default_factory=Association)
     pools: tuple[str, ...] = ()
-    """Names of pools of GPU nodes that Karpenter provisions."""
+    """Names of GPU pools whose nodes Karpenter provisions."""
     groups: tuple[str, ...] = ()
-    """Names of pools of GPU nodes that are node groups."""
+    """Names of GPU pools that are node groups."""
     claims: tuple[str, ...] = ()
     """Claims that must exist, in addition to the target's."""
     images: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ class EksCluster:
 def platform(
     target: KubernetesTarget, environ: Mapping[str, str], expected: Expected, on_line: Callable[[str], None]
 ) -> Iterator[Check]:
-    """Yields all checks of a cluster as they complete. Raises UsageError, and EngineError of a login plugin."""
+    """Yields all checks of a cluster, each as it completes. Raises UsageError, and EngineError of a login plugin."""
     found = report.check(target, environ).checks
     yield from found
     if any(check.level == "fail" and check.name in STOP for check in found):
@@ -76,7 +78,7 @@ def platform(
 
 
 def eks_cluster(target: KubernetesTarget, environ: Mapping[str, str]) -> EksCluster | None:
-    """Returns the EKS cluster of a target's context, or None if the kubeconfig does not identify one. Raises
+    """Returns the EKS cluster of a target's context; None if the kubeconfig does not identify one. Raises
     UsageError.
     """
     context = read_context(target.context, find_kubeconfig(target, environ))
@@ -95,11 +97,11 @@ def _after(words: list[str], option: str) -> str:
 
 
 def capacity(client: Client, expected: Expected) -> Iterator[Check]:
-    """Yields checks of ready nodes, and of whether GPU nodes that do not run yet can be provisioned."""
+    """Yields checks of existing nodes, and of whether the expected GPU pools can provide nodes."""
     try:
         nodes = client.find("v1", "Node")["items"]
     except Refused:
-        return  # The check `not seen` has reported it already.
+        return  # already reported by the check `not seen`
     yield nodes_check(nodes)
     if not expected.pools and not expected.groups:
         return
@@ -108,7 +110,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
         try:
             pools = client.find("karpenter.sh/v1", "NodePool")["items"]
         except Refused as error:
-            if error.status == 404:  # On 404, Karpenter is not installed.
+            if error.status == 404:  # Karpenter is not installed
                 pools = []
             else:
                 yield Check("gpu pools", "warn", f"unknown: {error.message}", error.hint)
@@ -118,7 +120,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
 
 
 def nodes_check(nodes: Iterable[Json]) -> Check:
-    """Returns the check of nodes that are not ready, cordoned, or under resource pressure. Pure."""
+    """Returns the check of nodes: which are not ready, cordoned, or under resource pressure. Pure."""
     named = {str(node["metadata"]["name"]): node for node in nodes}
     unready = [name for name, node in named.items() if not is_true(node, "Ready")]
     pressed = [f"{name} has {kind}" for name, node in named.items() for kind in PRESSURE if is_true(node, kind)]
@@ -140,9 +142,9 @@ def nodes_check(nodes: Iterable[Json]) -> Check:
 def pool_checks(
     nodes: Iterable[Json], pools: Iterable[Json] | None, expected: Expected, *, is_scaled: bool = False
 ) -> Iterator[Check]:
-    """Yields checks of whether each pool can provide nodes: its NodePool is ready, or its node group has nodes. Pure.
+    """Yields a check of each expected pool: its NodePool is ready, or its node group has nodes. Pure.
 
-    `is_scaled`: a Cluster Autoscaler runs, which can scale up node groups.
+    With `is_scaled`, a running Cluster Autoscaler can scale up node groups.
     """
     known = {str(one["metadata"]["name"]): one for one in pools or ()}
     labelled = [str(node["metadata"].get("labels", {}).get("windlass.dev/pool", "")) for node in nodes]
@@ -190,10 +192,10 @@ def _pool_check(name: str, pool: Json | None, count: int) -> Check:
 
 
 def _claims(client: Client, target: KubernetesTarget, expected: Expected) -> tuple[str, ...]:
-    """Returns the claims set by target and `expected`, and the usual claims that exist."""
+    """Returns the claims that the target or `expected` names, and the usual claims that exist."""
     data = target.data
     named = [*expected.claims, *([data.claim] if data is not None and data.size is None else [])]
-    # The first run creates a claim whose size is set.
+    # a claim with a size is created by the first run, so it may be missing
     usual = (*USUAL_CLAIMS, *([data.claim] if data is not None else []))
     try:
         found = {str(one["metadata"]["name"]) for one in client.find("v1", "PersistentVolumeClaim")["items"]}

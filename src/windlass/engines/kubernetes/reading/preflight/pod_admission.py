@@ -1,4 +1,4 @@
-"""Dry run of a run's pods: LimitRanges, quotas and webhooks reject pods, and not the objects that create them."""
+"""Dry run of a run's pods, since LimitRanges, quotas and webhooks reject pods, and not their owner objects."""
 
 from __future__ import annotations
 
@@ -27,49 +27,47 @@ from windlass.spec.quantities import amount
 
 REFUSALS: Final = (400, 403, 422)
 NOT_TRIED: Final = ("cannot create resource", "does not support dry run")
-"""Errors of the API server if the user may not create pods, or a webhook does not support dry runs."""
+"""Parts of API server errors for which a dry run is not possible: missing rights, or a webhook without support."""
 EXCEEDED: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: .*?, limited: (.*)")
 MUST_SPECIFY: Final = "must specify"
-"""Part of the API server's error for a quota on a resource that a pod does not specify."""
+"""Part of the API server's error for a pod that does not specify a resource with a quota."""
 COUNTED_TWICE: Final = ("cpu", "memory", "ephemeral-storage")
-"""Resources whose requests quotas count under their plain names as well."""
+"""Resources whose requests quotas also count under their plain names."""
 SUPERVISOR: Final = "the supervisor's pod"
 WAY_OUT: Final = "supervisor: machine in target {target} supervises runs from the machine that starts them"
-"""Fix if the cluster rejects a supervisor's pod, which no field of a job configures."""
+"""Fix for a rejected supervisor's pod, which no field of a job configures."""
 Json = Mapping[str, Any]
 
 
 class Pods(NamedTuple):
-    """Identical pods of a run."""
+    """A group of identical pods of a run."""
 
     what: str
     pod: Manifest
     most: int
     least: int
-    """Largest number of these pods at once, and the smallest number with which the run continues."""
+    """Smallest number of these pods with which the run continues; `most` is the largest number at once."""
 
 
 def run_pods(plan: Plan) -> Iterator[Pods]:
-    """Yields the pods of a run: the training pods, if the plan contains their complete template, and the
-    supervisor's.
-    """
+    """Yields the pods of a run: the training pods, if the plan contains their complete template, and the other pods."""
     least, most = plan.policy.min_nodes, plan.num_nodes + plan.num_spares
     for owner in plan.manifests(AttemptPartStep, AttemptStep):
         for template in pod_templates(owner):
             yield Pods("the pods of the run", pod_from(owner, template), most, least)
-            break  # The pods of a Launcher and its Workers are identical.
+            break  # the pods of an MPIJob's Launcher and Workers are identical
     for owner in plan.manifests(SupervisorStep):
         if owner["kind"] == "Job":
             yield Pods(SUPERVISOR, pod_from(owner, owner["spec"]["template"]), 1, 1)
-    # Staging and upload pods run before and after the training pods, so that a quota need not admit both at once. The
-    # pod that checks a store runs at the same time, but is optional.
+    # A quota need not admit these pods together with the training pods: staging and upload pods run before and after
+    # them, and the pod that checks a store is optional.
     for owner in plan.manifests(StageJobStep, UploadJobStep, CheckJobStep):
         yield Pods(f"the pod of Job {owner['metadata']['name']}", pod_from(owner, owner["spec"]["template"]), 0, 0)
 
 
 def pod_notes(client: Client, plan: Plan) -> list[Note]:
-    """Returns notes on what prevents the API server from admitting the pods of a run; empty if this cannot be
-    determined.
+    """Returns notes on what prevents the API server from admitting the pods of a run; empty if a dry run is not
+    possible.
     """
     pods = list(run_pods(plan))
     with ThreadPoolExecutor(len(pods) + 1) as pool:
@@ -90,7 +88,7 @@ def pod_notes(client: Client, plan: Plan) -> list[Note]:
 
 
 def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
-    """Yields notes on containers that the cluster injects and that do not end with the training container. Pure."""
+    """Yields a note on containers that the cluster injects and that do not end with the training container. Pure."""
     if isinstance(answer, dict):
         ours = {one["name"] for one in sent.pod["spec"]["containers"]}
         if added := [one["name"] for one in answer["spec"]["containers"] if one["name"] not in ours]:
@@ -100,7 +98,7 @@ def _sidecar_notes(sent: Pods, answer: object) -> Iterator[Note]:
 
 
 def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
-    """Yields notes on quotas that do not admit all of these pods; quotas with scopes are ignored. Pure."""
+    """Yields notes on quotas that do not admit all of these pods; ignores quotas with scopes. Pure."""
     pods = list(pods)
     most, least = _sum((one.pod, one.most) for one in pods), _sum((one.pod, one.least) for one in pods)
     for quota in quotas:
@@ -126,7 +124,7 @@ def quota_notes(quotas: Iterable[Json], pods: Iterable[Pods]) -> Iterator[Note]:
 
 
 def pod_from(owner: Json, template: Json) -> Manifest:
-    """Returns a pod as the controller of its owner object would create it."""
+    """Returns a pod as the controller of the owner object would create it."""
     meta = owner["metadata"]
     named = {**template["metadata"], "name": f"{meta['name']}-0", "namespace": meta["namespace"]}
     return {
@@ -138,7 +136,7 @@ def pod_from(owner: Json, template: Json) -> Manifest:
 
 
 def try_pod(client: Client, pod: Manifest) -> dict[str, Any] | Refused | None:
-    """Returns the pod as the API server would create it, or the refusal; None if a dry run is not possible."""
+    """Returns the pod as the API server would store it, or the server's refusal; None if a dry run is not possible."""
     try:
         return client.create(pod, dry_run=True)
     except Unreachable:
@@ -156,7 +154,7 @@ def _quotas(client: Client) -> list[dict[str, Any]]:
 
 
 def refusal(what: str, error: Refused, target: str) -> Note:
-    """Returns a note on what the API server's refusal of a pod means for a run."""
+    """Returns a note that explains the API server's refusal of a pod."""
     exceeded = EXCEEDED.search(error.message)
     if exceeded is None:
         fix = "set resources: {cpus: …, memory: …}" if MUST_SPECIFY in error.message else "change the job or the target"
@@ -178,7 +176,9 @@ def _amounts(text: str) -> dict[str, float]:
 
 
 def _sum(pods: Iterable[tuple[Json, int]]) -> collections.Counter[str]:
-    """Returns the total usage of these numbers of pods, by resource name in quotas; values may be fractions."""
+    """Returns the total usage of these pods in the given numbers, by the resource names of quotas; values may be
+    fractions.
+    """
     total: collections.Counter[str] = collections.Counter()
     for pod, number in pods:
         total.update(dict.fromkeys(("pods", "count/pods"), number))

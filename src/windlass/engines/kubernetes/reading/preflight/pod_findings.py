@@ -1,4 +1,4 @@
-"""Derives checks from the results of a probe pod: its role, S3 access, claims and image. Pure."""
+"""Derives checks from the results of a probe pod: IAM role, S3 access, claims and image. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SLOW_PULL_SECONDS: Final = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Association:
-    """Expected IAM role of pods, and how they get it."""
+    """IAM role that pods are expected to have, and how they get it."""
 
     service_account: str = "default"
     role_arn: str = ""
     """ARN of the role that the pods should have; empty if any role is accepted."""
     fix: str = ""
-    """How to give pods the role, such as the command that associates it."""
+    """Fix for pods without the role, such as the command that associates it."""
 
 
 def role_check(found: Json, wanted: Association, *, needs_role: bool) -> Check:
-    """Returns the check of a pod's AWS identity against the role that it should have."""
+    """Returns the check of whether a pod has the expected IAM role."""
     arn = str(found.get("arn", ""))
     if not arn:
         level: Level = "fail" if needs_role or wanted.role_arn else "warn"
@@ -45,7 +45,7 @@ def role_check(found: Json, wanted: Association, *, needs_role: bool) -> Check:
 
 
 def role_name(arn: str) -> str:
-    """Returns account and name of the role in the ARN of a role or a role session; other ARNs are returned
+    """Returns the account and name of the role in the ARN of a role or a role session; other ARNs are returned
     unchanged.
     """
     session = re.fullmatch(r"arn:[\w-]+:sts::(\d+):assumed-role/([^/]+)/.+", arn)
@@ -55,9 +55,7 @@ def role_name(arn: str) -> str:
 
 
 def ladder_check(rungs: Sequence[Json], bucket: str, prefix: str, who: str) -> Check:
-    """Returns the check of S3 access: the first operation that failed, and the statement that the policy of `who`
-    lacks.
-    """
+    """Returns the check of S3 access: the failed operations, and the policy statements that `who` lacks."""
     where = f"s3://{bucket}/{prefix}"
     broken = [one for one in rungs if "error" in one]
     well = [str(one["rung"]) for one in rungs if "error" not in one]
@@ -98,7 +96,7 @@ def statements(actions: Iterable[str], bucket: str, prefix: str) -> list[dict[st
 
 
 def folder_check(claim: str, found: Json) -> Check:
-    """Returns the check of whether a claim is writable, and how to make it writable."""
+    """Returns the check of whether a claim is writable, with a fix if it is not."""
     name = f"claim {claim}"
     if "error" not in found:
         free = float(found["free_bytes"])
@@ -129,7 +127,7 @@ def _folder_fix(number: int, found: Json) -> str:
 
 
 def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
-    """Returns the check that an image was pulled, and how long the pull took."""
+    """Returns the check of an image that a node has: how long its pull took, if it was pulled."""
     seconds, size = pull(events)
     if seconds is None:
         return Check("image pull", "ok", f"{image} is on node {node} already; another node pulls it first")
@@ -146,8 +144,8 @@ def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
 
 
 def pull(events: Iterable[Json]) -> tuple[float | None, str]:
-    """Returns the seconds from event Pulling to Pulled, and the image size as text; None if the node had the image
-    already.
+    """Returns the seconds that the pull of an image took, and its size as text; None if the node already had the
+    image.
     """
     begun: float | None = None
     for event in sorted(events, key=_at):

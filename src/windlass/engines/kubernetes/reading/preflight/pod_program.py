@@ -1,6 +1,6 @@
-"""Program in a probe pod: reports the pod's AWS identity, its access to a bucket, and whether a folder is writable.
+"""Program of a probe pod: reports the pod's AWS identity, its access to a bucket, and whether a folder is writable.
 
-It is packed in a zip file with `windlass.stores.s3`, and needs only Python 3.9 and its standard library.
+The program is packed in a zip file with `windlass.stores.s3`, and needs only Python 3.9 and its standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ Json = dict[str, Any]
 
 
 def answer(asked: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
-    """Returns the results of the requested tests: `role` (true), `bucket` with its `prefix`, `folder`."""
+    """Returns the results of the requested tests. Keys of a request: `role` (true), `bucket` with `prefix`,
+    `folder`.
+    """
     found: Json = {"python": ".".join(map(str, sys.version_info[:3]))}
     if asked.get("role"):
         found["role"] = _failing(lambda: role(environ))
@@ -49,11 +51,11 @@ def answer(asked: Mapping[str, Any], environ: Mapping[str, str]) -> Json:
     return found
 
 
-# -- who it is --------------------------------------------------------------------------------------------------------
+# -- AWS identity -----------------------------------------------------------------------------------------------------
 
 
 def role(environ: Mapping[str, str]) -> Json:
-    """Returns the response of STS to GetCallerIdentity, and the source of the credentials. Raises StoreError."""
+    """Returns the ARN that STS reports (GetCallerIdentity), and the source of the credentials. Raises StoreError."""
     by = next((name for name in GIVES_ROLE if environ.get(name)), "")
     if not by and not environ.get("AWS_ACCESS_KEY_ID"):
         return {
@@ -85,14 +87,14 @@ def role(environ: Mapping[str, str]) -> Json:
     return {"arn": values.get("Arn", ""), "by": by or "AWS_ACCESS_KEY_ID"}
 
 
-# -- what it may do in a bucket ---------------------------------------------------------------------------------------
+# -- access to a bucket -----------------------------------------------------------------------------------------------
 
 
 def ladder(bucket: Bucket, key: str) -> list[Json]:
-    """Tests list, write, read and delete with an object of this key; returns a result for each, with the error if it
-    failed.
+    """Tests list, write, read and delete with an object of this key; returns a result for each, with the error of a
+    failed one.
 
-    All operations that are possible are tried, so that one result lists everything that is missing.
+    A failed operation does not end the test, so that one result lists all missing rights.
     """
     prefix = key.rpartition("/")[0] + "/"
     query = {"list-type": "2", "prefix": prefix, "max-keys": "1"}
@@ -123,7 +125,7 @@ def _rung(name: str, act: Callable[[], object]) -> Json:
 
 
 def _failing(act: Callable[[], Json]) -> Json:
-    """Returns the result of `act`, or its error and the kind of the error; retries while the store is busy."""
+    """Returns the result of `act`, or its error with a kind; retries while the store is busy."""
     for number in range(TRIES):
         try:
             return act()
@@ -150,11 +152,13 @@ def _kind(error: StoreError) -> str:
     return "denied" if "the store answered 403" in said and not any(word in said for word in wrong) else "keys"
 
 
-# -- what it may write to ---------------------------------------------------------------------------------------------
+# -- access to a folder -----------------------------------------------------------------------------------------------
 
 
 def folder(path: str) -> Json:
-    """Returns whether a file can be written, read and removed in a folder; if not, why, and the folder's owner."""
+    """Tests whether a file can be written, read and removed in a folder; returns the time, or the error with the
+    folder's owner.
+    """
     info, name = Path(path).stat(), Path(path, f".windlass-doctor-{secrets.token_hex(6)}")
     found: Json = {"owner": f"{info.st_uid}:{info.st_gid}", "mode": oct(info.st_mode & 0o7777), "user": os.getuid()}
     step = "write"

@@ -1,4 +1,4 @@
-"""Creates probe pods that resemble the pods of runs: one tests image, role and bucket, and one tests each claim.
+"""Creates probe pods that resemble the pods of runs: one tests image, role and bucket; others test one claim each.
 
 Each pod belongs to a Job with a deadline, created by `access/probe_pods.py`. The Job is deleted at the end of its
 `with` block, also after Ctrl-C and SIGTERM. The leftovers of a killed command are removed by the next command, or by
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 POD_SECONDS: Final = 1200
-"""Seconds after which the cluster ends a pod."""
+"""Seconds after which the cluster ends a probe pod."""
 PLACE_SECONDS: Final = 240.0
-"""Seconds that a pod may wait for a node: Karpenter starts one in about two minutes."""
+"""Seconds that a pod may wait for a node; Karpenter provisions one in about two minutes."""
 START_SECONDS: Final = 600.0
-"""Seconds that a scheduled pod may need to start, mostly for the pull of its image."""
+"""Seconds that a scheduled pod may take to start, mostly to pull its image."""
 CLAIM_SECONDS: Final = 180.0
-"""Seconds that a volume may need to be mounted, in a pod whose image was already pulled."""
+"""Seconds that mounting a volume may take, in a pod whose image was already pulled."""
 ASK_SECONDS: Final = 150.0
 BROKEN_SECONDS, AGAIN_SECONDS = 15.0, 1.0
-"""Seconds for which a request is retried if its connection breaks, and the pause before each retry."""
+"""Seconds for which a request with a broken connection is retried, and seconds between two retries."""
 MOUNT: Final = "/claim"
 KEY: Final = "doctor/"
 PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
@@ -53,7 +53,7 @@ PARTS: Final = ("__init__.py", "compat.py", "errors.py", "stores")
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """Tests for a probe pod, and the settings of the pods of runs."""
+    """What to test with probe pods, and the settings that they share with the pods of runs."""
 
     image: str
     claims: tuple[str, ...]
@@ -64,12 +64,12 @@ class ProbeRequest:
 
 @functools.cache
 def archive() -> bytes:
-    """Returns the zip file of the program."""
+    """Returns the zip file with the program of a probe pod."""
     return packed(Path(pod_program.__file__).read_text(encoding="utf-8"), PARTS)
 
 
 def location(target: KubernetesTarget) -> tuple[str, str] | None:
-    """Returns the bucket of the target, and the prefix below which the test writes; None if the target has no store."""
+    """Returns the bucket of the target, and the prefix under which the test writes; None if the target has no store."""
     if target.storage is None:
         return None
     bucket, _, prefix = target.storage.partition("://")[2].partition("/")
@@ -80,7 +80,7 @@ def location(target: KubernetesTarget) -> tuple[str, str] | None:
 def probe(
     client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]
 ) -> Iterator[Check]:
-    """Yields checks with pods in the namespace as they complete. Raises EngineError if no pod can be created."""
+    """Yields checks by pods in the namespace, each as it completes. Raises EngineError if no pod can be created."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):
@@ -132,7 +132,7 @@ def _of_claims(
 ) -> Iterator[Check]:
     on_line(f"mounting {', '.join(asked.claims)}")
     names: dict[str, str] = {}
-    with contextlib.ExitStack() as pods:  # All pods are created at once, since each waits for its volume.
+    with contextlib.ExitStack() as pods:  # all pods are created at once, since each waits for its volume
         for claim in asked.claims:
             refused = _missing(client, claim)
             if refused is not None:
@@ -170,9 +170,9 @@ def _of_claim(client: Client, target: KubernetesTarget, claim: str, name: str) -
 
 
 def ask(client: Client, pod: Json, python: str, question: Json, clock: Clock | None = None) -> Json:
-    """Runs the program in a pod and returns its results; retries if the connection breaks. Raises EngineError.
+    """Runs the program in a pod, and returns its results; retries if the connection breaks. Raises EngineError.
 
-    The connection breaks if, for example, the API server that relays it is restarted.
+    A connection breaks, for example, at a restart of the API server that relays it.
     """
     clock = clock or Clock()
     give_up = clock.monotonic() + BROKEN_SECONDS
@@ -191,7 +191,7 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
     with contextlib.closing(Stream(client, pod, words, stdin=True, silence_seconds=ASK_SECONDS)) as stream:
         code = exec_stream.copy(stream, io.BytesIO(program), out, err)
     answer = parsed(out.getvalue())
-    if code == 0 and answer is None:  # The API server reports success if it lost the connection to the kubelet.
+    if code == 0 and answer is None:  # the API server also reports success after it has lost the kubelet
         raise Unreachable("the connection to the check was lost before its answer", "is its node healthy?")
     if code or answer is None:
         said = last_line(err.getvalue(), "no output")
@@ -226,9 +226,7 @@ def _job(
 
 
 def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
-    """Returns the running pod of a Job. The time limit for a node is shorter than the one for the image. Raises
-    EngineError.
-    """
+    """Returns the running pod of a Job. A scheduled pod gets more time, to pull its image. Raises EngineError."""
     try:
         [pod] = probe_pods.running(client, name, 1, PLACE_SECONDS, on_line)
     except EngineError as error:
@@ -239,7 +237,7 @@ def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
 
 
 def _not_running(client: Client, asked: ProbeRequest, name: str, error: EngineError) -> Check:
-    """Returns the check for a first pod that does not run, mostly because of its image."""
+    """Returns the failed check of a probe pod that does not run, mostly because of its image."""
     text = error.message.removeprefix("its pods do not run: ")
     if "Image" in text or "pull" in text.lower():
         fix = (

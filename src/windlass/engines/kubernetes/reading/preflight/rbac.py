@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.reading.admission import GROUP
 
 RBAC: Final = "rbac.authorization.k8s.io"
 MAKING: Final = ("create", "get", "list", "delete")
-"""Verbs on the owner objects of an attempt."""
+"""Verbs that an attempt needs on its owner objects."""
 
 
 class Right(NamedTuple):
@@ -23,7 +23,7 @@ class Right(NamedTuple):
 
     group: str
     resource: str
-    """Resource, with its subresource if there is one: `pods/log`."""
+    """Name of the resource, with its subresource if there is one: `pods/log`."""
     verb: str
 
     @property
@@ -48,32 +48,31 @@ NEEDED: Final = (
     *_all("batch", "jobs", *MAKING),
 )
 """Rights without which no run can be created or followed."""
-# An exec request starts as a GET that is upgraded to a web socket; servers from 1.35 on also require `create` for it.
+# An exec request starts as a GET, which is upgraded to a web socket. Servers from 1.35 on also require `create`.
 EXEC: Final = _all("", "pods/exec", "get", "create")
-"""Rights for `exec`, `cp` and `check --network`. A supervisor on the user's machine also sends its requests to pods
-through exec; one in the cluster does not."""
+"""Rights for `exec`, `cp` and `check --network`, and for a supervisor on the user's machine, which sends its requests
+to pods through exec. A supervisor in the cluster does not need them."""
 CLAIMS: Final = _all("", "persistentvolumeclaims", "create", "get", "delete")
 """Rights for jobs that request a new claim."""
 LEASES: Final = _all("coordination.k8s.io", "leases", "get", "create", "update")
-"""Rights to fence the supervisors of a run. Without them, two machines that share its records may both act as its
-supervisor."""
+"""Rights to fence the supervisors of a run. Without them, two machines that share a record may both supervise the
+run."""
 QUEUES: Final = tuple(right for kind in ("localqueues", "workloads") for right in _all(GROUP, kind, "list"))
-"""Rights to show the status of a run in its queue; they are optional."""
+"""Optional rights to show the status of a run in its queue."""
 DRY_RUN: Final = (Right("", "pods", "create"),)
-"""Rights for plans, which check the pods of a run with a dry run that creates no pod."""
+"""Rights to plan: a plan checks a run's pods with a dry run, which creates none."""
 POLICIES: Final = _all("networking.k8s.io", "networkpolicies", "create", "get")
 """Rights for the NetworkPolicies of runs; without them, runs have none."""
 FOLLOWED: Final = (Right("", "configmaps", "watch"), Right("batch", "jobs", "watch"))
-"""Rights to follow runs of other machines, as `ps --on TARGET --watch` does; every run needs to watch its pods
-anyway."""
+"""Rights to follow runs of other machines, as `ps --on TARGET --watch` does, in addition to watching pods."""
 SUPERVISED: Final = (
     Right("", "configmaps", "update"),
     Right("batch", "jobs", "update"),
     Right("", "secrets", "create"),
     Right("", "serviceaccounts", "get"),
 )
-"""Rights to submit runs with a supervisor in the cluster; without them, the supervisor runs on the user's machine. The
-supervisor updates its Job, to end it despite an injected sidecar, and has no rights that its user lacks."""
+"""Rights to submit runs with a supervisor in the cluster; without them, the supervisor runs on the user's machine. A
+supervisor has no rights that its user lacks. It updates its own Job to end it despite an injected sidecar."""
 SUPERVISOR: Final = (
     *_all("", "configmaps", "create", "get", "list", "watch", "update", "delete"),
     *_all("", "services", "create", "get"),
@@ -84,28 +83,28 @@ SUPERVISOR: Final = (
     *_all("batch", "jobs", *MAKING, "update"),
     *LEASES,
 )
-"""Rights of a supervisor in the cluster for every workload kind. It sends requests to pods without `pods/exec`."""
+"""Rights of a supervisor in the cluster, for any workload kind. Its requests to pods do not need `pods/exec`."""
 
 
 def of_workload(way: Workload) -> tuple[Right, ...]:
-    """Returns the rights to the owner objects of a workload kind that needs an operator."""
+    """Returns the rights to the owner objects of a workload kind of an operator."""
     plurals = [way.plural, *(plural for _, plural in way.parts)]
     return tuple(right for plural in plurals for right in _all(group_of(way.api), plural, *MAKING))
 
 
 def group_of(api: str) -> str:
-    """Returns the group of an API version; empty for the core API."""
+    """Returns the group in an API version; empty for the core API."""
     return api.rpartition("/")[0]
 
 
 def useful(groups: Collection[str]) -> tuple[Right, ...]:
-    """Returns all rights that a user can need in a cluster that serves these API groups."""
+    """Returns all rights that any user may need in a cluster that serves these API groups."""
     basic = (*NEEDED, *EXEC, *CLAIMS, *LEASES, *DRY_RUN, *POLICIES, *FOLLOWED, *SUPERVISED)
     return (*basic, *_of_operators(groups))
 
 
 def supervisor_rights(groups: Collection[str]) -> tuple[Right, ...]:
-    """Returns all rights that a supervisor can need in a cluster that serves these API groups."""
+    """Returns all rights that any supervisor may need in a cluster that serves these API groups."""
     return (*SUPERVISOR, *_of_operators(groups))
 
 
@@ -115,7 +114,7 @@ def supervisor_needs(way: Workload, *, is_queued: bool) -> tuple[Right, ...]:
 
 
 def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
-    """Returns the rights that depend on the operators installed in the cluster."""
+    """Returns the rights that depend on the operators in the cluster."""
     served = [way for way in WORKLOADS.values() if way.api in groups and way.api != BATCH]
     queues = QUEUES if version_of(GROUP, groups) else ()
     return (*queues, *(right for way in served for right in of_workload(way)))
@@ -134,15 +133,14 @@ def role(namespace: str, wanted: Iterable[Right], name: str = "windlass") -> dic
 
 
 def binding(namespace: str, user: str) -> dict[str, Any]:
-    """Returns the RoleBinding of that Role to a user."""
+    """Returns the RoleBinding of the Role `windlass` to a user."""
     return _binding(namespace, "windlass", _subject(user))
 
 
 def supervisor_objects(namespace: str, groups: Collection[str]) -> list[dict[str, Any]]:
-    """Returns the objects that a namespace needs once for supervisors in the cluster, in the order of their creation.
-    Pure.
+    """Returns the objects that a namespace needs once for supervisors in the cluster, in their order of creation. Pure.
 
-    The service account comes last: runs use it as soon as it exists, and it must have its rights by then.
+    The service account is last: runs use it as soon as it exists, and it must have its rights by then.
     """
     name, rights = layout.SUPERVISOR_ACCOUNT, supervisor_rights(groups)
     account = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
@@ -156,7 +154,7 @@ def supervisor_objects(namespace: str, groups: Collection[str]) -> list[dict[str
             "apiVersion": "v1",
             "kind": "ServiceAccount",
             "metadata": {**_meta(namespace, name), "annotations": {layout.RIGHTS_ANNOTATION: json.dumps(noted)}},
-            # Only the supervisor's pod mounts the account's token.
+            # only the supervisor's pod mounts the account's token
             "automountServiceAccountToken": False,
         },
     ]
@@ -177,7 +175,7 @@ def _meta(namespace: str, name: str) -> Mapping[str, Any]:
 
 
 def _subject(user: str) -> Mapping[str, str]:
-    """Returns the subject of a RoleBinding for a user; names of service accounts consist of a namespace and a name."""
+    """Returns the subject of a RoleBinding for a user, which may be a service account."""
     prefix = "system:serviceaccount:"
     if user.startswith(prefix) and user.count(":") == 3:
         namespace, name = user.removeprefix(prefix).split(":")

@@ -1,4 +1,4 @@
-"""Checks a target: the capabilities of its cluster, the user's rights, and the network between pods."""
+"""Checks a target: what its cluster offers, the user's rights, and the network between pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
-    """Returns the checks of a cluster; removes leftovers of an earlier, killed check. Raises UsageError."""
+    """Returns the checks of a cluster; removes the leftovers of killed commands. Raises UsageError."""
     left: list[str] = []
     with connect(target, environ) as client:
         seen = survey(client)
@@ -52,7 +52,7 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
 
 
 def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
-    """Yields a failed check if the API server refuses the pod of a supervisor in a dry run."""
+    """Yields a check if the API server refuses a supervisor's pod in a dry run."""
     image, python = target.image or IMAGE, target.python or PYTHON
     shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
                   supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
@@ -67,7 +67,7 @@ def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check
 def check_network(
     report: CheckReport, target: KubernetesTarget, environ: Mapping[str, str], on_line: Callable[[str], None]
 ) -> CheckReport:
-    """Returns the report with checks of the network between two pods. Raises UsageError, EngineError."""
+    """Returns the report, extended by checks of the network between two pods. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         found = network.probe(client, target, on_line)
     facts = {**report.facts, "network": found.figures()}
@@ -75,7 +75,7 @@ def check_network(
 
 
 def role(target: KubernetesTarget, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the Role with exactly the rights that users need, its RoleBinding, and the objects of the setup.
+    """Returns the Role with exactly the rights that users need, its RoleBinding, and the objects for supervisors.
 
     Raises UsageError, EngineError.
     """

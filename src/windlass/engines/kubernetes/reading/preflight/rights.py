@@ -28,12 +28,12 @@ class Rights:
     missing: tuple[Right, ...] = ()
     """Rights that runs need and the user lacks."""
     has_account: bool | None = False
-    """Whether the namespace has the service account of supervisors; None if the user may not read it."""
+    """Whether the namespace has the supervisors' service account; None if the user may not read it."""
     granted: frozenset[str] | None = None
-    """Rights of that account, as recorded by its setup; None if unknown."""
+    """Rights of the supervisors' service account, as recorded by its setup; None if unknown."""
 
     def lacking(self, some: Collection[Right]) -> tuple[str, ...]:
-        """Returns those of these rights that the user lacks, as text: `create jobs.batch`."""
+        """Returns the given rights that the user lacks, as text such as `create jobs.batch`."""
         return tuple(str(right) for right in self.missing if right in some)
 
 
@@ -45,17 +45,16 @@ class SupervisorPlace:
     """Place where the supervisors of runs run."""
 
     is_in_cluster: bool
-    """Whether supervisors run in the cluster; if not, they run on the machine that starts the run."""
+    """Whether supervisors run in the cluster; otherwise, they run on the machine that starts the run."""
     why: str
     lacking: tuple[str, ...] = ()
-    """Resources on which the service account lacks a right, if that is the only reason against supervisors in the
-    cluster."""
+    """Resources to which the service account lacks a right, if nothing else prevents supervisors in the cluster."""
     fix: str = ""
     """How to run supervisors in the cluster."""
 
 
 def read_rights(client: Client, wanted: Iterable[Right]) -> Rights:
-    """Reads which of these rights the user lacks, and the rights of the supervisors' service account.
+    """Returns which of these rights the user lacks, and the rights of the supervisors' service account.
 
     Raises Refused (401), Unreachable.
     """
@@ -69,7 +68,7 @@ def read_rights(client: Client, wanted: Iterable[Right]) -> Rights:
 def supervisor_place(
     target: KubernetesTarget, namespace: str, rights: Rights, wanted: Iterable[Right]
 ) -> SupervisorPlace:
-    """Returns where supervisors run that need the rights `wanted`. Pure."""
+    """Returns where supervisors run if they need the rights `wanted`. Pure."""
     if target.supervisor == "machine":
         return SupervisorPlace(False, f"supervisor: machine of target {target.name}")
     by_setup = f"windlass target setup {target.name}"
@@ -90,7 +89,7 @@ def supervisor_place(
 
 
 def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
-    """Returns whether supervisors have a service account, None if the user may not read it; and its rights, if
+    """Returns whether the supervisors' service account exists (None if the user may not read it), and its rights, if
     known.
     """
     try:
@@ -103,21 +102,21 @@ def _account(client: Client) -> tuple[bool | None, frozenset[str] | None]:
 
 
 def granted(account: Mapping[str, Any]) -> frozenset[str] | None:
-    """Returns the rights of supervisors that their setup recorded on the service account; None if it recorded none.
+    """Returns the rights that the setup of supervisors recorded on their service account; None if it recorded none.
     Pure.
 
     Users may read the account, but mostly neither its Role nor its rights.
     """
     text = account.get("metadata", {}).get("annotations", {}).get(RIGHTS_ANNOTATION, "")
-    with contextlib.suppress(ValueError, AttributeError, TypeError):  # Another program may have changed the annotation.
+    with contextlib.suppress(ValueError, AttributeError, TypeError):  # another program may have changed the annotation
         return frozenset(f"{verb} {on}" for on, verbs in json.loads(text).items() for verb in verbs)
     return None
 
 
 def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
-    """Returns those of these rights that the user lacks in the namespace. Raises Refused, Unreachable.
+    """Returns the given rights that the user lacks in the namespace. Raises Refused, Unreachable.
 
-    A right that the cluster does not list for the user may still be granted; each such right is checked with a request.
+    The cluster's list of a user's rights may be incomplete, so each unlisted right is checked with a request.
     """
     rules = _rules(client)
     unlisted = [right for right in wanted if not any(_grants(rule, right) for rule in rules)]
@@ -129,7 +128,7 @@ def missing(client: Client, wanted: Iterable[Right]) -> tuple[Right, ...]:
 
 
 def _rules(client: Client) -> list[Mapping[str, Any]]:
-    """Returns the rules that the cluster lists for the user in the namespace; may be empty."""
+    """Returns the rules that the cluster lists for the user in the namespace; empty if it lists none."""
     asked = {"apiVersion": REVIEWS, "kind": "SelfSubjectRulesReview", "spec": {"namespace": client.namespace}}
     try:
         review = client.call("POST", client.path(REVIEWS, "SelfSubjectRulesReview"), asked)
@@ -141,7 +140,7 @@ def _rules(client: Client) -> list[Mapping[str, Any]]:
 
 
 def _grants(rule: Mapping[str, Any], right: Right) -> bool:
-    """Whether a rule grants a right on all objects, and not only on objects with certain names."""
+    """Whether a rule grants a right for all objects, and not only for objects with certain names."""
     if rule.get("resourceNames"):
         return False
     asked = (("apiGroups", right.group), ("resources", right.resource), ("verbs", right.verb))

@@ -1,4 +1,4 @@
-"""Creates, updates and removes the service account of supervisors in the cluster, and its Role."""
+"""Creates, updates and removes the supervisors' service account and its Role in a namespace."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ T = TypeVar("T")
 
 OURS: Final = f"{layout.MANAGED_LABEL}=windlass"
 GRANTING: Final = "attempting to grant RBAC permissions"
-"""Part of the API server's error if a user creates a role with rights that the user does not have."""
+"""Part of the API server's error for a user who creates a Role with rights that the user lacks."""
 
 
 def objects(target: KubernetesTarget, environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Returns the objects of the setup, for the API groups that the cluster serves. Raises UsageError, EngineError."""
+    """Returns the objects of the setup for the API groups of the cluster. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         return _objects(client)
 
 
 def create(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectChange]:
-    """Creates the objects, and updates those that differ. Raises UsageError, EngineError."""
+    """Creates the objects of the setup, and updates those that differ. Raises UsageError, EngineError."""
     with connect(target, environ) as client:
         ask = _Asking(client, target.name)
         wanted = _objects(client)
-        # All objects are read first, so that nothing is created if one of them belongs to another tool.
+        # All objects are read first: if one belongs to another tool, none is created.
         there = [ask.find(one) for one in wanted]
         return [ask.ensure(one, found) for one, found in zip(wanted, there, strict=True)]
 
 
 def remove(target: KubernetesTarget, environ: Mapping[str, str]) -> list[ObjectChange]:
-    """Deletes the objects. Raises UsageError while a supervisor uses them, EngineError."""
+    """Deletes the objects of the setup. Raises UsageError while a supervisor uses them, EngineError."""
     with connect(target, environ) as client:
         ask = _Asking(client, target.name)
         if runs := ask.supervised():
@@ -64,14 +64,14 @@ def _objects(client: Client) -> list[dict[str, Any]]:
 
 
 class _Asking:
-    """Requests on the objects of the setup; the error of a forbidden request names the right that the user lacks."""
+    """Requests for the objects of the setup. The error of a forbidden request names the right that the user lacks."""
 
     def __init__(self, client: Client, target: str) -> None:
         self._client = client
         self._target = target
 
     def find(self, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the existing object, or None. Raises UsageError if it does not belong to Windlass."""
+        """Returns the existing object, or None. Raises UsageError if the object does not belong to Windlass."""
         api, kind, name = _id(wanted)
         found = self._do("get", wanted, lambda: self._client.get_if_exists(api, kind, name))
         if found is not None and found["metadata"].get("labels", {}).get(layout.MANAGED_LABEL) != "windlass":
@@ -82,13 +82,13 @@ class _Asking:
         return found
 
     def ensure(self, wanted: dict[str, Any], found: dict[str, Any] | None) -> ObjectChange:
-        """Creates an object, or updates its rights."""
+        """Creates an object, or updates an existing one that differs."""
         api, kind, name = _id(wanted)
         if found is None:
             if self._do("create", wanted, lambda: self._client.create_if_absent(wanted)) is None:
-                return self.ensure(wanted, self.find(wanted))  # Another command created it meanwhile.
+                return self.ensure(wanted, self.find(wanted))  # another command has created the object meanwhile
             return ObjectChange(kind, name, "created")
-        # Fields that other tools added are kept, such as annotations, or the account's image pull secrets.
+        # Fields of other tools are kept, such as annotations or the account's image pull secrets.
         changed = {**found, **{field: value for field, value in wanted.items() if field != "metadata"}}
         if notes := wanted["metadata"].get("annotations"):
             meta = found["metadata"]
@@ -107,7 +107,7 @@ class _Asking:
         return ObjectChange(kind, name, "removed")
 
     def supervised(self) -> list[str]:
-        """Returns the runs whose supervisor in the cluster has not ended."""
+        """Returns the ids of runs whose supervisor in the cluster has not ended."""
         jobs = self._do("list", {"apiVersion": BATCH, "kind": "Job"}, lambda: self._client.find(BATCH, "Job", OURS))
         return sorted(
             str(job["metadata"]["labels"].get(layout.RUN_LABEL, job["metadata"]["name"]))
@@ -145,9 +145,7 @@ class _Asking:
 
 
 def _in_use(runs: Sequence[str], summaries: Mapping[str, Mapping[str, Any]], target: str) -> UsageError:
-    """Returns the error for an account that is in use; the summaries of the records show which of the runs have
-    ended.
-    """
+    """Returns the error for an account in use by these runs; the summaries of their records show which have ended."""
     ended = {run for run, summary in summaries.items() if summary and Phase(summary["phase"]).is_terminal}
     if unfinished := [run for run in runs if run not in ended]:
         fix = f"wait until they end, or stop them: windlass stop {unfinished[0]} --on {target}"

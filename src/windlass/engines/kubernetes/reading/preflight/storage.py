@@ -14,13 +14,13 @@ from windlass.plan.notes import Note
 
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")
-"""Parts of the names of provisioners whose volumes can be mounted by several nodes at once."""
+"""Parts of provisioners' names whose volumes several nodes can mount at once."""
 ALONE: Final = ("ebs", "pd.csi", "gce-pd", "disk.csi", "local-path", "rbd", "cinder", "hostpath", "no-provisioner")
-"""Parts of the names of provisioners whose volumes can be mounted by one node at a time."""
+"""Parts of provisioners' names whose volumes only one node can mount at a time."""
 
 
 def storage_checks(classes: Json) -> Iterator[Check]:
-    """Yields checks of the storage classes: which have volumes that several nodes can share, and which is the
+    """Yields checks of the storage classes: which provide volumes that several nodes can share, and which is the
     default.
     """
     shown, shared, has_default = [], False, False
@@ -50,21 +50,21 @@ def storage_checks(classes: Json) -> Iterator[Check]:
 
 
 def _kind_of(provisioner: str) -> str:
-    """Returns whether several nodes can share a provisioner's volumes, as far as its name shows, as text."""
+    """Returns, as text, whether several nodes can share a provisioner's volumes, judged by the provisioner's name."""
     if any(word in provisioner for word in SHARED):
         return "shared"
     return "one node at a time" if any(word in provisioner for word in ALONE) else "shared or not: unknown"
 
 
 def class_missing(client: Client, name: str | None) -> Note | None:
-    """Returns a note if the cluster lacks this storage class, or a default one; the API server accepts claims of any
-    class.
+    """Returns a note if the cluster lacks this storage class, or a default one if `name` is None. The API server
+    accepts claims of any class.
 
     An empty name requests a claim without a class. Raises Unreachable.
     """
     try:
         if name is None and not any(map(is_default, client.find("storage.k8s.io/v1", "StorageClass")["items"])):
-            # A claim without a class can be bound to an existing volume.
+            # a claim without a class can be bound to an existing volume
             volumes = items(lambda: client.find("v1", "PersistentVolume"))
             fix = f"set storage_class: of results:, or of the claim; {client.kubectl} get storageclass lists them"
             text = (
@@ -75,14 +75,14 @@ def class_missing(client: Client, name: str | None) -> Note | None:
             return Note("storage-class-missing", text, fix, blocks=not is_free)
         if not name or client.get_if_exists("storage.k8s.io/v1", "StorageClass", name) is not None:
             return None
-    except Refused:  # The user may not read storage classes.
+    except Refused:  # the user may not read storage classes
         return None
     text = f"the cluster has no storage class {name}: only an existing volume of that class can be bound"
     return Note("storage-class-missing", text, f"{client.kubectl} get storageclass lists them")
 
 
 def is_default(storage_class: Json) -> bool:
-    """Whether claims without a storage class get this one."""
+    """Whether a class is the default for claims without a storage class."""
     return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 

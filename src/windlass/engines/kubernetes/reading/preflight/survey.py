@@ -1,6 +1,4 @@
-"""Reads, in parallel, everything about a cluster that matters to runs in one namespace; refusals are results as
-well.
-"""
+"""Reads, in parallel, everything about a cluster that matters to runs in one namespace; refusals are results too."""
 
 from __future__ import annotations
 
@@ -24,9 +22,9 @@ T = TypeVar("T")
 
 Json = Mapping[str, Any]
 TIMED: Final = 3
-"""Number of timed requests over an open connection; the fastest one is reported."""
+"""Number of timed requests over an open connection, of which the fastest is reported."""
 KUBEFLOW: Final = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
-"""API versions that contain several kinds, which may not all be installed."""
+"""API versions with several kinds, some of which may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +38,23 @@ class Survey:
     """Result or error by name: `version`, `user`, `groups`, `namespace`, `quotas`, `classes`, `nodes`, `pods`,
     `queues`, `pools`, `autoscaler`."""
     rights: Rights | EngineError = NO_RIGHTS_MISSING
-    """Rights of the user, or the error of reading them."""
+    """Rights of the user, or the error of reading these rights."""
     latency_seconds: float = 0.0
     kubectl: str = "kubectl"
-    """kubectl command with its connection options, used in suggested fixes."""
+    """kubectl command with its connection options, for suggested fixes."""
 
     def get(self, name: str) -> Json | None:
-        """Returns a result, or None if the request failed."""
+        """Returns the result of a request; None if the request failed."""
         found = self.answers.get(name)
         return None if isinstance(found, EngineError) else found
 
     def error(self, name: str) -> EngineError | None:
-        """Returns the error of a request, or None."""
+        """Returns the error of a request; None if the request succeeded."""
         found = self.answers.get(name)
         return found if isinstance(found, EngineError) else None
 
     def refusal(self, name: str) -> int:
-        """Returns the HTTP status with which the cluster refused a request, or 0 if it did not."""
+        """Returns the HTTP status with which the cluster refused a request; 0 if the request was not refused."""
         found = self.answers.get(name)
         return found.status if isinstance(found, Refused) else 0
 
@@ -74,12 +72,12 @@ class Survey:
 
     @property
     def missing(self) -> tuple[Right, ...]:
-        """Rights that are useful in this cluster and that the user lacks; empty if rights could not be read."""
+        """Rights that are useful in this cluster but that the user lacks; empty if the rights could not be read."""
         return self.rights.missing if isinstance(self.rights, Rights) else ()
 
 
 def survey(client: Client) -> Survey:
-    """Makes all requests. Raises only errors of a login plugin."""
+    """Makes all requests to a cluster. Raises only errors of a login plugin."""
     with ThreadPoolExecutor(16) as pool:
         asked = {name: pool.submit(_answer, question) for name, question in _questions(client).items()}
         answers = {name: future.result() for name, future in asked.items()}
@@ -109,7 +107,9 @@ def _questions(client: Client) -> dict[str, Callable[[], Json]]:
 
 
 def _more(client: Client, found: Survey) -> dict[str, Callable[[], Json]]:
-    """Returns requests that depend on earlier results: objects of installed operators, and pods if there are GPUs."""
+    """Returns the requests that depend on earlier results: objects of installed operators, and pods if a node has
+    GPUs.
+    """
     more: dict[str, Callable[[], Json]] = {"autoscaler": lambda: {"status": karpenter.autoscaler_status(client)}}
     if api := version_of(admission.GROUP, found.groups):
         more["queues"] = lambda: client.find(api, "LocalQueue")
