@@ -179,8 +179,8 @@ class KubernetesEngine(SupervisedEngine):
 
     @override
     def note(self, run_id: str) -> str:
-        """Returns the note on a run. If the record is in the cluster, the note is read there; if the cluster does not
-        answer, the last known note is returned.
+        """Returns the note on a run: the note in the cluster if the record is there, or the last known note if the
+        cluster does not answer.
         """
         before = super().note(run_id)
         if not self._is_in_cluster(run_id):
@@ -357,7 +357,6 @@ class KubernetesEngine(SupervisedEngine):
             yield RunPods(client, self.store.plan(run_id), self.store.status(run_id))
 
     def _client_of(self, run_id: str) -> contextlib.closing[Client]:
-        """Returns a client for the cluster and namespace of a run."""
         place = self.store.plan(run_id).only(ClusterStep)
         return contextlib.closing(Client(place.context, place.namespace, place.kubeconfig))
 
@@ -400,7 +399,7 @@ class KubernetesEngine(SupervisedEngine):
         return answer
 
     def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
-        # imported here, since listing runs does not need this module
+        # listing runs does not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         return KubernetesBackend(plan, run_dir)
@@ -412,7 +411,7 @@ class KubernetesEngine(SupervisedEngine):
         if self._supervised_by(plan) != CLUSTER:
             return time.time()
         with contextlib.closing(self._backend(plan, self.store.run_dir(plan.run_id))) as backend:
-            # a time limit counts from the cluster's time, which each response contains
+            # the run's time limit counts from the cluster's clock, whose time is in each response
             backend.client.find("v1", "ConfigMap", layout.selector(plan.run_id))
             return time.time() + backend.client.ahead
 
@@ -490,5 +489,4 @@ class KubernetesEngine(SupervisedEngine):
 
 
 def _pools_of(plan: Plan) -> list[NodePool]:
-    """Returns the node pools that can provision the nodes of a recorded plan."""
     return [pool for step in plan.every(NodePoolsStep) for pool in step.pools]

@@ -46,7 +46,6 @@ class ClusterRuns(TargetRuns):
 
     @functools.cached_property
     def _recorded(self) -> KubernetesEngine:
-        """Engine for the runs with a record on this machine."""
         from windlass.engines.kubernetes.engine import KubernetesEngine
 
         return KubernetesEngine(self.store)
@@ -164,7 +163,9 @@ class ClusterRuns(TargetRuns):
 
     @override
     def find(self, run: str | None) -> tuple[Engine, str]:
-        """Finds a run by id or name; uses the local record if the cluster does not answer. Also raises EngineError."""
+        """Finds a run by id or name, in the local record if the cluster does not answer. Raises NoSuchRun, UsageError,
+        EngineError.
+        """
         try:
             with self._connected() as client:
                 run_id = discovery.find(client, run, self._target.name)
@@ -195,7 +196,7 @@ class ClusterRuns(TargetRuns):
 
     @override
     def status(self, run_id: str) -> Status:
-        """Returns the status of a run. Also raises EngineError."""
+        """Returns the status of a run, derived from its objects. Raises NoSuchRun, EngineError."""
         with self._connected() as client:
             return discovery.one(client, run_id).state(self._target.name).status
 

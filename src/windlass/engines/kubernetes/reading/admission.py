@@ -18,9 +18,9 @@ from windlass.runs.events import Event, QueueChanged, entries, of_newest_attempt
 
 GROUP: Final = "kueue.x-k8s.io"
 JOB_UID_LABEL: Final = f"{GROUP}/job-uid"
-"""Label with which a Workload names the uid of the object that it was created for."""
+"""Label of a Workload with the uid of its owner object."""
 UNNAMED: Final = ("Pending", "Inadmissible", "Waiting", "")
-"""Reasons of kueue versions that give the cause only in a message."""
+"""Reasons reported by older kueue versions, which give the cause only in a message."""
 WAITS: Final = ("waiting", "requeued")
 MAX_MESSAGE: Final = 1500
 
@@ -194,7 +194,6 @@ def _why_inactive(message: str, local: Json | None, cluster_queue: Json | None) 
 
 
 def _checks(workload: Json) -> str:
-    """Returns the admission checks that have not passed, as one text."""
     return "; ".join(
         f"{one['name']} is {one['state']}" + (f": {one['message']}" if one.get("message") else "")
         for one in workload.get("status", {}).get("admissionChecks", ())

@@ -33,7 +33,7 @@ def read(client: Client, owner: Json) -> QueueStatus | None:
         return queue_status(owner, ())
     mine = _objects(client, api, "Workload", f"{JOB_UID_LABEL}={owner['metadata']['uid']}") or ()
     seen = queue_status(owner, mine)
-    if seen is not None and seen.state in WAITS:  # the queues show whether they are stopped
+    if seen is not None and seen.state in WAITS:  # a queue may be stopped, so the queues are read too
         seen = queue_status(owner, mine, _objects(client, api, "LocalQueue"))
     # another user's workload has preempted this one
     elif seen is not None and seen.by.startswith(NOT_SEEN):

@@ -76,9 +76,7 @@ def observe(store: Store, status: Status) -> Observations:
 
 
 def cluster_status(store: Store, status: Status, plan: Plan) -> ClusterStatus:
-    """Returns the state of the newest attempt, from its cluster and, for what the cluster no longer has, from the
-    record.
-    """
+    """Returns the state of the newest attempt, from its cluster and, for deleted objects, from the record."""
     events = store.events(status.id)
     known, reports = recorded(events)
     turn = admission.recorded(events)
@@ -169,7 +167,9 @@ def _merged(
 
 
 def _newer(now: PodStatus, before: PodStatus | None, *, is_over: bool) -> PodStatus:
-    """Returns the current status of a pod, or the recorded one if the pod no longer exists or its run is over."""
+    """Returns the current status of a pod; the recorded one if the pod no longer exists, or has no specific reason
+    after the run.
+    """
     if before is None:
         return now
     if not now.name:
@@ -278,6 +278,5 @@ def _items(answers: Answers, name: str) -> list[Any]:
 
 
 def _cluster_node(node: Json) -> ClusterNode:
-    """Returns the properties of a node that matter for scheduling."""
     meta, allocatable = node["metadata"], node.get("status", {}).get("allocatable", {})
     return ClusterNode(meta["name"], is_true(node, "Ready"), allocatable, meta.get("labels", {}))

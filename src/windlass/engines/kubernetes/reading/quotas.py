@@ -101,7 +101,6 @@ def _used(workload: Json, of: Collection[str]) -> dict[str, float]:
 
 
 def _asked(workload: Json) -> dict[str, str]:
-    """Returns the sum of the requests of a Workload's pods, by resource."""
     total: dict[str, float] = {}
     for pods in workload["spec"].get("podSets", ()):
         for container in pods["template"]["spec"].get("containers", ()):

@@ -174,7 +174,7 @@ def is_running(pod: Json) -> bool:
 
 
 def is_silent(pod: Json) -> bool:
-    """Whether a supervisor ran in this pod when its node last responded, and the node does not respond now."""
+    """Whether a supervisor ran in this pod when its node, now unresponsive, last responded."""
     return "running" in _container(pod).get("state", {}) and is_on_silent_node(pod)
 
 
@@ -234,9 +234,7 @@ def _is_crashed(pod: Json) -> bool:
 
 
 def _end_of(pod: Json) -> str:
-    """Returns why a pod has ended permanently, such as an eviction or the removal of its node; empty if no reason is
-    reported.
-    """
+    """Returns why a pod has ended permanently, such as an eviction; empty if no reason is reported."""
     status = pod.get("status", {})
     return f"pod {pod['metadata']['name']}: {_reason(status)}" if status.get("reason") else ""
 

@@ -47,10 +47,9 @@ from windlass.supervise.log_tail import last_line_at
 from windlass.worker.protocol import NodeEvent, NodeSpec, NodeWarning, PreemptionNotice, RankFailure
 
 EXEC_LAG_SECONDS: Final = 3.0
-"""Seconds by which a supervisor outside the cluster sees commands in a pod, and the log lines that they cause,
-later."""
+"""Delay in seconds of commands in a pod, and of the resulting log lines, for a supervisor outside the cluster."""
 AGAIN_SECONDS: Final = 5.0
-"""Minimum seconds between two sendings of the same signal to a node."""
+"""Minimum seconds between two sends of the same signal to a node."""
 REASON_SECONDS: Final = 5.0
 """Seconds to wait for the status of a deleted pod to show why the pod ended."""
 DEADLINE: Final = "DeadlineExceeded"
@@ -102,7 +101,7 @@ class PodNode(Node):
         all_read, attempt = self.all_read, self.attempt
         yield from attempt.client.health.updates()
         pod = self.pod
-        # The status has the kubelet's reason only after the end of the whole pod, and not of its container alone.
+        # The kubelet's reason is in the status only after the whole pod has ended, and not only its container.
         phase = "" if pod is None else pod.get("status", {}).get("phase")
         has_reason = pod is None or phase in ("Succeeded", "Failed") or is_forced(pod)
         is_explained = has_reason or attempt.pods.is_gone(self.place)
@@ -116,7 +115,7 @@ class PodNode(Node):
             yield RankSeen(time.time())
         for event in super().updates():
             self.last_event_at = max(self.last_event_at, event.at)
-            # SIGTERM from elsewhere: the cluster's node is shut down, or another machine has stopped the run
+            # This supervisor did not send the SIGTERM: the node is shut down, or another machine has stopped the run.
             if isinstance(event, PreemptionNotice):
                 self.is_ended_by_others |= event.source == "sigterm" and Intent.STOP not in self._sent
                 with contextlib.suppress(EngineError):
@@ -139,7 +138,9 @@ class PodNode(Node):
 
     @override
     def take_end(self, failures: Sequence[RankFailure]) -> None:
-        """Stores the reported end until the pod ends, since any process in the pod could have written the report."""
+        """Stores the reported failures until the pod ends, since any process in the pod could have written the
+        report.
+        """
         self._claim = failures
 
     def _believe(self) -> Iterator[NodeEvent]:

@@ -82,8 +82,8 @@ class AttemptStart:
     # -- the pods of the previous attempt -----------------------------------------------------------------------------
 
     def _chosen_pods(self) -> PodAssignment:
-        """Returns the pods for the attempt: those of the previous one, with spares or new pods for lost ones, or only
-        new pods.
+        """Returns the attempt's pods: those of the previous attempt, with spares or new pods for lost ones, or only new
+        pods.
         """
         if self._number == 1 or not self._plan.nodes.reuse_wait_seconds:
             return self._new_pods
@@ -143,7 +143,6 @@ class AttemptStart:
     # -- new pods -----------------------------------------------------------------------------------------------------
 
     def _specs(self, assignment: PodAssignment) -> list[NodeSpec]:
-        """Returns the node specs of the attempt for these pods."""
         status = self._record.status
         asked = self._record.history.continuation(status)
         facts = attempt_facts(self._plan, assignment, self._backend.via, status.times.created_at, asked)
@@ -159,7 +158,8 @@ class AttemptStart:
     ) -> None:
         """Creates the owner object of the attempt's new pods, and the objects that it refers to.
 
-        The owner object also creates spares. `taken` are the places of nodes that start in earlier spares.
+        The owner object also creates spares. `taken` are the places (node indexes in the attempt) whose pods were
+        spares before.
         """
         status = self._record.status
         *parts, maker = numbered(self._plan, self._number, len(assignment.created) + num_spares)
@@ -177,8 +177,8 @@ class AttemptStart:
             **config_data(assignment, specs, num_spares, taken),
         }
         made = [self._backend.create(manifests.owned(one, owner)) for one in (config, *parts)]
-        # The runtime owns the TrainJob, and is deleted after it: without its runtime, Trainer refuses every change of a
-        # TrainJob, even the last one of a deletion.
+        # The runtime owns the TrainJob, and so outlives it: Trainer refuses every change of a TrainJob without a
+        # runtime, even during its deletion.
         self._create_last(manifests.owned(maker, made[-1], is_first=True) if parts else manifests.owned(maker, owner))
 
     def _create_last(self, manifest: Mapping[str, Any]) -> None:

@@ -62,8 +62,8 @@ from windlass.worker.protocol import OUTPUTS_INCOMPLETE, NodeEnded, NodeStarted
 SENDERS: Final = 8
 """Number of objects created in parallel."""
 CLEAN_SECONDS: Final = 20.0
-"""Seconds for which the cleanup after a run is retried while the cluster is unavailable; less than `resume` waits for
-it."""
+"""Seconds for which the cleanup after a run is retried while the cluster is unavailable; `resume` waits longer for the
+cleanup."""
 RETRY_SECONDS: Final = 1.0
 STARTED: Final = "started"
 """Marker file in an attempt's folder: all objects of the attempt were created."""
@@ -117,8 +117,8 @@ class KubernetesBackend(Backend):
 
     @override
     def held_elsewhere(self) -> str:
-        """Returns the other machine that holds the run's Lease; empty if none does. Also empty if the cluster does not
-        answer: the supervisor detects another holder later.
+        """Returns the other machine that holds the run's Lease; empty if none does, or if the cluster does not answer,
+        since the supervisor detects another holder later.
         """
         with contextlib.suppress(EngineError):
             return held_elsewhere(self.client, self.plan.run_id, self._home, time.time())
@@ -198,7 +198,7 @@ class KubernetesBackend(Backend):
     def _of_submission(self) -> list[Mapping[str, Any]]:
         """Returns the run's objects that only the user's machine creates; creates objects that several runs share."""
         code = self.plan.only(CodeStep)
-        if not code.is_imported:  # the machine that submitted an imported run has created these
+        if not code.is_imported:  # the machine that submitted an imported run has created these objects
             for made in self.plan.manifests(DataClaimStep, MountVolumeStep, MountClaimStep):
                 self.client.create_if_absent(made)
             if code.source:
@@ -206,7 +206,6 @@ class KubernetesBackend(Backend):
         return [*self.plan.manifests(NetworkPolicyStep), *map(filled, self.plan.manifests(TransferStep))]
 
     def _is_claim_kept(self) -> bool:
-        """Whether the run's claim is kept when the run is removed."""
         return self.plan.only(ClusterStep).keeps_claim
 
     def owner_config_map(self) -> Mapping[str, Any]:
@@ -224,7 +223,6 @@ class KubernetesBackend(Backend):
         return there
 
     def _folder(self, number: int) -> Path:
-        """Returns the local folder of an attempt."""
         return self._run_dir / f"attempt-{number}"
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -263,7 +261,7 @@ class KubernetesBackend(Backend):
         if not self._is_released:
             self._is_released = True
             self._transfers.checkpoints.end()
-            with contextlib.suppress(EngineError):  # repeated by `clean_up`
+            with contextlib.suppress(EngineError):  # `clean_up` releases the pods again
                 self._release_pods(record)
         return self._transfers.outputs.turn(record, clock)
 
@@ -425,9 +423,9 @@ class KubernetesBackend(Backend):
         if number and self.is_started(folder):
             self._release_pods(record)
         elif number and self._assignment(record).reused:
-            for name in shutdown.live_pods(self.client, self.plan.run_id):  # may have received an order to start
+            for name in shutdown.live_pods(self.client, self.plan.run_id):  # live pods may have received an order
                 self.client.delete("v1", "Pod", name)
-        else:  # no pod of the attempt may start
+        else:  # the attempt was not started, and none of its pods may start
             self._delete_attempts()
         self.spares.end(status)
         self._transfers.end()

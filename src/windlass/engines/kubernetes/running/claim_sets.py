@@ -33,8 +33,8 @@ def remove_set(client: Client, target: KubernetesTarget, claim: str, which: str)
     """
     named = {"namespace": client.namespace}
     with claim_files(client, target, claim) as files:
-        # Runs are checked after their links were read. A run that is missing then was removed, since run ids are not
-        # reused.
+        # The list of runs is read before the runs are checked: a listed run that is missing was removed, since run ids
+        # are not reused.
         runs = _asked(files, {"kind": "list", **named})["runs"]
         gone = [run for run in runs if client.get_if_exists("v1", "ConfigMap", run) is None]
         return dict(_asked(files, {"kind": "remove", "which": which, "gone": gone, **named})["removed"])

@@ -154,7 +154,7 @@ class _Notes:
         self._image = image
 
     status = Status("", "", "", Phase.STAGING, Times(0.0, 0.0), "")
-    """Status of a run without attempts, for which warnings name the pods."""
+    """Status without attempts, so that warnings name the pods."""
 
     def note(self, entry: Entry, *, at: float | None = None) -> None:
         """Prints a warning. Raises EngineError for a pod that cannot start."""

@@ -123,7 +123,7 @@ class JobTransfer(Transfer):
         elif admission.is_suspended(job):
             self._note(record, f"Job {self._name} is suspended: a queue of the cluster has not admitted it")
         elif not pods:
-            for event in self._events(self._name):  # such as a refusal by a quota or a webhook
+            for event in self._events(self._name):  # for example, a quota or a webhook has refused the pod
                 self._warn(record, event)
 
     def _given_up(self, job: Json, pods: list[dict[str, Any]]) -> tuple[str, str]:

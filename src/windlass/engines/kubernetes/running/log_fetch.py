@@ -141,7 +141,7 @@ class LogReader:
             job={},
             steps=(AttemptStep("", owner),),
         )
-        for other in self._attempts.values():  # closes older pods that waited for this attempt, which has new pods
+        for other in self._attempts.values():  # new pods replace older ones that waited for this attempt
             if other.number == number and _nodes(other).intersection(spec.node for spec in specs):
                 other.close()
         control, folder = ExecControl(self._client, specs[0].worker_python), self._attempt_dir(number)
@@ -180,7 +180,7 @@ class LogReader:
     def _run(self) -> None:
         background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)
         if self._closed.is_set():
-            self.close()  # closes attempts that this thread has begun to follow meanwhile
+            self.close()  # this thread may have begun to follow attempts meanwhile
         self._over.set()
 
     def _paced_turn(self) -> bool:
@@ -189,7 +189,7 @@ class LogReader:
     def _turn(self) -> bool:
         """Follows new attempts; returns whether the run is over."""
         try:
-            # read before the attempts, since none starts after the end of a run
+            # The phase is read first: no attempt starts after the end of a run.
             phase = discovery.one(self._client, self._run_id).phase
         except NoSuchRun:
             return True
@@ -203,7 +203,7 @@ class LogReader:
         if any(node.lives() for node in nodes):
             return False
         is_over = phase.is_terminal
-        for first, number in dict(sorted(self._attempts)).items():  # newest attempt of each pod
+        for first, number in dict(sorted(self._attempts)).items():  # `dict` keeps the newest attempt of each pod
             if first in configs and (waiting := self._waiting(first, number)):
                 self._begin(number + 1, configs[first], waiting)
                 is_over = False

@@ -59,7 +59,7 @@ def put_end(client: Client, run_id: str, *, stopped: bool, well: bool) -> None:
     """
     owner_config_map = client.get_if_exists("v1", "ConfigMap", run_id)
     if owner_config_map is None or "deletionTimestamp" in owner_config_map["metadata"]:
-        return  # the run was removed
+        return  # a removed run gets no marker
     put(client, owner_config_map, layout.END_MARKER, how="well" if well else "badly")
     if stopped:
         put(client, owner_config_map, layout.STOP_MARKER)

@@ -89,7 +89,7 @@ class PodWatch:
         pod = self._pods.get(place)
         if pod is None:
             made = self._assignment.pods[place]
-            # A pod of an older owner object existed when it received the order to start.
+            # A reused pod existed when it received its order, so a missing one was deleted.
             is_past = made.made_for != self._assignment.newest or made.index in self.owner.finished
             return self.owner.over is not None or (is_past and self._is_listed)
         return place in self._gone or is_lost(pod)
@@ -125,7 +125,7 @@ class PodWatch:
     def _list(self) -> None:
         found = self._client.find("v1", "Pod", self._selector)
         seen = self._assignment.by_place(found["items"])
-        self._read_owner()  # read first, so that the deletion of all pods is detected before that of one pod
+        self._read_owner()  # read first: the owner object shows whether all pods are being deleted
         self._gone |= self._pods.keys() - seen.keys()
         for place, pod in seen.items():
             self._put(place, self._named(pod))
@@ -165,12 +165,12 @@ class PodWatch:
         if before is not None and before["metadata"].get("uid") != pod["metadata"].get("uid"):
             self._gone.add(place)
             return False
-        if before is None or not is_restarted(before):  # keeps the first end of a restarted container
+        if before is None or not is_restarted(before):  # a restarted container keeps its first end
             self._pods[place] = _slim(pod)
         return True
 
     def end(self) -> None:
-        """Deletes the owner object, which has not created all pods. Raises EngineError."""
+        """Deletes the owner object before it has created all pods. Raises EngineError."""
         self.owner.end()
         self._changed()
 
@@ -179,7 +179,6 @@ class PodWatch:
 
 
 def _slim(pod: Pod) -> Pod:
-    """Returns the pod without the fields that no code reads."""
     spec = {name: value for name, value in pod.get("spec", {}).items() if name != "volumes"}
     spec["containers"] = [
         {name: value for name, value in one.items() if name not in UNUSED} for one in spec.get("containers", ())

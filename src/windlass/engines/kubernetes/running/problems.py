@@ -181,7 +181,7 @@ class PodProblems:
         if are_all_there and not self._queue.is_open:
             self._read_provisioning()
             return False
-        with contextlib.suppress(EngineError):  # retried in the next round
+        with contextlib.suppress(EngineError):  # the next round tries again
             self._queue.read()
             self._changed()
         if are_all_there:
@@ -203,6 +203,6 @@ class PodProblems:
         waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}
         asked = [pod for pod in pods if pod["metadata"]["name"] in waiting | self._awaited]
         if asked or self._provisioning.is_open:
-            with contextlib.suppress(EngineError):  # retried in the next round
+            with contextlib.suppress(EngineError):  # the next round tries again
                 self._provisioning.read(asked, events)
                 self._awaited = waiting

@@ -32,7 +32,7 @@ class QueueWatch:
     def read(self) -> None:
         """Reads the queue status, if the attempt uses a queue. Raises EngineError."""
         if not (self._is_named or self._pods.owner.is_suspended):
-            return  # no request for an attempt without a queue
+            return  # an attempt without a queue needs no request
         self._seen = kueue.read(self._client, self._client.get(*self._owner))
         self.is_open = self._seen is not None and self._seen.state in WAITS
 
@@ -46,7 +46,7 @@ class QueueWatch:
         seen = self._pods.owner.eviction or self._seen
         if seen is None or (seen.state == "admitted" and not seen.workload):
             return
-        if seen.state in WAITS and self._pods.are_made:  # pods prove an admission, even after their end
+        if seen.state in WAITS and self._pods.are_made:  # existing pods prove an admission, even after their end
             seen = seen.replace(state="admitted", reason="Admitted", message="")
         if (seen.state, seen.reason) != self._reported:
             self._reported = (seen.state, seen.reason)

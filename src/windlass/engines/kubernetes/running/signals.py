@@ -145,6 +145,5 @@ class Signals:
 
 
 def _running(node: PodNode) -> Pod | None:
-    """Returns the node's pod if its container runs."""
     pod = node.pod
     return pod if pod is not None and not has_ended(pod) and container_state(pod)[0] == "running" else None

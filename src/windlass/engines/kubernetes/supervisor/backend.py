@@ -29,13 +29,13 @@ from windlass.supervise.backend import HeldElsewhere, TargetUnavailable
 from windlass.supervise.recorder import Recorder
 
 FLUSH_SECONDS: Final = 20.0
-"""Seconds to wait for the record to be written before an attempt starts; the target then counts as unavailable."""
+"""Time limit in seconds for writing the record before an attempt starts; the target counts as unavailable after it."""
 LEAVE_SECONDS: Final = 5.0
 """Seconds that pods of earlier attempts may take to end before they are deleted together with their logs."""
 LEAVE_PAUSE_SECONDS: Final = 0.2
 END_SECONDS: Final = 600.0
-"""Time limit in seconds for writing the record at the end of a run. A supervisor that exceeds the limit is restarted,
-and reads the end from its local files."""
+"""Time limit in seconds for writing the record at the end of a run. A supervisor that exceeds it is restarted, and
+finds the end in its local files."""
 
 
 class InClusterBackend(KubernetesBackend):
@@ -53,7 +53,7 @@ class InClusterBackend(KubernetesBackend):
     @override
     def requested_at(self, number: int) -> float | None:
         """Returns when the pods of an attempt were requested: the creation time of their owner object. The submitting
-        machine, and not this supervisor, requests those of the first attempt.
+        machine requests the pods of the first attempt.
         """
         made = self.plan.only(AttemptStep).manifest
         try:
@@ -112,7 +112,7 @@ class InClusterBackend(KubernetesBackend):
                 raise TargetUnavailable("ClusterUnreachable", f"the run cannot be ended: {error.message}") from error
 
     def _of_submission(self) -> list[Mapping[str, Any]]:
-        return []  # created by the user's machine, so that the supervisor needs no permission for them
+        return []  # the user's machine creates these objects; the supervisor needs no permission for that
 
     @override
     def keep_decision(self, record: Recorder, folder: Path, decided: PodsReused) -> None:

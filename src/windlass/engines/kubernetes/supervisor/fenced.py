@@ -23,8 +23,8 @@ from windlass.runs.store import RunWriter, Store
 from windlass.supervise.backend import HeldElsewhere
 
 HOLD_SECONDS: Final = 60.0
-"""Seconds to wait for the Lease, which the supervisor of an ended run holds while it cleans up; more than a Lease's
-validity."""
+"""Seconds to wait for the Lease of an ended run, which its supervisor holds while it cleans up; longer than a Lease is
+valid."""
 HOLD_PAUSE_SECONDS: Final = 0.5
 
 

@@ -52,7 +52,7 @@ removed."""
 
 
 def main(environ: Mapping[str, str] | None = None, mounted: Path = Path(MOUNTED)) -> int:
-    """Supervises the run that `environ` names; returns 0 once the run has ended, else the exit code for a restart."""
+    """Supervises the run that `environ` names; returns 0 once the run has ended, or `AGAIN` to be restarted."""
     environ = os.environ if environ is None else environ
     run_id, namespace, home = environ["WINDLASS_RUN"], environ["WINDLASS_NAMESPACE"], Path(environ["WINDLASS_HOME"])
     kubeconfig = str(write_kubeconfig(home, environ))
@@ -90,7 +90,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         run_dir = store.run_dir(run_id)
         backend = InClusterBackend(plan, run_dir, mirror, ConnectionControl(orders))
         webhook = notify.webhook_of(plan.policy, os.environ)
-        if writer.status.phase.is_terminal:  # a previous supervisor has recorded the end
+        if writer.status.phase.is_terminal:  # a previous supervisor has recorded the end of the run
             outputs.note_loss(Recorder(writer), run_dir, client)
             backend.clean_up(Recorder(writer))
             notify.notify_once(writer, webhook, Clock())
@@ -105,7 +105,7 @@ def _supervise(client: Client, run_id: str, home: Path, plan: Plan) -> int:
         mirror.flush(HOLD_PAUSE_SECONDS)
         if supervisor.detached:
             if supervisor.terminated:
-                backend.lease.release()  # lets the next supervisor start before the Lease expires
+                backend.lease.release()  # the next supervisor need not wait until the Lease expires
             return AGAIN
         notify.notify_once(writer, webhook, Clock())
         mirror.flush(HOLD_PAUSE_SECONDS)
@@ -129,7 +129,7 @@ def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterat
     head, events = record.read()
     status = store.copy(plan.run_id, events, plan.to_text())
     progress = max(store.status(plan.run_id).progress.to_json(), head.summary.get("progress", {}), key=_reported_at)
-    if _reported_at(progress):  # without this, the next write to the cluster would drop the progress
+    if _reported_at(progress):  # the next write to the cluster would drop the progress otherwise
         store.set_progress(plan.run_id, progress)
     # A supervisor that was restarted in this pod may have local events that it had not written to the cluster yet.
     if lacking := store.events(plan.run_id, events[-1].seq if events else 0):
@@ -147,7 +147,7 @@ def _reported_at(progress: Mapping[str, Any]) -> float:
 
 
 def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path) -> None:
-    """Restores the files with which a previous supervisor on another node marked started attempts."""
+    """Restores the marker files of started attempts, which a previous supervisor wrote on another node."""
     events = writer.events()
     pod_assignment.restore_assignments(run_dir, events)
     if not writer.status.attempts:
@@ -161,7 +161,7 @@ def _restore_folder(client: Client, writer: RunWriter, plan: Plan, run_dir: Path
 
 
 def _is_made(client: Client, plan: Plan, number: int) -> bool:
-    """Returns whether the owner object of an attempt's pods exists; it is the last object that a start creates."""
+    """Returns whether the owner object of an attempt exists, which is created last when an attempt starts."""
     made, name = plan.only(AttemptStep).manifest, layout.attempt_name(plan.run_id, number)
     return client.get_if_exists(made["apiVersion"], made["kind"], name) is not None
 

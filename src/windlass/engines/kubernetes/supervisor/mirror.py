@@ -72,7 +72,7 @@ class Mirror:
             return not self._waiting
 
     def close(self) -> None:
-        """Stops the thread; events that are still queued are not written."""
+        """Stops writing; queued events are discarded."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -113,7 +113,6 @@ class Mirror:
         return [], None, {}
 
     def _due_in(self) -> float:
-        """Returns the seconds until a write is due."""
         if self._waiting and self._is_urgent:
             return 0.0
         pause = GATHER_SECONDS if self._waiting else PROGRESS_SECONDS if self._is_progress_new else CHECK_SECONDS

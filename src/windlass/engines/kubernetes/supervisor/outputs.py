@@ -143,7 +143,7 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     """Returns the running supervisor's pod, which has the outputs of a run. Raises UsageError if none runs."""
     pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
-        if supervisor_status.is_running(found):  # names the container to read from, since the pod may have sidecars
+        if supervisor_status.is_running(found):  # names the container to read, since the pod may have sidecars
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     marker = _marker(client, run_id)
@@ -160,6 +160,5 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
 
 
 def _python(pod: Mapping[str, Any]) -> str:
-    """Returns the path of the Python interpreter in the supervisor's container."""
     [container] = [one for one in pod["spec"]["containers"] if one["name"] == labels.SUPERVISOR]
     return str(container["command"][0])

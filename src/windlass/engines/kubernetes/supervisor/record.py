@@ -31,12 +31,13 @@ from windlass.supervise.backend import HeldElsewhere
 EVENTS: Final = "events"
 PARTS: Final = "parts"
 HEAD_BYTES: Final = 64 << 10
-"""Maximum bytes of events in the head, all of which each write sends."""
+"""Maximum bytes of the events in the head; each write sends all of them."""
 FIRST_PARTS: Final = 4
 UNPACKED_BYTES: Final = 64 << 20
 """Maximum bytes of all parts after decompression; limits the memory that a part changed by another user can use."""
 MAX_PARTS: Final = 256
-"""Maximum number of parts that are kept, including the first ones: about 16 MiB of events, compressed to a tenth."""
+"""Maximum number of parts that are kept, the first ones and the newest: about 16 MiB of events, compressed to a
+tenth."""
 Json = Mapping[str, Any]
 
 
@@ -46,7 +47,7 @@ class DamagedRecord(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Newest events, status and writer of a record, as read from its head's ConfigMap."""
+    """Head of a record: its newest events, a summary of its status, and its writer."""
 
     events: tuple[Event, ...]
     summary: Json
@@ -184,7 +185,6 @@ def head_manifest(owner_config_map: Json, head: Head) -> dict[str, Any]:
 
 
 def _with_head(found: Json, head: Head) -> dict[str, Any]:
-    """Returns the ConfigMap with its content replaced by a head."""
     notes = {
         layout.STATUS_ANNOTATION: json.dumps(head.summary, separators=(",", ":")),
         layout.WRITER_ANNOTATION: head.writer,
@@ -219,14 +219,14 @@ def writer_of(found: Json) -> str:
 
 
 def _kept(num_parts: int) -> list[int]:
-    """Returns the numbers of the existing parts, after `num_parts` were created: the first ones and the newest ones."""
+    """Returns the numbers of the parts that are kept of `num_parts`: the first and the newest."""
     first = min(num_parts, FIRST_PARTS)
     return [*range(1, first + 1), *range(max(first, num_parts - MAX_PARTS + FIRST_PARTS) + 1, num_parts + 1)]
 
 
 def _require_same(head: Head, added: Iterable[Event]) -> None:
-    """Raises HeldElsewhere if the head has a different event with the number of an added one, so that another
-    supervisor must have written it.
+    """Raises HeldElsewhere if the head has another event with the number of an added one, written by another
+    supervisor.
     """
     known = {event.seq: _line(event) for event in head.events}
     if any(known.get(event.seq, line) != line for event in added for line in (_line(event),)):

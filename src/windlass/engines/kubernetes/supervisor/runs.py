@@ -69,7 +69,7 @@ class Stale(NamedTuple):
 
 
 class ClusterSupervised:
-    """The runs of a store whose supervisors are in their clusters."""
+    """Manages the runs of a store whose supervisors are in their clusters."""
 
     def __init__(self, store: Store) -> None:
         self.pid = os.getpid()
@@ -79,7 +79,7 @@ class ClusterSupervised:
         self._next: dict[str, float] = {}
         """Time of the next refresh of each run's cached record, in monotonic seconds."""
         self._stale: dict[str, Stale] = {}
-        """Why each run's record cannot be read, by run id; runs with a readable record are missing."""
+        """Why a run's record cannot be read, by run id; runs whose record can be read have no entry."""
         self._read_at: dict[str, float] = {}
         """Time of the last successful read of each run's record, in Unix seconds."""
         self._absent: dict[str, Absence | None] = {}
@@ -126,7 +126,7 @@ class ClusterSupervised:
             markers.forget(client, run_id)
             client.delete("v1", "ConfigMap", layout.supervisor_name(run_id))
             *contents, job = _objects(backend.plan)
-            # created before the resume is recorded, since other machines then read the new plan
+            # The plan is created before the resume is recorded: other machines read it once they observe the resume.
             self._create(client, owner, contents)
             reopen(first, self._store.run_dir(run_id), plan, checkpoint)
             self._create(client, owner, [job])
@@ -141,7 +141,6 @@ class ClusterSupervised:
 
     @staticmethod
     def _create(client: Client, owner: Json, objects: Iterable[Json]) -> None:
-        """Creates those of the objects that do not exist. Raises EngineError."""
         for made in objects:
             client.create_if_absent(manifests.owned(made, owner))
 
@@ -156,8 +155,8 @@ class ClusterSupervised:
     # -- the cache ----------------------------------------------------------------------------------------------------
 
     def status(self, status: Status) -> Status:
-        """Returns the current status of a run. If the cluster does not answer, returns the cached status with a
-        condition.
+        """Returns the current status of a run; if the cluster does not answer, the cached status with a condition for
+        the outage.
         """
         return self.states([status])[0].status
 
@@ -271,14 +270,14 @@ class ClusterSupervised:
     def _state(self, run_id: str) -> RunState:
         status, now = self._store.status(run_id), time.time()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
-            # imported here, since most runs have a supervisor
+            # only runs without a supervisor need this module
             from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 
             advice = absent(absence.message, absence.log, status.target)
             since = status.times.phase_since if absence.since is None else absence.since
             condition = ConditionChanged(SUPERVISOR_ABSENT, absence.message, since, absence.log, advice.fix)
             if absence.is_training and status.phase in (*WAITING, Phase.STARTING):
-                status = in_phase(status, Phase.TRAINING, "", since)  # as in lists of runs on a cluster
+                status = in_phase(status, Phase.TRAINING, "", since)  # lists of a cluster's runs show this phase too
             return RunState(status.with_condition(condition), now)
         if run_id not in self._stale:
             if run_id in self._removed and status.supervision.condition is None:
@@ -303,7 +302,7 @@ class ClusterSupervised:
 
     def _start_again(self, status: Status) -> None:
         """Creates the supervisor of a run whose submission was killed before the supervisor was created."""
-        # imported here, since commands that only show a run do not need this module
+        # commands that only show a run do not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         try:
@@ -324,8 +323,8 @@ class ClusterSupervised:
             writer = self._store.writer(run_id)
             if writer is None:
                 return
-            # The Lease object is reused by later calls: another holder's Lease expires only after this object has
-            # observed it without a renewal for the Lease's duration.
+            # Later calls use the same Lease object, which takes over another holder's Lease only after it has observed
+            # no renewal for the Lease's duration.
             lease = self._leases.setdefault(run_id, lease_of(client, run_id, self._store.home))
             with contextlib.closing(writer), contextlib.ExitStack() as held:
                 if writer.status.phase.is_terminal or not lease.ensure():
@@ -344,7 +343,7 @@ class ClusterSupervised:
         if writer is None:
             return
         with contextlib.closing(writer):
-            if self._may_have_expired(status):  # the run may have ended without an observation by this machine
+            if self._may_have_expired(status):  # the run may have ended before it expired, unseen by this machine
                 writer.append(RunEnded(Phase.LOST, reason="expired"))
                 return
             writer.append(StopRequested(stop_request.REMOVED, True))
@@ -411,7 +410,7 @@ class ClusterSupervised:
             yield folder, reader.is_over if follow else None
 
     def read_logs(self, run_id: str) -> None:
-        """Updates the logs in the run's folder from the pods; does nothing if the cluster does not answer."""
+        """Updates the logs in the run's folder; does nothing if the cluster does not answer."""
         with contextlib.suppress(WindlassError, OSError), self.logs(run_id, follow=False):
             pass
 

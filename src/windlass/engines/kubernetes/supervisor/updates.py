@@ -43,7 +43,7 @@ class RunUpdate(NamedTuple):
     quiet_since: float | None = None
     """Time of an overdue supervisor's last Lease renewal in Unix seconds; None if no renewal is overdue."""
     plan: str | None = None
-    """Plan of a run that another machine resumed with a different number of nodes; None if the plan is unchanged."""
+    """Plan of a run that another machine resumed with a different number of nodes; else None."""
 
 
 class UpdateReader:

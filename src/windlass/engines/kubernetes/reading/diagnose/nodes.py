@@ -101,7 +101,7 @@ def awaited(cluster: ClusterStatus, case: Observations) -> Iterator[Verdict]:
     for claim in cluster.claims:
         yield from _of_claim(claim, evidence)
     if any(one.state in ("launched", "registered") for one in cluster.claims):
-        # reports on NodeClaims are about those that failed earlier
+        # The current NodeClaim was launched, so reports on NodeClaims are about earlier ones.
         reports = [one for one in reports if one.kind != "NodeClaim"]
     if cluster.pools and all(pool.not_ready for pool in cluster.pools):
         if pods:
@@ -203,7 +203,7 @@ def _of_claim(claim: NodeClaimStatus, evidence: tuple[str, ...]) -> Iterator[Ver
 
 
 def _called(claim: NodeClaimStatus) -> str:
-    """Describes a NodeClaim or node group, for example as `g5.12xlarge, spot, bed-a, of NodePool gpus`."""
+    """Describes a NodeClaim or node group: `g5.12xlarge, spot, bed-a, of NodePool gpus`."""
     of = f"of NodePool {claim.pool}" if claim.pool else f"NodeClaim {claim.name}"
     if " " in claim.name:
         of = f"node group {claim.name}"

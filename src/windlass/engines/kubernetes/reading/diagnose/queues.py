@@ -190,7 +190,6 @@ def _position(seen: QueueStatus) -> str:
 
 
 def _evicted_before(case: Observations) -> Iterator[str]:
-    """Yields evidence that a queue evicted an earlier attempt."""
     number, found = 0, ""
     for event in case.events:
         match event.entry:

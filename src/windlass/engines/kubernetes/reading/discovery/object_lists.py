@@ -23,7 +23,7 @@ OURS: Final = f"{layout.MANAGED_LABEL}=windlass,{layout.RUN_LABEL}"
 
 
 class Table(NamedTuple):
-    """Request for one of the lists, as a table."""
+    """Request for one list of objects, as a table."""
 
     api: str
     kind: str
@@ -119,12 +119,11 @@ class ObjectLists:
         return bare, {pod.name for pod in self._pods() if pod.state == "queued"}
 
     def _objects(self) -> dict[str, RunObjects]:
-        """Returns the objects of each run, by run id."""
         found = self._owner_config_maps()
         for row in self._rows["Job"].values():
             name, status, completions = row.cells
             if (of := _run_of(name, found)) is not None:
-                # completions have the format `0/8`
+                # The column of completions has the format `0/8`.
                 found[of[0]].jobs[of[1]] = (status, layout.number_in(completions.rpartition("/")[2]) or 0)
             elif (supervised := name.removesuffix(layout.supervisor_name(""))) != name and supervised in found:
                 found[supervised].supervisor_job = status

@@ -203,7 +203,7 @@ def _phase(attempt: _Attempt, markers: Mapping[str, str], *, is_fresh: bool) -> 
     is_live = not states.isdisjoint(LIVE)
     if STOP in markers:
         return Phase.STOPPING if is_live else Phase.STOPPED
-    if job in ENDED_WELL:  # also if the supervisor had declared the run lost
+    if job in ENDED_WELL:  # a completed Job counts even if the supervisor has declared the run lost
         return Phase.SUCCEEDED
     if markers.get(END) and not is_live:
         return Phase.SUCCEEDED if markers[END] == WELL else Phase.FAILED

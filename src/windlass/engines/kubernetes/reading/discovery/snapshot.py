@@ -37,7 +37,8 @@ WAITING: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING})
 RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING, Phase.CHECKPOINTING})
 REMOVED: Final = "its objects were removed from the cluster"
 LOST_SECONDS: Final = 86400.0
-"""Seconds for which lists of runs query the cluster about a run after it was lost. Showing a single run always does."""
+"""Seconds after the end of a lost run during which lists of runs query its cluster. Showing a single run always queries
+the cluster."""
 RECORDED_LOST: Final = "the run is recorded as lost, and the phase is what the cluster reports now"
 BEHIND: Final = "the phase is what the cluster reports now; the record is older"
 
@@ -53,7 +54,7 @@ class ListResult:
 
 
 def ask(wanted: Mapping[ClusterNamespace, Collection[str]]) -> dict[ClusterNamespace, ListResult]:
-    """Returns, by namespace, the current state of the runs with these ids. Errors are part of the results.
+    """Returns, by namespace, the current state of the runs with these ids, or the error.
 
     All namespaces are queried in parallel, each for at most `ANSWER_SECONDS`.
     """
@@ -78,7 +79,7 @@ def _result(found: Mapping[str, Seen] | WindlassError | None) -> ListResult:
 
 
 class Sign(NamedTuple):
-    """Namespace of a run, and the time until which its record shows observations of the run."""
+    """Namespace of a run, and the time of the last observation in its record."""
 
     place: ClusterNamespace
     as_of: float

@@ -1,8 +1,7 @@
 """Event feed of one node: the events that its pod sends, completed from the pod's log after a lost connection.
 
 Only a supervisor in the cluster uses feeds; it follows no logs. A feed writes the same files as a local node. Each
-event is written once, whether it arrives through the feed, the log, or both. Equal lines are recognized by their hash,
-since the events of a node differ in their times.
+event is written once, whether it arrives through the feed, the log, or both, since no two events of a node are equal.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ class NodeFeed:
         self._pod = ""
         """Name of the pod whose events are received."""
         self._unfed_since: float | None = self._clock.monotonic()
-        """Time since when the pod is disconnected, in monotonic seconds; None while it is connected."""
+        """Time since when the pod has been disconnected, in monotonic seconds; None while it is connected."""
         self._next_read_at = 0.0
         self._is_reading = False
         self._is_closed = False
@@ -173,7 +172,7 @@ class NodeFeed:
                 self._files.grow(sizes)
 
     def disconnected(self) -> None:
-        """Records since when the connection to the pod is lost."""
+        """Records that the connection to the pod was lost."""
         with self._lock:
             self._unfed_since = self._clock.monotonic() if self._unfed_since is None else self._unfed_since
 

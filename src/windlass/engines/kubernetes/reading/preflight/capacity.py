@@ -1,8 +1,8 @@
 """Capacity probe: tests with idle pods whether the missing nodes of an elastic run could be scheduled.
 
-Only the scheduler can decide whether a pod fits, since requests, quota, taints, priorities and nodes that can be
-provisioned all matter. A probe therefore creates idle pods with the same requests. A running probe pod reserves its
-capacity until the run has saved a checkpoint and starts an attempt in which a node takes the place of the pod.
+Only the scheduler can decide whether a pod fits, given requests, quota, taints, priorities, and nodes that an
+autoscaler could provision. A probe therefore creates idle pods with the same requests. A running probe pod reserves its
+capacity until the run has saved a checkpoint and starts an attempt in which a node takes the pod's place.
 """
 
 from __future__ import annotations
@@ -90,7 +90,6 @@ class CapacityProbe:
         return done.wait(LOOK_SECONDS)
 
     def _make(self, num_pods: int) -> None:
-        """Creates the probe pods, unless they exist."""
         made = attempt_objects(self._plan)
         owner = self._client.get("v1", "ConfigMap", self._plan.run_id)
         self._client.create_if_absent(manifests.owned(waiting(made, self._name, num_pods), owner))

@@ -168,7 +168,6 @@ def _operators(seen: Survey, target: KubernetesTarget) -> Check:
 
 
 def _queues(seen: Survey, found: Json) -> Iterator[Check]:
-    """Yields a check of the namespace's LocalQueues, if Kueue is installed."""
     queues = {one["metadata"]["name"]: one for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])}
     idle = {name: why for name, one in queues.items() if (why := inactive(one))}
     active = [f"{name} ({_waiting_in(one)})" for name, one in queues.items() if name not in idle]
@@ -224,4 +223,5 @@ RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]
     "autoscaler": ("the node autoscaler", lambda _, found: group_checks(found["status"])),
     "namespace": ("pod security", _security),
 }
-"""Checks by the survey result that they use, each with the name of what was not seen if the result is forbidden."""
+"""Functions that derive checks, by the survey result that they use; each with the name to report for a forbidden
+result."""

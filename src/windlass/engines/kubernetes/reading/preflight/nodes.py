@@ -87,7 +87,6 @@ def _counted(values: Iterable[str]) -> str:
 
 
 def _taken(pods: Iterable[Json], nodes: Json) -> int:
-    """Returns the number of GPUs on these nodes that are allocated to pods."""
     return sum(
         int(amount(str(container.get("resources", {}).get("limits", {}).get(GPU, "0"))))
         for pod in pods

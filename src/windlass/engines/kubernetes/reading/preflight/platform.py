@@ -101,7 +101,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
     try:
         nodes = client.find("v1", "Node")["items"]
     except Refused:
-        return  # already reported by the check `not seen`
+        return  # the check `not seen` has reported this already
     yield nodes_check(nodes)
     if not expected.pools and not expected.groups:
         return

@@ -127,7 +127,7 @@ def _folder_fix(number: int, found: Json) -> str:
 
 
 def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
-    """Returns the check of an image that a node has: how long its pull took, if it was pulled."""
+    """Returns the check of an image's pull: how long it took, or that the node already had the image."""
     seconds, size = pull(events)
     if seconds is None:
         return Check("image pull", "ok", f"{image} is on node {node} already; another node pulls it first")

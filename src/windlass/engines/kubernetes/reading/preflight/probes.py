@@ -98,7 +98,6 @@ def probe(
 
 
 def _of_image(client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]) -> Check:
-    """Returns the check of whether another image can be pulled."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
     with probe_pods.made(client, _job(client, target, asked, name)):

@@ -114,7 +114,6 @@ def supervisor_needs(way: Workload, *, is_queued: bool) -> tuple[Right, ...]:
 
 
 def _of_operators(groups: Collection[str]) -> tuple[Right, ...]:
-    """Returns the rights that depend on the operators in the cluster."""
     served = [way for way in WORKLOADS.values() if way.api in groups and way.api != BATCH]
     queues = QUEUES if version_of(GROUP, groups) else ()
     return (*queues, *(right for way in served for right in of_workload(way)))

@@ -99,7 +99,6 @@ class _Asking:
         return ObjectChange(kind, name, "changed")
 
     def delete(self, made: Mapping[str, Any], found: Mapping[str, Any] | None) -> ObjectChange:
-        """Deletes an object if it exists."""
         api, kind, name = _id(made)
         if found is None:
             return ObjectChange(kind, name, "absent")

@@ -14,9 +14,9 @@ from windlass.plan.notes import Note
 
 DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 SHARED: Final = ("efs", "fsx", "nfs", "cephfs", "file.csi.azure", "azurefile", "filestore", "lustre", "weka", "gpfs")
-"""Parts of provisioners' names whose volumes several nodes can mount at once."""
+"""Parts of the names of provisioners with volumes that several nodes can mount at once."""
 ALONE: Final = ("ebs", "pd.csi", "gce-pd", "disk.csi", "local-path", "rbd", "cinder", "hostpath", "no-provisioner")
-"""Parts of provisioners' names whose volumes only one node can mount at a time."""
+"""Parts of the names of provisioners with volumes that only one node can mount at a time."""
 
 
 def storage_checks(classes: Json) -> Iterator[Check]:
