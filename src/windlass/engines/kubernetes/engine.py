@@ -237,8 +237,8 @@ class KubernetesEngine(SupervisedEngine):
         return self.status(run_id)
 
     def _require_same_place(self, run_id: str, plan: Plan) -> None:
-        """Raises UsageError if a resume with this plan would move the run to another namespace, or its supervisor into
-        or out of the cluster, because the target's settings have changed.
+        """Raises UsageError if the target's changed settings would move the run to another namespace, or its supervisor
+        into or out of the cluster.
         """
         name, again = plan.target, f"start a new run: windlass rerun {run_id}"
         was, now = (

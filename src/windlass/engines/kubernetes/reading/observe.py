@@ -209,7 +209,6 @@ def _ask(plan: Plan, assignment: PodAssignment) -> tuple[Answers, str]:
 
 
 def _pods(client: Client, plan: Plan, assignment: PodAssignment) -> Json:
-    """Returns the list of an attempt's pods, without waiting spares."""
     found, ignored = client.find("v1", "Pod", assignment.selector(plan.run_id)), tuple(assignment.spare_prefixes(plan))
     return {**found, "items": [pod for pod in found["items"] if not pod["metadata"]["name"].startswith(ignored)]}
 

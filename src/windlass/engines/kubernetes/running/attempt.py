@@ -387,7 +387,7 @@ class PodAttempt(Attempt):
         """Yields, once, a preemption notice if the queue has evicted all pods, or a stop request if an administrator
         has deactivated the Workload.
 
-        A restart would create a new, active Workload, which would override the administrator.
+        A restart would override the administrator with a new, active Workload.
         """
         if not self._is_noticed and (seen := self.pods.owner.eviction) is not None:
             self._is_noticed = True

@@ -434,7 +434,6 @@ class KubernetesBackend(Backend):
             record.note(Warned(message))
 
     def _release_pods(self, record: Recorder) -> None:
-        """Ends the pods of the last attempt that wait for another attempt."""
         status = record.status
         has_failed = any(rank.exit_code != 0 for rank in status.ranks)
         # Pods with outputs, and failed pods beside them, were kept until the outputs were collected.

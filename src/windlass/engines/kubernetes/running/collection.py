@@ -82,7 +82,6 @@ class Collected:
     """Result of a collection."""
 
     nodes: list[int] = field(default_factory=list)
-    """Nodes whose outputs were collected."""
     size: Mapping[str, Any] = field(default_factory=dict)
     """`files`, `bytes` and `sha256` of all outputs together; empty if none were collected."""
     warnings: list[str] = field(default_factory=list)
@@ -226,7 +225,6 @@ class OutputsCollection:
         return self._fetch(pod, part, max_bytes)
 
     def _keep_alive(self, remaining: Mapping[int, Pod]) -> None:
-        """Sends requests that keep pods with unread outputs alive."""
         while not self._closed.wait(HOLD_SECONDS):
             list(self._control.call_all([(pod, Request.hold()) for pod in list(remaining.values())], ANSWER_SECONDS))
 

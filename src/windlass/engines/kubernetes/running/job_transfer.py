@@ -95,7 +95,6 @@ class JobTransfer(Transfer):
         return sorted(its, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
     def _progress(self, pod: Json) -> Iterator[Line]:
-        """Yields the progress that a running pod reports in its last log line."""
         if container_state(pod)[0] != "running":
             return
         with contextlib.suppress(Refused):  # the container may have ended meanwhile
@@ -137,7 +136,6 @@ class JobTransfer(Transfer):
     # -- what is recorded ---------------------------------------------------------------------------------------------
 
     def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
-        """Warns, once, about a problem that blocks or has ended a pod."""
         if is_problem(seen):
             self._warn(record, seen)
         elif seen.state == "ended":
@@ -149,7 +147,6 @@ class JobTransfer(Transfer):
                     self._warn(record, replace(seen, reason=event.reason, message=event.message))
 
     def _events(self, name: str) -> Iterator[ObjectReport]:
-        """Yields the warning events of one object, without routine ones."""
         which = f"involvedObject.name={name},type=Warning,{NOT_ORDINARY}"
         for event in self._client.find("v1", "Event", fieldSelector=which)["items"]:
             about, words = event.get("involvedObject", {}), str(event.get("message") or "").strip()

@@ -36,8 +36,8 @@ class OwnerObject:
         """Completion indexes of pods that the object will not create again."""
         self.is_suspended = False
         self.eviction: QueueStatus | None = None
-        """Queue status that explains why the object was suspended and its pods deleted; None if it was not suspended
-        after the creation of its pods."""
+        """Queue status with the reason for a suspension after the creation of pods, which deletes the pods; None
+        without such a suspension."""
 
     def read(self, pods: Collection[Pod]) -> None:
         """Reads the object; `pods` are its observed pods. Raises EngineError."""

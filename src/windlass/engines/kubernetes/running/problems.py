@@ -196,8 +196,7 @@ class PodProblems:
     def _read_provisioning(self, events: Sequence[Mapping[str, Any]] = ()) -> None:
         """Reads the nodes for which pods wait, or waited at the last read.
 
-        Between two reads, a node may join and its pod start, and Karpenter nominates a pod again only after two
-        minutes.
+        Between two reads, a node may join and its pod start; Karpenter nominates a pod again only after two minutes.
         """
         pods = [pod for place in range(self._num_nodes) if (pod := self._pods.pod(place)) is not None]
         waiting = {pod["metadata"]["name"] for pod in pods if pod_status(0, pod).state in ("queued", "pulling")}

@@ -42,8 +42,7 @@ def order(
 ) -> bool:
     """Orders the pods at these places to start their nodes of the attempt; returns whether all pods accepted.
 
-    `spares` are the places of spares, which may have to finish their imports first; this is still faster than a new
-    pod.
+    `spares` are the places of spares, which may have to finish their imports first.
     """
     number = assignment.attempt
     nodes = {place: {assignment.pods[place].index: specs[place]} for place in pods}

@@ -137,7 +137,6 @@ def end_supervisor_job(client: Client, run_id: str) -> None:
 
 
 def _with_supervisor_container(pod: Json) -> Json:
-    """Returns the pod with an annotation that names the supervisor's container."""
     notes = {**(pod["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
     return {**pod, "metadata": {**pod["metadata"], "annotations": notes}}
 

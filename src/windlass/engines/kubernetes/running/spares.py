@@ -28,7 +28,6 @@ class Spares:
         self._control = control
         self._run_id = plan.run_id
         self.num = plan.num_spares
-        """Number of spares of the run."""
         self._run_dir = run_dir
 
     def live(self, status: Status) -> dict[PodId, Pod]:

@@ -99,8 +99,8 @@ class ClusterClock(Clock):
 
 @contextlib.contextmanager
 def writing(client: Client, writer: RunWriter) -> Iterator[RunWriter]:
-    """Yields a writer for a run whose Lease this process holds; it writes to the record in the cluster first, and then
-    to the local record.
+    """Yields a writer for a run whose Lease this process holds; events are written to the cluster first, and then to
+    the local record.
     """
     home = writer.store.home
     with RecordFirst(home, ClusterRecord(client, writer.status.id, holder_of(home))) as store:

@@ -88,7 +88,6 @@ def _is_over(client: Client, run_id: str) -> bool:
 
 
 def _await_marker(client: Client, run_id: str) -> None:
-    """Waits at most LISTEN_SECONDS for the marker of fetched outputs."""
     selector = f"{layout.selector(run_id)},{layout.MARKER_LABEL}={layout.FETCHED_MARKER}"
     found = client.find("v1", "ConfigMap", selector)
     if not found["items"]:

@@ -206,8 +206,8 @@ class ClusterSupervised:
         return self._elsewhere.get(run_id, "")
 
     def with_missing_lines(self, status: Status) -> Status:
-        """Adds the lines that are missing from the logs on this machine to the status. The supervisor cannot record
-        them, since it reads no logs.
+        """Returns the status with the lines missing from this machine's logs; the supervisor, which reads no logs,
+        cannot record them.
         """
         found = {one.key: one for one in status.dropped}
         for attempt in status.attempts:

@@ -1,7 +1,6 @@
 """Requests what the lists of runs do not show: owner objects other than Jobs, and nodes that are being provisioned.
 
-Each request is made only if a run needs it. Most lists of runs need none, and do not import the modules that parse the
-responses.
+Most lists of runs need none of these requests, and then do not import the modules that parse the responses.
 """
 
 from __future__ import annotations

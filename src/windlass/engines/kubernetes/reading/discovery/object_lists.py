@@ -141,7 +141,6 @@ class ObjectLists:
             yield PodRow(name, num_ready == num_containers, ALTERNATES.get(status, status))
 
     def _owner_config_maps(self) -> dict[str, RunObjects]:
-        """Returns the runs with their markers and record summaries, by run id."""
         found: dict[str, RunObjects] = {}
         metas = [row.meta for row in self._rows["ConfigMap"].values()]
         for meta in metas:

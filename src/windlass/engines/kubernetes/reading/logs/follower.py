@@ -279,6 +279,5 @@ class Follower(PodLogReader):
         return False
 
     def _wait(self, seconds: float) -> None:
-        """Waits for at most `seconds`, or until the pod changes."""
         self._looked.wait(seconds)
         self._looked.clear()

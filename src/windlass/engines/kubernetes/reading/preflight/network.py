@@ -143,7 +143,6 @@ class _Pair:
 
 
 def _try(pair: _Pair, name: str, found: Findings, on_line: OnLine) -> None:
-    """Runs all steps, without those that depend on a failed step."""
     hosts = [f"{name}-{at}.{name}" for at in (0, 1)]
     full = [f"{host}.{pair.namespace}.svc.{{domain}}" for host in hosts]
     on_line("looking up names")

@@ -94,7 +94,7 @@ def ladder(bucket: Bucket, key: str) -> list[Json]:
     """Tests list, write, read and delete with an object of this key; returns a result for each, with the error of a
     failed one.
 
-    A failed operation does not end the test, so that one result lists all missing rights.
+    All operations that are possible are tried, so that one result lists all missing rights.
     """
     prefix = key.rpartition("/")[0] + "/"
     query = {"list-type": "2", "prefix": prefix, "max-keys": "1"}
