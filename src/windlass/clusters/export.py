@@ -20,7 +20,7 @@ API: Final = "eksctl.io/v1alpha5"
 FAMILY: Final = "AmazonLinux2023"
 """AMI family in eksctl's config. eksctl selects the GPU drivers by instance type."""
 KARPENTER_VERSION: Final = "1.14.1"
-"""Karpenter version in eksctl's config; a test checks that the component has the same version."""
+"""Karpenter version in eksctl's config, the same as the component's."""
 ADDONS: Final = ("vpc-cni", "coredns", "kube-proxy", "eks-pod-identity-agent", "aws-ebs-csi-driver")
 EKSCTL_FILE: Final = "eksctl.yaml"
 

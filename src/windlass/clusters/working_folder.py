@@ -67,10 +67,7 @@ def bucket_or_recorded(named: ManagedCluster, context: Context) -> Bucket | None
 def write_folder(
     named: ManagedCluster, context: Context, *, bucket: Bucket | None = None, delete_bucket: bool = False
 ) -> None:
-    """Writes the working folder. Raises UsageError if the region has changed.
-
-    With another region, Terraform would drop the existing resources from the state, while AWS keeps charging for them.
-    """
+    """Writes the working folder. Raises UsageError for a copied folder or a change of region."""
     _refuse_other_name(named)
     _refuse_other_region(named)
     made = variables(named.cluster, endpoints(context))

@@ -123,15 +123,15 @@ data "aws_eks_addon_version" "efs" {
 locals {
   has_efs_driver = var.efs != null || var.s3_files
 
-  # Created before the nodes, which do not become ready without these add-ons.
+  # Add-ons that are created before the nodes, which do not become ready without them.
   node_addons = ["vpc-cni", "kube-proxy", "eks-pod-identity-agent"]
 
-  # Created after the nodes, on which their pods run. The map's values are add-on configurations.
+  # Add-ons that are created after the nodes on which their pods run, each with its configuration.
   pod_addons = merge(
     { coredns = null, aws-ebs-csi-driver = null },
     local.has_efs_driver ? { aws-efs-csi-driver = null } : {},
     var.fsx != null ? { aws-fsx-csi-driver = null } : {},
-    # By default the agent does not run on tainted nodes, such as GPU nodes.
+    # By default, the driver's agent does not run on tainted nodes, such as GPU nodes.
     var.s3_mountpoint ? { aws-mountpoint-s3-csi-driver = jsonencode({ node = { tolerateAllTaints = true } }) } : {},
   )
 

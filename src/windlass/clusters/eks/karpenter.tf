@@ -55,8 +55,8 @@ data "aws_iam_policy_document" "karpenter" {
     resources = concat([for subnet in aws_subnet.private : subnet.arn], [aws_security_group.node.arn])
   }
 
-  # Selected by tag: EKS creates this group. With the cluster's attribute, the policy would be unknown whenever a plan
-  # changes the cluster.
+  # Selects the group that EKS creates by its tag. With the cluster's attribute, the policy would be unknown whenever a
+  # plan changes the cluster.
   statement {
     sid       = "StartWith"
     actions   = ["ec2:CreateFleet", "ec2:RunInstances"]

@@ -17,7 +17,7 @@ locals {
     "windlass.dev/managed-by" = "terraform"
   })
 
-  # Known before the cluster exists, so that trust policies can contain it.
+  # Computed, so that trust policies can contain the ARN before the cluster exists.
   cluster_arn = "arn:${local.partition}:eks:${var.region}:${local.account_id}:cluster/${var.name}"
   bucket_arn  = "arn:${local.partition}:s3:::${local.bucket}"
   repository_arns = [

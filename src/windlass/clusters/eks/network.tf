@@ -101,7 +101,7 @@ resource "aws_route_table_association" "public" {
   subnet_id      = aws_subnet.public[each.key].id
 }
 
-# One route table per zone even with a single NAT gateway, so that a change to several replaces only routes.
+# One route table per zone even with a single NAT gateway, so that a change to several gateways replaces only routes.
 resource "aws_route_table" "private" {
   for_each = local.private_cidrs
   vpc_id   = aws_vpc.main.id

@@ -1,5 +1,5 @@
 terraform {
-  # The S3 backend supports lock files since 1.10.
+  # The S3 backend supports lock files since Terraform 1.10.
   required_version = ">= 1.10"
 
   required_providers {
@@ -22,7 +22,7 @@ provider "aws" {
   skip_credentials_validation = local.is_emulated
   skip_region_validation      = local.is_emulated
   skip_metadata_api_check     = local.is_emulated ? "true" : null
-  # With the default of 25, the provider retries calls that an emulator does not support for minutes.
+  # With the default of 25, the provider would retry calls that an emulator lacks for minutes.
   max_retries = local.is_emulated ? 3 : null
 
   default_tags {

@@ -19,7 +19,7 @@ resource "aws_s3_bucket" "main" {
   bucket        = local.names["aws_s3_bucket.main"]
   force_destroy = var.bucket_force_destroy
 
-  # Destroyed before its key: if the deletion of the bucket fails, its objects remain readable.
+  # The bucket is destroyed before its key: if its deletion fails, its objects remain readable.
   depends_on = [aws_kms_key.bucket]
 }
 
@@ -87,7 +87,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "main" {
     id     = "old-versions"
     status = "Enabled"
     filter {}
-    # Otherwise all versions of overwritten checkpoints would be kept forever.
+    # Deletes old versions of overwritten checkpoints.
     noncurrent_version_expiration {
       noncurrent_days = 30
     }

@@ -134,9 +134,10 @@ def is_held(folder: Path) -> bool:
 
 
 def terminate(command: RunningCommand) -> bool:
-    """Asks Terraform to finish the running operations and exit. Providers get no signal, because they would abort them.
+    """Asks Terraform to finish the running operations and exit.
 
-    Sends SIGTERM: a process started with SIGINT ignored, such as in the background of a script, never reacts to SIGINT.
+    Providers get no signal, because they would abort them. Sends SIGTERM, because a process that a script started in
+    the background may ignore SIGINT.
     """
     return command.is_alive and send(command.pid, signal.SIGTERM)
 
