@@ -58,6 +58,17 @@ Arn = Annotated[
         "write for example arn:aws:iam::123456789012:role/platform",
     ),
 ]
+PolicyArn = Annotated[
+    Line,
+    matching(
+        r"arn:aws[a-z-]*:iam::(?:\d{12}|aws):policy/[\w+=,.@/-]+",
+        "the ARN of a policy",
+        "write for example arn:aws:iam::123456789012:policy/team-boundary",
+    ),
+]
+RolePath = Annotated[
+    Line, matching(r"/(?:[A-Za-z0-9_+=,.@-]+/)*", "a path of IAM", "it begins and ends with '/', for example /team/")
+]
 BucketName = Annotated[
     Line,
     matching(
@@ -159,6 +170,15 @@ class Access(Section):
     """Roles and users with full access to the cluster. Default: none."""
     users: Annotated[tuple[Arn, ...], OnlyList] = ()
     """Roles and users that may start runs in `namespace`. Default: none."""
+
+
+class Iam(Section):
+    """Roles and instance profiles that are created in the account."""
+
+    permissions_boundary: PolicyArn | None = None
+    """ARN of the policy that limits the permissions of every role. Default: none."""
+    path: RolePath = "/"
+    """Path of every role and instance profile. Default `/`; a change replaces the roles, and the cluster with them."""
 
 
 class SystemNodes(Section):
@@ -316,6 +336,8 @@ class Cluster(Document):
     """The VPC. Default: a new one, 10.40.0.0/16, with one NAT gateway."""
     access: Access = Field(default_factory=Access)
     """Who may use the cluster. Default: only its creator."""
+    iam: Iam = Field(default_factory=Iam)
+    """Roles that are created in the account. Default: without a permissions boundary, and with the path `/`."""
     namespace: Namespace = "training"
     """Namespace for runs. Default `training`."""
     system: SystemNodes = Field(default_factory=SystemNodes)

@@ -109,6 +109,17 @@ def test_each_role_has_exclusive_policies() -> None:
     assert roles == set(re.findall(r"^    (\w+) += \{", exclusive, re.MULTILINE))
 
 
+def test_each_role_and_instance_profile_has_the_path_and_the_boundary() -> None:
+    made = [
+        (kind, name, body)
+        for kind, name, body in RESOURCE.findall(text())
+        if kind in ("aws_iam_role", "aws_iam_policy", "aws_iam_instance_profile")
+    ]
+    assert [name for _kind, name, body in made if not re.search(r"\n  path += var\.iam\.path\n", body)] == []
+    roles = [(name, body) for kind, name, body in made if kind == "aws_iam_role"]
+    assert [name for name, body in roles if "= var.iam.permissions_boundary\n" not in body] == []
+
+
 def test_configuration_creates_no_credentials_and_no_users() -> None:
     kinds = {kind for kind, _name, _body in RESOURCE.findall(text())}
     assert kinds.isdisjoint({"aws_iam_user", "aws_iam_access_key", "aws_key_pair", "aws_iam_user_policy"})

@@ -52,6 +52,7 @@ CASES: Final = {
     "OwnCluster": Case(CLUSTER),
     "ReadAddOnVersions": Case("data.aws_eks_addon_version.efs"),
     "PartsOfOwnCluster": Case('aws_eks_addon.node["vpc-cni"]'),
+    "GrantToOwnRoles": Case("aws_iam_role_policy.flow"),
     "OwnRoles": Case("aws_iam_role.flow"),
     "AttachManagedPolicies": Case("aws_iam_role_policy_attachment.cluster"),
     "OwnInstanceProfile": Case("aws_iam_instance_profile.karpenter_node"),

@@ -23,6 +23,13 @@ budget: {limit: 1000, email: someone@example.com}
 state: {bucket: team-state, prefix: clusters}
 """
 """Cluster file with every option."""
+COMPANY: Final = (
+    EVERYTHING
+    + """\
+iam: {permissions_boundary: 'arn:aws:iam::123456789012:policy/team-boundary', path: /team/}
+"""
+)
+"""Cluster file with every option, in the account of a company."""
 
 
 def cluster(text: str = EVERYTHING) -> Cluster:
@@ -32,4 +39,10 @@ def cluster(text: str = EVERYTHING) -> Cluster:
 
 def every_action() -> set[str]:
     """Returns the actions of all policies."""
-    return {action for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose) for action in one.actions}
+    return {
+        action
+        for purpose in Purpose
+        for text in (EVERYTHING, COMPANY)
+        for one in statements(cluster(text), ACCOUNT, purpose)
+        for action in one.actions
+    }

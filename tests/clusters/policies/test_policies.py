@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.clusters.policies.clusters import ACCOUNT, EVERYTHING, SMALL, cluster, every_action
+from tests.clusters.policies.clusters import ACCOUNT, COMPANY, EVERYTHING, SMALL, cluster, every_action
 from tests.fakeaws.emulator.reference import TABLE
 
 import windlass.clusters
@@ -30,8 +30,13 @@ REFERENCE: Final[dict[str, Any]] = json.loads(TABLE.read_text())
 CONFIGURATION: Final = Path(windlass.clusters.__file__).with_name("eks")
 ANYWHERE: Final = frozenset({"aws:RequestedRegion", "aws:ViaAWSService"})
 """Condition keys that every service supports."""
-ALL: Final = [(purpose, one) for purpose in Purpose for one in statements(cluster(), ACCOUNT, purpose)]
-by_sid = pytest.mark.parametrize(("purpose", "one"), ALL, ids=[f"{purpose}-{one.sid}" for purpose, one in ALL])
+ALL: Final = {
+    f"{purpose}-{name}{one.sid}": (purpose, one)
+    for name, text in (("", EVERYTHING), ("company-", COMPANY))
+    for purpose in Purpose
+    for one in statements(cluster(text), ACCOUNT, purpose)
+}
+by_sid = pytest.mark.parametrize(("purpose", "one"), ALL.values(), ids=ALL.keys())
 WITHOUT_RESOURCE: Final = frozenset({Purpose.AUDIT})
 """Purposes whose statements list no resources: audits search for objects without names and tags."""
 
@@ -107,7 +112,7 @@ def test_roles_are_passed_and_created_for_named_services_only(purpose: Purpose, 
         assert all(resource.count("*") <= 1 and "/*" not in resource[:-2] for resource in one.resources)
 
 
-@pytest.mark.parametrize("text", [SMALL, EVERYTHING], ids=["small", "everything"])
+@pytest.mark.parametrize("text", [SMALL, EVERYTHING, COMPANY], ids=["small", "everything", "company"])
 @pytest.mark.parametrize("purpose", list(Purpose))
 def test_documents_are_within_the_limit_and_have_each_statement_once(text: str, purpose: Purpose) -> None:
     found = policies(cluster(text), ACCOUNT, purpose)
@@ -123,7 +128,7 @@ def test_documents_are_within_the_limit_and_have_each_statement_once(text: str, 
 
 
 def test_the_longest_names_fit_too() -> None:
-    text = EVERYTHING.replace("name: vision", f"name: {'v' * 30}").replace("us-east-1", "ap-southeast-2")
+    text = COMPANY.replace("name: vision", f"name: {'v' * 30}").replace("us-east-1", "ap-southeast-2")
     for purpose in Purpose:
         assert all(one.size <= LONGEST for one in policies(cluster(text), ACCOUNT, purpose))
 
@@ -233,6 +238,21 @@ def test_reference_has_only_actions_used_in_policies() -> None:
     assert every_action() - set(REFERENCE["actions"]) == {
         action for action in every_action() if action.startswith("s3files:")
     }
+
+
+def test_policies_name_roles_by_their_path_and_grant_only_within_the_boundary() -> None:
+    scope, boundary = ArnScope.of(cluster(COMPANY), ACCOUNT), cluster(COMPANY).iam.permissions_boundary
+    assert scope.role("node") == "arn:aws:iam::123456789012:role/team/vision-node"
+    found = [one for purpose in Purpose for one in statements(cluster(COMPANY), ACCOUNT, purpose)]
+    named = {arn for one in found for arn in one.resources if ":iam::" in arn and "aws-service-role" not in arn}
+    assert {arn for arn in named if "/team/vision-" not in arn} == {
+        f"arn:aws:iam::{ACCOUNT}:{kind}/*" for kind in ("role", "user")
+    }
+    grants = {"iam:CreateRole", "iam:PutRolePolicy", "iam:AttachRolePolicy", "iam:PutRolePermissionsBoundary"}
+    of_fsx = {"RightsOfFsxOnTheBucket"}
+    bounded = [one for one in found if grants & set(one.actions) and one.sid not in of_fsx]
+    assert {action for one in bounded for action in one.actions} >= grants
+    assert {one.conditions["StringEquals"]["iam:PermissionsBoundary"] for one in bounded} == {boundary}
 
 
 def test_arns_use_the_partition_of_the_region() -> None:

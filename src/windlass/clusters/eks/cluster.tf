@@ -28,9 +28,11 @@ data "aws_iam_policy_document" "trust" {
 }
 
 resource "aws_iam_role" "cluster" {
-  name               = local.names["aws_iam_role.cluster"]
-  description        = "Control plane of the EKS cluster ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.trust["cluster"].json
+  name                 = local.names["aws_iam_role.cluster"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Control plane of the EKS cluster ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.trust["cluster"].json
 }
 
 resource "aws_iam_role_policy_attachment" "cluster" {

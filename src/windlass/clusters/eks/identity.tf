@@ -103,9 +103,11 @@ data "aws_iam_policy_document" "bucket_access" {
 }
 
 resource "aws_iam_role" "run" {
-  name               = local.names["aws_iam_role.run"]
-  description        = "Pods of ${var.namespace}/${var.service_account} in ${var.name}: the bucket ${local.bucket}"
-  assume_role_policy = data.aws_iam_policy_document.pod["run"].json
+  name                 = local.names["aws_iam_role.run"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Pods of ${var.namespace}/${var.service_account} in ${var.name}: the bucket ${local.bucket}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["run"].json
 }
 
 resource "aws_iam_role_policy" "run" {
@@ -122,9 +124,11 @@ resource "aws_eks_pod_identity_association" "run" {
 }
 
 resource "aws_iam_role" "ebs_csi" {
-  name               = local.names["aws_iam_role.ebs_csi"]
-  description        = "EBS driver of ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.pod["ebs_csi"].json
+  name                 = local.names["aws_iam_role.ebs_csi"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "EBS driver of ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["ebs_csi"].json
 }
 
 resource "aws_iam_role_policy_attachment" "ebs_csi" {
@@ -133,10 +137,12 @@ resource "aws_iam_role_policy_attachment" "ebs_csi" {
 }
 
 resource "aws_iam_role" "efs_csi" {
-  count              = local.has_efs_driver ? 1 : 0
-  name               = local.names["aws_iam_role.efs_csi"]
-  description        = "EFS driver of ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.pod["efs_csi"].json
+  count                = local.has_efs_driver ? 1 : 0
+  name                 = local.names["aws_iam_role.efs_csi"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "EFS driver of ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["efs_csi"].json
 }
 
 resource "aws_iam_role_policy_attachment" "efs_csi" {
@@ -190,10 +196,12 @@ resource "aws_eks_pod_identity_association" "s3_files_node" {
 }
 
 resource "aws_iam_role" "s3_csi" {
-  count              = var.s3_mountpoint ? 1 : 0
-  name               = local.names["aws_iam_role.s3_csi"]
-  description        = "Mountpoint for S3 driver of ${var.name}: the bucket ${local.bucket}"
-  assume_role_policy = data.aws_iam_policy_document.pod["s3_csi"].json
+  count                = var.s3_mountpoint ? 1 : 0
+  name                 = local.names["aws_iam_role.s3_csi"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Mountpoint for S3 driver of ${var.name}: the bucket ${local.bucket}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["s3_csi"].json
 }
 
 resource "aws_iam_role_policy" "s3_csi" {

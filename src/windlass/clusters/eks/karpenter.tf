@@ -2,10 +2,12 @@
 # The statements follow Karpenter's documentation, without permissions that the instance profile below makes unnecessary.
 
 resource "aws_iam_role" "karpenter_node" {
-  count              = var.karpenter ? 1 : 0
-  name               = local.names["aws_iam_role.karpenter_node"]
-  description        = "Nodes that Karpenter starts for ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.trust["node"].json
+  count                = var.karpenter ? 1 : 0
+  name                 = local.names["aws_iam_role.karpenter_node"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Nodes that Karpenter starts for ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.trust["node"].json
 }
 
 resource "aws_iam_role_policy_attachment" "karpenter_node" {
@@ -17,6 +19,7 @@ resource "aws_iam_role_policy_attachment" "karpenter_node" {
 resource "aws_iam_instance_profile" "karpenter_node" {
   count = var.karpenter ? 1 : 0
   name  = local.names["aws_iam_instance_profile.karpenter_node"]
+  path  = var.iam.path
   role  = aws_iam_role.karpenter_node[0].name
 }
 
@@ -219,10 +222,12 @@ data "aws_iam_policy_document" "karpenter" {
 }
 
 resource "aws_iam_role" "karpenter" {
-  count              = var.karpenter ? 1 : 0
-  name               = local.names["aws_iam_role.karpenter"]
-  description        = "Karpenter in ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.pod["karpenter"].json
+  count                = var.karpenter ? 1 : 0
+  name                 = local.names["aws_iam_role.karpenter"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Karpenter in ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["karpenter"].json
 }
 
 resource "aws_iam_role_policy" "karpenter" {

@@ -172,10 +172,12 @@ data "aws_iam_policy_document" "load_balancer_controller" {
 }
 
 resource "aws_iam_role" "load_balancer_controller" {
-  count              = var.load_balancer_controller ? 1 : 0
-  name               = local.names["aws_iam_role.load_balancer_controller"]
-  description        = "AWS Load Balancer Controller in ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.pod["load_balancer_controller"].json
+  count                = var.load_balancer_controller ? 1 : 0
+  name                 = local.names["aws_iam_role.load_balancer_controller"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "AWS Load Balancer Controller in ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.pod["load_balancer_controller"].json
 }
 
 resource "aws_iam_role_policy" "load_balancer_controller" {

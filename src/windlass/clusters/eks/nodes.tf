@@ -1,9 +1,11 @@
 # Nodes: a group for components, and training groups that scale from zero.
 
 resource "aws_iam_role" "node" {
-  name               = local.names["aws_iam_role.node"]
-  description        = "Nodes of the EKS cluster ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.trust["node"].json
+  name                 = local.names["aws_iam_role.node"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Nodes of the EKS cluster ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.trust["node"].json
 }
 
 resource "aws_iam_role_policy_attachment" "node" {

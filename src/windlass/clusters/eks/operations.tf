@@ -23,9 +23,11 @@ resource "aws_cloudwatch_log_group" "fsx" {
 }
 
 resource "aws_iam_role" "flow" {
-  name               = local.names["aws_iam_role.flow"]
-  description        = "Log of refused connections in the VPC of ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.trust["flow"].json
+  name                 = local.names["aws_iam_role.flow"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "Log of refused connections in the VPC of ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.trust["flow"].json
 }
 
 data "aws_iam_policy_document" "flow" {

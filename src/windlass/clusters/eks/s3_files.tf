@@ -1,10 +1,12 @@
 # Amazon S3 Files, through the Cloud Control API: provider 5.100 has no resource for it (6.40 does).
 
 resource "aws_iam_role" "s3_files" {
-  count              = var.s3_files ? 1 : 0
-  name               = local.names["aws_iam_role.s3_files"]
-  description        = "S3 Files between ${local.bucket} and its file system"
-  assume_role_policy = data.aws_iam_policy_document.trust["filesystem"].json
+  count                = var.s3_files ? 1 : 0
+  name                 = local.names["aws_iam_role.s3_files"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "S3 Files between ${local.bucket} and its file system"
+  assume_role_policy   = data.aws_iam_policy_document.trust["filesystem"].json
 }
 
 data "aws_iam_policy_document" "s3_files" {

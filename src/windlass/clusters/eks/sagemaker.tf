@@ -1,10 +1,12 @@
 # Execution role of SageMaker training jobs.
 
 resource "aws_iam_role" "sagemaker" {
-  count              = var.sagemaker ? 1 : 0
-  name               = local.names["aws_iam_role.sagemaker"]
-  description        = "SageMaker training jobs beside the cluster ${var.name}"
-  assume_role_policy = data.aws_iam_policy_document.trust["sagemaker"].json
+  count                = var.sagemaker ? 1 : 0
+  name                 = local.names["aws_iam_role.sagemaker"]
+  path                 = var.iam.path
+  permissions_boundary = var.iam.permissions_boundary
+  description          = "SageMaker training jobs beside the cluster ${var.name}"
+  assume_role_policy   = data.aws_iam_policy_document.trust["sagemaker"].json
 }
 
 data "aws_iam_policy_document" "sagemaker" {

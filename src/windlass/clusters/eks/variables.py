@@ -30,6 +30,7 @@ def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> d
         "endpoint_public_cidrs": list(cluster.network.public_access),
         "admin_principals": list(cluster.access.admins),
         "user_principals": list(cluster.access.users),
+        "iam": {"permissions_boundary": cluster.iam.permissions_boundary, "path": cluster.iam.path},
         "namespace": cluster.namespace,
         "system_nodes": {
             "instance_types": list(cluster.system.instances),

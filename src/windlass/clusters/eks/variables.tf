@@ -116,6 +116,19 @@ variable "user_principals" {
   }
 }
 
+variable "iam" {
+  description = "The permissions boundary (ARN of a policy) and the path of every role and instance profile. Default {} = none and /. Free."
+  type = object({
+    permissions_boundary = optional(string)
+    path                 = optional(string, "/")
+  })
+  default = {}
+  validation {
+    condition     = can(regex("^/([A-Za-z0-9_+=,.@-]+/)*$", var.iam.path))
+    error_message = "The path must begin and end with '/', such as /team/, with letters, digits and '_+=,.@-' between them."
+  }
+}
+
 variable "namespace" {
   description = "Kubernetes namespace of the runs; its pods get the role for the bucket. Default `default`. Free."
   type        = string

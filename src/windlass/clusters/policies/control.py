@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from windlass.clusters.policies.statement import ArnScope, Statement, actions, both
+from windlass.clusters.policies.statement import ArnScope, Conditions, Statement, actions, both
 from windlass.spec.cluster import Cluster
 
 ADDONS_IN: Final = ("nodegroup", "addon", "access-entry", "podidentityassociation")
@@ -70,23 +70,33 @@ def managed_policies(cluster: Cluster) -> tuple[str, ...]:
 
 def _roles(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     roles = tuple(scope.role(name) for name in roles_of(cluster))
+    boundary = cluster.iam.permissions_boundary
+    bounded: Conditions = {"StringEquals": {"iam:PermissionsBoundary": boundary}} if boundary else {}
+    yield Statement(
+        "GrantToOwnRoles",
+        actions("iam", "CreateRole", "PutRolePolicy", *(["PutRolePermissionsBoundary"] if boundary else [])),
+        roles,
+        bounded,
+        why=""
+        if boundary
+        else "the permissions that these roles can get are limited by iam.permissions_boundary of the cluster file, or "
+        "by a service control policy of the account, and not here",
+    )
     yield Statement(
         "OwnRoles",
         actions(
-            "iam", "CreateRole", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy",
-            "ListAttachedRolePolicies", "ListInstanceProfilesForRole", "ListRolePolicies", "PutRolePolicy", "TagRole",
-            "UntagRole", "UpdateAssumeRolePolicy", "UpdateRoleDescription",
+            "iam", "DeleteRole", "DeleteRolePolicy", "GetRole", "GetRolePolicy", "ListAttachedRolePolicies",
+            "ListInstanceProfilesForRole", "ListRolePolicies", "TagRole", "UntagRole", "UpdateAssumeRolePolicy",
+            "UpdateRoleDescription",
         ),
         roles,
-        why="the permissions that these roles can get are limited by a permissions boundary or a service control "
-        "policy of the account, and not here",
     )  # fmt: skip
     aws = tuple(f"arn:{scope.partition}:iam::aws:policy/{name}" for name in managed_policies(cluster))
     yield Statement(
         "AttachManagedPolicies",
         actions("iam", "AttachRolePolicy", "DetachRolePolicy"),
         roles,
-        {"ArnEquals": {"iam:PolicyARN": list(aws)}},
+        both({"ArnEquals": {"iam:PolicyARN": list(aws)}}, bounded),
     )
     if "karpenter" in cluster.components:
         yield Statement(
@@ -101,7 +111,7 @@ def _roles(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
                 "TagInstanceProfile",
                 "UntagInstanceProfile",
             ),
-            (scope.iam(f"instance-profile/{scope.name}-karpenter-node"),),
+            (scope.iam(f"instance-profile{scope.path}{scope.name}-karpenter-node"),),
         )
     yield from _passed(cluster, scope)
     linked = [

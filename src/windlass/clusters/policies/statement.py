@@ -26,12 +26,16 @@ class ArnScope:
     """Name of the cluster's data bucket."""
     repositories: tuple[str, ...]
     """Names of the image repositories."""
+    path: str = "/"
+    """Path of the roles and instance profiles."""
 
     @classmethod
     def of(cls, cluster: Cluster, account: str) -> ArnScope:
         """Builds the scope of a cluster in an account."""
         bucket = cluster.storage.bucket or f"windlass-{cluster.name}-{account}"
-        return cls(cluster.name, cluster.region, account, bucket, cluster.repositories or (cluster.name,))
+        return cls(
+            cluster.name, cluster.region, account, bucket, cluster.repositories or (cluster.name,), cluster.iam.path
+        )
 
     @property
     def partition(self) -> str:
@@ -52,7 +56,7 @@ class ArnScope:
 
     def role(self, name: str) -> str:
         """Returns the ARN of the role `CLUSTER-name`."""
-        return self.iam(f"role/{self.name}-{name}")
+        return self.iam(f"role{self.path}{self.name}-{name}")
 
     @property
     def bucket_arn(self) -> str:

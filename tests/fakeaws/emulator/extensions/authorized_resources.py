@@ -173,21 +173,32 @@ def _associated(association: str) -> dict[str, str]:
 
 def _iam(action: str, request: Request) -> list[Check]:
     found = {
-        kind: [request.arn(f"{kind}/{name}", region="")]
+        kind: [request.arn(f"{kind}{_stored(kind, name).get('Path') or request.param('Path') or '/'}{name}", region="")]
         for kind, parameter in IAM_PARAMETERS.items()
         if (name := request.param(parameter))
     }
     if source := request.param("PolicySourceArn"):
         found[source.split(":")[5].split("/")[0]] = [source]
     context: tuple[tuple[str, str], ...] = ()
+    role = _stored("role", request.param("RoleName"))
+    if boundary := request.param("PermissionsBoundary") or role.get("PermissionsBoundary"):
+        context = (("iam:PermissionsBoundary", boundary),)
     if arn := request.param("PolicyArn"):
-        found["policy"], context = [arn], (("iam:PolicyARN", arn),)
+        found["policy"], context = [arn], (*context, ("iam:PolicyARN", arn))
     if name := request.param("AWSServiceName"):
         found["role"], context = (
             [request.arn(f"role/aws-service-role/{name}/*", region="")],
             (("iam:AWSServiceName", name),),
         )
     return [replace(one, context=context) for one in _of(action, found)]
+
+
+def _stored(kind: str, name: str) -> dict[str, Any]:
+    """Returns an existing role or instance profile; empty if it does not exist."""
+    from ministack.services import iam
+
+    stores = {"role": iam._roles, "instance-profile": iam._instance_profiles}
+    return dict(stores.get(kind, {}).get(name) or {})
 
 
 EKS_PARTS: Final = {
@@ -279,7 +290,8 @@ def _passed(action: str, request: Request) -> list[Check]:
     parameter, service = PASSED.get(action, ("", ""))
     if not parameter or not (role := request.param(parameter)):
         return []
-    arn = role if role.startswith("arn:") else request.arn(f"role/{role}", service="iam", region="")
+    path = _stored("role", role).get("Path") or "/"
+    arn = role if role.startswith("arn:") else request.arn(f"role{path}{role}", service="iam", region="")
     return [Check("iam:PassRole", arn, context=(("iam:PassedToService", service),))]
 
 

@@ -195,6 +195,33 @@ run "all_options" {
   }
 }
 
+run "roles_of_a_company" {
+  command = plan
+
+  variables {
+    iam           = { permissions_boundary = "arn:aws:iam::123456789012:policy/team", path = "/team/" }
+    efs           = {}
+    s3_files      = true
+    s3_mountpoint = true
+    sagemaker     = true
+  }
+
+  assert {
+    condition = alltrue([
+      for role in concat(
+        [aws_iam_role.cluster, aws_iam_role.node, aws_iam_role.flow, aws_iam_role.run, aws_iam_role.ebs_csi],
+        aws_iam_role.efs_csi, aws_iam_role.s3_csi, aws_iam_role.s3_files, aws_iam_role.karpenter,
+        aws_iam_role.karpenter_node, aws_iam_role.load_balancer_controller, aws_iam_role.sagemaker,
+      ) : role.path == "/team/" && role.permissions_boundary == "arn:aws:iam::123456789012:policy/team"
+    ])
+    error_message = "Every role must have the boundary and the path."
+  }
+  assert {
+    condition     = aws_iam_instance_profile.karpenter_node[0].path == "/team/"
+    error_message = "The instance profile of Karpenter's nodes must have the path."
+  }
+}
+
 run "fsx_without_controllers" {
   command = plan
 
