@@ -1,1 +1,3 @@
-"""The process that each node starts. Standard library only: it runs under the script's own Python, 3.9 or later."""
+"""The process that runs the ranks of a node. Standard library only, because it runs under the script's Python, 3.9 or
+later.
+"""

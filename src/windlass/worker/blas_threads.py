@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from windlass.worker import process
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""Variables from which OpenBLAS takes its number of threads; the first one that is set counts."""
+"""Variables that set the number of threads of OpenBLAS, in the order in which OpenBLAS reads them; the first valid one
+counts."""
 PREFIXES, SUFFIXES = ("scipy_openblas_", "openblas_"), ("num_threads64_", "num_threads")
 
 
 def set_threads(env: Mapping[str, str]) -> None:
-    """Gives OpenBLAS the number of threads that it would have had in `env`; it was imported with one thread.
+    """Sets the number of threads that OpenBLAS would have chosen in the environment `env`. It was imported with one
+    thread.
 
-    OpenBLAS starts missing threads at once, and each of them polls for work on a core for a twentieth of a second.
-    Threads lost in a fork are started again when OpenBLAS first needs them.
+    OpenBLAS starts missing threads at once, and each new thread occupies a core for a twentieth of a second. Threads
+    lost in a fork are started again when OpenBLAS first needs them.
     """
     wanted = [int(value) for value in map(env.get, VARIABLES) if value and value.isdigit() and int(value) > 0]
     threads = min([*wanted[:1], len(os.sched_getaffinity(0))])

@@ -1,7 +1,7 @@
 """Unpacks the code of a job from ConfigMap pieces or from a store, then executes the pod's main program (`pod.py`).
 
-This file is the first program of the pod and runs alone: it uses only the standard library of Python 3.9 or later, and
-no other module of Windlass.
+This file is the pod's first program. The rest of Windlass is not unpacked yet, so it imports only the standard library
+of Python 3.9 or later.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ FETCHER = "/windlass/transfer/windlass.zip"
 
 
 def main() -> int:
-    """Checks the digest, unpacks the code and executes `pod.py`. Returns an exit code only on failure."""
-    # PID 1 of a container ignores signals without a handler: deleting the pod would take its whole grace period.
+    """Unpacks and verifies the code, and replaces this process by `pod.py`. Returns an exit code only on failure."""
+    # PID 1 of a container ignores signals without a handler, so deleting the pod would take its whole grace period.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if os.path.exists(END):
         print("[w] the run has ended: this pod does not train", flush=True)
@@ -29,7 +29,7 @@ def main() -> int:
     archive = os.path.join(WORK, "code.tar.gz")
     source = os.environ.get("WINDLASS_CODE_SOURCE", "")
     if source:
-        import subprocess  # most pods need no subprocess
+        import subprocess  # imported here because most pods need no subprocess
 
         fetched = subprocess.run([sys.executable, "-I", "-S", FETCHER, source, archive], stderr=subprocess.PIPE)
         if fetched.returncode:
@@ -48,12 +48,12 @@ def main() -> int:
     os.chdir(os.path.join(WORK, "code"))
     program = os.path.join(WORK, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(WORK, "attempt"), ATTEMPT]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # blocked until pod.py installs its handler
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # SIGTERM is blocked until pod.py installs its handler
     return os.execv(sys.executable, argv)
 
 
 def _joined(archive: str) -> str:
-    """Joins the pieces into one file and returns its SHA-256 digest in hex."""
+    """Joins the pieces of the code archive into one file and returns its SHA-256 digest in hex."""
     found = hashlib.sha256()
     with open(archive, "wb") as file:
         for name in sorted(name for name in os.listdir(PIECES) if not name.startswith(".")):
@@ -83,7 +83,7 @@ def _is_restarted() -> bool:
 
 
 def unpack(tar: tarfile.TarFile, folder: str) -> None:
-    """Extracts all entries; the digest of the archive was checked before. Raises OSError, tarfile.TarError."""
+    """Extracts all entries of an archive whose digest was verified. Raises OSError, tarfile.TarError."""
     if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
     else:

@@ -1,6 +1,6 @@
-"""One node of one attempt: starts the ranks of a node spec, forwards output and signals, and reports how ranks ended.
+"""Runs one node of one attempt: starts its ranks, forwards output and signals, and reports how the ranks ended.
 
-Reports are written to the events file as JSON lines; `protocol.py` defines the kinds of events.
+Reports are JSON lines in the node's events file; `protocol.py` defines the kinds of events.
 """
 
 from __future__ import annotations
@@ -60,19 +60,18 @@ if TYPE_CHECKING:
     from windlass.worker.statusserver import StatusServer
 
 ROUND_SECONDS = 0.004
-"""Pause between rounds of reading: lines that arrive during it share one index record and one wake-up."""
+"""Pause between two reads of output: lines that arrive during the pause share one index record and one wake-up."""
 MAX_ROUND_SECONDS = 600.0
 FULL_DISK_PATIENCE_SECONDS = 600.0
 RESERVE_BYTES_PER_RANK = 32 << 10
-"""Disk reserve for the node's last events: a failure is reported with the last 16 KiB of the rank's output."""
+"""Disk space reserved for the node's last events; a failure contains the last 16 KiB of the rank's output."""
 MAX_RESERVE_BYTES = 1 << 20
 MARK_SECONDS = 0.25
-"""Seconds between two checks for failure marks of live ranks: a failed rank may hang in its exit handlers."""
+"""Seconds between two checks whether live ranks have marked a failure; a failed rank may hang in its exit handlers."""
 EXIT_SECONDS = 3.0
-"""Time limit for a rank that has marked its failure to exit; then the other ranks are ended."""
+"""Seconds that a rank may take to exit after it has marked its failure; then the other ranks are ended."""
 FIRST_CHECK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
-"""Seconds from SIGTERM until the node checks which ranks still work; early enough for a supervisor that ends the node
-after a failure."""
+"""Seconds from SIGTERM to the check which ranks still work, so early that a supervisor can use the result."""
 CHECK_SECONDS = 1.0
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 
@@ -81,8 +80,8 @@ class Node:
     """Runs the ranks of one node until all have ended."""
 
     def __init__(self, spec: NodeSpec, wake: int | None, start: Start, echo: Echo | None = None) -> None:
-        """`wake` receives a byte at each event. `echo` receives everything that is written to files; it is used if no
-        other process reads the files.
+        """`wake` is a descriptor that gets a byte at each event. `echo` receives all output of nodes whose files no
+        process reads.
         """
         self.spec = spec
         self.start = start
@@ -98,24 +97,26 @@ class Node:
         self.status_server: StatusServer | None = None
         self.rendezvous_check = RendezvousCheck(spec.world_size)
         self.marks_at = 0.0
-        """Monotonic time of the next check for failure marks."""
+        """Monotonic time of the next search for failure marks of live ranks."""
         self.check_at = 0.0
-        """Monotonic time of the next check of which ranks still work."""
+        """Monotonic time at which the node checks again which ranks still work."""
         self.activity = Activity((), ())
-        """Ranks that worked and ranks that waited at the last check."""
+        """Which ranks worked and which waited at the last check."""
         self.host_facts = HostFacts()
         self.heartbeat: Heartbeat | None = None
         self._helpers: set[int] = set()
-        """Processes not started by a rank: the poller of preemption notices, and processes left by the setup script."""
+        """Ids of processes that no rank has started: the poller of preemption notices, and processes of the setup
+        script."""
         self._began = time.time() if spec.attempt > 1 else 0.0
-        """Start of this attempt: older files in the output folder are from earlier attempts."""
+        """Unix seconds at which this attempt began, 0 for the first; older files in the outputs are from earlier
+        attempts."""
         self.own_failures: list[RankFailure] = []
         """Failures of ranks that could not be started, and of an external launcher."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Starts, watches and ends the ranks. Returns 0 if all succeeded."""
+        """Starts the ranks and observes them until all have ended. Returns 0 if all succeeded."""
         process.adopt_orphans()
         if not self.reserve.make():
             self.reserve.make(margin_bytes=0)
@@ -125,8 +126,8 @@ class Node:
         self.events.add(NodeStarted(time.time(), os.getpid(), ticks, process.boot_id(), self.start.name))
         for found in self.spec.found:
             self.output.report_checkpoint(self.spec.ranks[0].rank, found)
-        # Polling is started after the ranks, to not delay them. It is started first in two cases: a network namespace
-        # has no route to the metadata service, and a setup script may take minutes.
+        # Polling starts after the ranks, to not delay them, with two exceptions: a network namespace has no route to
+        # the metadata service, and a setup script may take minutes.
         watch_first = self.spec.network is not None or bool(self.spec.setup)
         if watch_first:
             self._watch_for_notices()
@@ -177,7 +178,9 @@ class Node:
         return 1 if failures else 0
 
     def _collect(self, *, is_success: bool) -> CodeFiles | None:
-        """Copies the results of an unmodified script to the outputs, and reports the results that were not copied."""
+        """Copies result files of a script from the code folder to the outputs, and reports which files were
+        not copied.
+        """
         if (request := self.spec.collect) is None:
             return None
         from windlass.worker.collect import Collection  # imported here so that failures are reported without this delay
@@ -190,7 +193,7 @@ class Node:
         found = Collection(request, self.spec.cwd, env["WINDLASS_OUTPUT_DIR"], env)
         try:
             if request.patterns:
-                self.events.add(CollectionBegan(time.time(), 0, 0))  # the search itself may take long
+                self.events.add(CollectionBegan(time.time(), 0, 0))  # searching for files may take long
             if wanted := found.wanted(is_stop_requested):
                 self.events.add(CollectionBegan(time.time(), len(wanted), sum(one.status.st_size for one in wanted)))
                 cleanup.add(self.spec.path("leftovers"), {glob.escape(found.partial(self.spec.node))})
@@ -203,7 +206,7 @@ class Node:
                     is_stop_requested=is_stop_requested,
                 )
             report = found.report(time.time(), is_success=is_success)
-        # for example too many nested folders, which must not fail the run
+        # Deeply nested folders, for example, raise RecursionError, which must not fail the run.
         except (OSError, ValueError, RuntimeError) as error:
             report = CodeFiles(time.time(), self.spec.cwd, problems=(f"{type(error).__name__}: {error}",))
         self.events.add(report)
@@ -215,8 +218,8 @@ class Node:
         return bool(has_signals) and STOP_NOW_SIGNAL in os.read(self.signals, 4096)
 
     def _kept_outputs(self) -> int:
-        """Returns the bytes of outputs that the pod keeps for the supervisor. Returns 0 if there are none, and also
-        with a warning if there are too many.
+        """Returns the bytes of outputs that the pod keeps for the supervisor; 0 if there are none. If there are too
+        many, warns and returns 0.
         """
         if not (most := self.spec.outputs_max):
             return 0
@@ -233,8 +236,8 @@ class Node:
         return 0
 
     def _write_end(self) -> None:
-        """Waits until the end event is written, without which the run would count as lost, or an immediate stop is
-        requested.
+        """Waits until the end event is written or an immediate stop is requested. A run without end event counts as
+        lost.
         """
         give_up = time.monotonic() + FULL_DISK_PATIENCE_SECONDS
         while self.events.is_blocked and time.monotonic() < give_up:
@@ -245,7 +248,7 @@ class Node:
     # -- starts -------------------------------------------------------------------------------------------------------
 
     def _start_ranks(self) -> None:
-        """Starts all ranks, up to the first that cannot be started."""
+        """Starts all ranks in order, and stops at the first that cannot be started."""
         for spec in self.spec.ranks:
             if not self._start_rank(spec):
                 return
@@ -253,8 +256,8 @@ class Node:
     def _start_rank(self, spec: RankSpec, environ: Mapping[str, str] = os.environ, beside: int = 0) -> bool:
         """Starts one rank, or reports why it could not be started. Returns whether the rank was started.
 
-        `environ` is inherited from the node or an external launcher. `beside` is the id of a process whose network
-        namespace the rank joins; 0 for the node's own.
+        `environ` is the environment of the node or of an external launcher, which the rank inherits. `beside` is the id
+        of a process whose network namespace the rank joins; 0 for the node's own namespace.
         """
         number = spec.rank
         done = os.path.join(self.spec.folder, f"rank-{number}.done")
@@ -277,7 +280,7 @@ class Node:
         return True
 
     def _status_environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
-        """Returns the variables with which this rank can post its progress, if the job's spec includes them."""
+        """Returns the variables with which this rank can post its progress; empty if the spec does not include them."""
         if STATUS_URL not in self.spec.known_at_start:
             return {}
         if self.status_server is None:
@@ -286,7 +289,7 @@ class Node:
             try:
                 self.status_server = StatusServer(self.selector, self.spec.path("token"), self._take_post)
             except OSError:
-                return {}  # progress is then only read from the output
+                return {}  # without the server, progress is only read from the output
         return self.status_server.environment(rank, env)
 
     def _take_post(self, number: int, progress: dict[str, Any]) -> None:
@@ -295,8 +298,8 @@ class Node:
                 rank.capture.report(progress)
 
     def _watch_for_notices(self) -> None:
-        """Starts the process that polls this machine's metadata service for preemption notices, if the spec requests
-        it.
+        """Starts the process that polls the machine's metadata service for preemption notices, if the spec requests
+        polling.
         """
         if self.spec.notices is None:
             return
@@ -310,7 +313,7 @@ class Node:
                 preexec_fn=process.Birth(),
             )
             self._helpers.add(popen.pid)
-            popen.returncode = 0  # the process ends with the node and is reaped by its pid
+            popen.returncode = 0  # the process ends with the node and is reaped by process id
             self.selector.register(read, selectors.EVENT_READ, lambda: self._take_notices(read))
         except OSError as error:
             os.close(read)
@@ -319,7 +322,7 @@ class Node:
             os.close(write)
 
     def _take_notices(self, source: int) -> None:
-        """Reports the notices written by the polling process; each is one line, written at once."""
+        """Reports the notices that the polling process has written, one per line."""
         data = os.read(source, 65536)
         if not data:
             self.selector.unregister(source)
@@ -333,9 +336,7 @@ class Node:
         return bool(self.ranks.live)
 
     def _round(self) -> None:
-        """Waits for output, a signal, an exited rank or the next due time, and handles it; then pauses so that output
-        gathers.
-        """
+        """Handles the next output, signal, exited rank or due time; then pauses so that output gathers."""
         has_output = self.wait(min([MAX_ROUND_SECONDS, *self._due()]))
         self._reap()
         self._read_marks()
@@ -363,9 +364,7 @@ class Node:
         return any(isinstance(key.data, Rank) for key, _ in ready)
 
     def _due(self) -> list[float]:
-        """Returns the seconds until each due time: the end of the grace period, delayed progress, heartbeats,
-        checks.
-        """
+        """Returns the seconds until each due time, such as the end of the grace period, a heartbeat or a check."""
         now = time.monotonic()
         due = [self.output.progress_due()]
         if self.ranks.kill_at is not None:
@@ -381,12 +380,12 @@ class Node:
         return due
 
     def _beat(self) -> None:
-        """Sends and receives heartbeats, and reports which nodes are silent."""
+        """Sends and receives heartbeats, and reports the nodes whose heartbeats do not arrive."""
         if self.heartbeat is not None and self.heartbeat.turn():
             self.events.add(PeersUnreachable(time.time(), self.heartbeat.silent))
 
     def _check_rendezvous(self) -> None:
-        """Reports, once, that the ranks make progress but never connected to each other."""
+        """Reports, at most once, that the ranks make progress but never connected to each other."""
         own = (self.status_server.port,) if self.status_server is not None else ()
         if self.output.progress and self.rendezvous_check.finds_alone(self.ranks, own):
             self.events.add(RanksAlone(time.time(), tuple(rank.number for rank in self.ranks)))
@@ -421,9 +420,7 @@ class Node:
         self.selector.register(read, selectors.EVENT_READ, self._take_signals)
 
     def _take_signals(self) -> None:
-        """Handles the signals that have arrived. A stop signal ends the ranks, or the setup script that runs before
-        them.
-        """
+        """Handles the signals that have arrived. A stop signal ends the ranks, or the setup script if it is running."""
         numbers = os.read(self.signals, 4096)
         if STACKS_SIGNAL in numbers:
             self._dump_stacks()
@@ -431,7 +428,7 @@ class Node:
             self.ranks.ended_by = "stop"
             self._kill_all()
         elif any(number in numbers for number in STOP_SIGNALS):
-            if not self.ranks.are_ending:  # a supervisor can distinguish its own SIGTERM from a node shutdown
+            if not self.ranks.are_ending:  # the supervisor can distinguish its own SIGTERM from a node shutdown
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 self.events.add(PreemptionNotice(time.time(), "sigterm", "terminate", time=now))
             self.ranks.end(by="stop")
@@ -442,8 +439,8 @@ class Node:
     def _check_activity(self) -> None:
         """Reports which ranks still save or do other work while they are being ended.
 
-        After a failure, the other ranks are killed when `FAILURE_GRACE_SECONDS` have passed: by this node if one of its
-        ranks failed, else by the supervisor.
+        `FAILURE_GRACE_SECONDS` after a failure, ranks that do not work are killed: by this node if one of its ranks
+        failed, else by the supervisor.
         """
         now, begun = time.monotonic(), self.ranks.ended_at
         if begun is None or self.ranks.kill_at is None or now < max(self.check_at, begun + FIRST_CHECK_SECONDS):
@@ -457,7 +454,7 @@ class Node:
             self.ranks.kill_others(self.activity.working)
 
     def _end_grace(self) -> None:
-        """Kills the ranks that have not exited after SIGTERM, and reports which of them were still working."""
+        """Kills the ranks that outlived their grace period, and reports those that did not wait for others."""
         waiting = self.activity.waiting
         left = tuple(rank.number for rank in self.ranks.live if rank.failed_at() is None and rank not in waiting)
         ignored = all(ignores(rank.pid, signal.SIGTERM) for rank in self.ranks.live if rank.number in left)
@@ -471,7 +468,7 @@ class Node:
             self.events.add(NodeWarning(time.time(), message, code=GRACE_OVER, fix=fix, ranks=left))
 
     def _dump_stacks(self) -> None:
-        """Collects the stacks of the live ranks. Output printed by the dump does not count as output of the script."""
+        """Collects the stacks of the live ranks. Text printed by the dump does not count as output of the script."""
         before = {rank: rank.capture.has_output for rank in self.ranks.live}
         found = take_stacks(list(before), lambda rank: rank.capture.drain(time.time_ns()))
         for rank, had_output in before.items():
@@ -482,9 +479,9 @@ class Node:
     # -- failures -----------------------------------------------------------------------------------------------------
 
     def fail(self, found: RankFailure) -> None:
-        """Reports a failure that does not belong to a started rank, and ends the ranks."""
+        """Reports a failure for which no started rank is responsible, and ends the ranks."""
         self.own_failures.append(found)
-        self.events.add(RankFailing(time.time(), found.rank))  # ranks of other nodes would wait for this rank
+        self.events.add(RankFailing(time.time(), found.rank))  # ranks of other nodes may wait for this rank
         self.ranks.end(by="failure")
 
     def _fail_to_start(self, rank: int, error: OSError, *program: str) -> None:
@@ -500,7 +497,7 @@ class Node:
             elif not self.ranks.are_ending:
                 self._drain(rank, time.time_ns())
                 self._see_listeners(rank)
-            process.send_group(rank.pid, signal.SIGKILL)  # processes started by the rank end with it
+            process.send_group(rank.pid, signal.SIGKILL)  # kills the processes that the rank has started
             self._drain(rank, time.time_ns())
             self.events.add(RankChanged(time.time(), rank.number, exit_code=rank.outcome()))
         failed = [rank for rank in dead if rank.outcome() != 0]
@@ -509,14 +506,14 @@ class Node:
         process.reap_orphans(self._children())
 
     def _children(self) -> set[int]:
-        """Returns the process ids of the children that are reaped elsewhere."""
+        """Returns the ids of child processes that `process.reap_orphans` must not reap."""
         return {rank.pid for rank in self.ranks}
 
     def _read_marks(self) -> None:
         """Treats a rank as failed if it has marked its failure but does not exit in time.
 
-        Exit handlers may wait for the other ranks, which wait for this one (the shutdown barrier of JAX does so for
-        five minutes). A rank without peers gets the job's whole grace period for its exit handlers.
+        Exit handlers may wait for the other ranks, which wait for the failed rank: the shutdown barrier of JAX does so
+        for five minutes. A rank without peers gets the job's whole grace period for its exit handlers.
         """
         now = time.monotonic()
         if self.ranks.are_ending or now < self.marks_at:

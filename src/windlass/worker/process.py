@@ -12,9 +12,9 @@ import time
 from typing import NamedTuple
 
 PADDING = "." * 4000
-"""Last argument of a process that forks ranks; it reserves space for their command lines, see `rename`."""
+"""Last argument of a process that forks ranks. It reserves space in which `rename` shows the command line of a rank."""
 Identity = tuple[int, int]
-"""Identity of a process within a boot: its process id, and the kernel ticks at which it started."""
+"""Process id, and the kernel ticks from boot to the start of the process. Identifies a process within one boot."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_MM = 35
@@ -31,7 +31,8 @@ class ProcessStat(NamedTuple):
     session: int
     state: str
     start_ticks: int
-    """Kernel ticks from boot to the start of the process. With process id and boot id, they identify the process."""
+    """Kernel ticks from boot to the start of the process. Process id, start ticks and boot id together identify a
+    process."""
 
 
 def stat(pid: int) -> ProcessStat | None:
@@ -41,13 +42,13 @@ def stat(pid: int) -> ProcessStat | None:
             text = file.read().decode("ascii", "replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name may contain spaces and parentheses
+    fields = text[text.rindex(")") + 2 :].split()  # the program name may contain spaces and parentheses
     return ProcessStat(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[0], int(fields[19]))
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Returns the text of a system file, empty if it cannot be read. Invalid UTF-8 is replaced: names may be
-    any bytes.
+    """Returns the text of a system file; empty if the file cannot be read. Invalid UTF-8 is replaced, because names may
+    be any bytes.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -57,12 +58,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def boot_id() -> str:
-    """Returns the id of this boot of the machine. After a reboot, process ids and start times are no longer valid."""
+    """Returns the id of the machine's current boot. Process ids and start ticks are only valid within one boot."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def is_same(pid: int, start_ticks: int, boot: str) -> bool:
-    """Whether the process with this pid and start time is still alive (a zombie is not)."""
+    """Whether the process with this pid and start time is still running. A zombie counts as ended."""
     found = stat(pid)
     return found is not None and found.start_ticks == start_ticks and found.state != "Z" and boot == boot_id()
 
@@ -83,7 +84,7 @@ def all_processes() -> list[ProcessStat]:
 
 
 def of_session(session: int) -> list[int]:
-    """Returns the process ids of the live processes in a session, whatever their current parents are."""
+    """Returns the ids of the live processes of a session, whichever parents they have now."""
     return [line.pid for line in all_processes() if line.session == session and line.state != "Z"]
 
 
@@ -94,7 +95,9 @@ def kill_session(session: int) -> None:
 
 
 def send(pid: int, number: int) -> bool:
-    """Signals a process. Returns False if it has ended or belongs to another user (such as root, after `sudo`)."""
+    """Signals a process. Returns False if the process has ended or belongs to another user, such as root
+    after `sudo`.
+    """
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -103,16 +106,16 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(group: int, number: int) -> None:
-    """Signals a process group, which may have ended already."""
+    """Signals a process group. Does nothing if the group has ended or belongs to another user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def rename(argv: list[str]) -> None:
-    """Shows `argv` as this process's command line, if it fits in the space of the old one (Linux).
+    """Changes the command line that `ps` shows for this process, if `argv` fits in the space of the old one (Linux).
 
     The kernel shows the memory between two addresses of the process (proc_pid_stat(5), arg_start and arg_end). A
-    process that was started with a long command line has space for another.
+    process that was started with a long command line has space for a new one.
     """
     try:
         with open("/proc/self/stat", "rb") as file:
@@ -124,9 +127,9 @@ def rename(argv: list[str]) -> None:
     if start and stop - start > len(text):
         ctypes.memset(start, 0, stop - start)
         ctypes.memmove(start, text, len(text))
-        # needs a capability; without it, trailing zeros are shown too
+        # needs a capability; without it, `ps` also shows trailing zeros
         _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))
-    # must exist until the kernel has read it
+    # The buffer must exist until the kernel has read the name.
     name = ctypes.create_string_buffer(os.path.basename(argv[0]).encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(name))
 
@@ -137,7 +140,7 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Reaps exited children, except those in `known`, which other code waits for."""
+    """Reaps exited children until none is left, or one is in `known`: other code reaps those."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -151,11 +154,11 @@ def reap_orphans(known: set[int]) -> None:
 def end_descendants(patience_seconds: float = 5.0) -> None:
     """Kills and reaps all remaining descendants, whatever their session (Linux).
 
-    After `adopt_orphans`, this process is their parent; when one of them dies, its children are adopted as well.
+    Requires `adopt_orphans`: when a descendant dies, its children then become children of this process.
     """
     me = os.getpid()
     give_up = time.monotonic() + patience_seconds
-    while time.monotonic() < give_up:  # limited in time: a process in uninterruptible sleep cannot be killed
+    while time.monotonic() < give_up:  # time limit, because a process in uninterruptible sleep cannot be killed
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
                 continue
@@ -168,7 +171,7 @@ def end_descendants(patience_seconds: float = 5.0) -> None:
 
 
 def mapped(part: str) -> list[str]:
-    """Returns the files mapped into the memory of this process that have `part` in their path."""
+    """Returns the paths that contain `part` among the files mapped into the memory of this process."""
     with open("/proc/self/maps", "rb") as file:  # paths may contain any bytes
         paths = {os.fsdecode(line.split(None, 5)[-1].strip()) for line in file if b"/" in line}
     return sorted(path for path in paths if part in path)
@@ -182,7 +185,7 @@ def children(parent: int) -> list[int]:
 class Birth:
     """Runs in a rank between fork and exec: creates its process group, and makes it die with its node.
 
-    An object rather than a closure, because the C library must be loaded before the fork.
+    Creating the object loads the C library, which must happen before the fork.
     """
 
     def __init__(self) -> None:
@@ -194,7 +197,7 @@ class Birth:
         os.setpgid(0, 0)
         if self._libc is not None:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._parent:  # the node died in between
+            if os.getppid() != self._parent:  # the node died before prctl
                 os._exit(1)
 
 

@@ -3,7 +3,7 @@
 A node event is a line of JSON in the events file of its node (`node-K.events`), or in the log of its pod. Events are
 kept in the file, so none are lost if the supervisor is killed and replaced. `runs/node_events.py` reads them.
 
-Field names are those of the JSON data. `VERSION` must change if a worker of another version would misread a spec.
+JSON keys are the field names. `VERSION` must change if older workers would misread a new spec.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ STOP_NOW_SIGNAL = signal.SIGUSR1
 STACKS_SIGNAL = signal.SIGUSR2
 """Signal at which a node worker dumps the stacks of all live ranks."""
 NODE_TAG = "n"
-"""Tag of lines with node events in a pod's log; lines of a rank have its number as their tag."""
+"""Tag of the lines of a pod's log that contain node events; lines of a rank are tagged with its number."""
 POD = "w"
-"""Tag of lines of the pod's own processes."""
+"""Tag of the lines of a pod's log that Windlass's own processes write."""
 ATTEMPT = "a"
-"""Tag of lines that separate attempts."""
+"""Tag of the lines of a pod's log that separate attempts."""
 GRACE_OVER = "grace-over"
-"""Code of the warning that ranks had not exited when their grace period ended, and were killed."""
+"""Code of the warning that ranks were killed because they outlived their grace period."""
 OUTPUTS_INCOMPLETE = "outputs-incomplete"
-"""Code of the warning that output files of ranks are missing in the outputs of the run."""
+"""Code of the warning that the outputs of the run lack files that ranks have written."""
 OF_ANOTHER_NODE = "already exists, written by another node"
 MORE_GRACE = "raise grace: above the longest step, evaluation and save included"
-"""Fix of the warning GRACE_OVER, unless the ranks ignore SIGTERM."""
+"""Suggested fix in the warning GRACE_OVER, unless the ranks ignore SIGTERM."""
 VERSION = 1
 Environment = Mapping[str, str]
 EMPTY: Mapping[str, Any] = {}
-"""Default of mapping fields; never modified."""
+"""Default of mapping fields; must not be modified."""
 NODE_VARIABLES = ("WINDLASS_NODE_RANK", "NODE_RANK", "GROUP_RANK")
-"""Variables of a rank that contain the number of its node."""
+"""Environment variables of a rank that contain the number of its node."""
 
 
 # -- node spec --------------------------------------------------------------------------------------------------------
@@ -71,27 +71,28 @@ class LauncherSpec(Value):
     name: str
     argv: tuple[str, ...]
     index: str
-    """Environment variable with the index of a rank proxy's rank among the node's ranks."""
+    """Name of the environment variable with a rank proxy's index among the ranks of its node."""
     end_seconds: float
-    """Time limit for the launcher to end after its ranks have succeeded. A launcher that `serves` ends with mpirun
-    instead."""
+    """Seconds within which the launcher must exit after its ranks have succeeded; unlimited for a launcher that
+    `serves`."""
     env: Environment = EMPTY
     networks: Mapping[str, NetworkSpec] = EMPTY
-    """Networks by host name, if the mpirun of one node starts ranks in the networks of several nodes."""
+    """Network namespaces by host name, if the mpirun of one node starts the ranks of several nodes."""
     port: Optional[int] = None
-    """Port at which the launcher connects to its `peers`; it is started once all of them listen."""
+    """Port at which the launcher connects to its `peers`. The launcher is started once all peers listen on this
+    port."""
     peers: tuple[str, ...] = ()
     serves: bool = False
-    """Whether the launcher is a server, which ends only when it is stopped."""
+    """Whether the launcher is a server, such as sshd, that runs until it is stopped."""
     proxy_spec: str = ""
-    """Path of the spec that is passed to rank proxies, if it is not the node's own."""
+    """Path of the node spec that is passed to rank proxies; empty for the spec of this node."""
 
 
 class ResumeSpec(Value):
     """How a script that saves its own checkpoints is resumed; see `worker/resume.py`."""
 
     find: str
-    """File pattern of the script's checkpoints."""
+    """File name pattern that the script's checkpoints match."""
     words: tuple[str, ...]
     """Arguments that make the script resume; `{path}` is replaced by the checkpoint."""
     folder: str
@@ -106,25 +107,25 @@ class ResumeSpec(Value):
 
 
 class CollectSpec(Value):
-    """Patterns of the files in the code folder that are results; `worker/collect.py` applies them."""
+    """Which files in the code folder are results of the run; used by `worker/collect.py`."""
 
     patterns: tuple[str, ...] = ()
-    """Patterns of the files that are copied to the outputs; other new files are listed."""
+    """Patterns of files that are copied to the outputs; other new files are only listed."""
     skip: tuple[str, ...] = ()
-    """Folders of Windlass, which may be inside the code folder and are skipped."""
+    """Windlass's own folders, which are skipped if they are inside the code folder."""
     is_shared: bool = False
     """Whether all nodes share one code folder."""
     since: float = 0.0
-    """Unix seconds at which the code folder was complete; set at the start."""
+    """Unix seconds at which the pod unpacked the code folder; 0 to count from the start of the run."""
 
 
 class NoticeSpec(Value):
-    """Where a worker polls for preemption notices of its machine; see `worker/preemption_notice.py`."""
+    """How a worker polls for preemption notices of its machine; see `worker/preemption_notice.py`."""
 
     endpoint: str
     poll_seconds: float
     known: tuple[tuple[str, ...], ...] = ()
-    """Action and time of each notice that the run has already handled."""
+    """Notices that the run has already handled, each as action and time."""
 
 
 class HeartbeatSpec(Value):
@@ -137,7 +138,7 @@ class HeartbeatSpec(Value):
     peers: Environment
     """Addresses of the other nodes, by number."""
     port: int = 29399
-    """UDP port, below the ephemeral ports of the kernel and the rendezvous ports of ranks."""
+    """UDP port of the heartbeats, below the kernel's ephemeral ports and the rendezvous ports of ranks."""
     interval_seconds: float = 0.5
     patience_seconds: float = 3.0
     start_patience_seconds: float = 30.0
@@ -152,13 +153,13 @@ class NodeSpec(Value):
     worker_python: str
     cwd: str
     env: Environment
-    """Variables added to the environment in which the worker was started."""
+    """Environment variables added to those with which the worker was started."""
     ranks: tuple[RankSpec, ...]
     grace_seconds: float
     warm: tuple[str, ...] = ()
     """Modules that the warm process must have imported; empty if ranks are started as new processes."""
     known_at_start: tuple[str, ...] = ()
-    """Variables that can only be set at the start of an attempt, or by the worker."""
+    """Names of environment variables whose values are only known when an attempt or its worker starts."""
     progress: Optional[str] = None
     """Regular expression for the script's progress lines."""
     reuse_wait_seconds: float = 0.0
@@ -176,9 +177,9 @@ class NodeSpec(Value):
     folder: str = ""
     """Folder of the attempt, with the files of the node and its ranks."""
     since: float = 0.0
-    """Unix seconds at which the run began; older checkpoints outside its folders belong to other runs."""
+    """Unix seconds at which the run began; older checkpoints outside the run's folders belong to other runs."""
     found: tuple[Mapping[str, Any], ...] = ()
-    """Checkpoint events of the search for a checkpoint, to be reported by the node; see `worker/resume.py`."""
+    """Checkpoint events from the search for a checkpoint to resume from; the node reports them."""
     attempt: int = 1
     """Number of the attempt, from 1."""
     world_size: int = 1
@@ -187,13 +188,13 @@ class NodeSpec(Value):
     """Rendezvous port of the ranks, if the supervisor has reserved it."""
 
     def path(self, kind: str) -> str:
-        """Returns the path of one of the node's files: `json` (this spec), `events`, `out` and others."""
+        """Returns the path of the node's file of a kind: `json` (this spec), `events`, `out` or another."""
         return os.path.join(self.folder, f"node-{self.node}.{kind}")
 
     def node_env(self, number: str = "") -> dict[str, str]:
-        """Returns the environment of a process of the node that is not a rank, to be added to the worker's environment.
+        """Returns the variables that a process other than a rank gets in addition to the worker's environment.
 
-        `number` is the number of the node, if one worker runs the ranks of several nodes.
+        `number` selects a node, if one worker runs the ranks of several nodes.
         """
         own = next((one.env for one in self.ranks if one.env.get(NODE_VARIABLES[0]) == number), self.ranks[0].env)
         return {**self.env, **{name: own[name] for name in NODE_VARIABLES if name in own}}
@@ -258,7 +259,7 @@ class NodeEvent(Value):
 
     kind: ClassVar[str]
     at: float
-    """Unix seconds."""
+    """Time of the event in Unix seconds."""
 
     def data(self) -> dict[str, Any]:
         """Returns the fields of the event as stored in the record of the run."""
@@ -292,17 +293,17 @@ class RankChanged(NodeEvent):
 
 
 class OutputBegan(NodeEvent):
-    """First output of any rank of the node."""
+    """The first rank of the node has printed something."""
 
     kind = "output"
 
 
 class ProgressMade(NodeEvent):
-    """Newest progress of the lowest rank that reports any."""
+    """Newest progress of the lowest-numbered rank that reports progress."""
 
     kind = "progress"
     progress: Mapping[str, Any]
-    """Progress of that rank, except that `samples_per_second` is the sum over the node's ranks."""
+    """Progress of one rank, except that `samples_per_second` is the sum over the node's ranks."""
 
 
 class FirstStep(NodeEvent):
@@ -329,7 +330,7 @@ class CheckpointReported(NodeEvent):
     """`log` if read from the script's output; `found` if Windlass passed the checkpoint to the script to resume
     from."""
     more: Mapping[str, Any] = EMPTY
-    """Further details: bytes, seconds, reason, …"""
+    """Further details, such as bytes, seconds or the reason."""
 
 
 class LossNotFinite(NodeEvent):
@@ -338,11 +339,11 @@ class LossNotFinite(NodeEvent):
     kind = "loss"
     rank: int
     more: Mapping[str, Any] = EMPTY
-    """`loss` and `step`, and `last`: the last finite loss with its step."""
+    """Fields `loss` and `step`, and `last`: the last finite loss with its step."""
 
 
 class PeersUnreachable(NodeEvent):
-    """Other nodes whose heartbeats have not arrived for some seconds; reported again whenever the set changes."""
+    """Heartbeats of some other nodes have not arrived for seconds; reported again when the set of nodes changes."""
 
     kind = "unreachable"
     nodes: tuple[int, ...]
@@ -358,9 +359,7 @@ class RankFailing(NodeEvent):
 
 
 class RanksAtWork(NodeEvent):
-    """Ranks that still work, for example on a save, while their node is being ended; sent again when the set
-    changes.
-    """
+    """Ranks still work, for example on a save, while their node is being ended; reported again when other ranks do."""
 
     kind = "at-work"
     ranks: tuple[int, ...]
@@ -379,7 +378,7 @@ class PreemptionNotice(NodeEvent):
 
 
 class Dropped(Value):
-    """Output of a rank that is missing in its log because the disk was full."""
+    """Amount of a rank's output that is missing in its log because the disk was full."""
 
     rank: int
     bytes: int
@@ -395,7 +394,7 @@ class NodeWarning(NodeEvent):
     code: Optional[str] = None
     """Code of a warning about the run; see `runs/warnings.py`."""
     missing: Optional[Mapping[str, int]] = None
-    """Number of lines per writer that were rotated away before they were read."""
+    """Numbers of log lines, by writer, that were deleted by log rotation before they were read."""
     dropped: Optional[Dropped] = None
     fix: str = ""
     ranks: tuple[int, ...] = ()
@@ -444,7 +443,7 @@ class CodeFiles(NodeEvent):
     is_cut: bool = False
     """Whether listing was stopped by its time limit."""
     problems: tuple[str, ...] = ()
-    """Why requested files could not be copied."""
+    """Reasons for which requested files could not be copied."""
     save: Optional[SavedState] = None
     """Newest saved state in the code folder or the folders of the run; None if there is none."""
     has_none: bool = False
@@ -460,11 +459,11 @@ class RankStack(Value):
     stack: str
     """Stack as printed by the rank; empty if it did not respond."""
     flight: Optional[Mapping[str, Any]] = None
-    """Last collectives of the rank, if torch has recorded them."""
+    """Last collectives of the rank; None if torch has recorded none."""
 
 
 class StacksTaken(NodeEvent):
-    """Stacks of the node's live ranks, collected on request or because a rank timed out in a collective."""
+    """Stacks of the node's live ranks, taken on request or after a rank timed out in a collective."""
 
     kind = "hang"
     ranks: tuple[RankStack, ...]
@@ -487,7 +486,7 @@ class RankFailure(Value):
     tail: str
     """End of the rank's output."""
     traceback_at: Optional[float] = None
-    """Unix seconds at which the rank marked its failure, or else at which its traceback began to arrive."""
+    """Unix seconds at which the rank marked its failure; without a mark, when its traceback began to arrive."""
     ended_by_us: bool = False
     """Whether the worker or the supervisor ended the rank."""
     marked: bool = False
@@ -497,7 +496,7 @@ class RankFailure(Value):
     of_launcher: bool = False
     """Whether `tail` is the output of an external launcher."""
     by_exit: bool = False
-    """Whether the script called `sys.exit`, so that exceptions in its output were handled, perhaps long before."""
+    """Whether the script called `sys.exit`; exceptions in its output were then handled, perhaps long before."""
 
 
 class Listener(Value):
@@ -530,14 +529,16 @@ class DamagedFile(Value):
 
 
 class HostReport(Value):
-    """Facts about a host, read by its node worker after a rank had failed. Counters start when the worker starts."""
+    """Facts about a host, read by its node worker after a rank had failed. Counters count from the start of
+    the worker.
+    """
 
     oom_kills_of_group: Optional[int] = None
-    """Processes of the worker's control group that were OOM-killed; None if the counter cannot be read."""
+    """Processes OOM-killed in the worker's control group; None if the counter cannot be read."""
     oom_kills_of_machine: Optional[int] = None
-    """Processes of the whole machine that were OOM-killed; None if the counter cannot be read."""
+    """Processes OOM-killed on the whole machine; None if the counter cannot be read."""
     oom_record: str = ""
-    """Kernel log line about the OOM kill of one of the ranks."""
+    """Line of the kernel log about the OOM kill of one of the ranks; empty if there is none."""
     memory_limit_bytes: Optional[int] = None
     """Memory limit of the worker's control group in bytes; None if unlimited."""
     free_bytes: Mapping[str, int] = EMPTY
@@ -547,11 +548,11 @@ class HostReport(Value):
     shm_free_bytes: Optional[int] = None
     """Free bytes of /dev/shm; None if it does not exist."""
     without_space: tuple[FileSystem, ...] = ()
-    """Full file systems, if the rank failed for lack of disk space."""
+    """Full file systems; empty unless the rank failed for lack of disk space."""
     damaged_files: tuple[DamagedFile, ...] = ()
-    """Damaged files of the kind that the rank failed to load."""
+    """Truncated or corrupted files of the kind that the rank failed to load."""
     listeners: tuple[Listener, ...] = ()
-    """Listening processes, if the rank found a port in use."""
+    """Processes that listen on a port; empty unless the rank found a port in use."""
     reserved_port: Optional[int] = None
     """Port of the process group, if the supervisor has reserved it for the ranks."""
 
@@ -585,22 +586,22 @@ class RootCause(Value):
     """Name of the signal that ended the rank's process, such as `SIGKILL`."""
     traceback: str = ""
     victims: tuple[int, ...] = ()
-    """Ranks that failed because this rank did."""
+    """Ranks that failed because `rank` failed."""
     at: Optional[float] = None
     """Unix seconds at which the failure began."""
     node_lost: Optional[int] = None
-    """Number of the node whose loss is the cause; None if the cause is another."""
+    """Number of the lost node if its loss is the cause; None for another cause."""
     blames_peer: bool = False
-    """Whether the error names another rank, which failed without reporting anything."""
+    """Whether the error is a lost connection to another rank, which failed without reporting anything."""
     transient: bool = False
-    """Whether another attempt may not have the error: an error of the network, a service, a device or disk space."""
+    """Whether a new attempt may succeed, as after an error of the network, a service, a device or disk space."""
     node: Optional[int] = None
-    """Node of the rank."""
+    """Number of the node on which the rank ran."""
     failure: str = ""
     """How the rank failed: `exception`, `signal` or `exit-code`; empty if no rank is the cause."""
     code: Optional[int] = None
-    """Exit code of the process that failed; −N for signal N. A launcher or shell may report the exit code of its child,
-    which then differs from `exit_code`."""
+    """Exit code of the process that failed; −N for signal N. Differs from `exit_code` if a launcher or shell reports
+    its child."""
     host: Optional[HostReport] = None
     """Facts about the host of the node; None if the node has not reported its end."""
 
@@ -620,7 +621,7 @@ class LinesCounted(NodeEvent):
     lines: Mapping[str, int]
     attempt: int
     before: tuple[str, ...] = ()
-    """Tokens of earlier attempts in this pod, whose events a reader may have missed."""
+    """Tokens of earlier attempts in this pod; a reader may have missed their events."""
 
 
 EVENTS: Mapping[str, type[NodeEvent]] = {

@@ -1,9 +1,9 @@
 """Runs the script of one rank as `python script.py` would, and writes a done mark when the script has finished.
 
-There are two intended differences from a plain interpreter. The *done* mark is written once the script, its threads,
-its `atexit` functions and its open files are finished, so that a crash during the teardown of libraries does not count
-as a failure of the script. And the process then exits at once: tearing down torch takes half a second, and finished
-ranks sometimes abort or hang in it.
+Two differences from a plain interpreter are intended. The *done* mark is written once the script, its threads, its
+`atexit` functions and its open files are finished, so that a crash during the teardown of libraries does not count as a
+failure of the script. Then the process exits at once, because the teardown of torch takes half a second, and finished
+ranks sometimes abort or hang during the teardown.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _own_main: list[object] = []
 _prepared = None
 """Module that will be the script's `__main__`; None if it is created when the script starts."""
 _is_watched = _has_group = False
-"""Whether the creation of torch process groups is observed, and whether one was created; see `rendezvous_check.py`."""
+"""Whether this rank observes the creation of torch process groups, and whether a group was created; see
+`rendezvous_check.py`."""
 _C10D = "torch.distributed.distributed_c10d"
 _RECORDER = (
     ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
     ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
 )
 _pid = 0
-"""Process id of the rank. A child forked by the script runs the same exit functions but must not write marks."""
+"""Process id of the rank. A child forked by the script runs the same exit functions, but must not write marks."""
 _flight: Any = None
 """Recorder of this rank's collectives (`flight_recorder.py`); None until the rank has a torch process group."""
 
@@ -39,7 +40,8 @@ try:
     import _signal  # type: ignore[import-not-found] # the C module behind `signal`, always loaded
 
     STACK_SIGNAL = _signal.SIGRTMIN + 5
-    """Signal at which a rank prints the stacks of all its threads to stderr, once its main thread runs Python code."""
+    """Signal at which a rank prints the stacks of all its threads to stderr, as soon as its main thread runs Python
+    code."""
     FORCED_STACK_SIGNAL = _signal.SIGRTMIN + 6
     """Signal at which a rank prints the stack of its main thread immediately."""
 except (ImportError, AttributeError):
@@ -55,8 +57,8 @@ def main() -> None:
 def run(argv: list[str], done: str | None) -> int:
     """Runs the script in a fresh `__main__`. Returns the exit code that an interpreter would have (−2 for Ctrl-C).
 
-    A failure is marked as soon as the rank has printed its error: exit handlers may take long (Horovod's wait for the
-    peers), and a rank that is killed meanwhile is not a victim of another failure.
+    A failure is marked as soon as the rank has printed its error. Exit handlers may then take long, and a rank that is
+    killed while they run must not count as a victim of another failure.
     """
     global _pid
     import time
@@ -88,7 +90,7 @@ def run(argv: list[str], done: str | None) -> int:
         _record_collectives(error)
         _write_done_mark(
             done, code, failed_at
-        )  # after the error is printed: a rank killed before that counts as a victim
+        )  # marked only after the error is printed: a rank killed before counts as a victim
     return code
 
 
@@ -114,23 +116,23 @@ def end(code: int, done: str | None) -> None:
 def _answer_stack_signals() -> None:
     """Installs the handlers of both stack signals.
 
-    The first runs Python code between two instructions of the script, while all other threads are stopped. The second
-    uses the C handler of faulthandler, which needs no lock: it works while the main thread blocks in a call or native
-    code holds the GIL. It prints only the main thread, because frames of other threads may change or be freed while
-    they are read.
+    The handler of `STACK_SIGNAL` runs Python code between two instructions of the script. The handler of
+    `FORCED_STACK_SIGNAL` is C code of faulthandler that needs no lock, so it works while the main thread blocks in a
+    call or native code holds the GIL. It prints only the main thread, because frames of other threads may change or be
+    freed while it reads them.
     """
     try:
         import faulthandler
 
         faulthandler.register(FORCED_STACK_SIGNAL, all_threads=False, chain=False)
         _signal.signal(STACK_SIGNAL, write_stacks)
-        _interrupt_waits(False)  # native code may not handle interrupted calls
+        _interrupt_waits(False)  # native code may not retry interrupted calls
     except (ImportError, AttributeError, ValueError, OSError, RuntimeError):
         pass  # the platform has no such signals, or stderr is closed
 
 
 def _interrupt_waits(is_wanted: bool) -> None:
-    """Sets whether the stack signal interrupts blocking calls; Python code resumes the call after the handler."""
+    """Sets whether the stack signal interrupts blocking calls. Python repeats an interrupted call after the handler."""
     try:
         _signal.siginterrupt(STACK_SIGNAL, is_wanted)
     except (NameError, AttributeError, ValueError, OSError):
@@ -140,7 +142,7 @@ def _interrupt_waits(is_wanted: bool) -> None:
 def write_stacks(*_: object) -> None:
     """Prints the stacks of all threads and then their names to stderr. Errors are ignored.
 
-    The names show which threads are not daemons: those keep a script alive that has ended.
+    The names show which threads are not daemons: such threads keep a finished script alive.
     """
     try:
         import faulthandler
@@ -154,7 +156,7 @@ def write_stacks(*_: object) -> None:
 
 
 def _watch_collectives(done: str | None) -> None:
-    """Arranges that collectives are recorded from the first process group on; nothing is loaded before."""
+    """Arranges that collectives are recorded from the first process group on. Loads no module before."""
     if done is None:
         return
     if _C10D in sys.modules:
@@ -195,7 +197,7 @@ class _Imported:
 def _name_recorder(version: str, env: Any) -> None:
     """Sets the recorder's variables under the names that torch before 2.9 uses; newer versions warn about those names.
 
-    Values that the user has set under the old names are used in both cases.
+    Values that the user has set under the old names are used with every version.
     """
     try:
         is_older = tuple(map(int, version.split(".")[:2])) < (2, 9)
@@ -209,8 +211,8 @@ def _name_recorder(version: str, env: Any) -> None:
 
 
 def _await_process_group(module: Any, done: str) -> None:
-    """Hooks the creation of the first process group. Recording starts then: before, the script may fork or count
-    threads.
+    """Hooks the creation of the first process group. Recording starts only then, because the script may fork or count
+    threads before.
     """
     _name_recorder(getattr(sys.modules.get("torch.version"), "__version__", ""), os.environ)
     plain = getattr(module, "_update_default_pg", None)
@@ -242,7 +244,7 @@ def _is_alone(done: str | None) -> bool:
     try:
         return bool(_load_module("rendezvous_check").is_alone())
     except Exception:
-        return False  # on errors there is no warning
+        return False  # an unknown state causes no warning
 
 
 def _is_alone_in_mpi() -> bool:
@@ -252,7 +254,7 @@ def _is_alone_in_mpi() -> bool:
         is_used = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and os.getpid() == _pid
         return bool(is_used and os.environ.get("WORLD_SIZE", "1") != "1" and mpi.COMM_WORLD.Get_size() == 1)
     except Exception:
-        return False  # on errors there is no warning
+        return False  # an unknown state causes no warning
 
 
 def _write_mark(done: str, kind: str) -> None:
@@ -262,7 +264,7 @@ def _write_mark(done: str, kind: str) -> None:
         with open(os.path.splitext(done)[0] + kind, "w"):
             pass
     except OSError:
-        pass  # on a full disk there is no warning
+        pass  # without a mark, e.g. on a full disk, there is no warning
 
 
 def _load_module(name: str) -> Any:
@@ -284,7 +286,7 @@ def _start_recorder(module: Any, done: str) -> None:
         _flight = _load_module("flight_recorder").Flight(os.path.splitext(done)[0], module)
         _flight.listen(write_stacks)
     except Exception:
-        pass  # on errors collectives are not recorded
+        pass  # collectives are then not recorded
 
 
 def _record_collectives(error: BaseException) -> None:
@@ -306,13 +308,13 @@ def _run_file(argv: list[str]) -> None:
     import importlib.machinery
     import io
 
-    script = os.path.abspath(argv[0])  # the path that an interpreter uses in `__file__` and in tracebacks
+    script = os.path.abspath(argv[0])  # an interpreter uses this path in `__file__` and in tracebacks
     sys.argv = list(argv)
     _set_first_folder(os.path.dirname(os.path.realpath(script)))
     loader = importlib.machinery.SourceFileLoader("__main__", script)
     with io.open_code(script) as file:
         source = file.read()
-    # a crash of the machine may leave null bytes, and the error of compile() does not name the file
+    # A crash of the machine may leave null bytes in the file, and the error of compile() does not name the file.
     if (at := source.find(b"\0")) >= 0:
         raise SyntaxError("source code cannot contain null bytes", (script, source.count(b"\n", 0, at) + 1, None, None))
     code = compile(source, script, "exec", dont_inherit=True)
@@ -338,7 +340,7 @@ def _set_first_folder(folder: str) -> None:
 
 
 def prepare_main(file: str) -> None:
-    """Creates the `__main__` of a script that is not known yet, for imported modules that store a reference to
+    """Creates the script's `__main__` before the script is known, because imported modules may store a reference to
     `__main__`.
     """
     global _prepared
@@ -349,8 +351,8 @@ def prepare_main(file: str) -> None:
 
 
 def _fresh_main() -> dict[str, object]:
-    """Replaces `__main__` by a new module and returns its names. The old module is kept because its functions still
-    run.
+    """Replaces `__main__` by a new module and returns the namespace of the new module. The old module is kept because
+    its functions are still running.
     """
     import builtins
 
@@ -389,7 +391,7 @@ def _print(error: BaseException) -> int | None:
         while inner.__context__ is not None and inner.__context__ is not error:
             inner = inner.__context__
         inner.__context__ = None
-        # without the frame of this function
+        # omits the frame of this function
         broken.__traceback__ = broken.__traceback__ and broken.__traceback__.tb_next
         for title, one in ("Error in sys.excepthook:", broken), ("\nOriginal exception was:", error):
             try:
@@ -408,10 +410,10 @@ def _finish() -> None:
     import gc
     import io
 
-    threading = sys.modules.get("threading")  # not imported: the script may have given up the rights to import files
+    threading = sys.modules.get("threading")  # not imported here: the script may have given up its right to read files
     shutdown = getattr(threading, "_shutdown", None)
     for finish in (shutdown, atexit._run_exitfuncs):
-        _interrupt_waits(finish is shutdown)  # so that stacks can be printed while threads are joined
+        _interrupt_waits(finish is shutdown)  # interrupted joins allow stacks to be printed
         try:
             if finish is not None:
                 finish()
@@ -436,11 +438,11 @@ def _flush_native() -> None:
     path, folder = sys.path, os.path.dirname(os.__file__)
     sys.path = [place for place in path if place in (folder, os.path.join(folder, "lib-dynload"))]
     try:
-        import ctypes  # only from the standard library: modules in the script's folder must not be run here
+        import ctypes  # only the standard library is searched, so that no module from the script's folder is run
 
         ctypes.CDLL(None).fflush(None)
     except Exception:
-        pass  # a build without ctypes, or the script has given up the rights to import
+        pass  # a build without ctypes, or a script that has given up its right to read files
     finally:
         sys.path = path
 
@@ -448,8 +450,8 @@ def _flush_native() -> None:
 def _finalize_mpi() -> None:
     """Finalizes MPI as mpi4py does at exit, so that mpirun sees a clean end of the rank.
 
-    Failed ranks must not do this: MPI_Finalize waits for the other ranks, which wait for this one. (Horovod finalizes
-    MPI in an `atexit` function.)
+    Not called in failed ranks: MPI_Finalize waits for the other ranks, which wait for the failed rank. (Horovod
+    finalizes MPI in an `atexit` function.)
     """
     mpi4py, mpi = sys.modules.get("mpi4py"), sys.modules.get("mpi4py.MPI")
     if mpi is None or getattr(getattr(mpi4py, "rc", None), "finalize", None) is False:
@@ -463,14 +465,16 @@ def _finalize_mpi() -> None:
 
 
 def _write_done_mark(done: str | None, code: int, at: float, by: str = "") -> None:
-    """Writes the exit code, the time of the failure or end, and whether by `sys.exit`; `ranks.Rank` reads the mark."""
+    """Writes the done mark: the exit code, the time of the failure or end, and `exit` if the script failed by
+    `sys.exit`.
+    """
     if done is None or os.getpid() != _pid:
         return
     try:
         with open(done, "w") as file:
             file.write(f"{code} {at:.6f} {by}")
     except OSError:
-        pass  # a full disk loses the mark and not the result: the exit code still counts
+        pass  # without a mark, for example on a full disk, the exit code of the process counts
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Distinguishes ranks that work on their own, for example on a save, from ranks that wait for other ranks.
 
-After a failure, working ranks get their grace period; waiting ranks would wait in vain for the failed rank. A rank
-reports its activity from the thread that reads its flight recorder. A rank that never created a process group has no
-peers known to torch. Ranks of MPI, JAX and TensorFlow connect by other means, so their activity is unknown.
+After a failure, working ranks get their whole grace period, but waiting ranks do not, because they wait in vain for the
+failed rank. The thread of a rank that reads its flight recorder reports the activity. A rank that never created a torch
+process group waits for no other rank. Ranks of MPI, JAX and TensorFlow connect without torch, so their activity is
+unknown.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ if TYPE_CHECKING:
     from windlass.worker.ranks import Rank
 
 MET = ".met"
-"""Suffix of the mark of a rank that has created a process group; see `rank.py`."""
+"""Suffix of a file that shows that a rank has created a process group; written by `rank.py`."""
 OTHER_GROUPS = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG")
 
 
 class Activity(NamedTuple):
-    """Activity of live ranks; a rank in neither list has not responded, or cannot be asked."""
+    """Ranks that work and ranks that wait for others. A rank in neither list has not responded or cannot report its
+    activity.
+    """
 
     working: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
 
 
 def activity_of(ranks: Sequence[Rank], spec: NodeSpec) -> Activity:
-    """Asks ranks what they do. Takes a second if a rank does not respond."""
+    """Requests from each rank whether it works or waits. Takes a second if a rank does not respond."""
     asked = [rank for rank in ranks if ask_flight(rank.base, WORK, STATE)]
     answers = take_flights([rank.base for rank in asked], STATE)
     variables = {*spec.env, *(name for one in spec.ranks for name in one.env)}

@@ -1,8 +1,7 @@
 """Program that an external launcher starts in place of a rank: requests the rank from the node, and exits like the
 rank.
 
-The proxy sends its environment to the node, because only children of the launcher have it, and forwards the launcher's
-signals.
+The proxy sends the environment that the launcher has set to the node, and forwards the launcher's signals.
 """
 
 import json
@@ -15,11 +14,9 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 
 
 def main(argv: list) -> int:  # type: ignore[type-arg]
-    """Runs the proxy with the argument `NODE_SPEC`: requests a rank from the node of this spec, whose socket is next to
-    it.
-    """
+    """Runs the proxy with the argument `NODE_SPEC`, the path of a node spec. The node's socket is next to this file."""
     folder, name = os.path.split(argv[0])
-    os.chdir(folder)  # the path of a socket is limited to 107 bytes, and folders may be longer
+    os.chdir(folder)  # socket paths are limited to 107 bytes, and folders may have longer paths
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.splitext(name)[0] + ".sock")
     connection.sendall(_line({"pid": os.getpid(), "environ": dict(os.environ)}))
@@ -29,7 +26,7 @@ def main(argv: list) -> int:  # type: ignore[type-arg]
     while not answer.endswith(b"\n"):
         piece = connection.recv(4096)
         if not piece:
-            return 1  # the node has died, and its ranks with it
+            return 1  # the node has died, and its ranks with the node
         answer += piece
     code = int(json.loads(answer)["exit_code"])
     if code < 0:

@@ -30,7 +30,7 @@ class Start(Protocol):
 
 
 class ColdStart:
-    """Starts a new interpreter, which works for every rank."""
+    """Starts every rank in a new interpreter."""
 
     name = "cold"
 
@@ -52,13 +52,13 @@ class ColdStart:
             )
         except subprocess.SubprocessError as error:
             raise OSError(f"cannot join process {beside}") from error
-        popen.returncode = 0  # the node reaps the process by pid
+        popen.returncode = 0  # the node reaps the rank by process id
         self._started.append(popen)
         return popen.pid
 
 
 class WarmStart:
-    """Forks this process, which has imported the modules of the script: takes 20 milliseconds instead of seconds.
+    """Forks this process, which has imported the script's modules: a start takes 20 milliseconds instead of seconds.
 
     `argv` must be the command line of a Python rank: interpreter, `rank.py`, script, arguments.
     """
@@ -66,10 +66,8 @@ class WarmStart:
     name = "warm"
 
     def __init__(self, prepare: Callable[[list[str]], None], wait: Callable[[], None] = lambda: None) -> None:
-        """`prepare` runs in the child with its command line, and resets it to the state of a new interpreter
-        (`fork_reset.py`).
-
-        `wait` runs in the child after that, before the script.
+        """`prepare` runs in the child with the rank's command line, and resets the child to the state of a new
+        interpreter (`fork_reset.py`). `wait` runs in the child after `prepare` and before the script.
         """
         self._birth = process.Birth()
         self._prepare = prepare
@@ -77,7 +75,7 @@ class WarmStart:
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """Starts the rank by forking this process and returns its pid. Raises OSError."""
-        os.stat(cwd)  # raises the same error as starting an interpreter would
+        os.stat(cwd)  # raises the error that starting an interpreter would raise
         # A signal that arrived before the child resets the handlers would be consumed by the node's handlers, and the
         # rank would never see it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
@@ -100,7 +98,7 @@ class WarmStart:
                 code = run(argv[2:], done)
                 end(code, done)
             finally:
-                os._exit(code & 0xFF)  # whatever happens, a rank must not return into the node's code
+                os._exit(code & 0xFF)  # a rank must never return into the code of the node
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return pid
 
@@ -124,10 +122,10 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], output: int) -> None
 
 
 def _close_above(last: int) -> None:
-    """Closes every descriptor above `last`, which all belong to the node.
+    """Closes the descriptors above `last`, which all belong to the node.
 
-    The objects that own the descriptors must never be collected, because they would close files that the script has
-    opened under the same numbers. They are referenced by frames below this one, which never return.
+    The objects that own the descriptors must not be garbage-collected: they would close files that the script has
+    opened under the same numbers. Frames of callers, which never return, keep references to these objects.
     """
     for name in os.listdir("/proc/self/fd"):
         if int(name) > last:

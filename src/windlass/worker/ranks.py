@@ -1,4 +1,4 @@
-"""Ranks of a node: whether each rank is alive, how it ended, and how the node ends all of them."""
+"""Ranks of a node: whether each rank is alive, how it ended, and how the node ends its ranks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from windlass.worker.capture import Capture
 
 TAIL_CHARS = 16384
-"""Number of characters of a rank's last output that a failure includes."""
+"""Maximum characters of a rank's last output in the report of its failure."""
 FAILURE_GRACE_SECONDS = 3.0
-"""Grace period of ranks that wait for a failed rank; ranks that save on their own get the job's grace period."""
+"""Grace period of ranks that wait for a failed rank; ranks that are still saving get the job's grace period."""
 
 
 class Rank:
@@ -52,16 +52,12 @@ class Rank:
         return pid != 0
 
     def failed_at(self) -> float | None:
-        """Returns when the script failed, in Unix seconds, from the mark that the rank writes after it has printed its
-        error.
-        """
+        """Returns when the script failed, in Unix seconds; None if the rank has not marked a failure."""
         mark = read_mark(self.done)
         return mark.at if mark.code else None
 
     def outcome(self) -> int:
-        """Returns the effective exit code: that of the rank's done mark if there is one, however the process then
-        ended.
-        """
+        """Returns the exit code in the rank's done mark; without a mark, that of the process."""
         assert self.exit_code is not None
         marked = read_mark(self.done).code if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
@@ -72,7 +68,7 @@ class Rank:
         tail = since_handled(self.capture.tail) if by_exit else self._with_error_file()
         tail, trace = tail[-TAIL_CHARS:], self.capture.traceback
         if failed_at is not None and not by_exit and TRACEBACK not in tail and trace:
-            tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # prepend the traceback of the marked failure
+            tail = f"{trace}\n{tail[-TAIL_CHARS + len(trace) :]}"  # the traceback of the marked failure goes first
         return RankFailure(
             self.number,
             self.outcome(),
@@ -85,7 +81,9 @@ class Rank:
         )
 
     def _with_error_file(self) -> str:
-        """Returns the last output of the rank, with the traceback of its error file. Secrets are not masked yet."""
+        """Returns the last output of the rank, with the traceback from torchelastic's error file; secrets in it are
+        masked.
+        """
         tail = self.capture.tail
         text = with_error_file(tail)
         return tail if text == tail else self.capture.masked(text)
@@ -99,7 +97,7 @@ class Ranks(list[Rank]):
         self.grace_seconds = grace_seconds
         """Seconds from SIGTERM to SIGKILL."""
         self.ended_at: float | None = None
-        """Monotonic time at which SIGTERM was sent to the ranks; None before."""
+        """Monotonic time at which SIGTERM was sent to the ranks; None before SIGTERM."""
         self.ended_by = "itself"
         """`itself`, `failure` or `stop`."""
         self.kill_at: float | None = None
@@ -116,7 +114,7 @@ class Ranks(list[Rank]):
         return self.ended_by != "itself"
 
     def end(self, by: str) -> None:
-        """Sends SIGTERM to all live ranks, once; `kill` is due after the grace period."""
+        """Sends SIGTERM to all live ranks, once. `kill_at` is then the end of the grace period."""
         if not self.are_ending:
             self.ended_by = by
         if self.kill_at is None:
@@ -137,23 +135,23 @@ class Ranks(list[Rank]):
         for rank in self.live:
             if rank in spared:
                 continue
-            rank.ended_by_us |= rank.failed_at() is None  # a rank that has marked a failure is exiting by itself
+            rank.ended_by_us |= rank.failed_at() is None  # a rank that has marked a failure exits by itself
             send(rank.pid, number)
 
 
 class Mark(NamedTuple):
-    """Done mark of a rank."""
+    """Contents of the done mark, a file that a rank writes when its script has failed or finished."""
 
     code: int | None = None
     """Exit code; None if there is no mark."""
     at: float = 0.0
-    """Unix seconds of the failure or end."""
+    """Unix seconds at which the script failed or finished."""
     by_exit: bool = False
-    """Whether the script failed by `sys.exit`, not by an exception."""
+    """Whether the script failed by calling `sys.exit`, and not by an exception."""
 
 
 def read_mark(path: str) -> Mark:
-    """Reads the mark of a rank."""
+    """Reads a done mark. Returns an empty mark if the file is missing or invalid."""
     try:
         with open(path) as file:
             code, at, *by = file.read().split()

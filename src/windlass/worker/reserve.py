@@ -1,6 +1,7 @@
 """Reserves disk space in a file, for data that must still be written when the disk is full.
 
-Writers that can wait must call `has_space` first, so that the space freed by `release` remains for urgent writes.
+Writers of data that can wait must call `has_space` first, so that the space freed by `release` is left for urgent
+writes.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import time
 
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 MARGIN_BYTES = 1 << 20
-"""Free bytes besides the reserve at which a full disk counts as having space again; larger than any reserve."""
+"""Free bytes beyond the reserve at which a full disk counts as having space again; larger than any reserve."""
 CHECK_SECONDS = 1.0
 MEASURE_SECONDS = 0.05
 
 
 class Reserve:
-    """A file of `size_bytes` at `path`. If it is shared, another process may release it: a missing file then means
-    full.
+    """A file of `size_bytes` at `path` that occupies disk space. If the reserve `is_shared`, another process may
+    release it, so a missing file then means a full disk.
     """
 
     def __init__(self, path: str, size_bytes: int, *, is_shared: bool) -> None:
@@ -31,9 +32,9 @@ class Reserve:
         self._measure_at = 0.0
 
     def has_space(self) -> bool:
-        """Whether the disk has space besides the reserve, as far as failed writes have shown.
+        """Whether the disk has space beyond the reserve, as far as failed writes have shown.
 
-        Creates the reserve if it is missing and there is space. Raises nothing.
+        Creates the reserve if it is missing and the disk has space. Raises nothing.
         """
         if not self._is_full and (not self.is_shared or os.path.exists(self.path)):
             return True
@@ -43,7 +44,7 @@ class Reserve:
         return not self._is_full
 
     def has_ample_space(self) -> bool:
-        """Checks like `has_space`, for writers of large data, which must leave the margin to all other writers."""
+        """Like `has_space`, for writers of large data. They must leave `MARGIN_BYTES` to all other writers."""
         if self.has_space() and time.monotonic() >= self._measure_at:
             self._measure_at = time.monotonic() + MEASURE_SECONDS
             with contextlib.suppress(OSError):
@@ -64,16 +65,18 @@ class Reserve:
         return True
 
     def make(self, margin_bytes: int = MARGIN_BYTES) -> bool:
-        """Reserves the space if `margin_bytes` are free besides. Returns False only if the disk or a quota is full."""
+        """Reserves the space if `margin_bytes` are free beyond it. Returns False only if the disk or a quota
+        is full.
+        """
         missing = margin_bytes + (0 if os.path.exists(self.path) else self.size_bytes)
-        partial = f"{self.path}.new"  # a fixed name, so that the next process reuses the file left by a killed one
+        partial = f"{self.path}.new"  # fixed name: a process reuses the partial file of a killed process
         try:
             if _free_bytes(self.path) < missing:
                 return False
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Quotas are noticed only here. On NFS this writes data, so the margin is only tried after the disk was
-                # full.
+                # Only this call shows that a quota is full. NFS writes data for it, so the margin is tried only after
+                # the disk was full.
                 os.posix_fallocate(file, 0, max(self.size_bytes, missing if self._is_full else 0))
                 os.ftruncate(file, self.size_bytes)
             finally:
@@ -85,7 +88,7 @@ class Reserve:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(partial)
-            return error.errno not in FULL_ERRORS  # file systems that cannot reserve space are treated as having space
+            return error.errno not in FULL_ERRORS  # a file system that cannot reserve space is treated as having space
         return True
 
 

@@ -1,6 +1,6 @@
 """`python windlass/worker/run.py NODE_SPEC.json [WAKE_FD]`: runs the ranks of one node.
 
-The node writes a byte to the descriptor WAKE_FD at each event.
+The process writes a byte to descriptor WAKE_FD at each node event.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # The copied folder may be anywhere, and Windlass may not be installed in this interpreter.
+    # Windlass need not be installed in this interpreter: its code may be a copy in any folder.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from windlass.worker.protocol import read_spec

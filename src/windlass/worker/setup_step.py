@@ -1,7 +1,7 @@
 """Runs the job's `setup` script once on a machine, before the first ranks of its node start.
 
-Nodes on the same machine share its folders: one of them runs the script, and the others wait for it. A script that has
-succeeded is not run again by later attempts in the same pod or on the same machine.
+Of several nodes on one machine, one runs the script and the others wait. After the script has succeeded, later attempts
+in the same pod or on the same machine do not run it again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SHELL = "bash"
 POLL_SECONDS = 0.2
-"""Seconds between two checks whether another node's script has ended."""
+"""Seconds between two checks whether the script started by another node has ended."""
 STOPPED = 128 + signal.SIGTERM
 
 
 class SetupStep:
-    """Setup step of one node."""
+    """Runs the `setup` script of one node, if no other node on the machine has run it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -40,8 +40,8 @@ class SetupStep:
         self._lock = os.open(f"{base}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def run(self) -> bool:
-        """Runs the script, or waits for another node. Returns whether ranks can start; if not, adds a failure to the
-        node.
+        """Runs the script, or waits while another node runs it. Returns whether ranks can start; if not, adds a failure
+        to the node.
         """
         try:
             while not self._has_turn():
@@ -50,7 +50,7 @@ class SetupStep:
                     return self._stopped()
             return os.path.exists(self._done) or self._execute()
         finally:
-            os.close(self._lock)  # also releases the lock
+            os.close(self._lock)  # closing the file also releases the lock
 
     def _has_turn(self) -> bool:
         try:
@@ -63,8 +63,8 @@ class SetupStep:
         node, spec = self._node, self._node.spec
         read, write = os.pipe()
         try:
-            # Run from a file: with the script on its command line, the shell would be killed by a `pkill -f train.py`
-            # in it.
+            # Run from a file, not with `bash -c`: a `pkill -f train.py` in the script would match the shell's command
+            # line.
             script = os.open(self._script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with open(script, "w", encoding="utf-8") as file:
                 file.write(spec.setup)
@@ -82,11 +82,11 @@ class SetupStep:
             return self._failed(127, f"setup: could not start {SHELL}: {error.strerror or error}")
         finally:
             os.close(write)
-        popen.returncode = 0  # the process is reaped by its pid
+        popen.returncode = 0  # the process is reaped by process id
         capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve, node.secrets)
         node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
         code = self._wait_for(popen.pid)
-        process.send_group(popen.pid, signal.SIGKILL)  # background processes of the script end with it
+        process.send_group(popen.pid, signal.SIGKILL)  # kills background processes of the script
         self._drain(capture)
         if capture.source in node.selector.get_map():
             node.selector.unregister(capture.source)
@@ -100,7 +100,7 @@ class SetupStep:
         return True
 
     def _wait_for(self, pid: int) -> int:
-        """Waits until the script has ended, or ends it if the node is stopped. Returns its exit code."""
+        """Waits until the script has ended, and ends it if the node is stopped. Returns its exit code."""
         is_ending = False
         while True:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -116,7 +116,7 @@ class SetupStep:
             self._node.wait(POLL_SECONDS if self._node.ranks.are_ending else 5.0)  # SIGCHLD interrupts the wait
 
     def _drain(self, capture: Capture) -> None:
-        # without events: output of the script does not mean that training has begun
+        # No events are sent: output of the script does not mean that training has begun.
         self._node.drain_pipe(capture, time.time_ns())
 
     def _failed(self, code: int, tail: str) -> bool:
