@@ -36,14 +36,15 @@ from windlass.worker.ranks import TAIL_CHARS
 from windlass.worker.tracebacks import exception_line, traceback_of
 
 LAUNCHER_DELAY_SECONDS = 0.5
-"""If the launcher kills its ranks because one failed, the node reports the failed rank as the cause within this
-time."""
+"""Seconds in which a failed rank can be found as the cause, after the launcher or a proxy has ended while ranks run."""
 END_SECONDS = 3.0
-"""Time limit for a launcher to end after its ranks failed or were stopped; shorter than the supervisor's own limit."""
+"""Seconds that a launcher may take to exit after its ranks failed or were stopped; less than the supervisor's own
+limit."""
 WORLD_SIZE = "OMPI_COMM_WORLD_SIZE"
-"""Variable in which Open MPI passes the number of ranks to each process."""
+"""Environment variable in which Open MPI passes the number of ranks."""
 OWN_FRAME, OWN_PREFIX = b"-" * 74, re.compile(rb"\[[\w.-]+:\d+\] ")
-"""How Open MPI marks its own messages in the output that it forwards."""
+"""How to recognise Open MPI's own messages in output that it forwards: a frame of dashes, or a prefix such as
+`[host:123] `."""
 QUOTED_BYTES = 16 << 10
 ERROR_CHARS = 300
 
@@ -78,18 +79,20 @@ class LaunchedNode(Node):
         self.launcher_pid = 0
         self.launcher_code: int | None = None
         self.launcher_output = -1
-        """Read end of the launcher's output pipe; -1 once closed."""
+        """Descriptor of the pipe with the launcher's output; −1 once it is closed."""
         self.launcher_line = b""
-        """Unfinished last line of the launcher's output."""
+        """Incomplete last line of the launcher's output."""
         self.is_in_frame = False
-        """Whether the launcher is in the middle of one of its own messages."""
+        """Whether the launcher's output is inside a framed message of Open MPI."""
         self.proxies: list[RankProxy] = []
         self.starters: set[int] = set()
-        """Process ids of the parents of proxies: Open MPI daemons, which leave the session that started them."""
+        """Ids of the parent processes of proxies: Open MPI's daemons, which may outlive the sshd session that started
+        them."""
         self.fail_at = float("inf")
-        """Monotonic time at which the attempt fails because the launcher ends the ranks; infinity if it does not."""
+        """Monotonic time at which the attempt fails because the launcher is ending the ranks; infinity while it is
+        not."""
         self.are_released = False
-        """Whether all proxies were released."""
+        """Whether every proxy has received the exit code of its rank."""
         self.kill_launcher_at = float("inf")
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -112,7 +115,7 @@ class LaunchedNode(Node):
             self._fail_to_start(self.spec.ranks[0].rank, error, self.launch.argv[0])
 
     def _make_rsh_agent(self) -> str:
-        """Writes the script `rsh_agent.SHELL`, which mpirun finds by name in PATH, and returns its folder."""
+        """Writes the script `rsh_agent.SHELL`, which mpirun finds in PATH, and returns the folder of the script."""
         folder = self.spec.path("bin")
         os.makedirs(folder, exist_ok=True)
         words = [sys.executable, "-I", "-S", rsh_agent.__file__, self.spec.path("json")]
@@ -159,15 +162,15 @@ class LaunchedNode(Node):
             process.send_group(self.launcher_pid, signal.SIGKILL)
 
     def _is_idle_server(self) -> bool:
-        """Whether the launcher is a server that only a signal ends, and mpirun on node 0 no longer uses it.
+        """Whether the launcher is a server that mpirun on node 0 no longer uses, so that a signal may end it.
 
-        If the daemon of mpirun ended while ranks of other nodes run, mpirun would kill those ranks.
+        A daemon of mpirun must not end earlier: mpirun would kill the ranks that still run on other nodes.
         """
         serves = self.launch.serves and self.are_released and self._launcher_lives()
         return serves and not process.children(self.launcher_pid) and not any(map(process.stat, self.starters))
 
     def _is_complete(self) -> bool:
-        """Whether the launcher has requested all ranks."""
+        """Whether the launcher has requested every rank of the node."""
         return len(self.ranks) == len(self.spec.ranks)
 
     def _outcome(self, proxy: RankProxy) -> int | None:
@@ -189,8 +192,8 @@ class LaunchedNode(Node):
     # -- the launcher -------------------------------------------------------------------------------------------------
 
     def _read_launcher(self) -> None:
-        """Copies the launcher's output to the node's output, and whole lines of other processes to the log of the first
-        rank.
+        """Copies the launcher's output to the node's output. Lines of processes other than Open MPI also go to the log
+        of the first rank.
         """
         data = b""
         if self.launcher_output >= 0:
@@ -208,7 +211,7 @@ class LaunchedNode(Node):
             min(self.ranks, key=lambda rank: rank.number).capture.add(of_children, time.time_ns())
 
     def _is_of_launcher(self, line: bytes) -> bool:
-        """Whether Open MPI itself prints this line: it frames its messages with lines of dashes, or prefixes them."""
+        """Whether Open MPI itself has printed a line: its messages are framed by lines of dashes, or have a prefix."""
         if line.rstrip() == OWN_FRAME:
             self.is_in_frame = not self.is_in_frame
             return True
@@ -221,7 +224,9 @@ class LaunchedNode(Node):
             self._warn(f"all ranks succeeded, but {self._how_launcher_ended()}")
 
     def _fail_by_launcher(self) -> None:
-        """Fails the attempt because the launcher killed the ranks or ended before them, unless a rank failed first."""
+        """Fails the attempt because the launcher has killed ranks or exited before they ended, unless a rank failed
+        first.
+        """
         if self.ranks.are_ending or self.are_released:
             return
         live = {rank.number for rank in self.ranks.live}
@@ -245,7 +250,7 @@ class LaunchedNode(Node):
         return f"{sentence}: {error[:ERROR_CHARS]}" if error else sentence
 
     def _quote(self) -> str:
-        """Returns the end of the launcher's output."""
+        """Returns the last 16 KiB of the launcher's output, with secrets masked."""
         self._read_launcher()
         try:
             with open(self.spec.path("out"), "rb") as file:
@@ -255,7 +260,7 @@ class LaunchedNode(Node):
             return ""
 
     def _release_all(self) -> None:
-        """Releases the proxies after all ranks have ended, and ends the launcher after them."""
+        """Makes the proxies exit after all ranks have ended. The launcher must exit after them."""
         self.are_released = True
         for proxy in self.proxies:
             if not proxy.is_released:
@@ -265,7 +270,7 @@ class LaunchedNode(Node):
             if not self._is_complete():
                 process.send(self.launcher_pid, signal.SIGTERM)
             patience = END_SECONDS
-            # processes of a server end with mpirun, once the ranks of all nodes have ended
+            # a server must serve until the ranks of all nodes have ended
             if not self.ranks.are_ending:
                 patience = float("inf") if self.launch.serves else self.launch.end_seconds
             self.kill_launcher_at = min(self.kill_launcher_at, time.monotonic() + patience)
@@ -276,7 +281,7 @@ class LaunchedNode(Node):
         folder, name = os.path.split(self.spec.path("sock"))
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.getcwd()
-        os.chdir(folder)  # rank_proxy.py explains why
+        os.chdir(folder)  # socket paths are limited to 107 bytes
         try:
             self.listener.bind(name)
         finally:
@@ -321,7 +326,9 @@ class LaunchedNode(Node):
                 self._proxy_ended()
 
     def _proxy_ended(self) -> None:
-        """Handles a proxy that ended or got a signal while its rank is running: the launcher is ending the ranks."""
+        """Handles a proxy that ends or gets a signal while its rank is running, which means that the launcher is ending
+        the ranks.
+        """
         if not self.ranks.are_ending and not self.are_released:
             self.fail_at = min(self.fail_at, time.monotonic() + LAUNCHER_DELAY_SECONDS)
 
@@ -330,15 +337,16 @@ class LaunchedNode(Node):
         if self.ranks.are_ending:
             return
         size = environ.get(WORLD_SIZE, "")
-        if size.isdigit() and int(size) != self.spec.world_size:  # ranks of a smaller world would train and succeed
+        # otherwise ranks would train in a smaller world and succeed
+        if size.isdigit() and int(size) != self.spec.world_size:
             words = f"{self.launch.name} started a world of {size} ranks, and the job has {self.spec.world_size}"
             self.fail(RankFailure(self.spec.ranks[0].rank, 1, time.time(), words, of_launcher=True))
             return
         spec = self.spec.ranks[int(environ[self.launch.index])]
-        if self.launch.serves:  # a remote session has only the launcher's variables and none of this pod's
+        if self.launch.serves:  # an ssh session lacks the pod's variables
             environ = {**environ, **os.environ}
         cleanup.note(self.cleanup_path, environ)
-        # these were set for the launcher only
+        # Variables that were set for the launcher alone are reset or removed.
         for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):
             if name in os.environ:
                 environ[name] = os.environ[name]

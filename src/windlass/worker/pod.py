@@ -1,12 +1,12 @@
 """Main process of a pod: runs the node of each attempt in a child (`pod_node.py`), and waits between attempts.
 
 After a failure, the pod waits for the next attempt (`pod_reuse.py`). If it has outputs to fetch, it waits until the
-supervisor has received them (`outputs.py`). A pod without a place in the attempt for which it was created is a spare
+supervisor has received them (`outputs.py`). A pod that has no index in the attempt for which it was created is a spare,
 and waits from the start.
 
-If the pod starts its ranks itself, this process first imports the modules that the ranks will import: the ranks of
-every attempt are then forks that need no imports. If the run's supervisor is in the cluster, another child receives its
-requests (`order_client.py`) for as long as the pod exists.
+If the pod starts its ranks without an external launcher, this process imports their modules in advance, and the ranks
+are forks that need no imports. If the supervisor runs in the cluster, another child (`order_client.py`) receives its
+requests for as long as the pod exists.
 
 The output format of the pod's processes is described in `pod_log.py`.
 """
@@ -25,7 +25,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # run as `python -I -S …/worker/pod.py` in the copied folder
+if __name__ == "__main__":  # runs as `python -I -S …/worker/pod.py` in a folder to which Windlass was copied
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import environ_watch, event_feed, import_ahead, output_size, pod_node, pod_reuse, process
@@ -35,23 +35,24 @@ from windlass.worker.protocol import ATTEMPT, POD, STACKS_SIGNAL, NodeSpec, unpa
 
 TOKEN_BYTES = 8
 DELIVERY_SECONDS = 1.0
-"""Time limit for sending the last events when the pod ends; otherwise the supervisor reads them from the pod's log."""
+"""Seconds within which the last events must be sent when the pod ends. After that, the supervisor reads them from the
+pod's log."""
 FOR_EVER = float("inf")
 PRELOAD = "WINDLASS_PRELOAD"
-"""Environment variable: with several ranks, fork them from this process even if the pod runs a single attempt."""
+"""Environment variable that makes the pod fork several ranks from this process, even if it runs only one attempt."""
 REPORT_BYTES = 1 << 20
 REAP_MS = 1000
-"""Milliseconds between two checks for orphans while a node runs."""
+"""Milliseconds between two searches for exited orphans while a node runs."""
 
 
 class Pod:
-    """Runs attempts, one at a time, until no further attempt follows."""
+    """Runs attempts, one at a time, until the pod gets no further attempt."""
 
     def __init__(
         self, folder: str, log: PodLog, client: list[process.Identity], imports: pod_node.Imports | None
     ) -> None:
-        """`folder` contains the files of an attempt; the files of `pod_reuse.py` are next to it. `client` is the order
-        client.
+        """`folder` is for the files of an attempt; the files of `pod_reuse.py` are next to it. `client` is the process
+        of the order client, if there is one.
         """
         self.folder = folder
         self.base = os.path.dirname(folder)
@@ -59,23 +60,23 @@ class Pod:
         self.client = client
         self.imports = imports
         self._node: int | None = 0
-        """Process id of the node; 0 before an attempt has one, None between attempts."""
+        """Process id of the node. 0 before an attempt has started its node, None between attempts."""
         self._is_ending = False
-        """Whether the node was signalled by another sender than the supervisor, which means that the pod is being
+        """Whether a sender other than the supervisor has signalled the node, which means that the pod is being
         deleted."""
         self._expected: set[int] = set()
-        """Signals that the supervisor has announced and that have not arrived yet."""
+        """Signals that the supervisor has announced and that have not arrived."""
         self._must_exit = False
         self._keeps_outputs = False
-        """Whether the pod waits until the supervisor has its outputs."""
+        """Whether the pod waits until the supervisor has received the outputs."""
         self._code_since = time.time()
-        """Unix seconds at which the code was unpacked; files of the code folder changed later are results."""
+        """Unix seconds at which the code was unpacked. Files in the code folder that change later are results."""
         self._is_deleted = False
-        """Whether the pod is being deleted and uses its grace period to wait for the transfer of its outputs."""
+        """Whether the pod is being deleted, and waits in its grace period until its outputs are transferred."""
 
     def run(self, nodes: str | None) -> int:
-        """Runs the attempt described by the file `nodes`, or waits for one, and all that follow. Returns the
-        exit code.
+        """Runs the attempt of the file `nodes`, or waits for one, and runs all later attempts. Returns the exit code of
+        the last one.
         """
         for number in pod_reuse.HANDLED_SIGNALS:
             signal.signal(number, self._take_signal)
@@ -94,10 +95,10 @@ class Pod:
         return code
 
     def _take_signal(self, number: int, _frame: object) -> None:
-        """Forwards a signal to the node, or ends the pod; an attempt that has no node yet is not started.
+        """Forwards a signal to the node. Without a node, the signal ends the pod.
 
-        A signal of the supervisor that arrives between attempts was sent to the previous attempt, whose end the
-        supervisor had not seen yet.
+        A signal of the supervisor that arrives between attempts is ignored: it was sent before the supervisor knew that
+        the attempt had ended.
         """
         if self._node:
             # The supervisor writes a mark for each signal before it sends the signal.
@@ -109,7 +110,8 @@ class Pod:
             if pod_reuse.clear_mark(self.base, number) or number in self._expected:
                 self._expected.discard(number)
                 return
-            # When one pod of a Job is lost, the others are deleted, but the supervisor may still fetch their outputs.
+            # If one pod of a Job is lost, the Job controller deletes the others, but the supervisor may still fetch
+            # their outputs.
             if self._keeps_outputs and not pod_reuse.is_released(self.base):
                 self._is_deleted = True
                 pod_reuse.refuse_orders(self.base)
@@ -117,26 +119,26 @@ class Pod:
                 self._must_exit = True
 
     def _update_marks(self) -> bool:
-        """Returns whether the pod is being deleted. Remaining marks belong to signals that have not arrived yet."""
+        """Returns whether the pod is being deleted. Marks that remain belong to signals that have not arrived."""
         pod_reuse.block()
         self._expected = pod_reuse.clear_marks(self.base)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         return self._is_ending
 
     def _take_order(self, path: str) -> str:
-        """Accepts the next attempt, and returns the file of its nodes."""
+        """Accepts the next attempt, and returns the path of its node specs."""
         with gzip.open(path) as file:
             number = int(json.load(file)["attempt"])
         nodes = os.path.join(self.base, pod_reuse.taken(number))
         pod_reuse.clear_marks(self.base)
-        self._node = 0  # later signals are meant for this attempt
+        self._node = 0  # later signals are for the new attempt
         os.rename(path, nodes)
         self.log.put(ATTEMPT, b"%d\n" % number)
         return nodes
 
     def _run_attempt(self, nodes: str) -> tuple[int, float]:
-        """Runs one attempt. Returns its exit code, and how many seconds the pod then waits for the next attempt."""
-        shutil.rmtree(self.folder, ignore_errors=True)  # files of the previous attempt
+        """Runs one attempt. Returns the exit code, and for how many seconds the pod then waits for the next attempt."""
+        shutil.rmtree(self.folder, ignore_errors=True)  # removes files of the previous attempt
         spec = _spec(self.folder, nodes, _place(), self._code_since)
         log = self.log
         log.begin(spec.attempt, os.urandom(TOKEN_BYTES).hex())
@@ -151,10 +153,10 @@ class Pod:
         is_ending = self._update_marks()
         self._keeps_outputs = not is_ending and _has_outputs(spec)
         reuse_wait_seconds = spec.reuse_wait_seconds if code and not is_ending else 0.0
-        # If a pod of a Job fails, the Job controller deletes the other pods, with the outputs that they have by then.
+        # If this pod fails, the Job controller deletes the other pods with their outputs, so this pod first waits.
         is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not is_ending)
         if self._keeps_outputs or is_awaited:
-            others = spec.grace_seconds if is_awaited else 0.0  # ranks of other nodes may need this long to save
+            others = spec.grace_seconds if is_awaited else 0.0  # ranks of other nodes may save for this long
             reuse_wait_seconds = max(reuse_wait_seconds, pod_reuse.OUTPUTS_SECONDS + others)
         if reuse_wait_seconds:
             log.put(ATTEMPT, b"over %s\n" % log.token.encode())
@@ -163,13 +165,14 @@ class Pod:
             log.feed = None
             if not reuse_wait_seconds:
                 self._await_delivery()
-        # waited for last: exiting takes as long as a fork, and the supervisor starts the next attempt meanwhile
+        # The node process is reaped last: its exit takes as long as a fork, and the supervisor starts the next attempt
+        # meanwhile.
         os.waitpid(pid, 0)
         return code, reuse_wait_seconds
 
     def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
-        """Runs the node in a child until it has ended its ranks. Returns its process id, its exit code, and the number
-        of lines written by tag; None if the node exited before its ranks.
+        """Runs the node in a child until it has ended its ranks. Returns the child's process id, the exit code, and the
+        number of log lines by tag; None in place of the number if the child exited before its ranks.
         """
         read, write = os.pipe()
         self._is_ending = False
@@ -190,7 +193,7 @@ class Pod:
         return pid, found["code"], found["lines"]
 
     def _await_node(self, source: int) -> tuple[int, bytes]:
-        """Waits until the node reports on this pipe that it has ended its ranks. Returns 0 and the report.
+        """Waits until the node reports on the pipe `source` that its ranks have ended. Returns 0 and the report.
 
         If the node was killed, returns its exit code and no report.
         """
@@ -205,9 +208,10 @@ class Pod:
         return 0, report
 
     def _collect(self, *, wait: bool) -> int | None:
-        """Reaps children that have exited, with `wait` until the node is among them. Returns the exit code of the node.
+        """Reaps exited children. Returns the exit code of the node if it is among them, else None; with `wait`, waits
+        for the node.
 
-        PID 1 of a container becomes the parent of all orphans; the order client is its child too.
+        The children include all orphans of the container, whose new parent is PID 1, and the order client.
         """
         while (found := os.waitpid(-1, 0 if wait else os.WNOHANG))[0]:
             if found[0] == self._node:
@@ -215,14 +219,16 @@ class Pod:
         return None
 
     def _await_delivery(self) -> None:
-        """Waits until the order client has sent the last events and exits; it would be killed with this process."""
+        """Waits until the order client has sent the last events. The order client would be killed when this process
+        exits.
+        """
         give_up = time.monotonic() + DELIVERY_SECONDS
         while time.monotonic() < give_up and any(_is_running(pid, ticks) for pid, ticks in self.client):
             time.sleep(pod_reuse.PAUSE_SECONDS)
 
 
 def _has_outputs(spec: NodeSpec) -> bool:
-    """Whether the node has outputs that the supervisor fetches."""
+    """Whether the node has outputs that the supervisor will fetch."""
     most = spec.outputs_max
     return bool(most) and output_size.measure(spec.env["WINDLASS_OUTPUT_DIR"]).is_within(most)
 
@@ -239,8 +245,7 @@ def main(argv: list[str]) -> int:
     """Runs the pod with the arguments `FOLDER NODES`, where NODES is the file of node specs. Returns 0 if all ranks
     succeeded.
 
-    With `FOLDER NODES STATE`, the pod continues after `_execute`; STATE is a descriptor of the state that it has
-    written.
+    With `FOLDER NODES STATE`, the pod continues after `_execute`, which has written its state to descriptor STATE.
     """
     log = PodLog(os.dup(1))
     try:
@@ -249,7 +254,7 @@ def main(argv: list[str]) -> int:
             with open(int(state[0])) as file:
                 return _continue(folder, nodes, json.load(file), log)
         signal.signal(signal.SIGTERM, _leave)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the signal may have arrived while it was blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a SIGTERM may have arrived while blocked
         return _begin(folder, nodes, log)
     except SystemExit:
         pod_node.report_failure(log)
@@ -266,7 +271,7 @@ def _leave(_number: int, _frame: object) -> None:
 
 
 def _begin(folder: str, nodes: str, log: PodLog) -> int:
-    """Starts with the attempt for which the pod was created."""
+    """Prepares the pod, and runs it from the attempt for which it was created."""
     spec, is_spare = _first_spec(nodes)
     client = _start_order_client(folder, spec.attempt, log)
     if is_spare:
@@ -278,7 +283,7 @@ def _begin(folder: str, nodes: str, log: PodLog) -> int:
 
 
 def _continue(folder: str, nodes: str, state: dict[str, Any], log: PodLog) -> int:
-    """Continues after `_execute`, in an interpreter that imports modules in advance or in one that does not."""
+    """Runs the pod after `_execute`, in an interpreter that imports modules in advance if the state names any."""
     client = [(pid, ticks) for pid, ticks in state["client"]]
     imports = None
     if state["modules"]:
@@ -292,8 +297,8 @@ def _continue(folder: str, nodes: str, state: dict[str, Any], log: PodLog) -> in
 def _execute(
     folder: str, nodes: str, log: PodLog, client: list[process.Identity], spec: NodeSpec | None = None
 ) -> NoReturn:
-    """Restarts this process, to import the modules that the ranks of this node will import; without `spec`, to import
-    none.
+    """Replaces this process by a new interpreter. With `spec`, the new interpreter imports the modules that the ranks
+    will import.
     """
     modules = spec.warm if spec is not None else ()
     env = {**os.environ, **(spec.env if spec is not None else {})}
@@ -302,17 +307,17 @@ def _execute(
     os.write(file, json.dumps(state).encode())
     os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(file, True)
-    pod_reuse.block()  # imported modules must not find Windlass's signal handlers
+    pod_reuse.block()  # imports must not see Windlass's signal handlers
     for descriptor in (1, 2):
         os.dup2(log.descriptor, descriptor)
     arguments = [os.path.abspath(__file__), folder, nodes, str(file)]
-    # An interpreter that imports in advance needs the module path of the ranks, and space for their command lines.
+    # An interpreter that imports in advance needs the import path of the ranks, and space for their command lines.
     options = [*arguments, process.PADDING] if modules else ["-I", "-S", *arguments]
     os.execve(sys.executable, [sys.executable, *options], environ_watch.lasting(env) if modules else env)
 
 
 def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imports | None:
-    """Imports the modules in advance. Returns None if forks of this process would differ from new interpreters."""
+    """Imports the modules in advance. Returns None if ranks cannot be forked from this process afterwards."""
     with open(os.path.join(base, "imports.out"), "w+b", buffering=0) as said:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
@@ -325,10 +330,9 @@ def _import_ahead(base: str, state: dict[str, Any], log: PodLog) -> pod_node.Imp
 
 
 def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.Identity]:
-    """Starts the process that receives requests of a supervisor in the cluster, if there is one. It ends with this
-    process.
+    """Starts the order client, which receives the requests of a supervisor in the cluster, if there is one.
 
-    The variables of the order client are removed from the environment, because ranks do not need them.
+    Removes the order client's variables from the environment, because ranks do not need them.
     """
     env = dict(os.environ)
     if not os.environ.pop("WINDLASS_SUPERVISOR", ""):
@@ -346,7 +350,7 @@ def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.
     except (OSError, subprocess.SubprocessError) as error:
         log.line(f"requests of the supervisor cannot be received: {error}")
         return []
-    popen.returncode = 0  # the process is reaped by its pid
+    popen.returncode = 0  # the process is reaped by process id
     found = process.stat(popen.pid)
     return [] if found is None else [(found.pid, found.start_ticks)]
 
@@ -355,17 +359,17 @@ def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.
 
 
 def _place() -> int:
-    """Returns the index of this pod in the attempt, as assigned by its owner object."""
+    """Returns the index of this pod in the attempt, which the owner object has assigned."""
     index = os.environ.get("JOB_COMPLETION_INDEX")
     if index:
         return int(index)
-    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # an operator may number each of several replica types from 0
+    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # some operators number each replica type from 0
     number = os.environ.get("WINDLASS_POD_NAME", "").rpartition("-worker-")[2]
     return int(first) + (int(number) if number.isdigit() else 0)
 
 
 def _first_spec(nodes: str) -> tuple[NodeSpec, bool]:
-    """Returns the spec of this pod's node and False. For a spare, returns the first spec of the file and True."""
+    """Returns the spec of this pod's node and False. For a spare, returns the first spec in the file and True."""
     try:
         return _read(nodes, _place()), False
     except KeyError:
@@ -381,7 +385,7 @@ def _read(nodes: str, place: int) -> NodeSpec:
 
 
 def _importing(spec: NodeSpec) -> NodeSpec:
-    """Appends Windlass's own modules to the image's PYTHONPATH, unless the job sets PYTHONPATH."""
+    """Appends Windlass's modules to the PYTHONPATH of the image, unless the job sets PYTHONPATH."""
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     of_image = os.environ.get("PYTHONPATH")
     if not of_image or spec.env.get("PYTHONPATH") != ours:
@@ -398,7 +402,8 @@ def _spec(folder: str, nodes: str, place: int, code_since: float) -> NodeSpec:
         spec = spec.replace(collect=spec.collect.replace(since=code_since))
     os.makedirs(folder, exist_ok=True)
     if spec.launch is not None:
-        # A launcher of several nodes passes the same path to all pods, so the files need fixed names.
+        # A launcher of several nodes passes one path to all pods, so the names of these files must not contain the
+        # node.
         spec = spec.replace(launch=spec.launch.replace(proxy_spec=os.path.join(folder, "node.json")))
         os.symlink(os.path.basename(spec.path("sock")), os.path.join(folder, "node.sock"))
     spec.write()

@@ -1,6 +1,6 @@
-r"""The log of a pod: everything that a local node writes to files, as tagged lines of the pod's output.
+r"""Writes the log of a pod: tagged lines that contain everything that a node on this machine would write to files.
 
-A pod shares no folder with the supervisor, but every cluster delivers the log of a pod. Lines of the log:
+A pod shares no folder with the supervisor, but every cluster delivers the logs of pods. Lines of the log:
 
     [3] epoch 2 loss 0.41          a line of rank 3
     [3]+ 45%|####5                 part of a line: the line continues in the next part of rank 3
@@ -27,14 +27,16 @@ from windlass.worker import event_feed
 from windlass.worker.protocol import NODE_TAG, POD, LinesCounted
 
 PIECE_BYTES = 8 << 10
-"""Maximum bytes of a line. Container runtimes split lines at 16 KiB, and the API inserts a timestamp at the split."""
+"""Maximum bytes of a line. Container runtimes split longer lines at 16 KiB, where the Kubernetes API inserts a
+timestamp."""
 COUNT_BYTES = 64 << 10
-"""Bytes between two `count` events, which then take a thousandth of the log: 160 events in a log of the usual size."""
+"""Bytes between two `count` events: few enough that counts are a thousandth of the log, and 160 fit in a log of usual
+size."""
 FLOOD_BYTES = 4 << 20
-"""Maximum burst in bytes; beyond it, the rate is limited."""
+"""Bytes that may be written in one burst; beyond a burst, the rate is limited."""
 FLOOD_BYTES_A_SECOND = 1 << 20
 MAX_TOKENS = 50
-"""Maximum number of earlier attempts whose tokens are part of a count."""
+"""Maximum number of earlier attempts whose tokens a `count` event contains."""
 STAMP_BYTES = 45
 """Bytes that a container runtime adds before each line in its log file."""
 
@@ -51,36 +53,36 @@ class PodLog:
         self.descriptor = descriptor
         self.attempt = 0
         self.token = ""
-        """Token of the events of this attempt's node; empty before the first attempt."""
+        """Token that events of the current attempt carry; empty before the first attempt."""
         self._before: tuple[str, ...] = ()
         """Tokens of earlier attempts."""
         self.lines: dict[str, int] = {}
-        """Complete lines written since the container started, by tag; the count survives `_execute`."""
+        """Number of complete lines by tag, written since this program was executed."""
         self.feed: event_feed.FeedWriter | None = None
-        """Event feed for a supervisor in the cluster."""
+        """Event feed from which a supervisor in the cluster gets the events; None without such a supervisor."""
         self._num_uncounted = 0
-        """Bytes written since the last count."""
+        """Bytes written since the last `count` event."""
         self._budget = float(FLOOD_BYTES)
         self._refilled_at = time.monotonic()
 
     def begin(self, attempt: int, token: str) -> None:
-        """Starts an attempt: later lines belong to it."""
+        """Starts an attempt, to which all later lines belong."""
         if self.token:
             self._before = (*self._before, self.token)[-MAX_TOKENS:]
         self.attempt, self.token = attempt, token
 
     def put(self, tag: str, data: bytes) -> None:
-        """Writes output of `tag`: whole lines, and a part if the last line is unfinished."""
-        if tag == NODE_TAG and self.token and data.endswith(b"}\n"):  # an event: append the token as its last field
+        """Writes output under `tag`: whole lines, and a part if the last line is incomplete."""
+        if tag == NODE_TAG and self.token and data.endswith(b"}\n"):  # appends the token to an event as its last field
             data = data[:-2] + b', "k": "%s"}\n' % self.token.encode()
         out = bytearray()
         num_lines = 0
-        for line in io.BytesIO(data):  # split at newlines only: a carriage return does not end a line
+        for line in io.BytesIO(data):  # only newlines end a line, not carriage returns
             for at in range(0, len(line), PIECE_BYTES):
                 piece = line[at : at + PIECE_BYTES]
                 is_end = piece.endswith(b"\n")
                 piece = piece[:-1] if is_end else piece
-                # Container runtimes drop a carriage return at the end of a line.
+                # The guard keeps a carriage return that container runtimes would drop at the end of a line.
                 marks, guard = (b"r", b".") if piece.endswith(b"\r") else (b"", b"")
                 out += b"[%s]%s%s %s%s\n" % (tag.encode(), b"" if is_end else b"+", marks, piece, guard)
                 num_lines += is_end
@@ -95,13 +97,13 @@ class PodLog:
             self.count()
 
     def count(self) -> None:
-        """Writes an event with the number of lines written before it."""
-        self._num_uncounted = 0  # reset first, because `put` counts the event too
+        """Writes a `count` event with the number of lines written before it."""
+        self._num_uncounted = 0  # reset first, because `put` adds the bytes of the event
         event = LinesCounted(time.time(), self.lines, self.attempt, self._before)
         self.put(NODE_TAG, json.dumps(event.to_json()).encode() + b"\n")
 
     def line(self, text: str) -> None:
-        """Writes a line of the pod's own processes."""
+        """Writes a line with the tag of the pod's own processes."""
         self.put(POD, text.encode(errors="replace") + b"\n")
 
     def _write(self, data: bytes | bytearray) -> None:

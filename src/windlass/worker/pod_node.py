@@ -1,4 +1,4 @@
-"""Node process of a pod: runs one attempt in a child of the pod's main process (`pod.py`), which waits for its end."""
+"""Node process of a pod: a child of the pod's main process (`pod.py`) that runs one attempt."""
 
 from __future__ import annotations
 
@@ -27,33 +27,31 @@ if TYPE_CHECKING:
     from windlass.worker.fork_reset import ForkReset
 
 NAME_SECONDS = 600.0
-"""Time limit for resolving the name of the first pod, which exists once the pod has an address (after its image
-pull)."""
+"""Seconds within which the name of the first pod must resolve. The name exists once the pod has an address, after its
+image pull."""
 NAME_PAUSE_SECONDS = 0.2
 STORE_SECONDS = 2.0
-"""Time that forks on other nodes wait for rank 0 to listen; a script may use another address, or connect later."""
+"""Seconds that forked ranks on other nodes wait until rank 0 listens. A script may connect to another address, or
+later."""
 STORE_PAUSES = (0.005, 0.1)
-"""Seconds between two connection attempts to the store: the first and the longest pause. 1,000 pods may poll at
-once."""
+"""Shortest and longest pause between attempts to connect to rank 0, in seconds. 1,000 pods may try at once."""
 LOG_SECONDS = 5.0
 OF_OPERATORS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables set in the pod by the operator of a PyTorchJob; ranks get those of their job's launcher instead, or
-none."""
+"""Environment variables that the operator of a PyTorchJob sets in the pod; removed, because ranks get those of the
+job's launcher."""
 QUOTED_BYTES = 64 << 10
 FAILURE_FILE = "WINDLASS_FAILURE_FILE"
-"""Environment variable with the file from which the platform of this container reads the reason of a failure."""
+"""Environment variable with the path of the file from which the platform reads why the container failed."""
 
 
 class Imports:
-    """Modules imported by the pod's main process, from which ranks are then forked."""
+    """Modules imported in the pod's main process, from which ranks can be forked."""
 
     def __init__(self, reset: ForkReset) -> None:
         self.reset = reset
 
     def start(self, spec: NodeSpec) -> Start:
-        """Returns how this node starts its ranks: as forks if these are like new interpreters, else as new
-        processes.
-        """
+        """Returns how this node starts its ranks: by forking if forks equal new interpreters, else as new processes."""
         other = self.reset.watch.differs({**os.environ, **spec.env})
         if other or spec.launch is not None or fork_safety.why_unsafe() or fork_safety.shadowed(spec.script):
             return ColdStart()
@@ -66,8 +64,9 @@ class Imports:
 def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, report_to: int) -> int:
     """Starts the node as a child of this process, and returns its process id. Raises OSError.
 
-    After the node has ended its ranks, it writes a line of JSON to descriptor `report_to`: its exit code, which is 0 if
-    all ranks succeeded, and the number of lines written to the log. Then it exits. Signals must be blocked.
+    After its ranks have ended, the node writes a line of JSON to descriptor `report_to` and exits. The line contains
+    the exit code, which is 0 if all ranks succeeded, and the number of log lines. The caller must have blocked the
+    signals.
     """
     birth = process.Birth()
     pid = os.fork()
@@ -77,7 +76,7 @@ def start(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None, repor
     try:
         birth()
         for number in pod_reuse.HANDLED_SIGNALS:
-            # handlers until the node installs its own
+            # these handlers serve until the node installs its own
             signal.signal(number, signal.SIG_IGN if number == STACKS_SIGNAL else _leave)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, pod_reuse.HANDLED_SIGNALS)
         code = _run(spec, base, log, imports)
@@ -98,7 +97,7 @@ def _leave(number: int, _frame: object) -> None:
 def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int:
     """Runs the node and returns its exit code."""
     output = spec.path("out")
-    with open(output, "wb", buffering=0) as file:  # output of a launcher, and tracebacks of this process
+    with open(output, "wb", buffering=0) as file:  # receives output of a launcher, and tracebacks of this process
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     for name in OF_OPERATORS:
@@ -108,7 +107,7 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
     if spec.launch is not None and spec.launch.port is not None:
         for peer in spec.launch.peers:
             _wait_for_port(peer, spec.launch.port, log)
-    [spec] = resume.add_resume_arguments([spec])  # each pod finds the checkpoint by itself
+    [spec] = resume.add_resume_arguments([spec])  # each pod searches for the checkpoint by itself
     how = imports.start(spec) if imports is not None else ColdStart()
     node = (LaunchedNode if spec.launch is not None else Node)(spec, None, how, log.put)
     code = node.run()
@@ -122,7 +121,7 @@ def _run(spec: NodeSpec, base: str, log: PodLog, imports: Imports | None) -> int
 
 
 def _explain(path: str, node: Node) -> None:
-    """Writes why the node has failed to the file that the platform shows to the user."""
+    """Writes why the node failed to the file that the platform shows to the user."""
     found = first_cause(node.failures())
     if found is None:
         return
@@ -134,7 +133,8 @@ def _explain(path: str, node: Node) -> None:
 
 
 def report_failure(log: PodLog, message: str = "") -> None:
-    """Reports that the worker exits before its ranks have ended, on platforms that deliver the log seconds late.
+    """Reports that the worker exits before its ranks have ended. Only needed on platforms that deliver logs seconds
+    late.
 
     Without a `message`, the worker was asked to end, or the reason is reported elsewhere.
     """
@@ -149,7 +149,7 @@ def report_failure(log: PodLog, message: str = "") -> None:
 
 
 def make_folders(env: Mapping[str, str]) -> None:
-    """Creates the output and checkpoint folders. Raises OSError for the output folder.
+    """Creates the output and checkpoint folders. Raises OSError if the output folder cannot be created.
 
     Errors of the checkpoint folder are only printed, because a network file system may fail temporarily: ranks retry
     and report persistent errors.
@@ -168,15 +168,15 @@ def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
     """Waits until the name of the first pod can be resolved, which requires that the pod has an address. Raises
     OSError.
 
-    The name disappears when the pod ends. If the first pod needed no rendezvous and has already ended, no waiting is
-    needed.
+    The name disappears when the pod ends, so there is no wait if the first pod has already succeeded without a
+    rendezvous.
     """
     first = spec.env.get("MASTER_ADDR") or spec.env["WINDLASS_MASTER_ADDR"]
     first_ended = os.path.join(base, f"{pod_reuse.FIRST_ENDED}{spec.attempt}")
 
     def look() -> None:
         if not os.path.exists(first_ended):
-            socket.getaddrinfo(first.encode(), None)  # a string would import the IDNA codec
+            socket.getaddrinfo(first.encode(), None)  # with a string, Python would import the IDNA codec
 
     _wait(look, f"the name {first}", "is not known", log)
 
@@ -191,7 +191,8 @@ def _wait_for_port(name: str, port: int, log: PodLog) -> None:
 
 
 def _wait_for_store(host: str, port: int) -> None:
-    """Waits briefly until rank 0 listens: after a refused connection, torch pauses for at least a quarter of a second.
+    """Waits briefly until rank 0 listens. If torch's first connection were refused, it would pause for a quarter of a
+    second.
 
     Forks need no imports, so ranks of different nodes reach the rendezvous within milliseconds of each other.
     """
@@ -210,7 +211,7 @@ def _wait_for_store(host: str, port: int) -> None:
 
 
 def _wait(look: Callable[[], object], what: str, trouble: str, log: PodLog) -> None:
-    """Waits until `look` no longer raises OSError, and logs at intervals. Raises OSError after `NAME_SECONDS`."""
+    """Calls `look` until it no longer raises OSError, and logs at intervals. Raises OSError after `NAME_SECONDS`."""
     begun = logged_at = time.monotonic()
     while True:
         try:

@@ -1,16 +1,16 @@
-"""Reuses a pod whose ranks have failed for the next attempt, through files in its work folder.
+"""Lets a pod run further attempts after its ranks have failed, by means of files in its work folder.
 
 | file | created by | meaning |
 |---|---|---|
-| `signalled-NUMBER` | the supervisor, before this signal | the signal is its own, and not from a node shutdown |
+| `signalled-NUMBER` | the supervisor, before this signal | the signal is from the supervisor, not from a node shutdown |
 | `waiting` | the pod | the pod waits for the next attempt; an order removes the file, so that the pod does not exit |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
-| `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs its name any more |
+| `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs to resolve its name |
 | `released` | the supervisor | its next signal ends the pod; without this file, SIGTERM may mean a node shutdown |
-| `wait-until` | the supervisor | until when the pod must wait, in seconds of the machine's monotonic clock |
+| `wait-until` | the supervisor | monotonic time in seconds until which the pod must wait |
 | `leaving` | the pod | the pod is being deleted: it sends its outputs and accepts no order |
 
-A pod with outputs to fetch waits too, even after a success, until the supervisor has received them and ends the pod.
+A pod with outputs to fetch waits even after a success, until the supervisor has received the outputs and ends it.
 
 A supervisor sends requests to a pod (`carry_out`), by a command in the pod or over a connection (`order_client.py`):
 
@@ -41,24 +41,24 @@ WAITING, NEXT, WAIT_UNTIL, RELEASED, LEAVING = "waiting", "next.json.gz", "wait-
 SIGNALLED, FIRST_ENDED = "signalled-", "first-ended-"
 PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
-"""Time limit for a pod to wait for the next attempt after its node has ended."""
+"""Time limit in seconds for a pod to start waiting after its node has ended, and for an announced attempt to arrive."""
 OUTPUTS_SECONDS = 60.0
-"""How long a pod with outputs waits for a request of its supervisor; short, because its GPUs cost money."""
+"""Seconds that a pod with outputs waits for the next request of its supervisor; short, because idle GPUs cost money."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 TAKEN, NOT_TAKEN, UNKNOWN = 0, 3, 2
-"""Exit codes of requests: the pod accepted it, the pod does not wait, the request is unknown."""
+"""Exit codes of a request: the pod has accepted it, the pod does not wait, the request is unknown."""
 
 
 def wait(folder: str, seconds: float, must_exit: Callable[[], bool]) -> str | None:
-    """Waits in the pod for the next attempt. Returns the file of its spec, or None if none arrives or the pod
-    is ended.
+    """Waits in the pod for the next attempt. Returns the path of its specs; None if no attempt arrives or the pod must
+    exit.
     """
     path, waiting = os.path.join(folder, NEXT), os.path.join(folder, WAITING)
     give_up = time.monotonic() + seconds
     _make(folder, WAITING)
     while not (must_exit() or os.path.exists(path)) and time.monotonic() < max(give_up, _wait_until(folder)):
         time.sleep(PAUSE_SECONDS)
-    if not _remove(waiting):  # `order` has removed the file and is about to write the attempt
+    if not _remove(waiting):  # `order` has removed the file and is about to write the next attempt
         give_up = time.monotonic() + STILL_ENDING_SECONDS
         while not (must_exit() or os.path.exists(path)) and time.monotonic() < give_up:
             time.sleep(PAUSE_SECONDS)
@@ -76,7 +76,7 @@ def hold(folder: str) -> int:
 
 
 def _wait_until(folder: str) -> float:
-    """Returns until when the supervisor requires the pod to wait, in monotonic seconds; 0 without such a request."""
+    """Returns the monotonic time in seconds until which the supervisor requires the pod to wait; 0 if not requested."""
     try:
         with open(os.path.join(folder, WAIT_UNTIL)) as file:
             return float(file.read())
@@ -85,7 +85,9 @@ def _wait_until(folder: str) -> float:
 
 
 def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
-    """Starts to send a folder to the supervisor. Returns `TAKEN`, or `NOT_TAKEN` if the pod does not wait."""
+    """Starts a process that sends a folder to the supervisor. Returns `TAKEN`, or `NOT_TAKEN` if the pod does
+    not wait.
+    """
     if not _is_waiting_within(folder, STILL_ENDING_SECONDS):
         return NOT_TAKEN
     hold(folder)
@@ -96,21 +98,20 @@ def push_outputs(folder: str, pod: str, attempt: int, path: str) -> int:
 
 
 def block() -> None:
-    """Blocks the handled signals, also in a program that this process executes."""
+    """Blocks the handled signals. They stay blocked in a program that this process executes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
 
 
 def clear_mark(folder: str, number: int) -> bool:
-    """Removes the supervisor's mark for a signal. Returns whether there was one, so that the signal is the
-    supervisor's.
+    """Removes the supervisor's mark for a signal. Returns whether the mark existed, which shows that the supervisor
+    sent the signal.
 
-    Each signal number has its own mark; two signals that arrive together are handled one after the other.
     """
     return _remove(os.path.join(folder, f"{SIGNALLED}{int(number)}"))
 
 
 def clear_marks(folder: str) -> set[int]:
-    """Removes the marks of all signals. Returns the signals that had one."""
+    """Removes the marks of all signals. Returns the numbers of the signals that had a mark."""
     return {int(number) for number in HANDLED_SIGNALS if clear_mark(folder, number)}
 
 
@@ -119,7 +120,7 @@ def refuse_orders(folder: str) -> None:
 
     Called from a signal handler, which must not raise errors.
     """
-    with contextlib.suppress(OSError):  # the disk is full: an order would be accepted and not executed
+    with contextlib.suppress(OSError):  # if the disk is full, an order may be accepted and never executed
         _make(folder, LEAVING)
 
 
@@ -138,7 +139,7 @@ def _remove(path: str) -> bool:
 
 
 def taken(attempt: int) -> str:
-    """Returns the file name for the spec of an attempt that the pod runs or has run."""
+    """Returns the name of the file with the specs of an attempt that the pod runs or has run."""
     return f"attempt-{attempt}.json.gz"
 
 
@@ -147,14 +148,13 @@ def signal_first(
 ) -> int:
     """Signals the pod's main process, with the supervisor's mark, unless the pod has a later attempt.
 
-    An order that the pod has not accepted yet may be of this attempt, which can be signalled only after it is accepted.
-    Uses no other function of this module: if the code is not yet unpacked in the pod, the supervisor sends the text of
-    this one.
+    Waits first until the pod accepts a pending order, which may be of this attempt. Uses no other function of this
+    module, because the supervisor sends the text of this function to pods in which the code is not unpacked yet.
     """
     give_up = time.monotonic() + patience_seconds
     while (is_ordered := NEXT in os.listdir(folder)) and time.monotonic() < give_up:
         time.sleep(PAUSE_SECONDS)
-    # Listed again, to include an order that was accepted meanwhile.
+    # Listed again, to include an order that the pod accepted meanwhile.
     orders = [name[8:-8] for name in os.listdir(folder) if name.startswith("attempt-")]
     if not is_ordered and all(int(order) <= attempt for order in orders):
         open(os.path.join(folder, f"{SIGNALLED}{int(number)}"), "w").close()
@@ -165,7 +165,8 @@ def signal_first(
 def order(folder: str, data: bytes, attempt: int) -> int:
     """Gives a pod its next attempt. Returns `TAKEN` or `NOT_TAKEN`.
 
-    If the pod removes `waiting` first, it exits. If this function does so first, the pod waits for the attempt.
+    If the pod removes the file `waiting` first, the pod exits. If this function removes it first, the pod waits for the
+    attempt.
     """
     path = os.path.join(folder, NEXT)
     if _is_ordered(folder, attempt):
@@ -178,12 +179,12 @@ def order(folder: str, data: bytes, attempt: int) -> int:
             os.rename(part, path)
             return TAKEN
         os.unlink(part)
-    return TAKEN if _is_ordered(folder, attempt) else NOT_TAKEN  # the same order may have been given twice at once
+    return TAKEN if _is_ordered(folder, attempt) else NOT_TAKEN  # another request may have given the same order
 
 
 def _is_ordered(folder: str, attempt: int) -> bool:
-    """Whether the pod has its next attempt already; an order given twice would run twice."""
-    # Checked in this order, because the pod renames the first file to the second.
+    """Whether the pod has received its next attempt already. An order given twice would run the attempt twice."""
+    # In this order, because the pod renames the first file to the second.
     return os.path.exists(os.path.join(folder, NEXT)) or os.path.exists(os.path.join(folder, taken(attempt)))
 
 
@@ -198,12 +199,12 @@ def leave(folder: str, pid: int = 1, patience_seconds: float = STILL_ENDING_SECO
 
 
 def is_released(folder: str) -> bool:
-    """Whether the supervisor has ended the pod."""
+    """Whether the supervisor has requested that the pod exits."""
     return os.path.exists(os.path.join(folder, RELEASED))
 
 
 def _is_waiting_within(folder: str, seconds: float) -> bool:
-    """Waits at most `seconds` until the pod waits for the next attempt. Returns whether it does."""
+    """Waits at most `seconds` until the pod is waiting for the next attempt. Returns whether it is waiting."""
     give_up = time.monotonic() + seconds
     while not os.path.exists(os.path.join(folder, WAITING)):
         if time.monotonic() > give_up:
@@ -213,7 +214,9 @@ def _is_waiting_within(folder: str, seconds: float) -> bool:
 
 
 def carry_out(folder: str, words: Sequence[str], pid: int = 1) -> int:
-    """Executes a request in the pod with the main process `pid`. Returns an exit code. Raises OSError, ValueError."""
+    """Executes a request in the pod; `pid` is the pod's main process. Returns an exit code. Raises OSError,
+    ValueError.
+    """
     what, *of = words or [""]
     if what == "signal" and len(of) == 2:
         return signal_first(folder, int(of[0]), int(of[1]), pid)

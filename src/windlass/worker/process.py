@@ -140,7 +140,7 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(known: set[int]) -> None:
-    """Reaps exited children until none is left, or one is in `known`: other code reaps those."""
+    """Reaps exited children; stops at the first child in `known`, which other code reaps."""
     while True:
         try:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,7 +1,7 @@
 """Program that an external launcher starts in place of a rank: requests the rank from the node, and exits like the
 rank.
 
-The proxy sends the environment that the launcher has set to the node, and forwards the launcher's signals.
+The proxy forwards the launcher's environment and signals to the node.
 """
 
 import json
