@@ -2,7 +2,7 @@
 
 | file | created by | meaning |
 |---|---|---|
-| `signalled-NUMBER` | the supervisor, before this signal | the signal is from the supervisor, not from a node shutdown |
+| `signalled-NUMBER` | the supervisor, before this signal | the signal is the supervisor's, not from a node shutdown |
 | `waiting` | the pod | the pod waits for the next attempt; an order removes the file, so that the pod does not exit |
 | `next.json.gz` | the supervisor | the next attempt: the node's spec, as for a new pod |
 | `first-ended-N` | the supervisor | the first pod of attempt N has succeeded: no pod needs to resolve its name |

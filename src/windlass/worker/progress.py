@@ -1,10 +1,10 @@
 """Extracts progress from the output of one rank: position in the training, speed and loss.
 
-There are three readers, and the first one that finds progress in a rank's output is used for that rank: the structured
-lines written by `windlass.train.report`, the job's own regular expression, and the formats of common training code.
-Fields that no structured line reports, such as the loss of a script whose `Checkpoint` counts the steps, are taken from
-the other two readers. Steps are not, because a script may print the number of a batch within its epoch. Precision is
-preferred to recall: a line that may have another meaning is ignored.
+Progress is read in three ways: from structured lines that `windlass.train.report` writes, with the job's own regular
+expression, and from formats of common training code. For each rank, the first way that finds progress is used. Fields
+that no structured line reports, such as the loss of a script whose `Checkpoint` counts the steps, are read in the other
+two ways. Steps are not, because a script may print the number of a batch within its epoch. Precision is preferred to
+recall: a line that may have another meaning is ignored.
 """
 
 from __future__ import annotations
@@ -21,58 +21,60 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, is_hi
 MARKER = b"::windlass "
 _CHECKPOINT = MARKER + b'{"checkpoint": {'
 _COUNTS = "counts"
-"""Action that a `Checkpoint` reports before the first step that it counts."""
+"""Action that a `Checkpoint` reports before it counts its first step."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
-_MAX_CHECKPOINTS = 256  # between two reads by the node
+_MAX_CHECKPOINTS = 256  # maximum number of events between two reads by the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Group names allowed in a job's own expression; `samples` is samples per second."""
 
 LOSS_GAPS, LOSS_STEPS = 3, 30
-"""A printed loss is outdated after LOSS_GAPS times the longest gap between two losses, plus LOSS_STEPS, in steps."""
+"""A printed loss is outdated after this many steps: LOSS_GAPS times the longest gap between two losses, plus
+LOSS_STEPS."""
 
 _PARTIAL_BYTES = 64 << 10
 _TAIL_BYTES = 16 << 10
 _LINES = 32
-_LINES_AFTER_STEP = 4  # further lines, before the newest step, that are searched for a loss or an epoch
+_LINES_AFTER_STEP = 4  # older lines that are searched for a loss or an epoch, once a step is found
 
-# Fields of one group are taken from a single line, so that no step is shown with the total of another bar.
+# All fields of one group come from a single line, so that a step is never shown with the total of another progress bar.
 _OF_STEP = ("step", "total", "rate", "samples_per_second", "percent", "phase")
 _TOGETHER = (_OF_STEP, ("loss",), ("epoch",), ("metrics",))
 
 
 class Recogniser:
-    """Reads the output of one rank in pieces of any size, and returns new progress."""
+    """Reads the output of one rank in chunks of any size, and returns new progress."""
 
     def __init__(self, pattern: str | None = None) -> None:
-        """`pattern` is the job's own regular expression, searched in each line. Raises ValueError if it is invalid."""
+        """`pattern` is the job's own regular expression for progress lines. Raises ValueError if the expression is
+        invalid.
+        """
         self._pattern = _own_pattern(pattern) if pattern is not None else None
         self._partial = b""
         self._partial_was_read = False
         self._only = ""
         self._reported: frozenset[str] = frozenset()
-        """Fields reported by structured lines; they are not read from other lines."""
+        """Fields that structured lines have reported, and that are therefore not read from other lines."""
         self._step = self._loss_step = self._loss_gap = 0
-        """Newest step of structured lines; step at which a loss was last read; longest gap between two losses, in
-        steps."""
+        """Newest reported step; step at which a loss was last read; longest gap between two losses, in steps."""
         self._has_loss = self._is_loss_new = False
-        """Whether there is a loss; whether it was read after the newest step, so that its own step is not known yet."""
+        """Whether a loss was found; whether it was read after the newest step, so that its step is not known yet."""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
-        """Checkpoint events, each once and in order; emptied by the reader."""
+        """Checkpoint events in order, each once; the caller empties the list."""
         self.beginning = TrainingStart(self._of_line)
-        """Detects where the training begins, as far as the output shows it."""
+        """Finds where the training begins in the output."""
         self.losses = Losses()
-        """Detects where the loss becomes NaN or infinite."""
+        """Finds where the loss becomes NaN or infinite."""
 
     def feed(self, chunk: bytes) -> Progress | None:
-        """Returns the newest progress in the lines that `chunk` completes, or None. Never raises, whatever the bytes
-        are.
+        """Returns the newest progress in the lines that end in `chunk`, or None. Raises nothing, even for invalid
+        bytes.
 
         Keys, if the line has them: step and total (of the run or of the epoch, as printed), epoch, loss, rate (steps
         per second), samples_per_second, phase, message, percent (0 to 100, only without a total) and metrics (name to
         number). Numbers that JSON cannot express are "nan", "inf" and "-inf". For known formats the phase is
-        "evaluating", and "training" with the first step after it. All structured lines are read, and the last 32 other
-        lines of a chunk.
+        "evaluating" during an evaluation, and "training" with the first step after an evaluation. Reads all structured
+        lines, and the last 32 other lines of a chunk.
         """
         data = self._partial + chunk if self._partial else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
@@ -89,10 +91,9 @@ class Recogniser:
         return self._without_old_loss({**(found or {}), **(structured or {})}) or None
 
     def _without_old_loss(self, found: Progress) -> Progress:
-        """Sets an outdated loss to None, and the epoch that was printed with it.
+        """Sets an outdated loss, and the epoch printed with it, to None.
 
-        A loss is outdated if the script has printed none for several times the usual number of steps while steps are
-        counted.
+        A loss is outdated if steps are reported, but no loss for several times the usual number of steps.
         """
         if "step" not in self._reported:
             return found
@@ -111,7 +112,7 @@ class Recogniser:
         return found
 
     def _unreported(self, printed: Progress | None) -> Progress:
-        """Returns the fields of a printed line that no structured line reports."""
+        """Returns the printed fields that structured lines do not report."""
         return {name: value for name, value in (printed or {}).items() if name not in self._reported}
 
     def _take_reported(self, fields: Mapping[str, Any]) -> None:
@@ -122,11 +123,11 @@ class Recogniser:
         tail_at = max(0, end - _TAIL_BYTES)
         lines = _last_lines(data[tail_at:end], cut=tail_at > 0 or len(previous) >= _PARTIAL_BYTES)
         if was_read and lines and previous.startswith(lines[0]):
-            lines = lines[1:]  # a bar that was already read while it was incomplete
+            lines = lines[1:]  # an incomplete bar that was already read
         return self._of_lines(lines)
 
     def _follow_loss(self, found: Progress, data: bytes) -> None:
-        """Tracks the loss. If the newest loss is the first that is not finite, each line of the chunk is read."""
+        """Tracks the loss. Reads each line of the chunk if the loss has just become NaN or infinite."""
         if self.losses.is_change(found):
             kind = self._only or "known"
             for line in data.replace(b"\r", b"\n").split(b"\n"):
@@ -142,7 +143,7 @@ class Recogniser:
         self.beginning.restored.clear()
 
     def _of_line(self, line: bytes) -> tuple[str, Progress] | None:
-        """Returns the progress of a single line, and the kind of reader that found it."""
+        """Returns the progress of a single line, and its kind: `structured`, `pattern` or `known`."""
         at = line.find(MARKER)
         if at >= 0:
             if _is_count(line, at):
@@ -157,8 +158,7 @@ class Recogniser:
     def _structured(self, data: bytes) -> Progress | None:
         """Returns the newest value of each field in the structured lines of `data`; None if there are no such lines.
 
-        The first steps of structured lines replace those of a progress bar. Each line about a checkpoint becomes an
-        event.
+        Also records the first reported steps, and adds an event for each structured line about a checkpoint.
         """
         found: Progress | None = None
         at = data.find(MARKER)
@@ -166,7 +166,7 @@ class Recogniser:
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at <= _PARTIAL_BYTES // 8:
-                    self._partial = data[at:]  # incomplete, also if a terminal has put \r before \n
+                    self._partial = data[at:]  # incomplete, even if a terminal has inserted \r before \n
                 break
             if _is_count(data, at):
                 self._take_reported({"step": 0})
@@ -198,7 +198,7 @@ class Recogniser:
                     return own
         if self._only == "pattern":
             return None
-        # tqdm ends a bar only when it starts the next one, which may be an hour later.
+        # tqdm ends the line of a bar only when the next bar starts, which may be an hour later.
         if self._partial[-64:].rstrip().endswith(b"]") and len(self._partial) <= LINE_CHARS:
             self._partial_was_read = True
             lines = [*lines, self._partial]
@@ -228,9 +228,7 @@ def _own_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _last_lines(data: bytes, *, cut: bool) -> list[bytes]:
-    """Returns the last lines of `data`, which ends with a line end. With `cut`, the first line is incomplete and
-    dropped.
-    """
+    """Returns the last lines of `data`, which must end with a line end. With `cut`, drops the incomplete first line."""
     lines = data.replace(b"\r", b"\n").split(b"\n")
     if cut:
         lines = lines[1:]
@@ -262,7 +260,7 @@ def _newest(lines: list[bytes]) -> Progress | None:
 
 
 def _from_json(data: bytes) -> dict[str, Any]:
-    """Returns the JSON object in a line; empty if there is none."""
+    """Returns the JSON object in a line; empty if the line contains none."""
     try:
         value = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -271,7 +269,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 
 def _checked(value: dict[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Returns the valid fields of a line, converted by `fields`."""
+    """Returns the valid fields of a structured line, converted by the functions in `fields`."""
     found = {name: check(value[name]) for name, check in fields.items() if name in value}
     return {name: checked for name, checked in found.items() if checked is not None}
 

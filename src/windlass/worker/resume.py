@@ -33,10 +33,11 @@ from windlass.worker.protocol import NodeSpec, ResumeSpec
 from windlass.worker.saved_states import ZIPPED, walk
 
 PLACE = "{path}"
-"""Placeholder for the checkpoint in the added arguments; without it they only mean that there is a checkpoint."""
+"""Placeholder for the path of the checkpoint in resume arguments. Arguments without it leave the choice to the
+script."""
 STATE = "trainer_state.json"
 LAST_WRITTEN = (STATE, ".metadata", "random_states_0.pkl")
-"""For each kind of checkpoint folder, the file that is written last."""
+"""Files that are written last, one for each kind of checkpoint folder."""
 WEIGHTS = re.compile(r"(model|pytorch_model|adapter_model|diffusion_pytorch_model).*\.(safetensors|bin)|.*\.distcp")
 HEADER_BYTES = 100_000_000
 """Maximum header size that the safetensors library accepts."""
@@ -56,13 +57,12 @@ UNREADABLE = frozenset({
     errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
 })  # fmt: skip
-"""Errors of a file system or of this process, which do not prove that the checkpoint is damaged."""
+"""Errors of the file system or of this process; such an error does not prove that the checkpoint is damaged."""
 PAUSES = (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)
-"""Seconds between repeated reads of unreadable files: an NFS server responds again within this time after a
-failover."""
+"""Seconds between repeated reads of unreadable files; in total long enough for the failover of an NFS server."""
 
 NEAR = 5
-"""Number of similar names that are reported if nothing matches the pattern."""
+"""Maximum number of similar names that are reported if no file matches the pattern."""
 MAX_COMPARED = 1000
 
 
@@ -74,19 +74,20 @@ class Choice(NamedTuple):
     words: tuple[str, ...]
     """Arguments that are added to the command line of every rank."""
     events: tuple[dict[str, Any], ...]
-    """Checkpoint events: the `restored` checkpoint, preceded by the `refused` ones with their reasons."""
+    """Checkpoint events: `refused` checkpoints with their reasons, then the `restored` checkpoint."""
 
 
 def choose(request: ResumeSpec, since: float, sleep: Callable[[float], None] = time.sleep) -> Choice:
     """Chooses the newest verified checkpoint that matches `request.find`.
 
-    The pattern is searched in `request.folder` and, if it includes a folder, in `request.code` too. Outside the run's
-    own folders, `request.own`, only checkpoints written after `since` (Unix seconds) count: older ones belong to other
-    runs. `request.named` is a checkpoint that the user asked for, by path or name. Then only this one counts, and
-    checkpoints written after `request.named_at`. Raises ValueError if it is not verified.
+    The pattern is searched in `request.folder` and, if it includes a folder, also in `request.code`. Outside the run's
+    own folders (`request.own`), checkpoints written before `since` (Unix seconds) are ignored, because they belong to
+    other runs. If the user has requested a checkpoint (`request.named`), only this checkpoint and those written after
+    `request.named_at` are considered. Raises ValueError if the requested checkpoint is not verified.
 
-    A file system error does not mean damage: the read is repeated after each of `PAUSES`, then OSError is raised with
-    the path. Otherwise training would start from the beginning although there may be a verified checkpoint.
+    After a file system error, which does not prove damage, reading is repeated after each of `PAUSES`. If all reads
+    fail, raises OSError with the path, because training must not start from the beginning while a verified checkpoint
+    may exist.
     """
     for pause in PAUSES:
         try:
@@ -121,10 +122,10 @@ def _choose(request: ResumeSpec, since: float) -> Choice:
 
 
 def add_resume_arguments(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Returns the specs of an attempt's nodes with the same resume arguments added for all ranks; see `choose`.
+    """Returns the node specs of an attempt with resume arguments, the same for all ranks; see `choose`.
 
-    The events to report are added to the spec of rank 0. Specs without `resume` are returned unchanged. If nothing
-    matches in a later attempt, that is reported too, because training starts from the beginning. Raises ValueError.
+    Events to report are added to the spec of rank 0; in a later attempt, also the event that no checkpoint matches.
+    Specs without `resume` are returned unchanged. Raises ValueError.
     """
     first = specs[0]
     if first.resume is None:
@@ -142,10 +143,10 @@ def add_resume_arguments(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
-    """Returns the event for a pattern without a match: the folder that was searched, and what it contains instead.
+    """Returns the event for a pattern that no checkpoint matches: the folder that was searched, and its contents.
 
-    `near` are the names in `folder` that are most similar to the pattern, of `entries` in total; `older` is the number
-    of matching checkpoints that belong to other runs, see `choose`.
+    In the event, `near` are the names in `folder` most similar to the pattern, `entries` is the number of all names,
+    and `older` the number of matching checkpoints of other runs, see `choose`.
     """
     pattern = _pattern(request)
     folder = os.path.normpath(os.path.join(request.folder, _before_wildcards(pattern)))
@@ -161,21 +162,23 @@ def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
 
 
 def _pattern(request: ResumeSpec) -> str:
-    """Returns `find` with `~` replaced by the user's home folder."""
+    """Returns the pattern `request.find` with `~` replaced by the user's home folder."""
     first, slash, rest = request.find.partition("/")
     home = os.path.expanduser(first)
     return request.find if home == first else f"{glob.escape(home)}{slash}{rest}"
 
 
 def _before_wildcards(pattern: str) -> str:
-    """Returns the folders of a pattern before its first wildcard."""
+    """Returns the folder part of a pattern up to its first wildcard."""
     parts = os.path.dirname(pattern).split(os.sep)
     plain = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
     return os.sep.join(plain)
 
 
 def _names_in(folder: str) -> list[str]:
-    """Returns at most `MAX_COMPARED` names of a folder, few enough to compare quickly; empty for a missing folder."""
+    """Returns the names in a folder, at most `MAX_COMPARED` to limit the time of comparing them; empty for a missing
+    folder.
+    """
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in itertools.islice(entries, MAX_COMPARED)]
@@ -184,11 +187,11 @@ def _names_in(folder: str) -> list[str]:
 
 
 def candidates(request: ResumeSpec, since: float) -> list[str]:
-    """Returns all paths that may be a checkpoint, newest first."""
+    """Returns all paths that may be a checkpoint of this run, newest first."""
     pattern = _pattern(request)
     folders = [request.folder, *([request.code] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
-    for folder in folders:  # for an absolute pattern, the folder is ignored
+    for folder in folders:  # an absolute pattern ignores the folder
         _require_readable(os.path.join(folder, _before_wildcards(pattern)))
         for path in glob.glob(os.path.join(glob.escape(folder), pattern), recursive=True):
             if _exists(path):
@@ -218,7 +221,9 @@ def _exists(path: str) -> bool:
 
 
 def problem_of(path: str) -> str:
-    """Returns why a checkpoint cannot be used, empty if it is verified. Raises OSError if it cannot be read."""
+    """Returns why a checkpoint cannot be used; empty if the checkpoint is verified. Raises OSError if it cannot be
+    read.
+    """
     try:
         if not os.path.isdir(path):
             return _problem_of_file(path)
@@ -230,8 +235,8 @@ def problem_of(path: str) -> str:
 
 
 def _damage(error: BaseException, path: str) -> str:
-    """Describes the damage shown by a read error. Re-raises OSError if it does not prove damage."""
-    if isinstance(error, OSError) and error.errno in UNREADABLE:  # errors of read and seek have no path
+    """Describes the damage that a read error shows. Re-raises an OSError that does not prove damage."""
+    if isinstance(error, OSError) and error.errno in UNREADABLE:  # OSErrors of read and seek lack the path
         raise error if error.filename else OSError(error.errno, error.strerror, path) from error
     return str(error) or type(error).__name__
 
@@ -282,8 +287,8 @@ def _problem_of_zip(path: str, start: bytes) -> str:
 
 
 def problem_of_safetensors(path: str) -> str:
-    """Compares the length of a safetensors file with its header. Returns the problem, or empty. Raises one of
-    `TORN`.
+    """Compares the length of a safetensors file with its header. Returns the problem; empty if there is none. Raises
+    the exceptions in `TORN`.
     """
     size = os.path.getsize(path)
     with open(path, "rb") as file:
@@ -338,12 +343,12 @@ def _files(path: str) -> Iterator[str]:
 
 def _sizes(path: str) -> Iterator[int]:
     for name in _files(path):
-        with contextlib.suppress(OSError):  # a dangling link
+        with contextlib.suppress(OSError):  # dangling links are skipped
             yield os.path.getsize(name)
 
 
 def _written_at(path: str) -> float:
-    """Returns when a checkpoint was finished: for a folder, the newest modification time of its files."""
+    """Returns the modification time of a checkpoint in Unix seconds; for a folder, the newest time of its files."""
     times = [0.0]
     for name in _files(path):
         with contextlib.suppress(OSError):
@@ -357,6 +362,6 @@ def _natural(path: str) -> Sequence[tuple[int, str]]:
 
 
 def _name(request: ResumeSpec, path: str) -> str:
-    """Returns the path relative to the checkpoint folder, or the whole path if the checkpoint is elsewhere."""
+    """Returns the path relative to the checkpoint folder, or the whole path for a checkpoint outside that folder."""
     inside = os.path.join(request.folder, "")
     return path[len(inside) :] if path.startswith(inside) else path

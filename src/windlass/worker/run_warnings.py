@@ -23,9 +23,9 @@ ALONE_IN = {
         "leave rank and world_size out of init_process_group, which then takes them from the environment",
     ),
 }
-"""By suffix of the mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
+"""For each suffix of a mark that `rank.py` writes: the group in which the rank was alone, and the fix."""
 LEAVE_SECONDS = 0.25
-"""Time for child processes to end after their rank; Python's helper processes notice the end of a rank a moment
+"""Seconds in which child processes may end after their rank; Python's helper processes notice its end a moment
 later."""
 _VIEWER = r"(?:tensorboard|wandb-core|wandb-service|mlflow|aim|jupyter|nvidia-smi|dcgmi)(?:$|\W)"
 NAMED = 3
@@ -35,12 +35,12 @@ _NO_BATCHES = (
     r"(?im)^(?:[^\n|]{0,40}\b(?:train|epoch|step)[^\n|]{0,40}: )0it \[00:00|Total length of `(?:Combined|Data)Loader` "
     r"across ranks is zero|`Trainer\.fit` stopped: `max_(?:steps|epochs)=0`"
 )
-"""Matches an empty tqdm bar that names training, and Lightning's messages about a loader without batches."""
+"""Matches an empty tqdm bar of a training, and Lightning's messages about a loader without batches."""
 _EVALUATES = (
     r"(?i)\b(?:acc(?:uracy)?|eval\w*|test\w*|val(?:id\w*)?|predict\w*|infer\w*|generat\w*|sampl\w*|map(?:\d+)?|f1|bleu|"
     r"perplexity)\b|\bacc@\d"
 )
-"""Matches output of scripts that load a checkpoint to evaluate or use it, and not to train."""
+"""Matches output that shows that a script evaluates or uses a checkpoint instead of training."""
 
 
 class SurvivingProcess(NamedTuple):
@@ -59,12 +59,12 @@ class RunWarnings:
         self._began_at = time.time()
         self._has_restored = self._is_refused = self._has_epoch = False
         self._is_loaded = self._is_own = False
-        """Whether the script printed that it loaded a checkpoint (not that it resumes), and whether that is one of this
-        run."""
+        """Whether the script printed that it loaded a checkpoint, without resuming; whether this checkpoint is from
+        this run."""
         self._if_it_trains: tuple[str, str] | None = None
-        """Warning about a loaded checkpoint, kept until a training step or the end shows its purpose."""
+        """Arguments of a warning about a loaded checkpoint, which is added if a training step follows."""
         self._left: list[tuple[int, SurvivingProcess]] = []
-        """Processes that outlived a rank, each with the rank's number."""
+        """Processes that outlived their rank, each with the number of the rank."""
 
     def add(self, code: str, message: str, fix: str, ranks: Iterable[int] = ()) -> None:
         """Reports a warning about the run."""
@@ -73,9 +73,11 @@ class RunWarnings:
     # -- where training begins ----------------------------------------------------------------------------------------
 
     def restored(self, found: Mapping[str, Any]) -> None:
-        """Handles a restored checkpoint; in the first attempt of a run, the checkpoint belongs to another run."""
+        """Handles a checkpoint event. A checkpoint restored in the first attempt may belong to another run, which
+        causes a warning.
+        """
         if found.get("action") == "none-verified":
-            self._is_refused = True  # the run gets the warning `checkpoint-damaged` in this case
+            self._is_refused = True  # the run then gets the warning `checkpoint-damaged`
         if found.get("action") != "restored" or self._has_restored:
             return
         self._has_restored = True
@@ -101,13 +103,13 @@ class RunWarnings:
         )
 
     def trains(self) -> None:
-        """Handles a reported step or loss: training began from the checkpoint that was loaded before."""
+        """Handles a reported step or loss, which shows that a checkpoint loaded before was loaded for training."""
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains)
             self._if_it_trains = None
 
     def _names_new_file(self, line: str) -> bool:
-        """Whether the line names a file that was written since the run began."""
+        """Whether the line names a file that was written after the run had begun."""
         for word in re.findall(r"[^\s'\"()\[\],;]+", line):
             path = os.path.join(self._spec.cwd, word.rstrip(".:"))
             if os.path.isfile(path) and _time_of(path, "st_mtime") >= self._spec.since:
@@ -115,7 +117,7 @@ class RunWarnings:
         return False
 
     def _is_named(self, line: str) -> bool:
-        """Whether the arguments of the script name the file from which it resumed."""
+        """Whether the script's arguments name the file from which it resumed."""
         words = [part for word in self._spec.ranks[0].argv[2:] for part in word.split("=", 1)]
         for before, word in zip(["", *words], words):  # noqa: B905 - `strict` came with Python 3.10
             is_there = bool(word) and os.path.exists(os.path.join(self._spec.cwd, word))
@@ -124,8 +126,8 @@ class RunWarnings:
         return False
 
     def began(self, first: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
-        """Handles the first steps of a rank: a later attempt that starts from the beginning has not used the saved
-        state.
+        """Handles the first steps of a rank. Warns if a later attempt starts from the beginning despite a
+        saved state.
         """
         self.trains()
         step, every = int(first["step"]), int(first.get("every") or 1)
@@ -133,8 +135,8 @@ class RunWarnings:
             self._started_over("step", step)
 
     def began_epoch(self, epoch: object) -> None:
-        """Handles the first epoch of a rank that reports no steps; number 0 means that training starts from the
-        beginning.
+        """Handles the first epoch of a rank that reports no steps. Warns if a later attempt starts at epoch 0 despite a
+        saved state.
         """
         if epoch == 0 and not self._has_epoch:
             self._started_over("epoch", 0)
@@ -145,7 +147,7 @@ class RunWarnings:
             return
         saved = self._newest_saved()
         numbers = re.findall(r"\d{1,15}", saved)
-        if saved and not (numbers and int(numbers[-1]) < number):  # a later step may have been continued from there
+        if saved and not (numbers and int(numbers[-1]) < number):  # a step above the saved one may be its continuation
             self.add(
                 "saves-not-used",
                 f"attempt {self._spec.attempt} started over at {unit} {number} although {saved} had been saved",
@@ -156,8 +158,8 @@ class RunWarnings:
     def _newest_saved(self) -> str:
         """Returns the newest saved state in the run's own folders when the attempt began; empty if there is none.
 
-        The result is also empty if the file was read after it was written, as far as access times show that. If steps
-        are counted anew in each epoch, the step does not show whether a script continued.
+        Also empty if the access time shows that the file was read after it was written: the script may have resumed
+        from it, even if it counts steps from 0 in each epoch.
         """
         named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
         folders = [folder for folder in named if folder.startswith("/")]
@@ -169,22 +171,22 @@ class RunWarnings:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def outlived(self, rank: Rank) -> None:
-        """Records processes in the group of a successful rank that do not end by themselves; the node kills them
-        afterwards.
+        """Records processes in the group of a successful rank that do not end by themselves. The node kills
+        them later.
         """
         try:
             os.killpg(rank.pid, 0)
         except OSError:
             return
         left = _still_alive(lambda line: line.group == rank.pid)
-        if "step" in rank.capture.progress:  # a trained rank's forks are workers, such as those of a DataLoader
+        if "step" in rank.capture.progress:  # forks of a rank that has trained are workers, such as a DataLoader's
             own = _shown(self._spec.ranks[0].argv)
             left = [one for one in left if one.command != own]
         self._left += [(rank.number, one) for one in left]
 
     def ended(self, ranks: Ranks, own: set[int]) -> None:
-        """Reports the processes that outlived the ranks, after all have ended; `own` are processes of the node
-        itself.
+        """Reports processes that outlived the ranks, once all ranks have ended; `own` are processes of the node, to be
+        ignored.
         """
         if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
             return
@@ -207,14 +209,14 @@ class RunWarnings:
                 self.add("ranks-alone", message, fix, [rank.number for rank in ranks])
 
     def _no_steps(self, ranks: Ranks) -> None:
-        """Reports that no step was trained in the first attempt of a script that trains: it resumed, or its loader is
-        empty.
+        """Warns if the first attempt of a training script trained no step, because it resumed a finished training or
+        its loader is empty.
         """
         progress = [rank.capture.progress for rank in ranks]
         if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
             return
         if self._is_own or (self._is_loaded and any(re.search(_EVALUATES, rank.capture.tail) for rank in ranks)):
-            return  # the script evaluates the loaded checkpoint
+            return  # a script that evaluates the loaded checkpoint
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains, did="the script loaded")
         if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):
@@ -231,7 +233,7 @@ class RunWarnings:
 def _still_alive(is_wanted: Callable[[ProcessStat], bool]) -> list[SurvivingProcess]:
     """Returns the matching processes that are still alive after `LEAVE_SECONDS`.
 
-    An empty list is checked twice, because one pass misses a process that is forked and orphaned meanwhile.
+    If none is found, looks again, because a process that is forked and orphaned during the first search may be missed.
     """
     give_up = time.monotonic() + LEAVE_SECONDS
     was_empty = False
@@ -244,7 +246,7 @@ def _still_alive(is_wanted: Callable[[ProcessStat], bool]) -> list[SurvivingProc
 
 
 def _time_of(path: str, name: str) -> float:
-    """Returns a time of a file; 0 if the file does not exist."""
+    """Returns the time of a file given by its `os.stat` field; 0 if the file does not exist."""
     try:
         return float(getattr(os.stat(path), name))
     except OSError:
@@ -252,7 +254,7 @@ def _time_of(path: str, name: str) -> float:
 
 
 def _is_viewer(line: ProcessStat) -> bool:
-    """Whether a process only displays or records metrics, so that killing it does not harm the run."""
+    """Whether a process only displays or records metrics; killing it does not harm the run."""
     words = process.read_text(f"/proc/{line.pid}/cmdline").split("\0")[:4]
     return any(re.match(_VIEWER, os.path.basename(word)) for word in words)
 

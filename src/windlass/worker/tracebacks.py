@@ -1,9 +1,8 @@
 """Finds the traceback that explains a failure in text that several processes may have written.
 
 A rank may itself be a launcher (DeepSpeed, Lightning Fabric, accelerate, torchrun, Ray). Its output then contains the
-tracebacks of its children, with their lines interleaved, followed by its own traceback, which only reports that a child
-failed. The relevant one is the child's own error: not the launcher's error, nor that of a child that lost its
-connection.
+interleaved tracebacks of its children, followed by the launcher's traceback, which only reports that a child failed.
+The relevant error is the child's: neither the launcher's error, nor that of a child that lost its connection.
 """
 
 from __future__ import annotations
@@ -17,20 +16,21 @@ EXCEPTION = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Iteration)\b|[A-Za-z_]\w*(?:\.\w+)+:)"
 )
 _NAMED = re.compile(r"^(?!(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b)[A-Za-z_]\w*(?:\.(?:\w+|<locals>))*(?:: |:?$)")
-"""Matches the line below the frames of a traceback that names the exception, which may be of any class."""
+"""Matches the line of a traceback, below the frames, that names the exception. The exception may have any class."""
 _FRAME = re.compile(r'^\s+File "')
 _IGNORED = re.compile(r"^Exception ignored ")
-"""Matches the line before the traceback of an exception that did not end the process, such as one in a `__del__`."""
+"""Matches the line before the traceback of an exception that did not end the process, such as an exception in a
+`__del__`."""
 _OF_THREAD = re.compile(r"Exception in thread ")
 _IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call last\)")
 _MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
 _GROUP_RULE = "-" * 16
 _MEMBER = re.compile(rf"^{_GROUP_RULE} (\d+|\.\.\.) {_GROUP_RULE}$")
-"""Precedes each exception of an exception group, as `_without_margins` writes it; `_GROUP_RULE` alone ends the
+"""Matches the line that `_without_margins` writes before each exception of a group; `_GROUP_RULE` alone ends the
 group."""
 TRACEBACK_LINES = 60
 MAX_GAP_LINES = 40
-"""Maximum lines between the tracebacks of one failure; if there are more, the earlier exception was handled."""
+"""Maximum lines between the tracebacks of one failure. An exception further away was handled."""
 ERROR_FILE_BYTES = 256 << 10
 _STYLE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>c78])")
 _PREFIX = re.compile(
@@ -38,7 +38,7 @@ _PREFIX = re.compile(
     r"\([^()\n]{1,80} pid=\d+[^()\n]{0,60}\) )+"
 )
 _CHAINED = re.compile(r"During handling of|was the direct cause of")
-# A script that cannot be compiled has not run, so there is no traceback header, only the location.
+# A script that cannot be compiled never runs, so its error has a location but no traceback header.
 _UNCOMPILED = re.compile(
     r'^  File ".*", line \d+\n(?:.*\n){0,4}?(?:SyntaxError|IndentationError|TabError): .*', re.MULTILINE
 )
@@ -53,22 +53,22 @@ _OWN = re.compile(
     r"EADDRINUSE|address already in use|NCCL error.*(?:invalid usage|invalid argument|unhandled cuda error)",
     re.IGNORECASE,
 )
-"""Errors of the network and of NCCL that the rank itself causes."""
+"""Network and NCCL errors that a rank causes itself."""
 _OF_ANY_CONNECTION = re.compile(
     r"(?:\w+\.)*(?:Connection(?:Reset|Refused|Aborted)?Error|BrokenPipeError|URLError|ConnectError|ReadError|"
     r"ProtocolError|OSError)\b"
 )
 LIBRARIES = r"/(?:torch/distributed|torch/autograd|horovod|mpi4py|deepspeed|jax|tensorflow)/"
-"""Matches paths of libraries through which ranks communicate, as a regular expression."""
+"""Regular expression for paths of libraries through which ranks communicate."""
 _OF_RANKS = re.compile(rf"{LIBRARIES}|/ray/|gloo|nccl", re.IGNORECASE)
-"""Shows that an error belongs to a connection between ranks."""
+"""Matches texts that show that an error belongs to a connection between ranks."""
 _LATE = re.compile(r"timed? ?out|wait timeout", re.IGNORECASE)
 _OF_LAUNCHER = re.compile(
     r"\b(?:ChildFailedError|SignalException|ProcessRaisedException|ProcessExitedException|CalledProcessError|"
     r"RayTaskError|RayActorError|ActorDiedError|WorkerCrashedError|TrainingFailedError|WorkerGroupError|TuneError|"
     r"(?:Base)?ExceptionGroup)\b|Horovod detected that one or more processes"
 )
-"""Exceptions that report another exception: of another process, or of a group."""
+"""Matches exceptions that only report other exceptions: of another process, or of an exception group."""
 _LAUNCHED = re.compile(
     r"ChildFailedError|sigkill_handler|exits with return code = -?\d|"
     r"Child process with PID \d+ terminated with code|RayTaskError|TrainingFailedError|WorkerGroupError|"
@@ -92,24 +92,24 @@ _ENDED = (
 
 
 class Report(NamedTuple):
-    """A traceback, including the exceptions from which it was raised."""
+    """A traceback, including the exceptions that led to it."""
 
     stream: str
-    """Prefix of the lines of its process, such as `[rank1]:`."""
+    """Prefix of the output lines of the process, such as `[rank1]:`."""
     first_line: int
     last_line: int
     trace: str
     line: str
-    """Line that names the exception."""
+    """The line of the traceback that names the exception."""
 
 
 def unstyled(text: str) -> str:
-    """Removes the escape codes of terminals: colours, links, cursor movements."""
+    """Removes terminal escape codes, such as colours, links and cursor movements."""
     return _STYLE.sub("", text) if "\x1b" in text else text
 
 
 def traceback_of(text: str) -> str:
-    """Returns the traceback that explains the failure, at most 60 lines; empty if there is none."""
+    """Returns the traceback that explains the failure, at most 60 lines; empty if the text contains none."""
     text = _without_margins(unstyled(text))
     found = _reports(text) if TRACEBACK in text else []
     if not found:
@@ -138,7 +138,7 @@ def since_handled(text: str) -> str:
     lines = plain_text.splitlines()
     end = max(report.last_line for report in found) + 1
     while end < len(lines) and lines[end].startswith((" ", "\t")):
-        end += 1  # continuation of the exception's message
+        end += 1  # lines that continue the exception's message
     last = max(found, key=lambda report: report.last_line)
     said = [line for line in lines[end:] if line.strip()]
     is_of_thread = _OF_THREAD.match(lines[last.first_line - 1] if last.first_line else "") is not None
@@ -147,9 +147,8 @@ def since_handled(text: str) -> str:
 
 
 def exception_line(trace: str) -> str:
-    """Returns the line of a traceback that names the exception: the last one that is not a launcher's, if there is one.
-
-    For an exception group, returns the line of the first exception in it.
+    """Returns the line of a traceback that names the exception. Of several such lines, returns the last one that does
+    not name an exception of a launcher. For an exception group, returns the line of its first exception.
     """
     lines = [unprefixed(line) for line in trace.splitlines()]
     for found in (_names(lines), [at for at, line in enumerate(lines) if EXCEPTION.match(line)]):
@@ -170,7 +169,7 @@ def message_of(trace: str, line: str) -> str:
 
 
 def unprefixed(line: str) -> str:
-    """Removes the prefix that a launcher has added to a line."""
+    """Removes the prefix that a launcher or torch has added to a line."""
     prefix = _PREFIX.match(line)
     return line[prefix.end() :] if prefix else line
 
@@ -181,19 +180,19 @@ def plain(text: str) -> str:
 
 
 def is_launched(text: str) -> bool:
-    """Whether a launcher reports in this text that one of its processes failed."""
+    """Whether the text contains a launcher's report that one of its processes failed."""
     return bool(_LAUNCHED.search(text))
 
 
 def is_peer_error(line: str) -> bool:
-    """Whether an exception only reports a lost connection to a peer, and no error of the rank itself."""
+    """Whether an exception only reports a lost connection to a peer, rather than an error of the rank itself."""
     return bool(_VICTIM.search(line)) and not _OWN.search(line)
 
 
 def is_other_connection(trace: str) -> bool:
-    """Whether the lost connection in a traceback was to a server or another process, and not between ranks.
+    """Whether a traceback reports a lost connection to a server or another process, rather than to a rank.
 
-    Connections between ranks are recognised by the libraries through which ranks communicate.
+    A traceback that contains a library through which ranks communicate counts as a connection to a rank.
     """
     return bool(_OF_ANY_CONNECTION.match(exception_line(trace))) and not _OF_RANKS.search(trace)
 
@@ -204,7 +203,9 @@ def is_secondary(line: str) -> bool:
 
 
 def child_signal(text: str) -> int:
-    """Returns the signal that ended the process reported by a launcher as the first failure; 0 if none did."""
+    """Returns the number of the signal that ended the first failed process in a launcher's report; 0 if there
+    is none.
+    """
     import signal
 
     root = _root_cause(text)
@@ -219,8 +220,8 @@ def child_signal(text: str) -> int:
 
 
 def child_code(text: str) -> int:
-    """Returns the exit code of the process that torchrun reports as the first failure; 0 if there is none, or for a
-    signal.
+    """Returns the exit code of the first failed process in torchrun's report; 0 if there is no report, or a signal
+    ended the process.
     """
     root = _root_cause(text)
     word = _field(root, "exitcode").partition(" ")[0] if root else ""
@@ -233,7 +234,9 @@ def _number(word: str) -> int:
 
 
 def own_words(text: str) -> str:
-    """Returns the plain text, without torchrun's report if that contains no traceback of the child."""
+    """Returns the text without escape codes and prefixes, and without a report of torchrun that contains no
+    traceback.
+    """
     is_report = child_code(text) and not traceback_of(text)
     return _before_launcher(text) if is_report else plain(text)
 
@@ -258,7 +261,9 @@ def with_error_file(tail: str) -> str:
 
 
 def _reports(text: str) -> list[Report]:
-    """Returns all tracebacks in order of their first lines; each is read from the lines of one process only."""
+    """Returns all tracebacks in order of their first lines. Lines of different processes are not mixed in one
+    traceback.
+    """
     streams: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(text.splitlines()):
         prefix = _PREFIX.match(line)
@@ -269,13 +274,13 @@ def _reports(text: str) -> list[Report]:
 
 
 def _names(lines: list[str]) -> list[int]:
-    """Returns the index of the line that names the exception of each traceback; in a group, only of the first
+    """Returns the indices of the lines that name exceptions, one per traceback; in a group, only of the first
     exception.
 
-    The name is in the first line below the frames; the following lines are the message and notes.
+    The name is in the first line below the frames. The message and notes follow it.
     """
     found: list[int] = []
-    name: int | None = None  # line that names the exception of the current traceback
+    name: int | None = None  # index of the line that names the current traceback's exception
     is_other_member = False
     for at, line in enumerate(lines):
         if TRACEBACK in line:
@@ -289,7 +294,7 @@ def _names(lines: list[str]) -> list[int]:
             if not is_other_member:
                 found.append(at)
         elif name is not None and _FRAME.match(line) and found[-1:] == [name] and not EXCEPTION.match(lines[name]):
-            name = None  # an unrelated line between the frames
+            name = None  # the line found before was an unrelated line between frames
             found.pop()
     return found
 
@@ -300,7 +305,7 @@ def _is_rule(line: str) -> bool:
 
 
 def _without_margins(text: str) -> str:
-    """Removes the margin lines from tracebacks of exception groups, so that they look like other tracebacks."""
+    """Removes the margins from tracebacks of exception groups, so that they look like other tracebacks."""
     if not _IN_GROUP.search(text):
         return text
     lines = []
@@ -322,7 +327,8 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
     starts = [
         at for at, line in enumerate(texts) if TRACEBACK in line and not _IGNORED.match(texts[at - 1] if at else "")
     ]
-    # An exception raised while another was handled is printed after it, so a report starts with the first of the chain.
+    # An exception raised while another was handled is printed last, so a report starts with the first exception of the
+    # chain.
     chains: list[list[int]] = []
     for at, start in enumerate(starts):
         if at and any(_CHAINED.search(line) or _MEMBER.match(line) for line in texts[starts[at - 1] : start]):
@@ -335,10 +341,10 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
         stop = next((place for place in range(chain[-1], stop) if _IGNORED.match(texts[place])), stop)
         names = [chain[0] + place for place in _names(texts[chain[0] : stop])]
         if names and not _OF_LAUNCHER.search(texts[names[-1]]):
-            end = names[-1]  # in a group, the end of the first member; the others are left out
+            end = names[-1]  # in a group, the report ends with the first exception
             stop = next((place for place in range(end, stop) if _is_rule(texts[place])), stop)
         else:
-            # A launcher's message contains the error of its child, which may be the rest of the last traceback.
+            # A launcher's message may contain the child's error, as the rest of the last traceback.
             ends = [place for place in range(chain[-1] + 1, stop) if EXCEPTION.match(texts[place])]
             own = [place for place in ends if not _OF_LAUNCHER.search(texts[place])] or ends
             end = (ends[-1] if at + 1 == len(chains) else own[0]) if ends else stop - 1
@@ -348,7 +354,7 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
 
 
 def _first_of(found: list[Report], root: str) -> str:
-    """Returns the root cause among tracebacks of several processes."""
+    """Returns the traceback of the first failure, of the tracebacks of several processes."""
     field = _field(root, "traceback") if root else ""
     if TRACEBACK in field:
         trace = "\n".join([field, *(line[2:] for line in root.partition(field)[2].splitlines()[1:])]).rstrip(" \n=")
@@ -372,20 +378,20 @@ def _first_of(found: list[Report], root: str) -> str:
 
 
 def _has_streams(found: list[Report]) -> bool:
-    """Whether several processes have printed tracebacks, each with a separate prefix."""
+    """Whether the tracebacks are from several processes, with different line prefixes."""
     return len({report.stream for report in found if report.stream}) > 1
 
 
 def _root_cause(text: str) -> str:
-    """Returns the part about the first failure in the table of torchelastic's ChildFailedError; empty without a
-    table.
+    """Returns the first failure in the table that torchelastic's ChildFailedError prints; empty if there is
+    no table.
     """
     _, found, part = text.rpartition(_ROOT_CAUSE)
     return part.partition("\n=====")[0] if found else ""
 
 
 def _before_launcher(text: str) -> str:
-    """Returns the output before torchrun's final traceback, without torchrun's log lines."""
+    """Returns the output before the last traceback, without torchrun's log lines."""
     return _LAUNCHER_LOG.sub("", plain(text).rpartition(TRACEBACK)[0])
 
 

@@ -1,6 +1,6 @@
 """Parses progress from one line of a training log, in the formats of common training code. Pure.
 
-Precision is preferred to recall: a line that may have another meaning is ignored.
+Precision is preferred to recall: ambiguous lines are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 Progress = dict[str, Any]
 
 LINE_CHARS: Final = 2048
-"""Maximum length of a line that is parsed."""
+"""Maximum length of a line that is parsed, in characters."""
 INTEGER_LIMIT: Final = 10**15
 _METRICS = 16
 
@@ -29,7 +29,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _HINTS = (b"loss", b"epoch", b"step", b"iter", b"it/s", b"s/it", b"train", b"%|", b"]\t")
-# Ray prefixes each line of a worker with its process, and appends how many workers have printed the same line.
+# Ray adds the process to the beginning of each line of a worker, and to its end how many workers have printed it.
 _RAY_WORKER = _compile(r"\s*\((?:[\w.<>-]{1,80} )?pid=\d{1,9}(?:, ip=[\da-f.:]{2,45})?\)\s")
 _RAY_REPEATED = _compile(r"\s\[repeated \d{1,9}x across cluster\].*")
 
@@ -82,7 +82,8 @@ _WORD_BEFORE = _compile(r"(?:^|[^a-z_])([a-z][a-z_]{0,15})[ _/-]$")
 _LOSS_WORDS = _compile(
     r"train|training|lm|mlm|total|avg|average|mean|running|batch|step|epoch|the|ce|current|cur|smooth|smoothed|s|sec"
 )
-_WEAK_STEPS = ("steps", "batch", "it", "update")  # also names of settings: only counted next to a loss or a total
+# these words also name settings, so they only count next to a loss or a total
+_WEAK_STEPS = ("steps", "batch", "it", "update")
 
 _RATE = _compile(r"(?<![\w.])([\d.]{1,20})\s?(?:it|steps?|iters?|batch(?:es)?)/s(?:ec)?\b")
 _SECONDS_PER_STEP = _compile(r"(?<![\w.])([\d.]{1,20})\s?(m?s)/(?:it|step|iter|batch)\b")
@@ -123,7 +124,7 @@ _PREFIX_DENIED = _compile(
     r"|checkpoint|saved|loaded|default"
 )
 _DECORATION = _compile(r"[\s=*#:.|>\[\]()-]*")
-# `: accuracy=0.91, lr: 1e-3`: numbers with a decimal point, each after its name, and nothing else
+# `: accuracy=0.91, lr: 1e-3`: only names with values, which have a decimal point
 _MEASURES = _compile(
     r"[\s:.|>\]),;-]*(?:[a-z][\w@/]{0,40}[\s:=]{1,3}[-+]?\d{1,15}\.\d{1,20}(?:e[-+]?\d{1,3})?%?(?:[\s,;|]+|$)){1,16}"
 )
@@ -150,7 +151,7 @@ def without_colours(line: str) -> str:
 
 
 def is_hint(text: bytes) -> bool:
-    """Whether a text contains one of the words without which no line counts as progress."""
+    """Whether the text contains a word without which no line counts as progress."""
     lowered = text.lower()
     return any(hint in lowered for hint in _HINTS)
 
@@ -224,7 +225,7 @@ def _from_dict(line: str) -> Progress | None:
     if not (summary or evaluated or (loss is not None and any(name in values for name in _DICT_COMPANIONS))):
         return {}
     found: Progress = {}
-    if loss is not None and not summary:  # the loss in the summary is the mean of the whole run
+    if loss is not None and not summary:  # the summary contains the mean loss of the whole run
         found["loss"] = loss
     if "epoch" in values:
         found["epoch"] = whole(values["epoch"])
@@ -271,7 +272,9 @@ def _from_special(line: str) -> Progress | None:
 
 
 def _from_words(line: str) -> Progress | None:
-    """Parses hand-written lines: at least two of epoch, step and loss, preceded only by a log prefix."""
+    """Parses hand-written lines, which must contain at least two of epoch, step and loss, preceded only by a log
+    prefix.
+    """
     epoch, step, losses = _EPOCH.search(line), _STEP.search(line), list(_losses(line))
     weak = step is not None and step[1].lower() in _WEAK_STEPS and step[3] is None
     if weak and not losses:
@@ -302,7 +305,7 @@ def _from_words(line: str) -> Progress | None:
 
 
 def _is_preamble(text: str) -> bool:
-    """Whether `text` is a log prefix: times, levels, logger names, ranks; not the words of a sentence."""
+    """Whether `text` is a log prefix (times, levels, logger names, ranks) rather than the beginning of a sentence."""
     if len(text) > _PREFIX_CHARS:
         return False
     for match in _PREFIX_WORD.finditer(_BRACKETED.sub(" ", text)):
@@ -380,7 +383,7 @@ def whole(value: Any) -> Any:
 
 
 def safe(value: Any) -> Any:
-    """Replaces NaN and infinities, which JSON lacks, by their names; other values are unchanged."""
+    """Replaces NaN and infinities, which JSON cannot express, by their names. Returns other values unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if value != value else "inf" if value > 0 else "-inf"
     return value

@@ -1,19 +1,19 @@
-"""Warm process: imports the modules of scripts in advance, and forks node workers on request; private to its user.
+"""Warm process of one user: imports the modules of scripts in advance, and forks node workers on request.
 
 One warm process serves one interpreter, one list of modules and one set of installed packages, in every environment in
-which its imports would have the same result. It calls no other functions of the libraries, has one thread, and never
-uses a GPU, so that its forks are like new interpreters that have just finished their imports. Otherwise it refuses with
-a reason, and the caller starts a new interpreter.
+which its imports would have the same result. It only imports the libraries, has one thread, and never uses a GPU, so
+its forks are like new interpreters after their imports. If a fork would differ, it refuses the request with a reason,
+and the caller starts a new interpreter.
 
-Modules that are not known to be safe are first tried in a child (`import_trial.py`) while the run continues. This
-process imports the safe ones when it restarts itself, which it does when none of its forks is alive.
+Modules that are not known to be safe are first tried in a child (`import_trial.py`) while the run continues. The warm
+process restarts itself to import the safe modules, once none of its forks is alive.
 
 The protocol uses a Unix socket in a folder that only the user can access. The request is one line of JSON, `{"spec":
 path, "script": path, "env": …, "inherit": …}`, with the descriptors of the node attached (`output`, and those of
 `keep`, in order). The response is one line of JSON with `pid`, or with `refused` and `lasting` or `again`.
 
-A forked worker waits until the caller has sent one more byte: a caller that gave up, and started a new interpreter,
-must not get a second worker.
+A forked worker waits for one more byte, because a caller that has given up and started a new interpreter must not get a
+second worker.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from windlass.worker.import_trial import Trial, Verdicts
 
 TRIAL_LOOK_SECONDS = 0.05
-"""Seconds between two checks of a trial."""
+"""Seconds between two checks of a running import trial."""
 ACCEPT_SECONDS = 2.0
-"""Seconds after which an idle process checks that its socket file still exists: its home folder may have been
+"""Seconds between two checks of an idle process that its socket file still exists. The home folder may have been
 removed."""
 CALLER_SECONDS = 5.0
 """Time limit for a caller to send its request."""
 REQUEST_BYTES = 1 << 20
 MAX_DESCRIPTORS = 253
-"""Maximum number of descriptors per request: the limit of Linux (SCM_MAX_FD). A node sends one for each rank with a
+"""Maximum number of descriptors per request, which is Linux's limit (SCM_MAX_FD). A node sends one per rank with a
 port."""
 TRIES = "its imports are being tried for the next run"
 CHANGED = "installed packages changed since they were imported"
@@ -51,7 +51,7 @@ class WarmProcess:
     """Process that imports once and forks often."""
 
     def __init__(self, settings: dict[str, Any], listener: socket.socket) -> None:
-        """`settings` are those of the command line; the socket is already listening."""
+        """`settings` are parsed from the command line. `listener` is already listening."""
         self.settings = settings
         self.listener = listener
         self.socket_path: str = settings["socket"]
@@ -61,15 +61,15 @@ class WarmProcess:
         self.import_seconds = 0.0
         self.forks = 0
         self.unsafe = ""
-        """Why this process must never fork; empty if it may."""
+        """Reason why this process must never fork again; empty if it may fork."""
         self.stale = ""
-        """Why this process must be replaced by a new one; empty if it need not."""
+        """Reason why a new process must replace this one; empty if it need not be replaced."""
         self.files: dict[str, tuple[int, int]] = {}
         self.checked_for = ""
         self.untried: list[Part] = []
         self.trial: Trial | None = None
         self.must_restart = False
-        """Whether this process restarts after all trials, because there are more modules to import."""
+        """Whether this process must restart after all trials, to import more modules."""
         self.socket_identity = _identity(self.socket_path)
 
     # -- warming ------------------------------------------------------------------------------------------------------
@@ -85,7 +85,8 @@ class WarmProcess:
         reasons = self.verdicts.reasons
         parts = parts_of(self.settings["modules"])
         self.untried = [(name, part) for name, part in parts if not is_sure(part) and part not in reasons]
-        # Until the other modules are tried, a run must not wait longer than for the imports of its own script.
+        # A run must not wait for imports that its script does not need, so other modules are imported only after all
+        # trials.
         sure = [(name, part) for name, part in parts if is_sure(part) and not (self.untried and part != name)]
         self.parts = [(name, part) for name, part in parts if (name, part) in sure or reasons.get(part) == ""]
         self.must_restart = bool(self.untried and len(sure) < sum(is_sure(part) for _, part in parts))
@@ -95,7 +96,7 @@ class WarmProcess:
             self.verdicts.forget()
         self.files = package_fingerprint()
         if any(changed > began for changed, _ in self.files.values()):
-            self.stale = CHANGED  # a package was installed meanwhile, of which some files may be old and others new
+            self.stale = CHANGED  # a package was installed during the imports, which may have read old and new files
         self.import_seconds = time.monotonic() - self.started_at
         self._write_ready()
 
@@ -115,10 +116,10 @@ class WarmProcess:
         os.replace(f"{path}.new", path)
 
     def refusal(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Returns why no fork can run this script as the node of this spec; empty if one can."""
+        """Returns why no fork can run the requested script as a node; empty if a fork can."""
         from windlass.worker.fork_safety import shadowed
 
-        # The nodes of one attempt send their requests within milliseconds, and share one check of the files.
+        # The nodes of one attempt send their requests within milliseconds, so one check of the files is enough for all.
         if refused := self.outdated(os.path.dirname(request["spec"])):
             return refused
         if not self.parts:
@@ -132,7 +133,7 @@ class WarmProcess:
         return {"refused": f"{hidden} would be imported in place of a module already imported"} if hidden else {}
 
     def outdated(self, occasion: str) -> dict[str, Any]:
-        """Returns why this process can no longer fork. Files are checked once for each `occasion`."""
+        """Returns why this process can no longer fork; empty if it can. Checks the files once for each `occasion`."""
         from windlass.worker.fork_safety import package_fingerprint, why_unsafe
 
         self.unsafe = self.unsafe or why_unsafe()
@@ -146,8 +147,8 @@ class WarmProcess:
     # -- trying -------------------------------------------------------------------------------------------------------
 
     def try_next(self) -> None:
-        """Starts the next trial, or takes the verdict of the running one; restarts this process once all have a
-        verdict.
+        """Starts the next import trial, or takes the result of the running trial. Restarts this process after the last
+        trial.
         """
         from windlass.worker.fork_safety import children
         from windlass.worker.import_ahead import attempt
@@ -169,7 +170,7 @@ class WarmProcess:
             if (reason := trial.verdict()) is None:
                 return
         except InterruptedError:
-            self.untried.clear()  # only for this process; the next one tries again
+            self.untried.clear()  # the trials are given up in this process, but not in the next
             self.must_restart = False
             self.stale = "" if self.parts else "the trial of its imports was killed"
         else:
@@ -193,10 +194,11 @@ class WarmProcess:
                 about = json.load(file)
             with open(f"{path}.new", "w") as file:
                 json.dump({**about, "started_at": time.time()}, file)
-            os.replace(f"{path}.new", path)  # atomic: readers of a partial file would consider this process dead
+            # atomic, because readers of a partial file would consider this process dead
+            os.replace(f"{path}.new", path)
             os.unlink(self._path("ready"))
         except (OSError, ValueError):
-            return  # the process is being stopped, or the file is not written yet
+            return  # the process is being stopped, or its description is not written yet
         self.listener.set_inheritable(True)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.execve(self.command[0], self.command, self.environ)
@@ -228,7 +230,7 @@ class WarmProcess:
             self._serve_caller(client)
         if self.trial is not None:
             self.trial.stop()
-        # New callers no longer find the socket; callers that are already connected get a response.
+        # New callers no longer find the socket, but callers already connected still get a response.
         self._withdraw()
         self.listener.setblocking(False)
         while True:
@@ -239,7 +241,7 @@ class WarmProcess:
             self._serve_caller(client)
 
     def _withdraw(self) -> None:
-        """Removes the files through which callers find this process."""
+        """Removes the files with which callers find this process."""
         if self._owns_socket():
             for kind in ("sock", "ready", "json"):
                 with contextlib.suppress(OSError):
@@ -264,7 +266,7 @@ class WarmProcess:
                 try:
                     if refused := self.refusal(request):
                         if self.unsafe or self.stale:
-                            self._withdraw()  # done first, because a caller that retries must not find this process
+                            self._withdraw()  # removed first, because a caller that retries must not find this process
                         _send(client, refused)
                     else:
                         self._fork(client, request, descriptors)
@@ -272,7 +274,7 @@ class WarmProcess:
                     for descriptor in descriptors:
                         os.close(descriptor)
             except Exception:
-                pass  # the caller died or sent an invalid request; the next one must be served
+                pass  # a dead caller or an invalid request must not end this process
 
     def _fork(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
         pid = os.fork()
@@ -294,7 +296,9 @@ class WarmProcess:
             os._exit(code)
 
     def run_worker(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Turns the fork into a node worker like one in a new interpreter, and runs its ranks by forking."""
+        """Makes the forked process a node worker like one in a new interpreter, and runs the node. Its ranks
+        are forks.
+        """
         from windlass.worker.fork_reset import inherit
         from windlass.worker.rank_start import WarmStart
         from windlass.worker.run import run_node
@@ -308,13 +312,13 @@ class WarmProcess:
         inherit(request["inherit"])
         for descriptor in kept:
             os.set_inheritable(descriptor, False)
-        # The other kept descriptors (the node's lock, the reserved port) only need to stay open.
+        # The other descriptors (the node's lock, reserved ports) only need to stay open.
         return run_node(request["spec"], kept[0] if kept else None, WarmStart(self.reset))
 
 
 def _identity(path: str) -> tuple[int, int]:
-    """Returns inode and mtime of a file. The inode alone is not enough: it is reused when a removed socket is
-    recreated.
+    """Returns inode and mtime of a file. The inode alone is not enough, because a recreated socket may get the same
+    inode.
     """
     line = os.stat(path)
     return line.st_ino, line.st_mtime_ns
@@ -334,7 +338,7 @@ def _receive(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
             if not more or len(data) > REQUEST_BYTES:
                 raise ValueError("a request is one line")
             data += more
-        if flags & socket.MSG_CTRUNC:  # the last one is the node's lock, without which the node would count as lost
+        if flags & socket.MSG_CTRUNC:  # without the last descriptor, the node's lock, the node would count as lost
             _send(client, {"refused": "not all of its open files could be given to the warm process"})
             raise ValueError("descriptors are missing")
         return json.loads(data), list(descriptors)
@@ -351,8 +355,8 @@ def _send(client: socket.socket, answer: dict[str, Any]) -> None:
 def main(argv: list[str]) -> int:
     """Runs the warm process with the arguments `LISTENER_FD SETTINGS_JSON [PADDING]`.
 
-    The socket listens before the imports begin, so a caller can connect at once and gets its response after the
-    imports. The padding reserves space for the command lines of ranks.
+    The socket listens before the imports begin, so callers can connect at once and get their response after the
+    imports. The padding reserves space for the command lines of ranks, see `process.rename`.
     """
     listener = socket.socket(fileno=int(argv[0]))
     listener.set_inheritable(False)
