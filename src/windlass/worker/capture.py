@@ -1,4 +1,6 @@
-"""Copies the output of a rank from its pipe to its log, in rounds of limited size so that every rank gets its turn."""
+"""Copies the output of a rank from its pipe to its log, in rounds of limited size, so that all ranks are read
+in turn.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +15,18 @@ from windlass.worker.masking import Mask, masked
 from windlass.worker.reserve import Reserve
 
 Echo = Callable[[str, bytes], None]
-"""Called with the tag of the writer and the data."""
+"""Callback for copied output, with the tag of the writer and the data."""
 READ_BYTES = 1 << 20
 PIPE_BYTES = 1 << 20
-"""Capacity of a rank's pipe. With the default of 64 KiB, a rank that prints much would block between two rounds."""
+"""Capacity of a rank's pipe in bytes. With the default of 64 KiB, a rank with much output would block between two
+rounds."""
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 ROUND_BYTES = 8 << 20
-"""Bytes read from one rank before the others are read."""
+"""Maximum bytes read from one rank per round."""
 
 
 class Capture(LogFile):
-    """Output of one rank. Call `drain` whenever its pipe is readable."""
+    """Reads the output of one rank. Call `drain` whenever the rank's pipe is readable."""
 
     def __init__(
         self,
@@ -35,10 +38,10 @@ class Capture(LogFile):
         reserve: Reserve | None = None,
         secrets: tuple[bytes, ...] = (),
     ) -> None:
-        """Opens the logs of a rank. Raises OSError if they cannot be created.
+        """Opens the log files of a rank. Raises OSError if they cannot be created.
 
-        `source` is the read end of the rank's pipe, which is made non-blocking. `echo` receives everything that is read
-        from it. `secrets` are values to mask in the output.
+        `source` is the read end of the rank's pipe, which is made non-blocking. `echo` receives all output that is
+        read. `secrets` are values to mask in the output.
         """
         super().__init__(folder, rank, pattern, reserve)
         self._tag = str(rank)
@@ -47,7 +50,7 @@ class Capture(LogFile):
         self._mask = Mask(secrets) if secrets else None
         os.set_blocking(source, False)
         self.source = source
-        with contextlib.suppress(OSError):  # the user's pipe memory is used up, or the kernel is not Linux
+        with contextlib.suppress(OSError):  # raised if the user's pipe memory is used up, or the kernel is not Linux
             fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def drain(self, now_ns: int) -> bool:
@@ -82,13 +85,13 @@ class Capture(LogFile):
                 self._echo(self._tag, data)
 
     def _end(self, now_ns: int) -> int:
-        """Writes the bytes that the mask has kept back, and returns their number."""
+        """Writes the bytes that the mask has held back, and returns their number."""
         held = b"" if self._mask is None else self._mask.end()
         self._take(held, now_ns)
         return len(held)
 
     def masked(self, text: str) -> str:
-        """Masks a text of the rank that did not arrive through its output."""
+        """Masks the secrets in a text that the rank has written elsewhere than to its output."""
         return masked(text.encode("utf-8", "replace"), self._secrets).decode("utf-8", "replace") if self._mask else text
 
     def close(self) -> None:

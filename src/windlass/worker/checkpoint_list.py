@@ -12,14 +12,13 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 PREFIX = "step-"
-"""Prefix of the names of checkpoints."""
+"""Prefix of the folder names of checkpoints."""
 MANIFEST_BYTES = 16 << 20
-"""Longer manifests are cut here, which makes them invalid."""
+"""Maximum bytes read from a manifest; a longer manifest is cut and therefore invalid."""
 
 
 def list_checkpoints(folder: str) -> dict[str, Any]:
-    """Returns the checkpoints by name, with time, file sizes and manifest, and the number of other entries in the
-    folder.
+    """Returns the checkpoints in a folder by name, with time, file sizes and manifest, and the number of other entries.
 
     Links are not followed. A missing folder counts as empty. Raises OSError if the folder cannot be read.
     """
@@ -51,7 +50,7 @@ def _checkpoint(path: str) -> dict[str, Any]:
             with open(os.path.join(path, MANIFEST), encoding="utf-8", errors="replace", newline="") as file:
                 seen["manifest"] = file.read(MANIFEST_BYTES)
     except FileNotFoundError:
-        pass  # the checkpoint was removed meanwhile
+        pass  # the checkpoint was removed during listing
     except OSError as error:
         seen["error"] = str(error)
     return seen

@@ -1,4 +1,4 @@
-"""Records the files and shared memory that mpirun or a node creates, and removes them if the creator was killed."""
+"""Records files and shared memory that mpirun or a node creates, and removes them after the creator was killed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import shutil
 
 
 def note(path: str, environ: dict[str, str]) -> None:
-    """Records at `path` the files that mpirun has created on this node, found through the environment of a rank."""
+    """Adds the files that mpirun has created on this node to those recorded at `path`. The environment of a rank
+    contains their paths.
+    """
     session, job = environ.get("PMIX_SERVER_TMPDIR", ""), environ.get("OMPI_MCA_ess_base_jobid", "")
     if os.path.isabs(session) and job.isdigit():
         add(path, {glob.escape(session), f"/dev/shm/vader_segment.*.{int(job):x}.*"})
 
 
 def add(path: str, patterns: set[str]) -> None:
-    """Adds patterns of files to remove to the ones recorded at `path`. Raises OSError."""
+    """Adds patterns of files to remove to those recorded at `path`. Raises OSError."""
     known = set(_noted(path))
     if patterns - known:
         with open(path, "w") as file:

@@ -1,9 +1,10 @@
-"""Copies new and changed files that match `outputs.collect` from the code folder to the outputs; lists the others.
+"""Copies new and changed files that match `outputs.collect` from the code folder to the outputs, and lists other new
+files.
 
 A script that was not written for Windlass saves its results in its own folder. On this machine the next run overwrites
 them; in a container they are deleted with the container. A file counts as new or changed if its `ctime` is later than
-the start of the run, so copies that preserve the modification time count too. Such a file may also have been written by
-another program, or by another run in the same folder.
+the start of the run, which includes copies that preserve the modification time. Another program, or another run in the
+same folder, may also have written it.
 
 Links that lead out of the code folder are not followed. Standard library of Python 3.9 only.
 """
@@ -26,9 +27,9 @@ from windlass.worker.protocol import OF_ANOTHER_NODE, CodeFiles, CollectSpec, Fi
 from windlass.worker.saved_states import is_saved_state, newest_saved, walk
 
 MAX_LISTED = 10
-"""Number of files that are listed, the largest first; all are counted."""
+"""Maximum number of files that are listed, the largest first. All files are counted."""
 SCAN_SECONDS = 2.0
-"""Time limit for listing files. Files that match `collect` are searched and copied without a limit."""
+"""Seconds after which listing files stops. Finding and copying files that match `collect` has no time limit."""
 PIECE_BYTES = 4 << 20
 CACHES = re.compile(r"\..*|__pycache__|venv|node_modules|.*\.egg-info|torchinductor_.*|(models|datasets|spaces)--.*")
 """Names of folders without results: hidden folders such as `.git` and `.cache`, other caches, virtual environments, and
@@ -40,9 +41,9 @@ CACHE_VARIABLES = (
     "PIP_CACHE_DIR", "UV_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "NUMBA_CACHE_DIR", "MPLCONFIGDIR",
 )  # fmt: skip
 KERNEL = ("/proc", "/sys", "/dev")
-"""Kernel file systems: some of their files always look new, and some are endless."""
+"""Kernel file systems, which are skipped: some of their files always look new, some never end."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Errors that concern the whole output file system, so that copying the next file would fail too."""
+"""Errors of the whole output file system, after which copying further files would fail too."""
 
 
 class File(NamedTuple):
@@ -61,14 +62,16 @@ class Collection:
     """New and changed files of one code folder when a node ends."""
 
     def __init__(self, request: CollectSpec, code: str, output: str, env: Mapping[str, str]) -> None:
-        """`env` is the environment of the ranks; caches named by its variables are skipped wherever they are."""
+        """`env` is the environment of the ranks. Cache folders that its variables name are skipped, wherever
+        they are.
+        """
         self.request = request
         self.code = os.path.realpath(code)
         self.output = output
         named = [env[name] for name in CACHE_VARIABLES if env.get(name)]
         folders = (output, env.get("WINDLASS_CHECKPOINT_DIR", ""), *request.skip, *named)
         self._own = [one for one in folders[:2] if one and "://" not in one]
-        """Output and checkpoint folders of the run, where a script may also save."""
+        """Output and checkpoint folders of the run, in which a script may also save."""
         self._skipped = {os.path.realpath(os.path.join(code, one)) for one in folders if one and "://" not in one}
         self._skipped |= {one for one in KERNEL if not _is_below(self.code, one)}
         self._problems: list[str] = []
@@ -80,8 +83,8 @@ class Collection:
     # -- copies -------------------------------------------------------------------------------------------------------
 
     def wanted(self, is_stop_requested: Callable[[], bool] = lambda: False) -> list[File]:
-        """Returns the files that match the patterns, each once; an empty list if an immediate stop was requested."""
-        found: dict[str, File] = {}  # several patterns may match one file
+        """Returns the files that match the patterns, each once; empty if an immediate stop was requested."""
+        found: dict[str, File] = {}  # a file may match several patterns
         try:
             for pattern in self.request.patterns:
                 for one in self._matching(pattern, is_stop_requested):
@@ -93,7 +96,7 @@ class Collection:
         return list(found.values())
 
     def _matching(self, pattern: str, is_stop_requested: Callable[[], bool]) -> Iterator[File]:
-        """Yields the files that match one pattern. A folder that matches stands for all files in it."""
+        """Yields the files that match one pattern. If a folder matches, yields all files in the folder."""
         plain = re.match(r"(?:[^*?\[/]+/)*", pattern)
         start = plain[0].rstrip("/") if plain else ""
         if not self._is_inside(start):
@@ -104,7 +107,7 @@ class Collection:
         yield from (one for one in found if matches(one.path.split("/"), parts))
 
     def partial(self, node: int) -> str:
-        """Returns the path of a file while it is copied. It contains the node's number because nodes in pods share
+        """Returns the path of the partial copy of a file. It contains the node's number, because pods may use the same
         process ids.
         """
         return os.path.join(self.output, f".windlass-partial-{node}")
@@ -118,8 +121,8 @@ class Collection:
         is_first: bool,
         is_stop_requested: Callable[[], bool],
     ) -> None:
-        """Copies files and records a problem for each failure. A file appears under its name when complete, with its
-        mtime.
+        """Copies files, and records a problem for each failure. A copy gets its final name and mtime when it is
+        complete.
 
         A file that already exists with the same size and mtime is not copied again. `began` is the start of the attempt
         in Unix seconds, 0 for the first attempt. Nodes with separate code folders may share one output folder: if they
@@ -150,7 +153,7 @@ class Collection:
         is_first: bool,
         is_stop_requested: Callable[[], bool],
     ) -> None:
-        """Copies one file unless the same file is already in the outputs. Raises OSError, Stopped."""
+        """Copies one file, unless the outputs already contain the same file. Raises OSError, Stopped."""
         target = os.path.join(self.output, one.path)
         there = _status(target)
         if there is not None and _mark(there) == _mark(one.status):
@@ -178,14 +181,14 @@ class Collection:
         """Copies the current content of a file to `partial` and returns the status of the source. Raises OSError,
         Stopped.
         """
-        # O_NONBLOCK: the file may have been replaced by a pipe meanwhile
+        # O_NONBLOCK, because a pipe may have replaced the file meanwhile
         source = os.open(os.path.join(self.code, one.path), os.O_RDONLY | os.O_NONBLOCK)
         with open(source, "rb") as read, open(partial, "wb") as write:
             found = os.fstat(source)
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is no longer a regular file")
             _require_space(self.output, found.st_size)
-            left = found.st_size  # copy the size of now: a file that is still being written would never end
+            left = found.st_size  # copies only the present size, because a file may grow faster than it is copied
             while left and (piece := read.read(min(left, PIECE_BYTES))):
                 if is_stop_requested():
                     raise Stopped
@@ -199,7 +202,7 @@ class Collection:
     def report(self, now: float, *, is_success: bool = True, seconds: float = SCAN_SECONDS) -> CodeFiles:
         """Reports the copied files, and lists other new or changed files for at most `seconds`.
 
-        If the ranks failed, patterns without a match are not reported: there may be no results.
+        If the ranks failed, patterns without a match are not reported, because failed ranks may have no results.
         """
         found, copied = list(self._changed("", time.monotonic() + seconds)), {one.path for one in self.copied}
         left = [one for one in found if one.path not in copied]
@@ -219,14 +222,14 @@ class Collection:
         )
 
     def _newest_save(self, found: Sequence[File]) -> SavedState | None:
-        """Returns the newest saved training state among these files and in the folders of the run, judged by file
-        names.
+        """Returns the newest file in `found` and in the folders of the run whose name looks like a saved training
+        state.
         """
         saves = [
             SavedState(one.path, one.status.st_size, one.status.st_mtime) for one in found if is_saved_state(one.path)
         ]
         own = newest_saved(self._own, self.request.since)
-        # of a copy and its original, the original counts
+        # of a copy and its original, `max` returns the original
         return max([*saves, *([own] if own else [])], key=lambda one: one.at, default=None)
 
     # -- the folder ---------------------------------------------------------------------------------------------------
@@ -234,7 +237,7 @@ class Collection:
     def _changed(
         self, start: str, give_up: float = math.inf, is_stop_requested: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
-        """Yields regular files below `start`, and links to regular files inside the code folder, until `give_up`
+        """Yields regular files below `start`, and links to regular files inside the code folder. Stops at `give_up`
         (monotonic seconds). Raises Stopped.
         """
         real = self._real(start)
@@ -247,7 +250,7 @@ class Collection:
                 self._is_cut = True
                 return
             path = os.path.join(start, entry.path[len(os.path.join(real, "")) :])
-            with contextlib.suppress(OSError):  # a dangling link, or the file was removed meanwhile
+            with contextlib.suppress(OSError):  # dangling links and removed files are skipped
                 if (one := self._file(entry, path)) is not None:
                     yield one
 
@@ -288,9 +291,7 @@ def _mark(status: os.stat_result) -> tuple[int, int]:
 
 
 def _require_space(folder: str, num_bytes: int) -> None:
-    """Raises OSError if the file system has too little space. Some file systems report 0 blocks; they are not
-    checked.
-    """
+    """Raises OSError if the file system has too little free space, except for file systems that report 0 blocks."""
     found = os.statvfs(folder)
     free = found.f_bavail * found.f_frsize
     if found.f_blocks and num_bytes > free:
@@ -298,12 +299,12 @@ def _require_space(folder: str, num_bytes: int) -> None:
 
 
 def _is_linked(partial: str, target: str) -> bool:
-    """Moves a file to `target` unless that exists. Returns whether the file was moved. Raises OSError."""
+    """Moves a file to `target` unless `target` exists. Returns whether the file was moved. Raises OSError."""
     try:
         os.link(partial, target)
     except FileExistsError:
         return False
-    except OSError:  # the file system has no hard links
+    except OSError:  # the file system does not support hard links
         if os.path.lexists(target):
             return False
         os.replace(partial, target)
@@ -311,10 +312,10 @@ def _is_linked(partial: str, target: str) -> bool:
 
 
 def matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path matches a pattern or is below a folder that matches. Both are given as parts; `**` matches any
-    number of folders.
+    """Whether a path matches a pattern, or is below a folder that matches. Path and pattern are given as parts; `**`
+    matches any number of folders.
     """
-    places = {0}  # positions in the pattern that the path so far can have reached
+    places = {0}  # positions in the pattern that the path can have reached so far
     for part in path:
         for at in range(len(pattern)):
             if at in places and pattern[at] == "**":

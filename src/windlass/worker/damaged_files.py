@@ -1,4 +1,4 @@
-"""Finds truncated files after a rank failed to load one. Scripts may choose the checkpoint to load themselves.
+"""Finds truncated files after a rank failed to load a file, such as a checkpoint that the script has chosen.
 
 The errors of torch, safetensors and numpy do not name the file. Only the first and last bytes of files are read, and
 nothing is unpickled, so damage in the middle of a file is not found.
@@ -28,23 +28,24 @@ _LOADERS = (
     (r"\bJSONDecodeError\b", (".json",)),
     (r"pickle data was truncated|Ran out of input", (".pkl", ".pickle", ".joblib", *ZIPPED)),
 )
-"""Patterns that identify the loading library in a traceback, with the suffixes of its files; the first match counts."""
+"""Patterns that identify the loading library in a traceback, each with suffixes of the library's files. The first match
+counts."""
 _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)
-"""Matches errors while saving: the incomplete file is then a consequence of the failure and not its cause."""
+"""Matches errors while saving a file. The failure then made the file incomplete, not vice versa."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
 _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
-"""Bytes of the end record of a zip archive without a comment; torch and numpy write no comments."""
+"""Length of a zip archive's end record without a comment, in bytes. torch and numpy write no comments."""
 MAX_JSON_BYTES = 4 << 20
 MAX_FILES, MAX_FOUND, MAX_SECONDS = 5000, 8, 2.0
 
 
 def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
-    """Returns the damaged files: first those whose name or folder is in the output, then the newest.
+    """Returns the damaged files. Files whose name or folder is in the output come first, then the newest.
 
-    `tail` is the output of the rank. The result is empty if the rank did not fail while loading a file. `folders` are
-    the folders that the run writes to; folders named in the output are searched too.
+    `tail` is the last output of the failed rank. The result is empty unless the rank failed while loading a file.
+    Searches `folders`, to which the run writes, and paths in the output.
     """
     trace = traceback_of(tail)
     endings = next((names for loader, names in _LOADERS if re.search(loader, trace)), ())
@@ -66,7 +67,9 @@ def damaged_files(tail: str, folders: Iterable[str]) -> list[DamagedFile]:
 
 
 def _files(paths: Iterable[str], endings: tuple[str, ...], until: float) -> Iterator[str]:
-    """Yields files with these suffixes among the paths and below them, within the time limit and `MAX_FILES`."""
+    """Yields files with the suffixes `endings` among the paths and below them, within the time limit and
+    `MAX_FILES`.
+    """
     paths = list(paths)
     below = itertools.chain.from_iterable(walk(path, _is_skipped) for path in paths)
     for path in itertools.chain(paths, (entry.path for entry in itertools.islice(below, MAX_FILES))):
@@ -81,7 +84,7 @@ def _is_skipped(folder: os.DirEntry[str]) -> bool:
 
 
 def problem_of_end(path: str) -> str:
-    """Describes how the size or the end of a file shows that it is truncated; empty if it does not. Raises OSError."""
+    """Describes how the size or the end of a file shows truncation; empty if it shows none. Raises OSError."""
     size = os.path.getsize(path)
     if not size:
         return "it is empty"
@@ -103,7 +106,7 @@ def problem_of_end(path: str) -> str:
 
 
 def _problem_of_json(path: str) -> str:
-    """Describes how a JSON file is truncated; empty for complete files and for other text. Raises OSError."""
+    """Describes how a JSON file is truncated; empty if it is complete or does not contain JSON. Raises OSError."""
     with open(path, "rb") as file:
         text = file.read().decode("utf-8", "replace").strip("\0 \r\n\t")
     is_cut = not text or (text[0] in "{[" and text[-1] not in "}]")

@@ -11,8 +11,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
-    """Returns the variable with the GPUs of a JAX rank. A rank alone on its node gets all GPUs, because JAX would
-    assign it only one in a job of several processes. Empty if the node has no GPUs, or the user has set the variable.
+    """Returns the variable with the GPUs of a JAX rank; empty if the node has no GPUs, or the user has set the
+    variable. A rank alone on its node gets all GPUs; otherwise JAX would assign only one in a job of several processes.
     """
     if "JAX_PROCESS_ID" not in env or env.get(IDS):
         return {}
@@ -37,7 +37,7 @@ def num_visible(named: str) -> int:
     """Returns the number of GPUs listed in a value of `CUDA_VISIBLE_DEVICES`."""
     found = []
     for one in named.split(","):
-        if one.strip() in ("", "-1", "NoDevFiles"):  # CUDA ignores the rest of the list
+        if one.strip() in ("", "-1", "NoDevFiles"):  # CUDA ignores the list from here on
             break
         found.append(one.strip())
     return len(found) if len(set(found)) == len(found) else 0  # CUDA hides all GPUs if one is listed twice

@@ -1,7 +1,8 @@
-"""Records which environment variables imports read, to know which environments the importing process can serve.
+"""Records which environment variables imports read. They decide which environments the importing process can serve.
 
-Python code is watched while it imports. Native libraries read variables unobserved, so the variables in `NATIVE` count
-as read. Variables named in start-up code of the interpreter (`.pth` files, `sitecustomize`) count too.
+Reads by Python code are observed during imports. Reads by native libraries cannot be observed, so the variables in
+`NATIVE` always count as read, and so do variables named in start-up code of the interpreter (`.pth` files,
+`sitecustomize`).
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ PER_RANK = frozenset({
     "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES",
 })  # fmt: skip
 PER_RANK_PREFIXES = ("WINDLASS_", "TORCHELASTIC_", "KUBEFLOW_TRAINER_")
-"""Variables of one rank or one run. If a module reads one at import, the importing process cannot be shared."""
+"""Prefixes of variables of one rank or run. A process that reads such a variable at import cannot be shared by
+ranks."""
 OF_GROUPS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_FR_", "TORCH_NCCL_")
-"""Variables that are read when a process group is created and never at import; some differ from run to run."""
+"""Prefixes of variables that are read when a process group is created, and never at import. Some differ between
+runs."""
 PER_TERMINAL = frozenset({
     "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "WINDOWID", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY",
     "TMUX", "TMUX_PANE", "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE",
 })  # fmt: skip
-"""Variables that are ignored when an import copies the whole environment; otherwise no two terminals would be alike."""
+"""Variables that do not count if an import reads the whole environment, because they differ between terminals."""
 NATIVE = (
     # dynamic loader, C library, memory allocators, interpreter
     "LD_", "GLIBC_", "MALLOC_", "TCMALLOC_", "JEMALLOC_", "MIMALLOC_", "PYTHON", "LC_", "LANG", "LOCPATH", "NLSPATH",
@@ -42,28 +45,27 @@ NATIVE = (
     # frameworks
     "TORCH", "PYTORCH_", "ATEN_", "C10_", "KINETO_", "TRITON_", "TF_", "XLA_", "JAX_", "ARROW_", "RUST_", "SETUPTOOLS_",
 )  # fmt: skip
-"""Prefixes of variables that native libraries may read, or the interpreter before any module of Windlass is loaded."""
+"""Prefixes of variables that native libraries may read, or the interpreter before it loads Windlass."""
 FILTERED = {
     ("tqdm.utils", "envwrap"): ("TQDM_",),
     ("fsspec.config", "set_conf_env"): ("FSSPEC_",),
     ("ctypes.util", "_findLib_gcc"): ("PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_", "CPATH"),
-    ("platform", "from_subprocess"): ("PATH",),  # `uname -p`
+    ("platform", "from_subprocess"): ("PATH",),  # for `uname -p`
 }
-"""Functions that iterate over all variables or pass all to a child process, and the prefixes that affect their
-result."""
+"""Functions that read all variables or pass all to a child process, with prefixes of those that affect their result."""
 _MAPPINGS = ("os", "_collections_abc", "collections.abc", "subprocess", __name__)
 _ITERATIONS = (
     *(view.__iter__.__code__ for view in (ItemsView, ValuesView)),
     *(getattr(type(os.environ), name).__code__ for name in ("copy", "__or__", "__ror__")),
     os.get_exec_path.__code__,
 )
-"""Functions that read single values after an iteration, or the start of a child, has already been recorded."""
+"""Code that reads single variables after a read of the whole environment, or the start of a child, was recorded."""
 RECORDED = ("", "")
 _QUOTED = re.compile(r"""['"]([A-Z][A-Z0-9_]{2,})['"]""")
 
 
 def lasting(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that are the same for every rank of a run."""
+    """Returns the variables that have the same value in all ranks of a run."""
     return {name: value for name, value in env.items() if not (_is_per_rank(name) or name.startswith(OF_GROUPS))}
 
 
@@ -71,21 +73,21 @@ class EnvironWatch:
     """Records reads of the environment between `open` and `close`."""
 
     def __init__(self, initial: dict[str, str]) -> None:
-        """`initial` is the environment of the process before any code has changed it."""
+        """`initial` is the environment with which the process was started."""
         self.initial = initial
         self.names: set[str] = set()
         self.prefixes: set[str] = set()
         self.commands: dict[str, str | None] = {}
-        """Paths of the programs searched for in PATH, by name. Only a change of these makes another PATH count as
-        different."""
+        """Paths of programs that imports searched in PATH, by name. A different PATH only matters if these paths
+        differ."""
         self.whole = ""
         """Function that read the whole environment; empty if none did."""
         self.rank_variable = ""
-        """First variable of a single rank that was read."""
+        """First variable of a single rank that was read; empty if none was."""
 
     def open(self) -> None:
-        """Starts to watch `os.environ`, `os.environb`, `posix.environ`, and child processes, which inherit all
-        variables.
+        """Starts observing `os.environ`, `os.environb`, `posix.environ`, and the start of child processes, which
+        inherit all variables.
         """
         posix: Any = sys.modules["posix"]
         self._plain, self._raw, self._execute = type(os.environ), posix.environ, subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -96,17 +98,17 @@ class EnvironWatch:
         subprocess.Popen._execute_child = _watched_start(self._execute, self)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stops observing."""
         plain: Any = self._plain
         os.environ.__class__ = os.environb.__class__ = plain
         sys.modules["posix"].environ = self._raw  # type: ignore[attr-defined]
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
         if not self._num_children and _faults_of_children() > self._children:
-            self.whole = self.whole or "a child process"  # a child that was not started through subprocess
+            self.whole = self.whole or "a child process"  # the child was not started through subprocess
 
     def differs(self, env: Mapping[str, str]) -> str:
-        """Returns the first variable because of which imports under `env` could have another result; empty if there is
-        none.
+        """Returns the first variable with which imports under `env` could have another result; empty if there
+        is none.
         """
         mine, other = lasting(self.initial), lasting(env)
         for name in sorted({*mine, *other}):
@@ -125,7 +127,7 @@ class EnvironWatch:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def record(self, key: object) -> None:
-        """Records that the caller's caller reads a variable."""
+        """Records a read of one variable by the caller's caller."""
         name = os.fsdecode(key) if isinstance(key, (str, bytes)) else ""
         reader, frame = self._reader()
         if not name or reader == RECORDED:
@@ -141,7 +143,7 @@ class EnvironWatch:
             self.names.add(name)
 
     def record_all(self) -> None:
-        """Records that the caller's caller reads the whole environment."""
+        """Records a read of the whole environment by the caller's caller."""
         reader, _ = self._reader(is_recorded=False)
         if reader in FILTERED:
             self.prefixes.update(FILTERED[reader])
@@ -149,14 +151,14 @@ class EnvironWatch:
             self.whole = self.whole or ".".join(reader)
 
     def record_child(self, env: object) -> None:
-        """Records the start of a child process, which inherits the environment unless `env` is given."""
+        """Records the start of a child process. The child inherits the whole environment unless `env` is given."""
         self._num_children += 1
         if env is None:
             self.record_all()
 
     def _reader(self, *, is_recorded: bool = True) -> tuple[tuple[str, str], Any]:
-        """Returns module and function of the reader, and its frame; `RECORDED` if the read was already recorded another
-        way.
+        """Returns module and function of the reader, and its frame. Returns `RECORDED` if another method already
+        recorded the read.
         """
         frame: Any = sys._getframe(3)
         while frame.f_back is not None and frame.f_globals.get("__name__") in _MAPPINGS:
@@ -164,11 +166,11 @@ class EnvironWatch:
                 return RECORDED, frame
             frame = frame.f_back
         while frame.f_back is not None and frame.f_code.co_name.startswith("<") and frame.f_code.co_name != "<module>":
-            frame = frame.f_back  # leave a comprehension for its function
+            frame = frame.f_back  # skips the frame of a comprehension
         return (str(frame.f_globals.get("__name__")), frame.f_code.co_name), frame
 
     def record_start_code(self) -> None:
-        """Records the variables read by code that ran earlier: lines of `.pth` files, `sitecustomize` and
+        """Records variables that start-up code may have read: lines of `.pth` files, `sitecustomize` and
         `usercustomize`.
         """
         texts = list(_start_lines())
@@ -191,7 +193,7 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
             return super().__getitem__(name)
 
         def __delitem__(self, name: Any) -> None:
-            watch.record(name)  # deleting a missing variable raises KeyError, so this is a read
+            watch.record(name)  # counts as a read, because deleting a missing variable raises KeyError
             super().__delitem__(name)
 
         def __iter__(self) -> Any:
@@ -211,7 +213,7 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
 
 def _watched_start(execute: Any, watch: EnvironWatch) -> Any:
     def _execute_child(popen: Any, *args: Any) -> Any:
-        watch.record_child(args[6])  # argument `env` in every Python version since 3.9
+        watch.record_child(args[6])  # argument `env` in every Python version from 3.9 on
         return execute(popen, *args)
 
     return _execute_child
@@ -223,7 +225,7 @@ def _faults_of_children() -> int:
 
 
 def _watched_dict(watch: EnvironWatch) -> type:
-    """Creates a dict type that records each access as a read of the whole environment."""
+    """Creates a dict type in which every access is recorded as a read of the whole environment."""
 
     def noted(name: str) -> Any:
         def method(self: Any, *args: Any, **more: Any) -> Any:
@@ -253,7 +255,7 @@ def _is_of_start(name: str, path: str) -> bool:
 
 
 def _start_lines() -> Iterator[tuple[str, str]]:
-    """Yields the lines of `.pth` files that the interpreter executes at start-up, with the name of the file."""
+    """Yields the lines of `.pth` files that the interpreter executes at start-up, each with the name of its file."""
     for folder in sys.path:
         if os.path.basename(folder) not in ("site-packages", "dist-packages"):
             continue

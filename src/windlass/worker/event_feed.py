@@ -4,10 +4,10 @@ r"""Event feed: files in the pod's work folder from which the pod's order client
 |---|---|
 | `events-N` | attempt N: a line with the token of its events, its events as in the pod's log, and `over` or `end` |
 | `printed` | for each rank a record of 40 bytes: its number, and how many bytes it has printed in the attempt |
-| `wake` | a FIFO; a byte in it means that there are new events, or that a rank has printed something |
+| `wake` | a FIFO; a byte in it means new events or new output of a rank |
 
-`over` means that the attempt has ended and the pod waits for the next one; `end` means that the pod ends. The pod's log
-has the same events: a feed file that cannot be written is removed, and the supervisor reads the log instead.
+`over` means that the attempt has ended and the pod waits for the next attempt; `end` means that the pod ends. A feed
+file that cannot be written is removed; the supervisor then reads the same events from the pod's log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 EVENTS, PRINTED, WAKE = "events-", "printed", "wake"
 OVER, END = b"over\n", b"end\n"
 CHUNK_BYTES = 16 << 10
-"""Maximum size of one message in bytes."""
+"""Maximum bytes of events in one message."""
 TOKEN_BYTES = 64
 """Maximum length of the first line in bytes."""
 PRINTED_PAUSE_SECONDS = 1.0
@@ -29,10 +29,10 @@ _MAX_RANKS = 1024
 
 
 class FeedWriter:
-    """Writes the feed of one attempt. File system errors are not raised: the feed is removed instead."""
+    """Writes the feed of one attempt. After a file system error, removes the feed instead of raising the error."""
 
     def __init__(self, folder: str, attempt: int, token: str) -> None:
-        """Removes the feeds of earlier attempts and creates the new one."""
+        """Removes the feeds of earlier attempts and creates the feed of this attempt."""
         self._folder = folder
         self._path = os.path.join(folder, f"{EVENTS}{attempt}")
         self._events = self._printed = -1
@@ -50,7 +50,7 @@ class FeedWriter:
             self._give_up()
 
     def add(self, lines: bytes) -> None:
-        """Appends whole lines."""
+        """Appends events as whole lines."""
         if self._events < 0:
             return
         try:
@@ -77,7 +77,7 @@ class FeedWriter:
             self._wake()
 
     def close(self, last: bytes) -> None:
-        """Ends the feed with `last`, which is OVER or END."""
+        """Ends the feed with the line `last`, which is OVER or END."""
         self.add(last)
         for one in (self._events, self._printed):
             if one >= 0:
@@ -92,7 +92,7 @@ class FeedWriter:
         try:
             os.write(wake, b".")
         except OSError:
-            pass  # the FIFO is full, so its reader has bytes to wake it
+            pass  # the FIFO is full, so its reader will wake up anyway
         finally:
             os.close(wake)
 
@@ -108,16 +108,16 @@ class FeedWriter:
 
 
 class FeedReader:
-    """Reads the feed of one attempt from an offset. Methods raise OSError if the feed was removed meanwhile."""
+    """Reads the feed of one attempt from an offset. Methods raise OSError if the feed was removed."""
 
     def __init__(self, folder: str, attempt: int, offset: int) -> None:
         self._folder = folder
         self._path = os.path.join(folder, f"{EVENTS}{attempt}")
         self.attempt = attempt
         self.offset = offset
-        """Offset in the events in bytes, not counting the first line."""
+        """Number of event bytes read so far, without the first line."""
         self.token = ""
-        """Token of the events; empty until the feed exists."""
+        """Token of the events; empty until the feed file exists."""
         self._file = -1
         self._begin = 0
         self._printed: dict[str, int] = {}
@@ -131,7 +131,7 @@ class FeedReader:
             self._file = -1
 
     def exists(self) -> bool:
-        """Whether the feed exists."""
+        """Whether the feed file exists."""
         if self._file < 0:
             try:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ class FeedReader:
         return True
 
     def read(self) -> bytes:
-        """Returns the next events, at most CHUNK_BYTES; empty if there are no new ones."""
+        """Returns the next events, at most CHUNK_BYTES; empty if there are no new events."""
         data = os.pread(self._file, CHUNK_BYTES, self._begin + self.offset)
         self.offset += len(data)
         self._last = (self._last + data)[-len(OVER) - 1 :]
@@ -152,7 +152,7 @@ class FeedReader:
 
     @property
     def has_end(self) -> bool:
-        """Whether the end of the pod was read."""
+        """Whether the line END, which means that the pod ends, was read."""
         return self._last.endswith(b"\n" + END)
 
     def printed(self) -> dict[str, int]:
@@ -171,7 +171,7 @@ class FeedReader:
 
 
 def open_wake(folder: str) -> int | None:
-    """Creates and opens the wake FIFO, which is readable when there are new events. None if it cannot be created."""
+    """Creates and opens the FIFO `wake`, which is readable when there are new events. Returns None if this fails."""
     path = os.path.join(folder, WAKE)
     try:
         try:

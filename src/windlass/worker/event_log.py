@@ -1,4 +1,4 @@
-"""Writes the events of a node to its events file as JSON lines. A full disk delays events and loses none."""
+"""Writes the events of a node to its events file as JSON lines. A full disk delays events but loses none."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class EventLog:
     """Events file of a node."""
 
     def __init__(self, path: str, reserve: Reserve, wake: int | None, echo: Echo | None) -> None:
-        """Creates the file. `wake` receives a byte after each write, `echo` each line. Raises OSError if the file
-        cannot be created.
+        """Creates the events file. Descriptor `wake` receives a byte after each write, `echo` each line. Raises OSError
+        if the file cannot be created.
         """
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._reserve = reserve
@@ -37,7 +37,7 @@ class EventLog:
         """Whether the reserve may be released for one of the unwritten events."""
 
     def add(self, event: NodeEvent) -> None:
-        """Writes an event, or keeps it until the disk has space."""
+        """Writes an event, or keeps it in memory until the disk has space."""
         line = json.dumps(event.to_json()) + "\n"
         self._unwritten.append(line.encode())
         self._is_urgent |= is_urgent(event)
@@ -52,7 +52,7 @@ class EventLog:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether events wait for disk space and were not echoed either."""
+        """Whether events wait for disk space and no `echo` has received them."""
         return self.is_waiting and self._echo is None
 
     def write(self) -> None:
@@ -76,11 +76,11 @@ class EventLog:
             try:
                 os.write(self._wake, b".")
             except OSError:
-                self._wake = None  # the supervisor has ended; its successor reads the file
+                self._wake = None  # the supervisor has ended; its successor will read the file
 
 
 def is_urgent(event: NodeEvent) -> bool:
-    """Whether the supervisor acts on the event, so that it must not wait for disk space."""
+    """Whether the supervisor acts on the event, which must then not wait for disk space."""
     if isinstance(event, RankChanged):
         return event.exit_code is not None
     return isinstance(event, URGENT) or (isinstance(event, NodeWarning) and event.dropped is not None)

@@ -1,8 +1,9 @@
 """Executes a command in the environment and working folder of a rank: `exec_command.py SPEC RANK PID COMMAND…`.
 
-SPEC is the path of the node's spec. RANK `-` selects the environment that all ranks of the node share; `-1` selects
-that of node 1, if one worker runs the ranks of all nodes. The command joins the network namespace of process PID unless
-PID is 0. This program runs where the rank runs: it uses the standard library of Python 3.9 and the modules next to it.
+SPEC is the path of the node's spec. RANK `-` selects the environment that all ranks of the node share; if one worker
+runs the ranks of all nodes, `-1` selects the environment of node 1. The command joins the network namespace of process
+PID unless PID is 0. This program runs where the rank runs: it uses the standard library of Python 3.9 and the modules
+next to it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import os
 import signal
 import sys
 
-if __name__ == "__main__":  # run as `python -I -S …/worker/exec_command.py` in the copied folder
+if __name__ == "__main__":  # runs as `python -I -S …/worker/exec_command.py` in a copied folder
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 NOT_STARTED, CANNOT_RUN, NOT_FOUND = 125, 126, 127
-"""Exit codes with the meaning that `docker exec` and shells give them."""
+"""Exit codes with the same meaning as in `docker exec` and shells."""
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> int:
         os.chdir(spec.cwd)
     except OSError as error:
         return _complain(f"{spec.cwd}: {error.strerror}", CANNOT_RUN)
-    # Python ignores these signals, and an executed program would inherit that
+    # Python ignores these signals, and an executed program would inherit the ignored state.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

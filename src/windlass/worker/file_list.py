@@ -31,7 +31,7 @@ def list_files(folder: str) -> dict[str, Any]:
             try:
                 size = os.lstat(path).st_size
             except FileNotFoundError:
-                continue  # the file was removed meanwhile
+                continue  # the file was removed during listing
             if not os.path.isfile(path) or os.path.islink(path):
                 continue
             num_files, num_bytes = num_files + 1, num_bytes + size

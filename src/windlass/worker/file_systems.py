@@ -13,16 +13,17 @@ from windlass.worker.protocol import FileSystem
 
 _NO_SPACE = r"\[Errno (?:28|122)\]|No space left on device|Disk quota exceeded"
 _WRITE_FAILED = r"file write failed|PytorchStreamWriter failed|(?s:inline_container.*unexpected pos)"
-"""Errors of torch.save that do not include the reason."""
+"""Matches errors of torch.save that do not include the reason."""
 _LEFT_OUT = ("autofs", "squashfs", "iso9660", "nfs", "cifs", "smb", "fuse", "lustre", "ceph", "9p", "gluster", "proc",
              "sysfs", "cgroup", "devpts", "devtmpfs", "mqueue")  # fmt: skip
-"""Prefixes of file system types that are always full, or are on a server that may not respond."""
+"""Prefixes of file system types that are not checked: always full, or on a server that may not respond."""
 FULL_BYTES = 32 << 20
 """A file system counts as full if fewer bytes than this and less than a tenth of its size are free."""
 
 
 def without_space(tail: str, folder: str) -> list[FileSystem]:
-    """Returns the file system of the file that could not be written, or else all full ones; empty for other failures.
+    """Returns the file system of the file that could not be written, or all full file systems if the file is unknown;
+    empty for other failures.
 
     `tail` is the last output of the failed rank, and `folder` its working folder, to which relative paths refer.
     """
@@ -50,7 +51,7 @@ def is_of_space(tail: str) -> bool:
 
 
 def _mount_of(path: str) -> str:
-    """Returns the mount point of a path, which need not exist."""
+    """Returns the mount point of a path. The path itself need not exist."""
     path = os.path.realpath(path)
     while path != "/" and not (os.path.isdir(path) and os.path.ismount(path)):
         path = os.path.dirname(path)

@@ -1,4 +1,4 @@
-"""Reads torch's flight recorder in a rank and writes its last collectives to a JSON file when they hang or fail.
+"""Reads torch's flight recorder in a rank, and writes the last collectives to a JSON file when they hang or fail.
 
 A rank that waits in a collective runs native code and cannot respond, so a second thread waits for requests: it opens a
 FIFO for reading, which blocks until the node opens the FIFO for writing. Until then the thread holds no descriptor and
@@ -25,11 +25,11 @@ from typing import Any, Callable  # noqa: UP035 - ranks may run on Python 3.9
 
 ASK, RESPONSE, STATE, STACKS, WORK = ".ask", ".flight.json", ".work.json", b"s", b"w"
 MAX_CALLS = 32
-"""Number of newest collectives that are written for each process group."""
+"""Maximum number of collectives written for each process group, the newest."""
 MAX_GROUPS = 16
-"""Maximum number of process groups that are written, the last used first."""
+"""Maximum number of process groups that are written, the last used ones."""
 MAX_SIZES = 8
-"""Maximum number of shapes written for one collective; a coalesced collective has many."""
+"""Maximum number of shapes written for one collective. Coalesced collectives have many."""
 
 
 class Flight:
@@ -45,7 +45,7 @@ class Flight:
 
     def listen(self, write_stacks: Callable[[], object]) -> None:
         """Starts the thread that responds to requests. Raises OSError if the FIFO cannot be created."""
-        import _thread  # not `threading`: the script must not see an additional thread
+        import _thread  # `threading` would show the thread to the script
 
         self.thread = _thread.get_ident()
         try:
@@ -56,7 +56,7 @@ class Flight:
 
     def _answer(self, write_stacks: Callable[[], object]) -> None:
         try:
-            # Signals must be handled by the threads of the script.
+            # The script's own threads must handle signals.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while True:
                 asked = os.open(self.base + ASK, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,17 +71,17 @@ class Flight:
                 else:
                     self.write("asked")
         except BaseException:
-            return  # errors here must not disturb the rank
+            return  # errors must not disturb the rank
 
     def write(self, why: str, failed_in: str = "") -> None:
-        """Writes the file with the collectives. On any error the file is missing, and the rank continues."""
+        """Writes the file with the collectives. If this fails, the file is missing and the rank continues."""
         try:
             if os.getpid() != self.pid:
-                return  # a child process of the script, which inherited this object
+                return  # a forked child of the script inherits this object
             found = self._ended() if why == "ended" else self._groups(failed_in)
             if found:
                 data = {"at": time.time(), "why": why, "failed_in": failed_in, "groups": found}
-                # separate temporary names, because two threads may write at once
+                # separate temporary names, because two threads may write at the same time
                 self._put(f"flight.{why}", RESPONSE, data)
         except BaseException:
             return
@@ -93,9 +93,9 @@ class Flight:
         os.replace(path, self.base + kind)
 
     def _waits(self) -> bool:
-        """Whether the script is in a collective, or has started one that has not finished."""
+        """Whether the script is executing a collective, or has started a collective that has not finished."""
         frame = sys._current_frames().get(self.thread)
-        # frames of torch, up to the first frame of the script or its handler
+        # walks frames of torch, up to the first frame of the script
         while frame is not None and "/torch/" in (file := frame.f_code.co_filename):
             if "/torch/distributed/checkpoint/" not in file and "/torch/distributed/" in file:
                 return True
@@ -105,8 +105,8 @@ class Flight:
         return any(call["state"] != "ended" for group in self._groups("") for call in group["calls"])
 
     def _ended(self) -> list[dict[str, Any]]:
-        """Returns the counts of a rank that ended successfully, without collectives, which takes a tenth of a
-        millisecond.
+        """Returns the number of collectives of each group without their details, for a rank that ended successfully.
+        Takes 0.1 ms.
         """
         status = json.loads(self._recorder("_dump_fr_trace_json")(includeCollectives=False)).get("pg_status", {})
         return [{"id": int(number), "enqueued": _enqueued(line), "calls": []} for number, line in status.items()]
@@ -123,13 +123,13 @@ class Flight:
         return newest(found)
 
     def _dumps(self, backends: set[str]) -> list[bytes]:
-        """Returns the dump of each recorder. NCCL has a recorder of its own; newer torch has one for each backend."""
+        """Returns the dumps of all recorders: one for NCCL and, in newer torch, one for each backend."""
         dumps = []
         common, nccl = self._recorder("_dump_fr_trace_json"), self._recorder("_dump_nccl_trace_json")
         if common is not None:
             dumps.append(common())
         for backend in sorted(backends):
-            for part in backend.split(","):  # `cpu:gloo,cuda:nccl`
+            for part in backend.split(","):  # such as `cpu:gloo,cuda:nccl`
                 name = part.rpartition(":")[2]
                 if name == "nccl" and nccl is not None:
                     dumps.append(nccl())
@@ -137,7 +137,7 @@ class Flight:
                     try:
                         dumps.append(common(backend=name))
                     except (TypeError, RuntimeError):
-                        pass  # an older recorder, or a backend that is not recorded
+                        pass  # an older recorder, or a backend without one
         return dumps
 
     def _recorder(self, name: str) -> Any:
@@ -145,7 +145,7 @@ class Flight:
 
 
 def condense(dump: dict[str, Any], ranks: dict[str, list[int]]) -> list[dict[str, Any]]:
-    """Returns each process group of a recorder's dump with its newest collectives. `ranks` maps group names to their
+    """Returns the process groups in a recorder's dump, each with its newest collectives. `ranks` maps group names to
     ranks.
 
     The dump has the format of FlightRecorder.hpp, version 2, as JSON or unpickled.
@@ -173,7 +173,7 @@ def newest(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _call(entry: dict[str, Any]) -> dict[str, Any]:
     is_p2p = bool(entry.get("is_p2p"))
-    # gloo only has the state `scheduled`, and removes an entry from its list when the collective has ended.
+    # gloo's recorder has no state but `scheduled`, and removes an entry when its collective has ended.
     ended = entry.get("state") == "completed" or bool(entry.get("retired"))
     return {
         "number": int(entry["p2p_seq_id" if is_p2p else "collective_seq_id"]),
@@ -187,14 +187,15 @@ def _call(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _enqueued(status: dict[str, Any]) -> int:
-    """Returns the number of the last collective of a group, counted from 1; −1 if unknown."""
+    """Returns the number of the last collective of a process group, counted from 1; −1 if unknown."""
     return int(status.get("last_enqueued_collective", -1))
 
 
 def _mark_failed(groups: list[dict[str, Any]]) -> None:
     """Marks the newest collective as failed.
 
-    A failed collective is removed from gloo's list too; it is the newest, because its exception ended the script.
+    The newest collective is the failed one, because its exception ended the script. gloo's recorder itself does not
+    keep failed collectives.
     """
     calls = [call for group in groups for call in group["calls"]]
     if calls:

@@ -19,14 +19,14 @@ from windlass.worker import blas_threads
 from windlass.worker.fork_safety import OVERWRITTEN_SIGNALS, Imports, process_state
 
 _CHOSEN_SEEDS = 1 << 32
-"""Smaller seeds were chosen by the user; torch draws its own seed from 53 bits."""
+"""Seeds below this number were chosen by the user; torch draws its own seeds from 53 bits."""
 _UNCHANGEABLE = (signal.SIGKILL, signal.SIGSTOP)
 
 
 def inheritance() -> dict[str, Any]:
     """Returns the settings that a child of this process would inherit, as JSON data for `inherit`."""
     numbers = [int(number) for number in signal.valid_signals() if number not in _UNCHANGEABLE]
-    # Every interpreter ignores SIGPIPE and SIGXFSZ, and resets them in the processes that it starts.
+    # Every Python interpreter ignores SIGPIPE and SIGXFSZ, and resets both in the processes that it starts.
     own = (signal.SIGPIPE, signal.SIGXFSZ)
     ignored = [number for number in numbers if number not in own and signal.getsignal(number) is signal.SIG_IGN]
     return {**process_state(), "environ": dict(os.environ), "ignored": ignored}
@@ -51,17 +51,17 @@ def inherit(given: dict[str, Any]) -> None:
 
 
 class ForkReset:
-    """Changes with which a forked rank becomes like a newly started one."""
+    """Resets a forked rank to the state of a newly started one."""
 
     def __init__(self, imports: Imports) -> None:
-        """Call this in the warm process after its imports."""
+        """Must be called in the warm process after its imports."""
         self.watch = imports.watch
         self._variables = imports.variables_changed()
         self._handlers = {number: signal.getsignal(number) for number in OVERWRITTEN_SIGNALS}
         self._kept: list[object] = []
         self._own = [name for name in sys.modules if _is_own(name)]
         self._last = next(reversed(sys.modules))
-        """Last imported module. If a fork checked the names of earlier modules too, it would copy their memory
+        """Last imported module. Forks check only the names of later modules, because reading all would copy memory
         pages."""
 
     def __call__(self, argv: list[str]) -> None:
@@ -82,8 +82,8 @@ class ForkReset:
         _reset_thread_id()
         _reset_log_clock()
         blas_threads.set_threads(os.environ)
-        # The script may import another version of Windlass, so the loaded modules are removed from `sys.modules` but
-        # kept.
+        # Windlass's modules are removed from `sys.modules`, because the script may import another version, but are kept
+        # in memory.
         since = itertools.takewhile(lambda name: name != self._last, reversed(sys.modules))
         for name in [*self._own, *filter(_is_own, since)]:
             self._kept.append(sys.modules.pop(name, None))
@@ -96,7 +96,7 @@ def _is_own(module: str) -> bool:
 def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
     """Reopens a standard stream in the same object, because a module may have stored that object at import.
 
-    A stream caches whether its file is seekable and the size of its blocks. The steps are those of `create_stdio` in
+    The stream caches properties of its file: whether it is seekable, and its block size. Follows `create_stdio` in
     CPython's `pylifecycle.c`.
     """
     if type(stream) is not io.TextIOWrapper:
@@ -118,7 +118,7 @@ def _reopen(stream: Any, name: str, number: int, mode: str) -> None:
 
 
 def _reseed() -> None:
-    """Reseeds the random sources that Python does not reseed in a fork (`random` is reseeded by Python)."""
+    """Reseeds the random sources that Python does not reseed in a fork. (Python reseeds only `random`.)"""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
         multiprocessing.current_process().authkey = os.urandom(32)
@@ -128,7 +128,7 @@ def _reseed() -> None:
     torch = sys.modules.get("torch")
     generator = getattr(torch, "default_generator", None)
     if generator is not None and generator.initial_seed() >= _CHOSEN_SEEDS:
-        generator.seed()  # torch does the same for its CPU generator, unless an import has seeded it
+        generator.seed()  # torch seeds its CPU generator at random, unless an import has chosen the seed
 
 
 def _reset_thread_id() -> None:
@@ -139,7 +139,7 @@ def _reset_thread_id() -> None:
 
 
 def _reset_log_clock() -> None:
-    """Resets the start time of `logging`: log records contain the time since the process began."""
+    """Resets the start time in `logging`, from which log records count their relative time."""
     logging = sys.modules.get("logging")
     began = getattr(logging, "_startTime", None)
     if began is not None:

@@ -19,15 +19,15 @@ from windlass.worker import blas_threads, process
 from windlass.worker.environ_watch import EnvironWatch
 
 OVERWRITTEN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1, signal.SIGPIPE)
-"""Signals that a node worker handles itself; in ranks the handlers set by imports are restored."""
+"""Signals whose handlers a node worker replaces. In ranks, the handlers that imports have set are restored."""
 THREAD_PATIENCE_SECONDS = 0.5
-"""Time limit for threads started by an import to end."""
+"""Seconds within which threads started by imports must end."""
 TRIAL_SECONDS = 10
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 class Imports:
-    """Side effects of imports on this process. Create it before the imports, and close it after them."""
+    """Side effects of imports on this process. Create the object before the imports, and close it after them."""
 
     def __init__(self, initial: dict[str, str]) -> None:
         """`initial` is the environment with which this process was started."""
@@ -45,7 +45,7 @@ class Imports:
         self.watch.close()
 
     def variables_changed(self) -> dict[str, str | None]:
-        """Returns the environment variables set by the imports, and None for variables that they removed."""
+        """Returns the environment variables that the imports have set. The value of removed variables is None."""
         now = dict(os.environ)
         gone: dict[str, str | None] = {name: None for name in self.environ if name not in now}
         return {**gone, **{name: value for name, value in now.items() if self.environ.get(name) != value}}
@@ -56,7 +56,7 @@ class Imports:
             return f"an import reads {self.watch.rank_variable}, which differs between ranks"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
-        if children() - self.children:  # before the first fork: later, the nodes of runs are children too
+        if children() - self.children:  # the nodes of runs become children only with later forks
             return "the imports left a process running, which would not be a child of the ranks"
         if changed := [name for name, value in process_state().items() if value != self.state[name]]:
             return f"the imports changed the {changed[0]} of their process"
@@ -66,7 +66,7 @@ class Imports:
             return f"the imports made shared memory ({min(shared)}), which ranks would share"
         if any(signal.getsignal(number) is None for number in OVERWRITTEN_SIGNALS):
             return "the imports set a native signal handler"
-        blas_threads.set_threads(self.watch.initial)  # a fork ends the threads in this process too
+        blas_threads.set_threads(self.watch.initial)  # forking has ended the BLAS threads of this process, too
         return _trial() or why_unsafe(THREAD_PATIENCE_SECONDS)
 
 
@@ -89,8 +89,8 @@ def why_unsafe(patience_seconds: float = 0.0) -> str:
 
 
 def _trial() -> str:
-    """Forks once and computes a little in the child, to find libraries that do not work after a fork. Returns the
-    reason.
+    """Forks once and computes in the child, to find libraries that do not work after a fork. Returns the reason; empty
+    if all work.
     """
     pid = os.fork()
     if pid == 0:
@@ -121,7 +121,9 @@ def _computes() -> bool:
 
 
 def process_state() -> dict[str, Any]:
-    """Returns the settings that a process inherits and can change, as JSON data; `fork_reset.inherit` applies them."""
+    """Returns the process settings that children inherit and imports can change, as JSON data for
+    `fork_reset.inherit`.
+    """
     mask = os.umask(0o077)
     os.umask(mask)
     return {
@@ -144,13 +146,13 @@ def children() -> set[str]:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(file.read().split())
     except OSError:
-        return set()  # the kernel does not have this file
+        return set()  # kernels without this file report no children
 
 
 def _descriptors() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself is already closed
+        with contextlib.suppress(OSError):  # the listing's own descriptor is already closed
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return found
 
@@ -168,7 +170,7 @@ def _shared_memory() -> set[str]:
 def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
     """Returns mtime and size of all imported or loaded files, and of the folders where packages are installed.
 
-    If `known` is given, its paths are used instead.
+    If `known` is given, returns mtime and size of the paths in `known` instead.
     """
     paths = set(known) if known is not None else {*_imported_files(), *process.mapped("/"), *package_folders()}
     found = {}
@@ -189,7 +191,7 @@ def _imported_files() -> set[str]:
 def package_folders() -> list[str]:
     """Returns the package folders of this interpreter. Installing, upgrading or removing a package changes one of them.
 
-    Programs in `bin` also have that folder in `sys.path`; it contains no packages and is left out.
+    `bin`, which is in `sys.path` of programs that are started from there, contains no packages and is left out.
     """
     found = [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
     return [path for path in found if os.path.basename(path) != "bin"]
@@ -204,7 +206,9 @@ def _is_installed(path: str) -> bool:
 
 
 def shadowed(script: str) -> str:
-    """Returns the file next to the script or in `PYTHONPATH` that would be imported in place of an imported module."""
+    """Returns a file next to the script or in `PYTHONPATH` that would be imported in place of an imported module, or
+    empty.
+    """
     folders = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(script))]
     for path in sys.path:
         if os.path.isdir(path):
@@ -225,7 +229,7 @@ def shadowed(script: str) -> str:
 def _would_be_found(name: str, folder: str, earlier: list[str]) -> str:
     own = getattr(sys.modules[name], "__spec__", None)
     if own is None or own.origin in ("built-in", "frozen"):
-        return ""  # found before any folder is searched
+        return ""  # found before folders are searched
     importlib.machinery.PathFinder.invalidate_caches()
     found = importlib.machinery.PathFinder.find_spec(name, [folder])
     if found is None or found.loader is None or found.origin is None:

@@ -1,7 +1,7 @@
 """Sends heartbeats to the other nodes of an attempt, and reports nodes whose heartbeats do not arrive.
 
-A lost link resets no connection: a rank would wait for its peer until the timeout of the collective, 30 minutes by
-default. Therefore every node sends a datagram to every other node twice a second. A node that was silent for some
+A lost link resets no connection, so a rank would wait for its peer until the timeout of the collective, 30 minutes by
+default. Therefore every node sends a datagram to every other node twice a second. A node that sends none for some
 seconds is reported as unreachable. The supervisor receives the reports of all nodes and decides which nodes are lost.
 """
 
@@ -32,7 +32,7 @@ class Heartbeat:
         self._next = now = clock()
         self._until = dict.fromkeys(self._peers, now + spec.start_patience_seconds)
         self.silent: tuple[int, ...] = ()
-        """Peers whose last heartbeat is too old."""
+        """Nodes whose last heartbeat is too old."""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self.socket.setblocking(False)
@@ -42,18 +42,18 @@ class Heartbeat:
             raise
 
     def due(self) -> float:
-        """Returns the seconds until `turn` should be called next."""
+        """Returns the seconds until the next call of `turn` is due."""
         return max(0.0, self._next - self._clock())
 
     def turn(self) -> bool:
-        """Receives the heartbeats that have arrived and sends its own if due. Returns whether `silent` has changed."""
+        """Receives heartbeats, and sends heartbeats to all peers if due. Returns whether `silent` has changed."""
         self._receive()
         now = self._clock()
         if now < self._next:
             return False
         self._next = now + self._interval
         for address in self._peers.values():
-            with contextlib.suppress(OSError):  # the link is down: the other nodes notice it
+            with contextlib.suppress(OSError):  # without a link, the other nodes report this node
                 self.socket.sendto(self._beat, address)
         silent = tuple(sorted(node for node, until in self._until.items() if now > until))
         changed, self.silent = silent != self.silent, silent
@@ -70,13 +70,13 @@ class Heartbeat:
             except BlockingIOError:
                 return
             except OSError:
-                continue  # error of an earlier send, which the kernel reports once
+                continue  # an error of an earlier send, which the kernel reports only once
             node = self._sender(data)
             if node is not None and self._peers[node][0] == address:
                 self._until[node] = self._clock() + self._patience
 
     def _sender(self, data: bytes) -> int | None:
-        """Returns the peer named in a datagram; None if the datagram is not a heartbeat of this attempt."""
+        """Returns the number of the node that sent a datagram; None if the datagram is no heartbeat of this attempt."""
         try:
             beat = json.loads(data)
             node = beat["node"] if beat["id"] == self._id else None

@@ -23,17 +23,17 @@ class HostFacts:
         self._tail = ""
 
     def record_listeners(self, tail: str, groups: set[int]) -> None:
-        """Records which processes listen on the port, if the first failed rank found it in use.
+        """Records which processes listen on TCP ports, if the first failed rank found its port in use.
 
-        The listener may be another rank that ends next, or a process started by the rank that ends with it. `tail` is
-        the output of the failed rank; `groups` are the process groups of all ranks.
+        The listener may be another rank or a child of the failed rank, which will be ended next. `tail` is the output
+        of the failed rank; `groups` are the process groups of all ranks.
         """
         if not self._listeners and IN_USE.search(tail):
             self._listeners = tuple(listeners(groups))
 
     def record_failure(self, tail: str, folder: str) -> None:
-        """Records which file system is full, if the first failed rank had no disk space: files may be removed soon
-        after.
+        """Records which file system is full, if the first failed rank had no disk space. Call it at once: files may be
+        removed soon.
 
         `tail` is the output of the rank, and `folder` its working folder.
         """
@@ -44,10 +44,10 @@ class HostFacts:
     def report(
         self, pids: list[int], folders: list[str], saved_in: list[str], reserved_port: int | None = None
     ) -> HostReport:
-        """Returns facts that may explain why ranks with these process ids ended. Counters start when this object is
-        created.
+        """Returns facts that may explain why the ranks with these process ids ended. Counters count from the creation
+        of this object.
 
-        `folders` are the folders that the ranks write to, `saved_in` those that may contain the files that they load.
+        The ranks write to `folders`, and may load files from `saved_in`.
         """
         group, machine = _grown(self._group, _oom_kills_of_group()), _grown(self._machine, _oom_kills_of_machine())
         shm = _statvfs(SHM)
@@ -69,14 +69,14 @@ class HostFacts:
     def _damaged(self, saved_in: list[str]) -> tuple[DamagedFile, ...]:
         if "Traceback" not in self._tail:
             return ()
-        # this module imports zipfile, which would slow the start of nodes
+        # imported here because it imports zipfile, which would slow the start of nodes
         from windlass.worker.damaged_files import damaged_files
 
         return tuple(damaged_files(self._tail, saved_in))
 
 
 def _grown(before: int | None, now: int | None) -> int | None:
-    """Returns by how much a counter has grown; None if it could not be read."""
+    """Returns the increase of a counter; None if the counter could not be read."""
     return None if before is None or now is None else now - before
 
 
@@ -107,13 +107,13 @@ def _memory_limit() -> int | None:
     for file in ("memory.max", "memory.limit_in_bytes"):
         for folder in _group_folders():
             text = read_text(os.path.join(folder, file)).strip()
-            if text.isdigit() and int(text) < 1 << 60:  # version 1 writes a huge number for "no limit"
+            if text.isdigit() and int(text) < 1 << 60:  # cgroup v1 writes a huge number for "no limit"
                 return int(text)
     return None
 
 
 def _group_folders() -> list[str]:
-    """Returns the possible folders of this process's control group; inside a container its real path is hidden."""
+    """Returns folders that may be this process's control group. Containers hide the real path."""
     folders = []
     for line in read_text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -136,7 +136,7 @@ def _kernel_record(pids: list[int]) -> str:
             try:
                 line = os.read(log, 8192).decode("utf-8", "replace")
             except BrokenPipeError:
-                continue  # the record was overwritten while it was read
+                continue  # the record was overwritten during the read
             match = _KILLED.search(line)
             if match and int(match[1]) in pids:
                 found = match[0][:300]

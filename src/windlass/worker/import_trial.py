@@ -14,13 +14,14 @@ from windlass.worker.fork_safety import package_fingerprint, package_folders
 
 LOWEST_NICENESS = 19
 MAX_EXTENSIONS = 10
-"""Maximum number of extensions for a trial that is still computing: next to a training it gets little CPU time."""
+"""Maximum number of extensions of a trial that is still computing. It gets little CPU time while a training is
+running."""
 
 
 class Verdicts:
     """Results of import trials for one interpreter and one list of modules, stored in the file NAME.tried.
 
-    The results are valid in every environment, until a package is installed or removed.
+    The results are valid in every environment until a package is installed or removed.
     """
 
     def __init__(self, path: str) -> None:
@@ -28,20 +29,20 @@ class Verdicts:
         found = package_fingerprint(dict.fromkeys(package_folders(), (0, 0)))
         self._folders = {folder: list(about) for folder, about in found.items()}
         self.reasons: dict[str, str] = {}
-        """Why a module cannot be imported before a fork, by module; empty if it can."""
+        """Reason why each module must not be imported before a fork; empty if it may be."""
         try:
             with open(path) as file:
                 known = json.load(file)
             if known["folders"] == self._folders:
                 self.reasons = {str(part): str(reason) for part, reason in known["parts"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # the trials are repeated
+            pass  # without valid results, the trials are repeated
 
     def add(self, reasons: dict[str, str]) -> None:
-        """Adds results and saves them. On a file system error they are not saved, and the trials are repeated later."""
+        """Adds results and saves them. If saving fails, the trials are repeated in a later process."""
         self.reasons.update(reasons)
         try:
-            new = f"{self._path}.{os.getpid()}"  # processes with different numbers of threads share the file
+            new = f"{self._path}.{os.getpid()}"  # processes with different thread settings share the file
             with open(new, "w") as file:
                 json.dump({"folders": self._folders, "parts": self.reasons}, file)
             os.replace(new, self._path)
@@ -49,14 +50,14 @@ class Verdicts:
             pass
 
     def forget(self) -> None:
-        """Removes all results because one was wrong."""
+        """Removes all results, because a result was wrong."""
         self.reasons.clear()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 
 
 class Trial:
-    """Trial import in a child process, which finds whether a fork would then be like a new interpreter."""
+    """Import in a child process that shows whether a fork after the import would be like a new interpreter."""
 
     def __init__(self, attempt: Callable[[], str], limit_seconds: float, keep_out: int) -> None:
         """Starts the child. `attempt` imports, and returns why a fork would be unsafe. The child closes descriptor
@@ -80,10 +81,10 @@ class Trial:
         os.close(writer)
 
     def verdict(self) -> str | None:
-        """Returns why a fork would be unsafe, empty if it is safe; None while the trial runs.
-
-        Raises InterruptedError if the child was killed by another process or the OOM killer. Waits for all children of
+        """Returns why a fork would be unsafe, empty if it is safe; None while the trial runs. Reaps all children of
         this process that have ended.
+
+        Raises InterruptedError if the child was killed by another process or the OOM killer.
         """
         status = _collect().get(self._pid)
         if status is None:
@@ -91,7 +92,7 @@ class Trial:
                 return None
             self.stop()
             return f"did not finish its imports within {self._limit_seconds:g} s"
-        process.kill_session(self._pid)  # processes started by the imports
+        process.kill_session(self._pid)  # kills processes that the imports have started
         with open(self._reader, "rb") as file:
             report = file.read()
         if report:
@@ -116,9 +117,7 @@ class Trial:
 
 
 def _lower() -> None:
-    """Lowers the priority of this process, and creates a session, because kernels with autogroups schedule by
-    session.
-    """
+    """Lowers the priority of this process. Creates a session, because kernels with autogroups schedule by session."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.nice(LOWEST_NICENESS)
@@ -134,7 +133,7 @@ def _lower() -> None:
 
 
 def _collect() -> dict[int, int]:
-    """Returns the wait status of the children that have ended, by process id."""
+    """Returns the wait statuses of children that have ended, by process id."""
     found: dict[int, int] = {}
     try:
         while True:

@@ -1,5 +1,5 @@
-"""Fingerprint of the process state that a fork cannot change: only forks of a process with the same one equal a new
-one.
+"""Fingerprint of the process state that a fork cannot change. A fork equals a new process only if their fingerprints
+are equal.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ CGROUP_LIMITS = {
     "cpuset.cpus": "",
     "cpuset.mems": "",
 }
-"""Files of a control group that limit its processes, with their content if there is no limit.
+"""Files of a control group that limit its processes, each with its content if there is no limit.
 
-`pids.max` is left out: systemd sets the same high limit for each of its groups.
-"""
+`pids.max` is left out: systemd sets the same high limit for each of its groups."""
 
 
 def process_fingerprint() -> dict[str, Any]:
@@ -43,23 +42,24 @@ def process_fingerprint() -> dict[str, Any]:
     return {
         "user": [os.getuid(), os.getgid()],
         "rights": [line for line in _read("status").splitlines() if line.split(":", 1)[0] in RIGHTS],
-        # A hard limit can only be lowered, and the stack limit is applied when a program starts.
+        # A fork can change soft limits but not hard limits, and the stack limit takes effect when a program starts.
         "limits": {str(number): hard for number, (_, hard) in limits.items()},
         "stack": limits[resource.RLIMIT_STACK],
         "scheduling": [os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))],
         "spaces": [os.readlink(f"/proc/self/ns/{name}") for name in SPACES],
         "root": os.readlink("/proc/self/root"),
         "cgroup": cgroup_limits(_read("cgroup")),
-        "boot": boot_id(),  # several machines with equal settings may share a home folder
+        "boot": boot_id(),  # machines with equal settings may share a home folder
         "oom": _read("oom_score_adj"),
     }
 
 
 def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
-    """Returns the limits of this process, each with the control group that sets it; `lines` is its `cgroup` file.
+    """Returns the control group limits of this process, each with the group that sets it. `lines` is the text of
+    `/proc/self/cgroup`.
 
-    Each login, and in some terminals each tab, has its own control group, mostly without limits: a fork made in one can
-    serve another. If limits cannot be read, as with cgroup v1, the names of the groups are returned instead.
+    Names of groups without limits do not count, because each login, and in some terminals each tab, has its own group.
+    If limits cannot be read, as with cgroup v1, returns `lines` itself.
     """
     if not lines.startswith("0::/") or lines.count("\n") > 1 or "/.." in lines:
         return lines
@@ -72,7 +72,7 @@ def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
                 with open(f"{mount}{folder}/{name}") as file:
                     value = file.read().strip()
             except OSError:
-                continue  # the controller is not enabled here, or this is the root group
+                continue  # the controller is disabled here, or this is the root group
             if value != default:
                 found.append([folder, name, value])
         if not folder:
@@ -81,7 +81,7 @@ def cgroup_limits(lines: str, mount: str = "/sys/fs/cgroup") -> object:
 
 
 def name_of(identity: dict[str, Any]) -> str:
-    """Returns twelve hexadecimal digits that identify the fingerprint."""
+    """Returns twelve hexadecimal digits that identify a fingerprint."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
 
