@@ -1,8 +1,8 @@
 """Writes the output of a rank to its log and the log's index, and extracts tracebacks and progress from it.
 
 The log contains the bytes exactly as the rank wrote them. The index has records of 16 bytes: Unix time in nanoseconds
-and the length of the log at that time, both little-endian. With the index, readers merge ranks by time without parsing
-the logs.
+and the length of the log at that time, both little-endian. With the index, readers can merge the logs of all ranks by
+time without parsing them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from windlass.worker.reserve import Reserve
 
 TAIL_BYTES = 64 << 10
 TRACEBACK_BYTES = 8 << 10
-"""Bytes kept of the newest traceback, from its first line: an exception message may be longer than the tail."""
+"""Bytes kept of the beginning of the newest traceback. Its exception message may be longer than the kept tail of
+output."""
 USAGE_BYTES = 8 << 10
 _RECORD = struct.Struct("<QQ")
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -25,7 +26,7 @@ _OF_BAR = ("step", "total", "rate", "samples_per_second", "percent")
 
 
 def is_usage(text: bytes | bytearray) -> bool:
-    """Whether a program has printed only a usage message, as argparse and click do."""
+    """Whether a text is only a usage message, as argparse and click print it."""
     return len(text) < USAGE_BYTES and b"usage: ".startswith(text[:USAGE_BYTES].lstrip().lower()[:7])
 
 
@@ -35,24 +36,24 @@ class LogFile:
     def __init__(self, folder: str, rank: int, pattern: str | None, reserve: Reserve | None = None) -> None:
         """Opens the log and its index. Raises OSError if they cannot be created.
 
-        `pattern` is a regular expression for progress. On a full disk, nothing is written until `reserve` reports free
-        space.
+        `pattern` is a regular expression for progress lines. On a full disk, output is dropped until `reserve` reports
+        free space.
         """
         base = os.path.join(folder, f"rank-{rank}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._log = os.open(base + ".log", flags, 0o600)
         self._index = os.open(base + ".idx", flags, 0o600)
         self.length = os.fstat(self._log).st_size
-        """Bytes in the log file, of all attempts that wrote to it."""
+        """Length of the log file in bytes, with the output of earlier attempts."""
         self._recogniser = Recogniser(pattern)
         self._tail = bytearray()
         self.progress: dict[str, object] = {}
         self._total: object = None
-        """Number of steps of the training, if the rank reported it by other means than its output."""
+        """Number of training steps, if the rank has posted it to the status server."""
         self.has_output = False
         """Whether the rank has printed anything besides a usage message."""
         self.dropped_bytes = 0
-        """Bytes that were not written because the disk was full."""
+        """Bytes of output that the log lacks because the disk was full."""
         self.dropped_lines = 0
         """Newlines in the dropped bytes."""
         self._reserve = reserve
@@ -71,13 +72,13 @@ class LogFile:
         return _STRUCTURED.sub(b"", self._tail).decode("utf-8", "replace")
 
     def take_checkpoints(self) -> list[dict[str, object]]:
-        """Returns the checkpoint reports of the rank since the last call, in order."""
+        """Returns the rank's new checkpoint reports since the last call, in order."""
         found, self._recogniser.checkpoints = self._recogniser.checkpoints, []
         return found
 
     def take_first_steps(self, *, at_end: bool = False) -> dict[str, object] | None:
-        """Returns the first training steps of the rank, again when they are known more precisely; see
-        `TrainingStart.take`.
+        """Returns the rank's first training steps once they are known, and again when they are known more precisely;
+        see `TrainingStart.take`.
         """
         return self._recogniser.beginning.take(at_end=at_end)
 
@@ -87,7 +88,7 @@ class LogFile:
         return changes
 
     def last(self, num_bytes: int) -> bytes:
-        """Returns the last bytes of the output, at most 64 KiB."""
+        """Returns the last `num_bytes` of the output, at most 64 KiB."""
         return bytes(self._tail[-min(num_bytes, TAIL_BYTES) :])
 
     def keep(self, data: bytes, now_ns: int) -> None:
@@ -108,14 +109,14 @@ class LogFile:
             self.progress.update(self._of_training(found))
 
     def report(self, progress: dict[str, object]) -> None:
-        """Adds progress that the rank has reported by other means than its output."""
+        """Adds progress that the rank has posted to the status server."""
         self._total = progress.get("total", self._total)
         self._recogniser.beginning.report("posted", progress.get("step"))
         self._recogniser.losses.take(progress)
         self.progress.update(progress)
 
     def _of_training(self, found: dict[str, object]) -> dict[str, object]:
-        """Returns the progress found in output, without steps of a progress bar that is not the training's.
+        """Returns the progress found in output, without the steps of evaluation bars.
 
         The Trainer of transformers draws the same bar for training and evaluation; only the number of steps differs.
         """
@@ -126,13 +127,14 @@ class LogFile:
         return {"phase": "training", **found} if self.progress.get("phase") == "evaluating" else found
 
     def stamp(self, now_ns: int) -> None:
-        """Records that all output since the last stamp arrived at `now_ns` (Unix time in nanoseconds)."""
+        """Records that the output since the last stamp arrived at `now_ns`, a Unix time in nanoseconds."""
         try:
             written = os.write(self._index, _RECORD.pack(now_ns, self.length))
-            if written < _RECORD.size:  # the disk became full; a partial record would shift all later records
+            # removes a partial record, written as the disk became full: it would shift all later records
+            if written < _RECORD.size:
                 os.ftruncate(self._index, os.fstat(self._index).st_size - written)
         except OSError:
-            pass  # for bytes without a record, readers use the modification time of the log
+            pass  # readers use the modification time of the log for output without a record
 
     def close(self) -> None:
         """Closes the log and the index."""
@@ -141,7 +143,7 @@ class LogFile:
 
     def _write(self, data: bytes) -> None:
         if self._reserve is not None and not self._reserve.has_ample_space():
-            self._drop(data)  # the remaining space is needed for the record and the node's last events
+            self._drop(data)  # the remaining disk space is reserved for the index and the node's last events
             return
         left = memoryview(data)
         while left:

@@ -1,4 +1,4 @@
-"""Tracks the loss of one rank: its last finite value, and the step where it became NaN or infinite."""
+"""Tracks the loss of one rank: its last finite value, and each step where it becomes NaN or infinite."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 from windlass.worker.trainlogs import Progress
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
-"""Values of a loss that is not finite, as progress contains them (JSON has no such numbers)."""
+"""Strings that stand for NaN and infinities in the progress of a rank, because JSON has no such numbers."""
 MAX_REPORTED: Final = 32
-"""Maximum number of reports for a loss that repeatedly becomes infinite."""
+"""Maximum number of reports for a loss that becomes NaN or infinite repeatedly."""
 
 
 class Losses:
-    """Finds each change from a finite loss to NaN or infinity in the progress of a rank."""
+    """Finds each step at which the loss of a rank changes from finite to NaN or infinity."""
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -21,15 +21,15 @@ class Losses:
         self._is_finite = True
         self._num_reported = 0
         self.changes: list[dict[str, Any]] = []
-        """Each change: `loss` and `step` of the first value that is not finite, and `last`, the finite loss
-        before it."""
+        """Changes of the loss to NaN or infinity: `loss` and `step` of the first such value, and `last`, the finite
+        loss before it."""
 
     def is_change(self, progress: Progress) -> bool:
-        """Whether this progress has the first loss that is not finite."""
+        """Whether the loss was finite before and is not finite in this progress."""
         return self._is_finite and progress.get("loss") in NOT_FINITE
 
     def take(self, progress: Progress) -> None:
-        """Adds the progress of one line, or progress reported by other means."""
+        """Adds progress from one output line or from a post to the status server."""
         if isinstance(progress.get("step"), int):
             self._step = progress["step"]
         loss = progress.get("loss")

@@ -1,7 +1,7 @@
 """Masks the values of the job's secrets in the output of ranks before it is stored, sent or searched.
 
-Exact values of at least 8 characters are masked. A value may be split between two reads, so output that may be the
-beginning of a value is kept back until the next read.
+Only exact values of at least 8 characters are masked. Output that may be the beginning of a value is held back until
+the next read, because a value may be split between two reads.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import os
 from collections.abc import Iterator, Mapping
 
 VARIABLES = "WINDLASS_SECRET_VARIABLES"
-"""Environment variable that contains the names of secret variables, separated by commas."""
+"""Environment variable with the names of secret variables, separated by commas."""
 FOLDER = "WINDLASS_SECRET_FOLDER"
-"""Environment variable that contains a folder with one file per secret variable. Only the file names are read."""
+"""Environment variable with the path of a folder that has one file per secret variable. Only the file names are
+read."""
 MIN_CHARS = 8
-"""Minimum length of masked values; shorter ones also occur in ordinary words and numbers."""
+"""Minimum length of masked values, because shorter values also occur in ordinary words and numbers."""
 MARK = b"***"
 
 
 def secret_values(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    """Returns the values of the secrets in an environment, stripped of white space, the longest first."""
+    """Returns the values of the secret variables in an environment, stripped of white space, the longest first."""
     names = environ.get(VARIABLES, "").split(",")
     if FOLDER in environ:
         with contextlib.suppress(OSError):
@@ -30,7 +31,7 @@ def secret_values(environ: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def masked(data: bytes, values: tuple[bytes, ...]) -> bytes:
-    """Replaces each value in the data by a mark; overlapping values are replaced by a single mark."""
+    """Replaces the values in the data by `***`. Overlapping values are replaced together."""
     return _marked(data, _found(data, values))
 
 
@@ -43,7 +44,7 @@ def _marked(data: bytes, found: list[tuple[int, int]]) -> bytes:
 
 
 def _found(data: bytes, values: tuple[bytes, ...]) -> list[tuple[int, int]]:
-    """Returns the start and end of each value in the data, in order; overlapping ranges are joined."""
+    """Returns the start and end of each value in the data, in order. Overlapping ranges are joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted((at, at + len(value)) for value in values for at in _places(data, value)):
         if joined and start < joined[-1][1]:
@@ -54,7 +55,7 @@ def _found(data: bytes, values: tuple[bytes, ...]) -> list[tuple[int, int]]:
 
 
 class Mask:
-    """Masks values in a stream of output."""
+    """Masks secret values in a stream of output."""
 
     def __init__(self, values: tuple[bytes, ...]) -> None:
         self._values = values
@@ -62,24 +63,24 @@ class Mask:
         self._kept_back = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Adds output, and returns the masked part that is ready to be forwarded."""
+        """Adds output. Returns the masked output that cannot contain the beginning of an incomplete value."""
         data = self._kept_back + data
         found, end = _found(data, self._values), len(data)
         if self._have_newlines or not data.endswith(b"\n"):
             end -= max(_beginning_at_end(data, value) for value in self._values)
-        # The bytes kept back may overlap another value, which then must be kept back completely.
+        # A value that overlaps the bytes held back must be held back completely.
         end = min((start for start, stop in found if start < end < stop), default=end)
         self._kept_back = data[end:]
         return _marked(data[:end], [one for one in found if one[1] <= end])
 
     def end(self) -> bytes:
-        """Returns the bytes kept back, masked. Call it at the end of the stream."""
+        """Returns the remaining output, masked. Must be called at the end of the stream."""
         data, self._kept_back = masked(self._kept_back, self._values), b""
         return data
 
 
 def _beginning_at_end(data: bytes, value: bytes) -> int:
-    """Returns how many of the last bytes of the data are the beginning of a value that the next read may complete."""
+    """Returns the number of bytes at the end of the data that may be the beginning of the value."""
     tail = data[max(0, len(data) - len(value) + 1) :]
     return next((len(tail) - at for at in _places(tail, value[:1]) if value.startswith(tail[at:])), 0)
 

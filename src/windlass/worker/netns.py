@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from windlass.worker.protocol import NetworkSpec
 
-# <linux/sched.h>, <sys/mount.h>
+# constants of <linux/sched.h> and <sys/mount.h>
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWUSER = 0x10000000
@@ -25,25 +25,25 @@ MS_SLAVE = 0x80000
 MNT_DETACH = 2
 HOSTS = "/etc/hosts"
 SYS_FOLDERS = ("class/net", "devices/virtual/net")
-"""Folders of `/sys` that depend on the network namespace: sysfs shows the namespace of the process that mounted it."""
+"""Folders in `/sys` that depend on the network namespace. sysfs shows the namespace of the process that mounted it."""
 
 
 def enter(network: NetworkSpec, scratch: str) -> None:
-    """Enters the network namespace as one of its hosts. `scratch` is a folder for files of the node.
+    """Enters a network namespace with the host name `network.host`. `scratch` is a folder for files of the node.
 
-    Raises OSError with the name of the failed step in its text.
+    Raises OSError, which names the failed step.
     """
     with open(network.namespace) as file:
         call("setns", ctypes.c_int(file.fileno()), ctypes.c_int(CLONE_NEWNET), what="enter the network namespace")
     call("unshare", ctypes.c_int(CLONE_NEWUTS | CLONE_NEWNS), what="create namespaces for host name and mounts")
-    mount(None, "/", None, MS_REC | MS_SLAVE)  # later mounts of this process must not be visible outside
+    mount(None, "/", None, MS_REC | MS_SLAVE)  # later mounts must not be visible outside this process
     socket.sethostname(network.host)
     _show_hosts(network.hosts, os.path.join(scratch, network.host + ".hosts"))
     _show_devices(os.path.join(scratch, network.host + ".sys"))
 
 
 def join(pid: int) -> None:
-    """Enters the network, host name and mount namespaces of process `pid`, in the same working folder. Raises
+    """Enters the network, host name and mount namespaces of process `pid`, and keeps the working folder. Raises
     OSError.
     """
     here = os.getcwd()
@@ -52,14 +52,14 @@ def join(pid: int) -> None:
     for file, kind in files:
         call("setns", ctypes.c_int(file), ctypes.c_int(kind), what=f"join process {pid}")
         os.close(file)
-    os.chdir(here)  # entering a mount namespace changes the working folder to its root
+    os.chdir(here)  # entering a mount namespace changes the working folder to `/`
 
 
 def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
-    """Mounts an `/etc/hosts` with which nodes resolve each other by name."""
+    """Mounts an `/etc/hosts` file with which nodes resolve each other's names."""
     lines = ["127.0.0.1 localhost", "::1 localhost"]
     for name, address in hosts.items():
-        # the second line is the IPv4-mapped address, used by IPv6 sockets
+        # the second line serves IPv6 sockets, which use IPv4-mapped addresses
         lines += [f"{address} {name}", f"::ffff:{address} {name}"]
     with open(path, "w") as file:
         file.write("\n".join(lines) + "\n")
@@ -69,7 +69,9 @@ def _show_hosts(hosts: Mapping[str, str], path: str) -> None:
 
 
 def _show_devices(folder: str) -> None:
-    """Makes `/sys/class/net` list the devices of this network; the rest of `/sys` (GPUs, cgroups) is unchanged."""
+    """Makes `/sys/class/net` show the devices of this network namespace. The rest of `/sys` (GPUs, cgroups) is
+    unchanged.
+    """
     os.makedirs(folder, exist_ok=True)
     mount("sysfs", folder, "sysfs", 0)
     try:
@@ -89,7 +91,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int) -> None
 def call(function: str, *arguments: object, what: str) -> None:
     """Calls a C library function and raises OSError if it fails.
 
-    `os.setns` and `os.unshare` need Python 3.12, and `mount` is missing in every version.
+    Python has `os.setns` and `os.unshare` only from 3.12 on, and no `mount`.
     """
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
         number = ctypes.get_errno()

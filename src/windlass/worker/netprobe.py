@@ -1,8 +1,8 @@
 """Network checks between two pods: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
 
-One process in each pod serves at the ports that ranks use for rendezvous. The other commands run next to it and print
-one line of JSON. This file runs in pods of any image and uses only the standard library of Python 3.9, except that
-`reduce` needs torch.
+One process in each pod runs `serve`, which listens on the ports that ranks use for rendezvous. The other commands run
+in the same pod and print one line of JSON. This file runs in pods of any image and uses only the standard library of
+Python 3.9, except that `reduce` needs torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import time
 from typing import Any
 
 PORTS = (29500, 29400)
-"""Rendezvous port of ranks, and a second port that is still served when torch listens on the first."""
+"""Rendezvous port of ranks, and a second port, which remains open when torch listens on the first."""
 CONNECT_SECONDS = 5.0
 NAME_SECONDS = 40.0
-"""Time limit for resolving a name. The name of a pod exists only after the pod has an address."""
+"""Seconds within which a name must resolve. The name of a pod exists only after the pod has an address."""
 NAME_PAUSE_SECONDS = 0.5
 ROUNDS = 200
 SPEED_SECONDS = 2.0
@@ -28,12 +28,12 @@ CHUNK_BYTES = 1 << 20
 REDUCED_FLOATS = 4 << 20
 REDUCTIONS = 5
 HELLO = struct.Struct("!cI")
-"""A request: its command, and a number. `e` echoes that many bytes, `d` discards everything, `p` returns the port that
-the kernel chose, `q` closes the listener of this port."""
+"""Request: a command and a number. `e` echoes that many bytes, `d` discards all data, `p` returns the port that the
+kernel chose, `q` closes the listener."""
 
 
 def serve(seconds: float) -> int:
-    """Serves at all ports for the given number of seconds."""
+    """Listens on all ports for the given number of seconds."""
     for port in (*PORTS, 0):
         listener = _listen(port)
         if port == 0:
@@ -44,7 +44,7 @@ def serve(seconds: float) -> int:
     return 0
 
 
-_chosen: list[int] = []  # the port that the kernel chose, after the socket is bound
+_chosen: list[int] = []  # the port that the kernel chose; empty until the socket is bound
 
 
 def _listen(port: int) -> socket.socket:
@@ -110,8 +110,8 @@ def _ask(address: str, port: int, word: bytes, number: int = 0) -> socket.socket
 
 
 def names(hosts: list[str]) -> dict[str, Any]:
-    """Resolves names, with `{domain}` replaced by the cluster's domain; returns address and seconds, or the error, by
-    name.
+    """Resolves host names, after replacing `{domain}` by the cluster's DNS domain. Returns address and seconds, or the
+    error, by name.
     """
     domain = _domain()
     wanted = [host.replace("{domain}", domain) for host in hosts]
@@ -120,7 +120,7 @@ def names(hosts: list[str]) -> dict[str, Any]:
     give_up = time.monotonic() + NAME_SECONDS + CONNECT_SECONDS
     for thread in threads:
         thread.start()
-    for thread in threads:  # a resolver that does not respond may take a minute to fail
+    for thread in threads:  # a resolver that does not respond may block for a minute
         thread.join(max(0.0, give_up - time.monotonic()))
     return {host: found.get(host, {"error": f"no answer in {NAME_SECONDS:g} s"}) for host in wanted}
 
@@ -140,7 +140,7 @@ def _look_up(host: str, found: dict[str, Any]) -> None:
 
 
 def _domain() -> str:
-    """Returns the DNS domain of the cluster, taken from the search list in `/etc/resolv.conf`."""
+    """Returns the DNS domain of the cluster from the search list in `/etc/resolv.conf`."""
     try:
         with open("/etc/resolv.conf") as file:
             for line in file:
@@ -154,9 +154,9 @@ def _domain() -> str:
 
 
 def reach(address: str) -> dict[str, Any]:
-    """Checks that each port of the other pod can be reached, and a port chosen by its kernel, as ranks use them.
+    """Checks that the other pod can be reached at each port, and at a port that its kernel chose, as ranks use them.
 
-    Returns an error text by port, empty if the port can be reached.
+    Returns an error text by port; empty if the port can be reached.
     """
     found = {}
     chosen = 0
@@ -198,7 +198,7 @@ def speed(address: str) -> dict[str, Any]:
 
 
 def reduce(rank: int, master: str) -> dict[str, Any]:
-    """Sums a tensor over both pods with gloo, as CPU ranks do, and measures the bytes per second."""
+    """Sums a tensor over both pods with gloo, as CPU ranks do, and measures the throughput in bytes per second."""
     try:
         import torch
         import torch.distributed as dist
@@ -206,7 +206,7 @@ def reduce(rank: int, master: str) -> dict[str, Any]:
         return {"missing": "torch"}
     import datetime
 
-    if rank == 0:  # free the port for torch's store
+    if rank == 0:  # closes the listener, because torch's store needs the port
         with _ask("127.0.0.1", PORTS[0], b"q") as connection:
             _exactly(connection, 1)
     url = f"tcp://{master}:{PORTS[0]}"
@@ -221,7 +221,7 @@ def reduce(rank: int, master: str) -> dict[str, Any]:
     seconds = (time.perf_counter() - begun) / REDUCTIONS
     dist.barrier()
     print(json.dumps({"right": right, "bytes_per_second": 4 * REDUCED_FLOATS / seconds}), flush=True)
-    os._exit(0)  # skip the teardown of torch, which may take long on a bad network
+    os._exit(0)  # skips the teardown of torch, which may take long on a bad network
 
 
 def _words(error: BaseException) -> str:
@@ -245,7 +245,7 @@ def main(argv: list[str]) -> int:
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         found = {"error": _words(error).splitlines()[0] if _words(error) else type(error).__name__}
     print(json.dumps(found), flush=True)
-    os._exit(0)  # a name lookup may still be running in a thread
+    os._exit(0)  # exits although a name lookup may still be running in a thread
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Order client of a pod: connects to the run's supervisor, executes its requests, and sends it the node's events.
 
-The order client is a separate process, because node processes must not have threads. `pod.py` starts it, and it ends
+The order client is a separate process, because a node process must not have threads. `pod.py` starts it, and it ends
 with the main process of the pod.
 
     WINDLASS_SUPERVISOR=HOST:PORT python -I -S order_client.py FOLDER POD ATTEMPT
 
 FOLDER is the folder of `pod_reuse.py`; POD is the pod's name and ATTEMPT the attempt for which the pod was created. The
-host name may not resolve yet, and resolves to another address after the supervisor's pod was replaced.
+host name may not resolve at first, and resolves to another address after the supervisor's pod is replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-if __name__ == "__main__":  # run as a script, like `pod.py`
+if __name__ == "__main__":  # runs as a script, like `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import order_protocol as protocol
@@ -30,18 +30,20 @@ ADDRESS, KEY_FILE = "WINDLASS_SUPERVISOR", "WINDLASS_KEY_FILE"
 """Environment variables for the address of the supervisor (HOST:PORT) and for the file with the run's key."""
 DEFAULT_KEY_FILE = "/windlass/key/key"
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 5.0
-"""Seconds between two attempts to connect: the first pause and the longest."""
+"""First and longest pause between two attempts to connect, in seconds."""
 RECEIVE_BYTES = 64 << 10
 MIN_PRINTED_SECONDS, MAX_PRINTED_SECONDS = 0.2, 60.0
-"""Limits of the seconds between two reports of how much the ranks have printed."""
+"""Minimum and maximum seconds between two reports of how many bytes the ranks have printed."""
 FAILED = 1
-"""Exit code of a request that raised an error, as of a failed program."""
+"""Exit code of a request that raised an error."""
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
-"""TCP keepalive options with which a peer whose node has died is detected after 30 s."""
+"""TCP keepalive options with which a dead peer is detected after 30 s."""
 
 
 class Connection:
-    """Connection to the supervisor. Methods raise OSError, and ProtocolError if the peer is not the supervisor."""
+    """Connection to the supervisor. Methods raise OSError; they raise ProtocolError if the peer is not the
+    supervisor.
+    """
 
     def __init__(self, peer: socket.socket) -> None:
         self._socket = peer
@@ -50,13 +52,13 @@ class Connection:
         self._feed: FeedReader | None = None
         """Event feed of the attempt that the supervisor has requested."""
         self._is_announced = False
-        """Whether any message about this feed was sent."""
+        """Whether a message with events of the current feed was sent."""
         self._printed_seconds = MAX_PRINTED_SECONDS
         self._printed_at = float("-inf")
         """Monotonic seconds at which the printed bytes were last reported."""
 
     def authenticate(self, key: bytes, pod: str, attempt: int, role: str = protocol.POD) -> None:
-        """Proves to the supervisor that this is the pod, and verifies that the peer is the supervisor."""
+        """Proves to the supervisor that this pod has the run's key, and verifies that the supervisor has it too."""
         self._socket.settimeout(protocol.HANDSHAKE_SECONDS)
         own = protocol.new_nonce()
         more = {} if role == protocol.POD else {"role": role}
@@ -71,7 +73,7 @@ class Connection:
     def serve(self, folder: str, pid: int, wake: int | None) -> None:
         """Executes requests, one at a time, and sends events, until the connection is lost.
 
-        `wake` is the FIFO of the feed. Returns when the pod ends and all its events were sent.
+        `wake` is the descriptor of the feed's FIFO. Returns when the pod ends and all events were sent.
         """
         self._socket.settimeout(None)
         self._lines.limit = protocol.REQUEST_BYTES
@@ -112,17 +114,17 @@ class Connection:
         self._send(id=number, code=code)
 
     def _until_due(self) -> float:
-        """Returns how many seconds to wait for events. The first output after a quiet period is reported at once."""
+        """Returns the maximum seconds to wait for events. After a quiet period, the next output is reported at once."""
         left = self._printed_at + self._printed_seconds - time.monotonic()
         return left if left > 0 else self._printed_seconds
 
     def _send_feed(self, feed: FeedReader) -> bool:
-        """Sends new events of the feed. Returns whether the pod ends and everything was sent."""
+        """Sends new events of the feed. Returns whether the pod has ended and all events were sent."""
         if not feed.exists():
             return False
         while True:
             begin, data = feed.offset, feed.read()
-            # an empty message too: it shows the supervisor that it need not read the log
+            # sent even without events: the supervisor then need not read the pod's log
             if data or not self._is_announced:
                 events = data.decode("latin-1")
                 self._send(**{"attempt": feed.attempt, "from": begin, "token": feed.token, "events": events})
@@ -154,9 +156,9 @@ class Connection:
 
 
 def connect(address: str) -> socket.socket:
-    """Connects to HOST:PORT, resolving the name now. Raises OSError, ValueError."""
+    """Connects to HOST:PORT. Resolves the name anew in each call. Raises OSError, ValueError."""
     host, _, port = address.rpartition(":")
-    # A host given as a string would import the IDNA codec; bytes do not.
+    # Bytes, because Python would import the IDNA codec for a string.
     where = host.strip("[]").encode(), int(port)
     found = socket.create_connection(where, protocol.HANDSHAKE_SECONDS)  # type: ignore[arg-type]
     keep_alive(found)
@@ -185,7 +187,7 @@ def run(folder: str, pod: str, attempt: int, pid: int) -> None:
                 return
         except (OSError, ValueError):
             pass  # the supervisor is not running yet, or is being replaced
-        # random, because 1,000 pods may lose their supervisor at the same moment
+        # The pause is random, because 1,000 pods may lose their supervisor at the same moment.
         time.sleep(pause * (0.5 + os.urandom(1)[0] / 512))
         pause = min(MAX_PAUSE_SECONDS, 2 * pause)
 
@@ -193,7 +195,8 @@ def run(folder: str, pod: str, attempt: int, pid: int) -> None:
 def main(argv: list[str]) -> None:
     """Runs the order client with the arguments `FOLDER POD ATTEMPT`."""
     folder, pod, attempt = argv
-    for number in (signal.SIGTERM, signal.SIGINT):  # requests may arrive while ranks save a last checkpoint
+    # ignored, because requests may arrive while ranks save a last checkpoint
+    for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that send outputs
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -20,14 +20,14 @@ A pod sends its outputs over a separate connection, with another role:
 A proof is an HMAC-SHA256 over role, pod, attempt and both nonces: it is valid for one connection and one direction. The
 messages themselves are neither encrypted nor signed: they are as safe as the cluster's network.
 
-Every pod runs a process for this protocol, so it must use little memory: `hmac` and `hashlib` load OpenSSL (4 MB).
+`hmac` and `hashlib` are not used because they load OpenSSL (4 MB), and every pod runs a process for this protocol.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from _operator import _compare_digest  # the function that `hmac.compare_digest` uses without OpenSSL
+from _operator import _compare_digest  # `hmac.compare_digest` without OpenSSL
 from collections.abc import Iterator
 
 from windlass.worker.event_feed import CHUNK_BYTES
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from hashlib import sha256 as _sha256
 else:
     try:
-        from _sha2 import sha256 as _sha256  # built into the interpreter since Python 3.12
+        from _sha2 import sha256 as _sha256  # part of the interpreter since Python 3.12
     except ImportError:
         try:
-            from _sha256 import sha256 as _sha256  # built into older interpreters
+            from _sha256 import sha256 as _sha256  # part of older interpreters
         except ImportError:
-            from hashlib import sha256 as _sha256  # the interpreter was built without this module
+            from hashlib import sha256 as _sha256  # an interpreter built without either module
 
 VERSION = 1
 POD, SUPERVISOR, OUTPUTS = "pod", "supervisor", "outputs"
-"""Roles of a peer: a proof for one role is not valid for another."""
+"""Roles of a peer. A proof is only valid for one role."""
 KEY_BYTES = 32
 NONCE_BYTES = 32
 HANDSHAKE_SECONDS = 5.0
-"""Time limit for a peer to prove that it knows the key."""
+"""Seconds within which a peer must prove that it has the key."""
 HANDSHAKE_BYTES = 4 << 10
-"""Maximum length of a line from an unauthenticated peer, and of a response, in bytes."""
+"""Maximum bytes of a line from an unauthenticated peer, and of a response."""
 MAX_ORDER_BYTES = 4 << 20
-"""Maximum size of an order in a request, encoded as base64, in bytes."""
+"""Maximum bytes of a pod's next attempt in a request, encoded as base64."""
 REQUEST_BYTES = MAX_ORDER_BYTES + HANDSHAKE_BYTES
-"""Maximum length of a request line in bytes."""
+"""Maximum bytes of a request line."""
 EVENTS_BYTES = 6 * CHUNK_BYTES + HANDSHAKE_BYTES
-"""Maximum length of a line from an authenticated pod; JSON may encode a byte as six characters."""
+"""Maximum bytes of a line from an authenticated pod. JSON may encode one byte of an event as six characters."""
 _BLOCK_BYTES = 64
-"""Block size of SHA-256 in bytes (called B in RFC 2104)."""
+"""Block size of SHA-256 in bytes, called B in RFC 2104."""
 
 
 class ProtocolError(ValueError):
@@ -72,12 +72,12 @@ class Lines:
 
     def __init__(self, limit: int = HANDSHAKE_BYTES) -> None:
         self.limit = limit
-        """Maximum length of a line in bytes."""
+        """Maximum bytes of a line."""
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Adds data and yields the lines that are complete. Raises ProtocolError if a line is too long."""
-        begin = len(self._partial)  # the unfinished line has no newline
+        """Adds data, and yields the lines that are now complete. Raises ProtocolError if a line is too long."""
+        begin = len(self._partial)  # the incomplete line contains no newline
         self._partial += data
         while (end := self._partial.find(b"\n", begin)) >= 0:
             line, begin = bytes(self._partial[:end]), 0
@@ -104,7 +104,7 @@ def new_nonce() -> str:
 
 
 def proof(key: bytes, role: str, pod: str, attempt: int, nonces: tuple[str, str]) -> str:
-    """Returns the proof that a peer in this role knows the key; `nonces` are the pod's and the supervisor's."""
+    """Returns the proof that a peer in this role has the key. `nonces` are those of the pod and the supervisor."""
     return hmac_sha256(key, json.dumps(["windlass", VERSION, role, pod, attempt, *nonces]).encode())
 
 
@@ -114,7 +114,7 @@ def is_equal(given: str, expected: str) -> bool:
 
 
 def hmac_sha256(key: bytes, message: bytes) -> str:
-    """Returns the HMAC-SHA256 (RFC 2104) in hex. The key must not be longer than a block."""
+    """Returns the HMAC-SHA256 (RFC 2104) of a message in hex. The key must not be longer than a block."""
     block = key.ljust(_BLOCK_BYTES, b"\0")
     inner = _sha256(bytes(byte ^ 0x36 for byte in block) + message).digest()
     return _sha256(bytes(byte ^ 0x5C for byte in block) + inner).hexdigest()

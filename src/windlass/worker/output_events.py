@@ -26,14 +26,14 @@ from windlass.worker.values import ShapeError
 
 PROGRESS_SECONDS = 0.2
 DROPPED_SECONDS = 30.0
-"""Minimum seconds between two reports of a log's dropped output while that grows."""
+"""Minimum seconds between two reports about dropped output of a rank."""
 
 
 class OutputEvents:
-    """Reports new output of one node's ranks, and remembers what was already reported."""
+    """Reports new output of a node's ranks as events, each only once."""
 
     def __init__(self, spec: NodeSpec, events: EventLog, ranks: Ranks, *, are_logs_read: bool) -> None:
-        """`are_logs_read` is False if readers receive the output through an echo, which drops nothing."""
+        """`are_logs_read` is False if readers get the output through an echo, which never drops output."""
         self._spec = spec
         self._events = events
         self._ranks = ranks
@@ -41,15 +41,16 @@ class OutputEvents:
         self.warnings = RunWarnings(spec, events)
         self._has_output = False
         self._first_step_of: int | None = None
-        """Rank whose first step was reported. First steps and progress are reported for one rank only."""
+        """Rank whose first step was reported; None before. Other ranks' first steps are not reported."""
         self.progress: dict[str, object] = {}
-        """Progress that was last reported."""
+        """Newest progress that was reported."""
         self._progress_at = 0.0
         self._dropped: dict[int, tuple[float, int]] = {}
-        """For each rank with dropped output: the time of the last report, and the bytes dropped by then."""
+        """For each rank with dropped output: monotonic time of the last report, and the dropped bytes reported in
+        it."""
 
     def take(self, rank: Rank, *, at_end: bool = False) -> None:
-        """Reports new output of a rank. With `at_end`, uncertain first steps are reported as well."""
+        """Reports new output of a rank. With `at_end`, reports uncertain first steps too."""
         capture = rank.capture
         for found in capture.take_checkpoints():
             self.report_checkpoint(rank.number, found)
@@ -72,37 +73,35 @@ class OutputEvents:
             self._report_dropped(rank, at_once=at_end)
 
     def report_checkpoint(self, rank: int, found: Mapping[str, Any]) -> None:
-        """Reports a rank's checkpoint, unless the printed line is not a valid report."""
+        """Reports a checkpoint event of a rank, unless its fields are invalid."""
         self.warnings.restored(found)
         with contextlib.suppress(ShapeError):
             self._events.add(CheckpointReported.from_json({"at": time.time(), "rank": rank, **found}))
 
     def report_nothing_saved(self, saved: str) -> None:
-        """Reports that no file matches the job's pattern for checkpoints, so that a restart would start from the
-        beginning.
+        """Reports that no file matches the job's pattern for checkpoints: a restart would begin training anew.
 
-        `saved` is the path of a training state that the script saved itself, empty if there is none.
+        `saved` is the path of a training state that the script has saved elsewhere; empty if there is none.
         """
         request, since = self._spec.resume, self._spec.since
         if request is None or self._spec.ranks[0].rank != 0:
             return
-        from windlass.worker import resume  # this module imports zipfile, which would slow the start of nodes
+        # imported here because it imports zipfile, which would slow the start of nodes
+        from windlass.worker import resume
 
         try:
             if resume.candidates(request, since):
                 return
             event = resume.missing(request, since)
-            # otherwise the rank may have failed before it could save
+            # Without any of these, the rank may have failed before it could save.
             if self._first_step_of is not None or event["entries"] or saved:
                 elsewhere = {"saved": saved} if saved else {}
                 self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})
         except OSError:
-            pass  # the folder has become unreadable, which the ranks have logged if it matters
+            pass  # if the unreadable folder matters, the ranks have logged an error
 
     def progress_due(self) -> float:
-        """Returns the seconds until new progress is reported; infinity if there is none or the disk has no space for
-        it.
-        """
+        """Returns the seconds until new progress is due to be reported; infinity without new progress or disk space."""
         if self._newest_progress() == self.progress or self._events.is_blocked:
             return float("inf")
         return self._progress_at + PROGRESS_SECONDS - time.monotonic()
@@ -129,8 +128,8 @@ class OutputEvents:
         return progress
 
     def _report_dropped(self, rank: Rank, *, at_once: bool) -> None:
-        """Reports how much output of a rank was dropped because the disk was full, if that is more than was
-        reported.
+        """Reports how much output of a rank was dropped because the disk was full, if more was dropped since the last
+        report.
         """
         num_bytes, num_lines = rank.capture.dropped_bytes, rank.capture.dropped_lines
         at, known = self._dropped.get(rank.number, (float("-inf"), 0))

@@ -6,7 +6,7 @@ import contextlib
 import os
 
 MAX_FILES = 20_000
-"""Maximum number of output files that are fetched: each takes a disk block and several system calls."""
+"""Maximum number of output files that are fetched, because each file takes a disk block and several system calls."""
 
 
 class Size:
@@ -17,7 +17,7 @@ class Size:
         self.bytes = 0
 
     def is_within(self, max_bytes: int) -> bool:
-        """Whether there are files, and neither their number nor their bytes exceed the limits."""
+        """Whether there are files, and neither their number nor their total bytes exceed the limits."""
         return 0 < self.files <= MAX_FILES and self.bytes <= max_bytes
 
 

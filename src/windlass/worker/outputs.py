@@ -1,4 +1,4 @@
-"""Outputs of a node: computes a digest of the folder, and sends the folder from a pod to its run's supervisor.
+"""Outputs of a node: computes the digest of a folder, and sends the folder from a pod to the run's supervisor.
 
     python -I -S outputs.py digest FOLDER                     prints files, bytes and sha256 of a folder as JSON
     python -I -S outputs.py push WORK POD ATTEMPT FOLDER      sends it to the supervisor, see `order_protocol.py`
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-if __name__ == "__main__":  # run as a script, like `pod.py`
+if __name__ == "__main__":  # runs as a script, like `pod.py`
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import tarpipe
@@ -28,18 +28,20 @@ from windlass.worker.boot import digest_of
 from windlass.worker.output_size import entries
 
 SILENCE_SECONDS = 60.0
-"""Time limit for the peer to accept one piece, or to respond."""
+"""Seconds within which the peer must accept one piece, or respond."""
 EXTEND_PAUSE_SECONDS = 10.0
 MAX_PIECE_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 
 
 class PushError(Exception):
-    """The stream is invalid, is larger than announced, or does not match its digest."""
+    """Raised if the stream is invalid, larger than announced, or does not match its digest."""
 
 
 def digest(folder: str) -> dict[str, Any]:
-    """Returns `files`, `bytes` and `sha256` of a folder; equal for equal names, contents and links. Raises OSError."""
+    """Returns `files`, `bytes` and `sha256` of a folder. The digest is equal for equal names, contents and links.
+    Raises OSError.
+    """
     whole, num_files, num_bytes = hashlib.sha256(), 0, 0
     for path in entries(folder):
         full = os.path.join(folder, path)
@@ -59,7 +61,7 @@ def digest(folder: str) -> dict[str, Any]:
 
 
 class Pieces:
-    """Sending side of the stream, as a writable file. Methods raise OSError."""
+    """Sending side of the stream of pieces, as a writable file. Methods raise OSError."""
 
     def __init__(self, peer: socket.socket, sent: Callable[[], object] = lambda: None) -> None:
         """`sent` is called after each piece."""
@@ -84,7 +86,9 @@ class Pieces:
 
 
 class PieceReader:
-    """Receiving side of the stream, as a readable file of at most `max_bytes`. Methods raise PushError, OSError."""
+    """Receiving side of the stream of pieces, as a readable file of at most `max_bytes`. Methods raise PushError,
+    OSError.
+    """
 
     def __init__(self, peer: socket.socket, max_bytes: int) -> None:
         self._peer = peer.makefile("rb")
@@ -123,7 +127,9 @@ class PieceReader:
         return data
 
     def verify(self) -> str:
-        """Reads to the end, compares the digest with the sent one, and returns it. Raises PushError, OSError."""
+        """Reads to the end, compares the computed digest with the one in the stream, and returns it. Raises PushError,
+        OSError.
+        """
         while self.read(MAX_PIECE_BYTES):
             pass
         found = self._digest.hexdigest()
@@ -136,7 +142,7 @@ class PieceReader:
 
 
 def push(work: str, pod: str, attempt: int, folder: str) -> None:
-    """Sends a folder to the run's supervisor, and keeps the pod alive meanwhile. Raises OSError, ValueError."""
+    """Sends a folder to the run's supervisor, and keeps the pod waiting until then. Raises OSError, ValueError."""
     from windlass.worker import order_client, pod_reuse
     from windlass.worker import order_protocol as protocol
 
@@ -151,7 +157,7 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
     with order_client.connect(os.environ[order_client.ADDRESS]) as peer:
         connection = order_client.Connection(peer)
         connection.authenticate(key, pod, attempt, protocol.OUTPUTS)
-        connection.receive()  # the message that the supervisor is ready
+        connection.receive()  # waits for the message that the supervisor is ready
         peer.settimeout(SILENCE_SECONDS)
         out = Pieces(peer, sent)
         tarpipe.send(folder, out)  # type: ignore[arg-type]
@@ -161,7 +167,9 @@ def push(work: str, pod: str, attempt: int, folder: str) -> None:
 
 
 def push_once(work: str, pod: str, attempt: int, folder: str) -> None:
-    """Sends a folder like `push`, unless another process of the pod is sending it: a request may arrive twice."""
+    """Sends a folder like `push`, unless another process of the pod is sending it, because a request may
+    arrive twice.
+    """
     import fcntl
 
     lock = os.open(os.path.join(work, "outputs.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -173,7 +181,7 @@ def push_once(work: str, pod: str, attempt: int, folder: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Runs the commands described in the docstring of the module."""
+    """Runs the commands in the docstring of this module."""
     if argv[:1] == ["digest"]:
         print(json.dumps(digest(argv[1])), flush=True)
         return 0

@@ -1,4 +1,4 @@
-"""Finds the processes that listen on TCP ports of this network namespace, after a rank found its port in use
+"""Finds the processes that listen on TCP ports in this network namespace, after a rank found its port in use
 (Linux).
 """
 
@@ -11,15 +11,14 @@ from windlass.worker import process
 from windlass.worker.protocol import Listener
 
 IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Binding port \d+ failed")
-"""Messages of programs that found a port in use."""
+"""Matches messages of programs that found a port in use."""
 MAX_LISTENERS = 64
 _LISTENS = "0A"
 
 
 def listeners(own: set[int]) -> list[Listener]:
-    """Returns the listening processes, first those in the process groups `own`.
-
-    For processes of other users the process id is unknown, because their descriptors cannot be read.
+    """Returns the listening processes. Processes in the process groups `own` come first. The process id of other users'
+    processes is unknown, because their descriptors cannot be read.
     """
     ports = _listening()
     if not ports:
@@ -36,7 +35,7 @@ def listeners(own: set[int]) -> list[Listener]:
 
 
 def _listening() -> dict[str, int]:
-    """Returns the port of each listening socket by inode."""
+    """Returns the ports of listening sockets by inode."""
     found = {}
     for name in ("tcp", "tcp6"):
         try:
@@ -51,7 +50,7 @@ def _listening() -> dict[str, int]:
 
 
 def _sockets(pid: int) -> set[str]:
-    """Returns the inodes of the sockets that a process has open; empty if they cannot be read."""
+    """Returns the inodes of the sockets that a process has open; empty if its descriptors cannot be read."""
     found = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):

@@ -1,8 +1,8 @@
 """Polls the metadata service of an EC2 instance for preemption notices, and prints each as a line of JSON.
 
-The poller is a small separate process: the node that starts it reads its pipe and must not have threads, because ranks
-are forked from it; and a metadata service that does not respond then blocks nothing. It uses IMDSv2: a token is fetched
-by PUT and sent with each request. Status 404 means that there is no notice, 401 that the token has expired.
+The poller is a separate process, because a metadata service that does not respond must not block the node, and the
+node, from which ranks are forked, must not have threads. The protocol is IMDSv2: a token is fetched by PUT and sent
+with each request. Status 404 means that there is no notice, 401 that the token has expired.
 
     python -I -S preemption_notice.py '{"endpoint": "http://169.254.169.254", "poll_seconds": 5, "known": []}'
 """
@@ -22,17 +22,17 @@ from urllib.parse import urlsplit
 TOKEN_PATH = "/latest/api/token"
 TOKEN_SECONDS = 21600
 INTERRUPTION = "/latest/meta-data/spot/instance-action"
-"""Path of the interruption notice, `{"action": "terminate", "time": "2026-09-18T08:22:00Z"}`, given two minutes
-before."""
+"""Path of the interruption notice, given two minutes ahead: `{"action": "terminate", "time":
+"2026-09-18T08:22:00Z"}`."""
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-"""Path of the rebalance recommendation, `{"noticeTime": "2026-09-18T08:22:00Z"}`: the instance is at elevated risk."""
+"""Path of the rebalance recommendation, given for an elevated risk: `{"noticeTime": "2026-09-18T08:22:00Z"}`."""
 TIMEOUT_SECONDS = 1.0
 MAX_BYTES = 65536
 INTERRUPTIONS = ("terminate", "stop", "hibernate")
 
 
 class Metadata:
-    """Metadata service of this machine."""
+    """Client of the metadata service of this machine."""
 
     def __init__(self, endpoint: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
@@ -44,7 +44,7 @@ class Metadata:
         self._token: str | None = None
 
     def get(self, path: str) -> Any:
-        """Returns the JSON data at a path; None if there is none or the service does not respond."""
+        """Returns the JSON data at a path; None if the path does not exist or the service does not respond."""
         for _ in range(2):
             if self._token is None:
                 self._token = self._fetch_token()
@@ -75,7 +75,7 @@ class Metadata:
 
 
 def notices(metadata: Metadata) -> Iterator[dict[str, str]]:
-    """Yields the current notices: `action` (`terminate`, `stop` or `rebalance`) and `time`."""
+    """Yields the current notices, each with `action` (`terminate`, `stop` or `rebalance`) and `time`."""
     found = metadata.get(INTERRUPTION)
     if isinstance(found, dict) and found.get("action") in INTERRUPTIONS:
         action = "terminate" if found["action"] == "terminate" else "stop"
@@ -86,9 +86,8 @@ def notices(metadata: Metadata) -> Iterator[dict[str, str]]:
 
 
 def watch(spec: dict[str, Any], output: int, parent: int) -> None:
-    """Writes each notice once, except those in `known`, until the parent process ends.
-
-    `spec` has `endpoint`, `poll_seconds` and `known` (action and time of each).
+    """Prints each notice once, except the notices in `known`, until the parent process ends. `spec` has `endpoint`,
+    `poll_seconds` and `known` (action and time of each).
     """
     metadata = Metadata(spec["endpoint"])
     reported = {(str(action), str(when)) for action, when in spec.get("known", ())}

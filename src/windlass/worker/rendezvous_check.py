@@ -2,8 +2,7 @@
 
 A rank that creates a process group writes `rank-N.met`. A rank that ends successfully without one, has used torch, and
 has no other connection to its peers, writes `rank-N.alone`. While ranks run, the node checks them from outside. In case
-of doubt a rank does not count as alone: ranks may reach their peers in a way that is not detected here, and must then
-cause no warning.
+of doubt a rank does not count as alone, because ranks may reach their peers in ways that are not detected here.
 
 Standard library only, and no other worker modules: this module also runs under the script's interpreter.
 """
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.worker.ranks import Ranks
 
 CHECK_SECONDS = 15.0
-"""Seconds from the first progress to the first check of the node, and between checks."""
+"""Seconds between two checks of the node's ranks, and from the first progress to the first check."""
 MET, ALONE = ".met", ".alone"
 OTHER_MODULES = (
     "horovod", "mpi4py", "jax", "ray", "tensorflow", "mxnet", "torch_xla", "oneccl_bindings_for_pytorch", "cupy",
@@ -29,7 +28,7 @@ OTHER_MODULES = (
 """Modules through which ranks may reach each other without a torch process group."""
 OTHER_LIBRARIES = ("libmpi", "horovod", "jaxlib", "_raylet", "tensorflow", "_XLAC", "cygrpc", "libzmq")
 USERS = frozenset({"torch", "lightning", "pytorch_lightning", "transformers", "accelerate"})
-"""Modules which, if referenced by the script's modules, show that it trains with torch."""
+"""A script with a module that references one of these modules is assumed to train with torch."""
 _LISTENS, _ESTABLISHED = "0A", "01"
 _WEB = (80, 443)
 
@@ -43,7 +42,7 @@ class RendezvousCheck:
         self._checks_left = 2 if world_size > 1 else 0
 
     def finds_alone(self, ranks: Ranks, but: tuple[int, ...]) -> bool:
-        """Checks the ranks if a check is due. Call it while they make progress; returns True at most once."""
+        """Checks the ranks if a check is due. Must be called while they make progress. Returns True at most once."""
         now = time.monotonic()
         is_due = 0 < self._at <= now
         if is_due or not self._at:
@@ -56,7 +55,7 @@ class RendezvousCheck:
 
 
 def is_alone() -> bool:
-    """Whether this process, a finished rank without a process group, used torch and connected to no peer."""
+    """Whether this process, a finished rank, used torch but neither created a process group nor connected to a peer."""
     if os.environ.get("WORLD_SIZE", "1") == "1" or any(name in sys.modules for name in OTHER_MODULES):
         return False
     status = re.search(r":(\d+)", os.environ.get("KUBEFLOW_TRAINER_SERVER_URL", "").partition("//")[2])
@@ -64,8 +63,8 @@ def is_alone() -> bool:
 
 
 def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
-    """Whether a running rank seems to train alone, judged from `/proc`. Connections to the ports in `but`, which the
-    node itself uses, are ignored.
+    """Whether a running rank seems to train alone, judged from `/proc`. Connections to the node's own ports, `but`, are
+    ignored.
     """
     if os.path.exists(base + MET):
         return False
@@ -80,7 +79,7 @@ def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
 
 
 def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
-    """Whether a process listens on TCP or is connected, except to web ports and the ports `but`. True if unknown."""
+    """Whether a process listens on TCP or has connections, except to web ports and the ports `but`. True if unknown."""
     try:
         names = os.listdir(f"/proc/{process}/fd")
         own = set()
@@ -103,7 +102,7 @@ def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
 
 
 def _uses_torch() -> bool:
-    """Whether a module of the script references torch, or a library that trains with it.
+    """Whether a module of the script references torch, or a library for training with torch.
 
     type() is used instead of isinstance(), because asking a proxy object for its class runs code of the script.
     """

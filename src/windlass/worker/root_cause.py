@@ -33,12 +33,13 @@ _SIGNALS = {
     "SIGINT": "interrupted",
 }
 _DEATHS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
-"""Signals that end a process for another reason than a request of its launcher."""
+"""Signals that show that a process crashed or was killed, rather than ended by its launcher."""
 _OF_PROGRAM = (
     r"(?:(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|(?:[\w.]*\.)?UnknownFormat)\b|"
     r".*: error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
 )
-"""Errors that depend only on the program, its installed packages, or a checkpoint of another version."""
+"""Matches errors that depend only on the program, its installed packages, or a checkpoint of another version, and would
+recur."""
 _TRANSIENT = (
     r"(?i)connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|"
     r"Connection\w*Error|"
@@ -52,10 +53,10 @@ _TRANSIENT = (
     r"input/output error|stale file handle|no space left|quota|transport endpoint|"
     r"\[Errno (?:4|5|11|12|16|28|10[0-9]|11[0-9]|12[12])\]"
 )
-"""Errors of the network, services, devices and disk space, which may not occur in the next attempt."""
+"""Matches errors of the network, services, devices and disk space, which may not recur in the next attempt."""
 _END_BYTES = 4096
 _SHELL_SIGNALS = (128 + 4, 128 + 6, 128 + 7, 128 + 9, 128 + 11)
-"""Exit codes with which a shell reports that a signal ended its command."""
+"""Exit codes with which a shell reports that a signal has ended its command."""
 
 
 def first_cause(failures: Iterable[RankFailure]) -> RootCause | None:
@@ -88,21 +89,21 @@ def first_cause(failures: Iterable[RankFailure]) -> RootCause | None:
 def failed_by_itself(failures: Iterable[RankFailure]) -> bool:
     """Whether the first rank marked its own failure before it was ended, and does not only report a lost peer.
 
-    Such a failure precedes a time limit or a hang that it causes in the other ranks.
+    Such a failure takes precedence over time limits and hangs, which it may have caused in the other ranks.
     """
     first = min(failures, key=_order, default=None)
     return first is not None and first.marked and not first.ended_by_us and not is_victim(first.exit_code, first.tail)
 
 
 def began_at(failure: RankFailure) -> float:
-    """Returns when the rank began to fail, in Unix seconds: the time of its traceback, which may precede its exit by a
-    second.
+    """Returns when the rank began to fail, in Unix seconds: when its traceback arrived, which may be a second before
+    its exit.
     """
     return failure.at if failure.traceback_at is None else min(failure.traceback_at, failure.at)
 
 
 def signal_name(exit_code: int) -> str | None:
-    """Returns the name of the signal, such as `SIGKILL` for −9; None for an ordinary exit."""
+    """Returns the name of the signal that ended a process, such as `SIGKILL` for −9; None for other exit codes."""
     if exit_code >= 0:
         return None
     try:
@@ -123,7 +124,7 @@ def _order(failure: RankFailure) -> tuple[bool, bool, bool, bool, float]:
 
 
 def is_victim(exit_code: int | None, output: str) -> bool:
-    """Whether the end of a rank's output only reports a lost peer. A rank killed by a signal prints no such report."""
+    """Whether the end of a rank's output only reports a lost peer. Ranks killed by signals print no such report."""
     tail = unstyled(output)
     line = exception_line(traceback_of(tail))
     if line:
@@ -132,12 +133,12 @@ def is_victim(exit_code: int | None, output: str) -> bool:
 
 
 def lost_peer(exit_code: int | None, output: str) -> bool:
-    """Whether a rank reports a lost connection to another rank, rather than one that may have been to any server."""
+    """Whether a rank reports a lost connection to another rank, rather than to a server."""
     return is_victim(exit_code, output) and not is_other_connection(traceback_of(output))
 
 
 def launched_signal(text: str) -> int:
-    """Returns the signal that killed the child reported by a launcher as the first failure; 0 if the child has an
+    """Returns the signal that killed the first failed child in a launcher's report; 0 if the child has reported an
     error.
     """
     line = exception_line(traceback_of(text))
@@ -146,13 +147,13 @@ def launched_signal(text: str) -> int:
 
 
 def _is_transient(tail: str, trace: str) -> bool:
-    """Whether the messages of the error that ended a rank suggest that another attempt may succeed."""
+    """Whether the error that ended a rank may not recur in another attempt, judged by its messages."""
     text = trace or own_words(tail)[-_END_BYTES:]
     line = exception_line(trace) or (text.strip().splitlines() or [""])[-1]
     if re.match(_OF_PROGRAM, line):
         return False
     if "CalledProcessError" in line and (words := own_words(tail.replace(trace, "")).strip()[-_END_BYTES:]):
-        # Raised by a launcher or a script for a program that it ran: the output of that program counts.
+        # The error reports the failure of another program, so the output of that program counts.
         is_of_program = any(re.match(_OF_PROGRAM, one) for one in words.splitlines())
         return not is_of_program and bool(re.search(_TRANSIENT, words))
     messages = [line for line in text.splitlines() if not (trace and line.startswith((" ", "\t")))]

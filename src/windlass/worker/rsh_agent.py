@@ -1,6 +1,6 @@
-"""rsh agent of mpirun for one machine: runs mpirun's daemons in the namespaces of other nodes, in place of ssh.
+"""rsh agent of mpirun for nodes that share a machine: runs mpirun's daemons in the nodes' namespaces, in place of ssh.
 
-mpirun calls the agent like ssh, `windlass-remote HOST COMMAND…`, and expects that a shell on HOST runs the command.
+mpirun calls the agent like ssh, as `windlass-remote HOST COMMAND…`, to run the command in a shell on HOST.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ SHELL = "windlass-remote"
 
 
 def main(argv: list[str]) -> int:
-    """Runs the agent with `NODE_SPEC HOST COMMAND…`: enters the network of HOST, and executes a shell with the
-    command.
+    """Runs the agent with `NODE_SPEC HOST COMMAND…`: enters the network namespace of HOST, and executes the command in
+    a shell.
     """
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     from windlass.worker import netns
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         os.execv("/bin/sh", ["sh", "-c", " ".join(command)])
     except (KeyError, OSError) as error:
         print(f"cannot reach {host}: {error}", file=sys.stderr)
-    return 255  # the exit code of ssh for connection errors
+    return 255  # ssh uses this exit code for connection errors
 
 
 if __name__ == "__main__":

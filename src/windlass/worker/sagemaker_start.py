@@ -1,8 +1,8 @@
-"""Starts the node of a SageMaker host: unpacks the code, sets the variables of its toolkit, executes `pod.py`.
+"""Starts the node of a SageMaker host: unpacks the code, sets SageMaker's variables, executes `pod.py`.
 
-This is the main process of the container. The file is in an input channel, next to `boot.py` and the specs of the
-attempt's nodes; it uses only the standard library of Python 3.9 or later, and `boot.py`. Its inputs are documented in
-"How Amazon SageMaker AI provides training information"; the variables are those of the SageMaker training toolkit.
+This program is the main process of the container. It is in an input channel, next to `boot.py` and the node specs, and
+uses only `boot.py` and the standard library of Python 3.9 or later. The inputs are documented in "How Amazon SageMaker
+AI provides training information". The variables are those of the SageMaker training toolkit.
 """
 
 import os
@@ -10,11 +10,11 @@ import signal
 import sys
 import time
 
-if __name__ == "__main__":  # installed first, because PID 1 of a container ignores signals without a handler
+if __name__ == "__main__":  # first, because PID 1 of a container ignores signals without a handler
 
     def _leave(number: int, _frame: object) -> None:
-        """Exits, and ends the log with an event. The signal may arrive during an import, so nothing is imported
-        here.
+        """Exits after writing a last event to the log. Imports nothing, because the signal may arrive during
+        an import.
         """
         try:
             os.write(1, b'[n] {"kind": "worker-failed", "at": %f}\n' % time.time())
@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 HERE = os.path.dirname(os.path.abspath(__file__))
 OPT = "/opt/ml"
 BASE = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-"""`/opt/ml`, unless the host has no such mounts."""
+"""`/opt/ml`, or another folder on a host without SageMaker's mounts."""
 
 
 def _path(name: str) -> str:
@@ -42,8 +42,8 @@ def _path(name: str) -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    """Writes the reason as the last event of the log (`WorkerFailed`) and to the file that SageMaker shows, and
-    exits.
+    """Writes the reason as the last event of the log (`WorkerFailed`) and to the file that SageMaker shows.
+    Then exits.
     """
     os.write(1, ("[w] this host cannot start: " + message + "\n").encode(errors="backslashreplace"))
     if not os.environ.get("WINDLASS_CODE_DIGEST"):
@@ -77,13 +77,13 @@ EFA_FROM = {
     "g4dn": 8, "g5": 8, "g6": 8, "g6e": 8, "p3dn": 24, "p4d": 24, "p4de": 24, "p5": 4, "p5e": 48, "p5en": 48,
     "p6-b200": 48, "p6-b300": 48, "trn1": 32, "trn1n": 32, "trn2": 48,
 }  # fmt: skip
-"""Instance families with EFA, and the smallest size that has it, in units of `xlarge`."""
+"""Instance families with EFA, each with the number before `xlarge` in its smallest size that has EFA."""
 RDMA = ("p4", "p5", "p6", "trn")
 """Prefixes of the instance families in which EFA accesses accelerator memory directly (RDMA)."""
 
 
 def main() -> NoReturn:
-    """Executes the program that runs this host's node. On failure, reports the reason and exits with 1."""
+    """Executes `pod.py`, which runs this host's node. On failure, reports the reason and exits with 1."""
     try:
         _start()
     except Exception as error:
@@ -108,7 +108,7 @@ def _start() -> NoReturn:
     words = script(ranks)
     hyperparameters = {**arguments(words[1:]), **_config("hyperparameters")}
     env = {**variables(resources, hyperparameters, inputs, hosts, words), **network(resources)}
-    env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks must not compete for cores
+    env["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // len(ranks)))  # ranks share the cores
     env.update(os.environ)
     secrets = _secrets(os.path.join(work, "travel"))
     env.update({**secrets, "WINDLASS_SECRET_VARIABLES": ",".join(secrets)} if secrets else {})
@@ -118,13 +118,13 @@ def _start() -> NoReturn:
     os.chdir(os.path.join(work, "code"))
     program = os.path.join(work, "travel", "windlass", "worker", "pod.py")
     argv = [sys.executable, "-I", "-S", program, os.path.join(work, "attempt"), nodes]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # blocked until pod.py installs its handler
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # SIGTERM is blocked until pod.py installs its handler
     os.execve(sys.executable, argv, env)
 
 
 def _secrets(travel: str) -> dict[str, str]:
-    """Reads the secrets that the job names, with the copied Windlass. Returns their variables, which are written
-    nowhere.
+    """Reads the secrets that the job names, with the unpacked Windlass. Returns their variables, which are never
+    written to disk.
     """
     names = os.environ.get("WINDLASS_SECRETS")
     if not names:
@@ -139,20 +139,20 @@ def _secrets(travel: str) -> dict[str, str]:
 
 
 def _place_nodes(source: str, target: str, hosts: list[str]) -> None:
-    """Writes the node specs with the folders of this host and the host names that SageMaker uses."""
+    """Writes the node specs with this host's folders, and with the host names that SageMaker has assigned."""
     with gzip.open(source, "rt") as file:
         text = file.read()
     names = {f"algo-{number}": host for number, host in enumerate(hosts, 1)}
     if any(name != host for name, host in names.items()):
         text = re.sub(r"\balgo-\d+\b", lambda found: names.get(found[0], found[0]), text)
-    if BASE != OPT:  # after the names, because the folder may be named like a host
+    if BASE != OPT:  # replaced after the names, because the folder may be named like a host
         text = re.sub(re.escape(OPT) + r"(?=[/\"])", lambda _: json.dumps(BASE)[1:-1], text)
     with gzip.open(target, "wt") as file:
         file.write(text)
 
 
 def _ranks(nodes: str, place: str) -> list[dict[str, Any]]:
-    """Reads the ranks of a node from the file of node specs."""
+    """Reads the rank specs of a node from the file of node specs."""
     with gzip.open(nodes, "rt") as file:
         found: list[dict[str, Any]] = json.load(file)["nodes"][place]["ranks"]
     return found
@@ -168,7 +168,7 @@ def script(ranks: list[dict[str, Any]]) -> list[str]:
 def arguments(words: list[str]) -> dict[str, str]:
     """Converts the arguments of a script to hyperparameters, which the toolkit passes as `--NAME VALUE`.
 
-    An option without a value is true. Arguments that belong to no option are left out.
+    Options without a value become `true`. Arguments that belong to no option are left out.
     """
     found: dict[str, str] = {}
     name = ""
@@ -189,7 +189,7 @@ def variables(
     hosts: list[str],
     words: list[str],
 ) -> dict[str, str]:
-    """Returns the variables that the toolkit and the drivers of the SDK set for SageMaker scripts.
+    """Returns the variables that SageMaker's training toolkit and SDK set for scripts.
 
     `words` are the script and its arguments.
     """
@@ -223,12 +223,12 @@ def variables(
     env.update({f"SM_CHANNEL_{name.upper()}": path for name, path in paths.items()})
     for name, value in values.items():
         env[f"SM_HP_{name.upper()}"] = _text(value)
-        env[f"SM_HP_{name.upper().replace('-', '_')}"] = _text(value)  # shells can only read names without hyphens
+        env[f"SM_HP_{name.upper().replace('-', '_')}"] = _text(value)  # shells cannot read names with hyphens
     return env
 
 
 def network(resources: dict[str, Any]) -> dict[str, str]:
-    """Returns variables with the network interface of collectives, and with EFA if the instance type has it."""
+    """Returns variables for collectives: the network interface, and settings of EFA if the instance type has EFA."""
     interface = _interface(resources)
     env = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
     found = TYPE.fullmatch(resources.get("current_instance_type", ""))
@@ -254,7 +254,7 @@ def _number(host: str) -> list[Any]:
 
 
 def _config(name: str) -> dict[str, Any]:
-    """Reads a configuration file; empty if the job does not have it."""
+    """Reads a configuration file of SageMaker; empty if the file does not exist."""
     try:
         with open(_path(f"input/config/{name}.json")) as file:
             found = json.load(file)
@@ -264,7 +264,7 @@ def _config(name: str) -> dict[str, Any]:
 
 
 def _value(text: Any) -> Any:
-    """Parses a hyperparameter like the toolkit: as JSON if it is valid JSON, else as text."""
+    """Parses a hyperparameter as the training toolkit does: as JSON if it is valid JSON, else as text."""
     try:
         return json.loads(text)
     except (ValueError, TypeError):

@@ -11,17 +11,19 @@ from windlass.worker.protocol import SavedState
 
 ZIPPED = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".keras")
 SAVED = (*ZIPPED, ".safetensors", ".npz", ".h5", ".distcp")
-"""Suffixes of saved states."""
+"""Suffixes of files with saved training states."""
 MAX_FILES = 5000
 
 
 def is_saved_state(path: str) -> bool:
-    """Whether the name of a file looks like a saved state."""
+    """Whether a file is a saved training state, judged by its name."""
     return path.endswith(SAVED)
 
 
 def newest_saved(folders: Iterable[str], since: float, until: float = float("inf")) -> SavedState | None:
-    """Returns the newest saved state in these folders that was written between `since` and `until`, in Unix seconds."""
+    """Returns the newest saved training state in these folders that was written between `since` and `until` (Unix
+    seconds).
+    """
     found: list[SavedState] = []
     for folder in folders:
         for entry in itertools.islice((one for one in walk(folder) if is_saved_state(one.name)), MAX_FILES):
@@ -33,14 +35,16 @@ def newest_saved(folders: Iterable[str], since: float, until: float = float("inf
 
 
 def walk(folder: str, is_skipped: Callable[[os.DirEntry[str]], bool] = lambda _: False) -> Iterator[os.DirEntry[str]]:
-    """Yields the files and links below a folder. Subfolders that are left out or cannot be read are skipped."""
-    waiting = [folder]  # os.walk is recursive until Python 3.12
+    """Yields the files and links below a folder. Skips subfolders for which `is_skipped` is true, and
+    unreadable ones.
+    """
+    waiting = [folder]  # not os.walk, which is recursive until Python 3.12
     while waiting:
         try:
             with os.scandir(waiting.pop()) as found:
                 entries = list(found)
         except OSError:
-            continue  # the folder was removed meanwhile, or is not readable
+            continue  # the folder was removed or is not readable
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 yield entry

@@ -1,4 +1,4 @@
-"""Collects stacks and collectives of silent ranks. The ranks write them themselves; no debugger is attached."""
+"""Collects stacks and collectives of unresponsive ranks. The ranks write them themselves; no debugger is attached."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 
 
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
-    """Returns the current stacks of live ranks, which are also written to their logs.
+    """Returns the current stacks of live ranks. Ranks print their stacks, so the logs contain them too.
 
-    Takes a tenth of a second; a second if a rank does not respond, and another if it does not respond to the forced
-    signal.
+    Takes 0.1 s, or 1 s if a rank does not respond, or 2 s if a rank does not respond to the forced signal either.
     """
     for rank in ranks:
         drain(rank)
@@ -50,7 +49,7 @@ def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[Ran
 
 
 def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Rank], object]) -> list[Rank]:
-    """Waits until ranks have written their stacks. Returns the ranks that have not."""
+    """Waits until ranks have written their stacks. Returns the ranks that have written none."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     silent, lengths, changed_at = asked, dict(before), time.monotonic()
     while asked and time.monotonic() < give_up:
@@ -67,18 +66,20 @@ def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Ra
 
 
 def _written(rank: Rank, before: dict[int, int]) -> bytes:
-    """Returns the output of a rank since `before`, or its last part."""
+    """Returns the output of a rank since its log had the length `before`; of long output only the end."""
     written = rank.capture.length - before[rank.number]
     return rank.capture.last(written) if written else b""
 
 
 def _sent(rank: Rank, number: int) -> bool:
-    """Sends a signal to a rank if it handles the signal, which would kill it otherwise. Returns whether it was sent."""
+    """Sends a signal to a rank if the rank handles the signal; otherwise the signal would kill it. Returns whether it
+    was sent.
+    """
     return _handles(rank.pid, number) and process.send(rank.pid, number)
 
 
 def ask_flight(base: str, words: bytes = b"", kind: str = RESPONSE) -> bool:
-    """Requests the last collectives of a rank, whose files start with `base`. Returns whether the rank can respond.
+    """Requests the last collectives of the rank whose files start with `base`. Returns whether the rank can respond.
 
     `STACKS` requests the stacks as well. `WORK` with the `kind` `STATE` only requests whether the rank waits for
     others.
@@ -86,20 +87,20 @@ def ask_flight(base: str, words: bytes = b"", kind: str = RESPONSE) -> bool:
     try:
         asked = os.open(base + ASK, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return False  # the rank has no process group, or has ended
+        return False  # the rank has created no process group, or has ended
     with contextlib.suppress(OSError):
-        os.unlink(base + kind)  # an older response
+        os.unlink(base + kind)  # removes an older response
     try:
         os.write(asked, words)
     except OSError:
-        return False  # the rank has ended meanwhile
+        return False  # the rank has just ended
     finally:
         os.close(asked)
     return True
 
 
 def take_flights(bases: list[str], kind: str = RESPONSE) -> dict[str, dict[str, Any]]:
-    """Returns the responses of ranks by the prefix of their files; ranks that do not respond are left out."""
+    """Returns the responses of ranks, by the path prefix of their files. Ranks that do not respond are left out."""
     found: dict[str, dict[str, Any]] = {}
     give_up = time.monotonic() + PATIENCE_SECONDS
     while len(found) < len(bases):
@@ -111,7 +112,7 @@ def take_flights(bases: list[str], kind: str = RESPONSE) -> dict[str, dict[str, 
 
 
 def read_flight(base: str, kind: str = RESPONSE) -> dict[str, Any]:
-    """Reads the last collectives of a rank from its file; empty if there is none."""
+    """Reads the last collectives of a rank from its file; empty if there is no valid file."""
     try:
         with open(base + kind) as file:
             flight = json.load(file)
@@ -121,27 +122,27 @@ def read_flight(base: str, kind: str = RESPONSE) -> dict[str, Any]:
 
 
 def ask_after_failure(failed: Rank, live: list[Rank]) -> None:
-    """If a collective failed in one rank, requests the collectives of the other ranks, which are about to be ended.
+    """If a collective failed in one rank, requests the collectives of the other ranks before they are ended.
 
-    A rank that aborts in native code reports no collective; gloo aborts if sizes differ.
+    An abort in native code counts as a failed collective, because gloo aborts if sizes differ.
     """
     if read_flight(failed.base).get("failed_in") or failed.exit_code == -signal.SIGABRT:
         take_flights([rank.base for rank in live if ask_flight(rank.base)])
 
 
 def flights_of(ranks: list[Rank]) -> dict[str, dict[str, Any]]:
-    """Returns the last collectives of the ranks that have written them, by rank."""
+    """Returns the last collectives by rank, of the ranks that have written them."""
     return {str(rank.number): flight for rank in ranks if (flight := read_flight(rank.base))}
 
 
 def forget(rank: Rank) -> None:
-    """Removes the FIFO of a rank that has ended, so that no process blocks on it."""
+    """Removes the FIFO of a rank that has ended, because a process could block on it."""
     with contextlib.suppress(OSError):
         os.unlink(rank.base + ASK)
 
 
 def reports_timeout(tail: str) -> bool:
-    """Whether a rank's last output reports a timeout, so that the stacks of the other ranks are of interest."""
+    """Whether a rank's last output reports a timeout; the stacks of the other ranks then show why."""
     return bool(_WAITED.search(tail[-4096:]))
 
 
@@ -157,7 +158,7 @@ def ignores(pid: int, number: int) -> bool:
 
 def _has(pid: int, mask: bytes, number: int) -> bool:
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # the name of a process may contain any bytes
+        with open(f"/proc/{pid}/status", "rb") as file:  # the name of the process may contain any bytes
             for line in file:
                 if line.startswith(mask):
                     return bool(int(line.split()[1], 16) >> (number - 1) & 1)

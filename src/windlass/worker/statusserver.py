@@ -8,7 +8,7 @@ at most every five seconds and only from rank 0 (`KubeflowCallback` in
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "lastUpdatedTime": "…",
                        "metrics": [{"name": "loss", "value": "0.5"}, …]}}
 
-The server has no threads, because node workers fork ranks: it runs in the node's selector. It listens on 127.0.0.1
+Node workers fork ranks, so the server must not have threads: it runs in the node's selector. It listens on 127.0.0.1
 only, accepts only posts with the node's own token, and limits connections, headers and bodies. It uses plain HTTP,
 because the traffic never leaves the loopback interface.
 """
@@ -29,7 +29,7 @@ from windlass.worker.trainlogs import INTEGER_LIMIT, number, whole
 URL, TOKEN = "KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN"
 HOST = "127.0.0.1"
 CONNECTIONS = 8
-"""Maximum number of connections. A further one closes the oldest, so that an idle client does not block others."""
+"""Maximum number of connections. A further connection closes the oldest, so that idle clients block no others."""
 HEAD_BYTES = 8 << 10
 BODY_BYTES = 64 << 10
 METRICS = 16
@@ -42,7 +42,7 @@ _PLACES = {
     "epoch": "epoch",
     "loss": "loss",
 }
-"""Fields of progress, by the names that transformers uses."""
+"""Fields of progress by the metric names of transformers."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -56,7 +56,7 @@ _REASONS = {
 
 
 class RequestError(Exception):
-    """A request that gets an error response."""
+    """Raised for a request that gets an error response."""
 
     def __init__(self, code: int) -> None:
         super().__init__(_REASONS[code])
@@ -64,14 +64,15 @@ class RequestError(Exception):
 
 
 class StatusServer:
-    """Server that gives each rank a URL to post to, and forwards the posted progress."""
+    """Gives each rank a URL to post progress to, and passes the progress to a callback."""
 
     def __init__(
         self, selector: selectors.BaseSelector, token_file: str, on_progress: Callable[[int, dict[str, Any]], None]
     ) -> None:
         """Starts to listen, and writes a new token to `token_file` (mode 0600). Raises OSError.
 
-        `on_progress` is called with a rank and its progress. Callbacks are registered as `data` in `selector`.
+        `on_progress` is called with a rank and its progress. The server registers its sockets in `selector`, with
+        callbacks as `data`.
         """
         self._selector = selector
         self._token_file = token_file
@@ -79,7 +80,7 @@ class StatusServer:
         self._token = os.urandom(32).hex()
         self._clients: dict[socket.socket, bytearray] = {}
         self._totals: dict[int, int] = {}
-        """Total number of steps by rank, as reported."""
+        """Total number of training steps, as reported by each rank."""
         descriptor = os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, self._token.encode())
@@ -98,7 +99,9 @@ class StatusServer:
         return int(self._listener.getsockname()[1])
 
     def environment(self, rank: int, env: Mapping[str, str]) -> dict[str, str]:
-        """Returns the variables for a rank; empty if its `env` names a proxy that would receive the posts instead."""
+        """Returns the variables with which a rank can post progress; empty if a proxy in `env` would receive
+        the posts.
+        """
         if _is_proxied(env):
             return {}
         return {URL: f"http://{HOST}:{self.port}/ranks/{rank}", TOKEN: self._token_file}
@@ -108,7 +111,7 @@ class StatusServer:
         for client in [*self._clients]:
             self._drop(client)
         self._stop_listening()
-        with contextlib.suppress(OSError):  # a token that remains on disk gives access to nothing
+        with contextlib.suppress(OSError):  # without the server, the token is useless
             os.unlink(self._token_file)
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ class StatusServer:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
-            self._stop_listening()  # no descriptors left: the listener would stay readable forever
+            self._stop_listening()  # no descriptors left: otherwise `select` would return at once forever
             return
         if len(self._clients) >= CONNECTIONS:
             self._drop(next(iter(self._clients)))
@@ -129,7 +132,7 @@ class StatusServer:
 
     def _receive(self, client: socket.socket) -> None:
         if client not in self._clients:
-            return  # dropped in the same round
+            return  # the client was closed in the same round
         held = self._clients[client]
         try:
             data = client.recv(HEAD_BYTES + 4 + BODY_BYTES - len(held))
@@ -185,13 +188,16 @@ class StatusServer:
             if percent is not None:
                 found["percent"] = percent
         elif percent in (0, 100) and "step" not in found:
-            found.update(step=total if percent else 0, total=total)  # the first and the last post contain no step
+            # the first and the last post contain a percentage but no step
+            found.update(step=total if percent else 0, total=total)
         if found:
             self._on_progress(rank, found)
 
 
 def split(data: bytes) -> tuple[str, str, bytes] | None:
-    """Returns path, authorization and body of a request; None while it is incomplete. Raises RequestError."""
+    """Returns path, authorization header and body of a request; None if the request is incomplete. Raises
+    RequestError.
+    """
     head, blank, body = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES:
         raise RequestError(431)
@@ -220,7 +226,7 @@ def progress_of(body: bytes) -> dict[str, Any]:
     """Returns the progress in a post, with the fields of `progress.Recogniser.feed` and `eta_seconds`. Raises
     RequestError.
 
-    Unreadable metrics are skipped, because senders choose their names and values freely.
+    Metrics without a valid name or number are skipped, because clients choose both freely.
     """
     try:
         status = json.loads(body)["trainerStatus"]
@@ -252,9 +258,7 @@ def progress_of(body: bytes) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | str | None:
-    """Returns a float, or "nan", "inf", "-inf" in place of values that JSON lacks; None if the value is not a
-    number.
-    """
+    """Returns a float, or "nan", "inf", "-inf" for values that JSON lacks; None for anything but a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)) or len(str(value)) > VALUE_CHARS:
         return None
     found: float | str | None = number(str(value))
@@ -262,7 +266,7 @@ def _number(value: object) -> float | str | None:
 
 
 def _is_proxied(env: Mapping[str, str]) -> bool:
-    """Whether urllib, with this environment, would use a proxy for an address of this machine."""
+    """Whether urllib would use a proxy for 127.0.0.1 in this environment."""
     if not (env.get("http_proxy") or env.get("HTTP_PROXY")):
         return False
     spared = env.get("no_proxy", env.get("NO_PROXY", ""))

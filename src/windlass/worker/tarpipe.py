@@ -16,12 +16,12 @@ import tarfile
 from typing import IO, Any, Callable, Optional  # noqa: UP035 - runs on Python 3.9 too
 
 ROOT = "root"
-"""Name of the copied file or folder in the stream, which does not contain its real name."""
+"""Name of the copied file or folder in the stream. The real name is not sent."""
 BUFFER_BYTES = 1 << 20
 SPECIAL = "neither a file nor a folder"
-"""Error message for a socket, pipe or device."""
+"""Reason for rejecting a socket, pipe or device."""
 UNREAD = "WINDLASS.unread"
-"""Header of the entry of an unreadable file or folder, with the reason."""
+"""Name of the tar header with the reason why a file or folder could not be read."""
 
 
 class Received:
@@ -33,17 +33,17 @@ class Received:
         self.files = 0
         self.bytes = 0
         self.left_out: list[str] = []
-        """Entries that were not created, each with the reason."""
+        """Entries that were not created, each as name and reason."""
 
     def leave_out(self, name: str, why: str) -> None:
-        """Records an entry that is not created, by its name below the copied folder."""
+        """Records an entry that is not created, by its path below the copied folder."""
         shown = name[len(ROOT) + 1 :] if name.startswith(f"{ROOT}/") else name
         self.left_out.append(f"{shown}: {why}")
 
 
 def send(path: str, out: IO[bytes]) -> None:
-    """Writes the file or folder at `path` to `out`. Unreadable entries are sent with the reason. Raises OSError."""
-    path = os.path.realpath(path)  # if the user names a link, its target is copied
+    """Writes the file or folder at `path` to `out`. For unreadable entries, writes the reason. Raises OSError."""
+    path = os.path.realpath(path)  # for a link, its target is copied
     if is_special(path):
         raise OSError(errno.EINVAL, SPECIAL, path)
     with tarfile.open(fileobj=out, mode="w|", bufsize=BUFFER_BYTES, format=tarfile.PAX_FORMAT) as tar:
@@ -53,7 +53,7 @@ def send(path: str, out: IO[bytes]) -> None:
             def leave_out(error: OSError) -> None:
                 if error.filename == path:
                     raise error
-                if not isinstance(error, FileNotFoundError):  # otherwise the folder was removed meanwhile
+                if not isinstance(error, FileNotFoundError):  # a missing folder was removed during sending
                     info = _without_content(os.path.join(ROOT, os.path.relpath(error.filename, path)))
                     info.pax_headers = {UNREAD: str(error.strerror)}
                     tar.addfile(info)
@@ -66,21 +66,23 @@ def send(path: str, out: IO[bytes]) -> None:
 
 
 def _without_content(name: str) -> tarfile.TarInfo:
-    """Returns an entry that the receiver skips and reports, by its name."""
+    """Returns an entry without content, which the receiver skips and reports by name."""
     info = tarfile.TarInfo(name)
     info.type = tarfile.FIFOTYPE
     return info
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
-    """Adds one entry; none if the file was removed meanwhile. Raises OSError if `ROOT` itself cannot be read."""
+    """Adds one entry, or none if the file was removed. Raises OSError if the copied file or folder itself cannot be
+    read.
+    """
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
     file = None
     try:
         info = tar.gettarinfo(path, name)
         if info is not None and info.isreg():
             file = open(path, "rb")  # noqa: SIM115 - closed below
-            # read again, because the file may have been replaced meanwhile
+            # read again from the open file, because the file may have been replaced
             info = tar.gettarinfo(arcname=name, fileobj=file)
     except OSError as error:
         if name == ROOT:
@@ -106,10 +108,10 @@ def receive(
     name: str,
     progress: Optional[Callable[[int], None]] = None,  # noqa: UP045 - see above
 ) -> Received:
-    """Writes the file or folder in `stream` to `destination/name` if `destination` is a folder, else to `destination`.
+    """Writes the received file or folder to `destination/name` if `destination` is a folder, else to `destination`.
 
-    A `destination` that ends with a slash is a folder, and is created. `progress` is called with the bytes received so
-    far. Raises OSError, and tarfile.TarError if the stream is truncated.
+    A `destination` that ends with a slash is a folder, which is created. `progress` is called with the number of bytes
+    received so far. Raises OSError, and tarfile.TarError if the stream is truncated.
     """
     parent = os.path.dirname(os.path.abspath(destination))
     if not os.path.isdir(parent):
@@ -146,7 +148,7 @@ def receive(
 
 
 def is_special(path: str) -> bool:
-    """Whether a path, after following links, is a socket, pipe or device; such files are neither read nor replaced."""
+    """Whether a path, after following links, is a socket, pipe or device. Such files are neither read nor replaced."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
@@ -159,7 +161,7 @@ def _parts(name: str) -> Optional[list[str]]:  # noqa: UP045 - see above
 
 
 def _is_plain(into: str, parts: list[str]) -> bool:
-    """Whether no existing part of a path is a link."""
+    """Whether no existing folder on a path is a link."""
     return not any(os.path.islink(os.path.join(into, *parts[: at + 1])) for at in range(len(parts)))
 
 
@@ -209,8 +211,8 @@ def _make_link(into: str, parts: list[str], target: str, shown: str, found: Rece
 
 
 def leads_out(depth: int, target: str) -> bool:
-    """Whether a symlink `depth` folders below the root may point outside it. In the target, `..` is allowed only at the
-    start: after a name, which may itself be a symlink, the location is unknown.
+    """Whether a symlink `depth` folders below the root may point outside the root. In its target, `..` is allowed only
+    at the start, because a name before `..` may itself be a symlink.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = 0
@@ -220,13 +222,13 @@ def leads_out(depth: int, target: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Sends to stdout, or receives from stdin and prints the result as JSON."""
+    """Runs `send` to stdout, or `receive` from stdin, which prints the result as JSON."""
     try:
         if argv[0] == "send":
             send(argv[1], sys.stdout.buffer)
             sys.stdout.buffer.flush()
         else:
-            # Unbuffered: reads must not wait for a full buffer, since not every connection signals its end.
+            # Unbuffered, because a read for a full buffer would block on connections that do not signal their end.
             with open(0, "rb", buffering=0, closefd=False) as stream:
                 found = receive(stream, argv[1], argv[2])
             print(json.dumps(vars(found)), flush=True)
@@ -240,8 +242,8 @@ def main(argv: list[str]) -> int:
 
 def _complain(text: str, what: str) -> int:
     print(text, file=sys.stderr, flush=True)
-    # The sender stops when it reads this message. It may not notice the end of a process that leaves its input unread,
-    # so the input is read to its end.
+    # The sender stops when it reads this message, but may not notice that this process ends with unread input.
+    # Therefore the rest of the input is read.
     while what == "receive" and os.read(0, 1 << 16):
         pass
     return 3

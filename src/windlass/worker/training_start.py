@@ -1,8 +1,8 @@
 """Detects where the training of a rank begins: its first steps, and log lines that report a restored checkpoint.
 
-A script that restores its own checkpoint reports nothing to Windlass, but its log does: transformers, Lightning,
-accelerate, DeepSpeed, Megatron, torchtitan, MMEngine, timm, ultralytics, nanoGPT and scripts modelled after them.
-Precision is preferred to recall, as for progress: a line that may be about pretrained weights is ignored.
+A script that restores its own checkpoint does not report this to Windlass, but logs it. Recognised are messages of
+transformers, Lightning, accelerate, DeepSpeed, Megatron, torchtitan, MMEngine, timm, ultralytics, nanoGPT and scripts
+modelled after them. Precision is preferred to recall: a line that may be about pretrained weights is ignored.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Callable, Final  # noqa: UP035 - the worker runs on Pyth
 from windlass.worker.trainlogs import INTEGER_LIMIT, LINE_CHARS, Progress, without_colours
 
 LOOK_BYTES: Final = 256 << 10
-"""Number of bytes of output, progress bars excluded, that are searched for the start of training; limited because
-parsing lines takes time."""
+"""Maximum bytes of output, without progress bars, that are searched for the start of training. Limited because parsing
+takes time."""
 LINE_SHOWN: Final = 200
 _HINTS: Final = (b"resum", b"restor", b"continuing", b"load", b"start")
 _FLAGS: Final = re.ASCII | re.IGNORECASE
@@ -33,9 +33,11 @@ _RESTORES: Final = tuple(
     )
 )
 LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
-"""Also logged for pretrained weights, so it only counts if the line contains a step or an epoch."""
+"""Matches messages that are also logged for pretrained weights. They only count if the line contains a step or an
+epoch."""
 _STARTS: Final = re.compile(r"\b(?:training starts at step|starting training from iteration)\s+(\d{1,15})\b", _FLAGS)
-"""Messages of torchtitan and Detectron2; also logged by a training from scratch, with its first step."""
+"""Matches messages of torchtitan and Detectron2 with the first step. They are also logged by a training from
+scratch."""
 _DENIES: Final = re.compile(
     r"\b(?:no|not|never|cannot|can't|could(?:n't)?|unable|fail(?:s|ed|ure)?|error|if|would|disabled)\b"
     r"|\b(?:from|at|checkpoint)\b\W{0,4}(?:scratch|none|null|false)\b",
@@ -52,14 +54,14 @@ _EPOCH: Final = re.compile(r"(?<![a-z])epochs?[\s:=_#-]{0,3}(\d{1,9})\b", _FLAGS
 Reader = Callable[[bytes], "tuple[str, Progress] | None"]
 """Function that returns the progress in a line and its kind."""
 KINDS: Final = ("structured", "pattern", "known", "posted")
-"""Kinds of progress, best first. transformers' Trainer posts every five seconds, first without the checkpoint's
-step."""
+"""Kinds of progress, best first. Posts of transformers' Trainer are last, because their first step lacks the
+checkpoint's steps."""
 
 
 def restored(line: str) -> dict[str, Any] | None:
-    """Parses a log line about a checkpoint that the script has restored itself; None for any other line.
+    """Parses a log line about a checkpoint that the script has restored. Returns None for any other line.
 
-    Returns the shortened `line`, and `step` and `epoch` if the line contains them.
+    The result has the shortened `line`, and `step` and `epoch` if the line contains them.
     """
     if len(line) > LINE_CHARS:
         return None
@@ -89,7 +91,9 @@ def restored(line: str) -> dict[str, Any] | None:
 
 
 def _last(pattern: re.Pattern[str], text: str, *, first: bool = False) -> int | None:
-    """Returns the last number, which in a path is the innermost one; with `first`, the first number."""
+    """Returns the last number that the pattern matches, which in a path is the innermost; with `first`, the
+    first one.
+    """
     numbers = [int(next(group for group in found.groups() if group)) for found in pattern.finditer(text)]
     numbers = [number for number in numbers if number < INTEGER_LIMIT]
     return numbers[0 if first else -1] if numbers else None
@@ -104,15 +108,16 @@ class TrainingStart:
         self._steps: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self._given = ""
         self._has_loss = False
-        """Whether a loss was printed; checkpoints loaded later, such as the best one, are not where training began."""
+        """Whether a loss was printed. Checkpoints loaded after that, such as the best one, are not the start of
+        training."""
         self.restored: list[dict[str, Any]] = []
-        """Restore events not yet taken: the first, and further ones if a line has more details."""
+        """Restore events that were not taken yet: the first, and later ones with more details."""
         self._worth = 0
-        """Rating of the best line so far."""
+        """Rating of the best restore line so far."""
 
     @property
     def is_open(self) -> bool:
-        """Whether further lines are needed."""
+        """Whether more output must be searched."""
         return self._seen_bytes < LOOK_BYTES and not any(len(steps) > 1 for steps in self._printed_steps)
 
     @property
@@ -120,7 +125,7 @@ class TrainingStart:
         return [steps for kind, steps in self._steps.items() if kind != "posted"]
 
     def feed(self, data: bytes) -> None:
-        """Adds whole lines, in order."""
+        """Adds output, as whole lines in order."""
         for line in data.replace(b"\r", b"\n").split(b"\n"):
             if not self.is_open:
                 return
@@ -129,14 +134,14 @@ class TrainingStart:
                 self._line(line)
 
     def report(self, kind: str, step: object) -> None:
-        """Adds a reported step; of each kind, the first two increasing steps count."""
+        """Adds a step that was reported. For each kind of progress, the first two increasing steps count."""
         steps = self._steps[kind]
         if type(step) is int and len(steps) < 2 and (not steps or step > steps[0]):
             steps.append(step)
 
     def take(self, *, at_end: bool = False) -> dict[str, Any] | None:
-        """Returns the first `step` and `every` (steps until the next), once known, and again when a better kind is
-        known.
+        """Returns the first `step` and `every` (steps between reports), once known, and again when a better kind of
+        progress has them.
         """
         for kind in KINDS[: KINDS.index(self._given) if self._given else None]:
             steps = self._steps[kind]
@@ -161,10 +166,10 @@ class TrainingStart:
 
 
 def _worth(report: dict[str, Any]) -> int:
-    """Rates a restore line: a step counts more than an epoch, and an epoch more than neither."""
+    """Rates a restore event: with a step, it is rated higher than with an epoch, and without both lowest."""
     return 1 + 2 * ("step" in report) + ("epoch" in report)
 
 
 def _is_empty_bar(line: bytes, progress: Progress) -> bool:
-    """Whether a line is the bar that transformers' Trainer draws at 0 before it moves to the checkpoint's step."""
+    """Whether a line is the bar at 0 that transformers' Trainer draws before it skips to the step of the checkpoint."""
     return progress.get("step") == 0 and b"%|" in line

@@ -1,4 +1,4 @@
-"""Frozen values with typed fields that are read from and written to JSON data, with a check of every type.
+"""Frozen values with typed fields that are read from JSON data, with a check of every type, and written to JSON data.
 
 A `Value` is declared like a frozen dataclass, and type checkers treat it as one. It is not a dataclass because creating
 thirty dataclasses, with the imports that they need, takes 30 ms at the start of each node and each short command.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_options):
-        """Stands for `typing.dataclass_transform`, which exists from Python 3.11 on."""
+        """Replaces `typing.dataclass_transform`, which exists only from Python 3.11 on."""
         return lambda cls: cls
 
 
@@ -27,29 +27,30 @@ V = TypeVar("V", bound="Value")
 MORE = "more"
 """Name of the field that contains undeclared fields."""
 REQUIRED: Any = object()
-"""Default of a field that has no default."""
+"""Marks a field without a default."""
 
 
 class ShapeError(ValueError):
-    """JSON data does not have the shape of its type."""
+    """Raised if JSON data does not match the declared type."""
 
 
 @dataclass_transform(frozen_default=True)
 class Value:
-    """A frozen value. Its fields are the annotations of its bases and its class, in this order."""
+    """A frozen value. Its fields are the annotated attributes of its base classes and its class, in this order."""
 
     _defaults: ClassVar[dict[str, Any]] = {}
     """Defaults of the fields, by name."""
     _hints: ClassVar[dict[str, Any]] = {}
     """Types of the fields, resolved on first use."""
     _is_strict: ClassVar[bool] = False
-    """Whether `from_json` rejects unknown fields."""
+    """Whether `from_json` rejects undeclared fields."""
 
     def __init_subclass__(cls) -> None:
         own = [name for name, hint in cls.__annotations__.items() if "ClassVar" not in str(hint)]
         cls._defaults = {**cls._defaults, **{name: getattr(cls, name, REQUIRED) for name in own}}
         cls._hints = {}
-        type.__setattr__(cls, "__match_args__", tuple(cls._defaults))  # for `match`, which exists from Python 3.10 on
+        # for `match` statements, which exist from Python 3.10 on
+        type.__setattr__(cls, "__match_args__", tuple(cls._defaults))
 
     def __init__(self, *args: Any, **fields: Any) -> None:
         given = {**dict(zip(self._defaults, args)), **fields}  # noqa: B905 - `strict` came with Python 3.10
@@ -118,7 +119,7 @@ class Value:
 
 
 class StrictValue(Value):
-    """A value whose JSON data must have all fields, including those with defaults, and no others."""
+    """A value that is written to JSON with all fields, and rejects unknown fields when read."""
 
     _is_strict = True
 
