@@ -14,8 +14,8 @@ PREFIXES, SUFFIXES = ("scipy_openblas_", "openblas_"), ("num_threads64_", "num_t
 
 
 def set_threads(env: Mapping[str, str]) -> None:
-    """Sets the number of threads that OpenBLAS would have chosen in the environment `env`. It was imported with one
-    thread.
+    """Sets the number of threads that OpenBLAS would have chosen in the environment `env`. OpenBLAS was imported with
+    one thread.
 
     OpenBLAS starts missing threads at once, and each new thread occupies a core for a twentieth of a second. Threads
     lost in a fork are started again when OpenBLAS first needs them.

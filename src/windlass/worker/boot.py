@@ -1,7 +1,7 @@
 """Unpacks the code of a job from ConfigMap pieces or from a store, then executes the pod's main program (`pod.py`).
 
-This file is the pod's first program. The rest of Windlass is not unpacked yet, so it imports only the standard library
-of Python 3.9 or later.
+This file is the pod's first program. The rest of Windlass is not unpacked yet, so this file imports only the standard
+library of Python 3.9 or later.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Prints the checkpoints of a folder as JSON: `checkpoint_list.py FOLDER`. Opens manifests and no other files.
 
-The text of this file is passed to `python -c` in pods of any image, so it uses only the standard library of Python 3.9.
+Runs by `python -c` in pods of any image: standard library of Python 3.9 only.
 """
 
 from __future__ import annotations

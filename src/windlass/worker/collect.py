@@ -3,8 +3,8 @@ files.
 
 A script that was not written for Windlass saves its results in its own folder. On this machine the next run overwrites
 them; in a container they are deleted with the container. A file counts as new or changed if its `ctime` is later than
-the start of the run, which includes copies that preserve the modification time. Another program, or another run in the
-same folder, may also have written it.
+the start of the run, which includes copies that preserve the modification time. The file may also be from another
+program, or another run in the same folder.
 
 Links that lead out of the code folder are not followed. Standard library of Python 3.9 only.
 """
@@ -188,7 +188,7 @@ class Collection:
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is no longer a regular file")
             _require_space(self.output, found.st_size)
-            left = found.st_size  # copies only the present size, because a file may grow faster than it is copied
+            left = found.st_size  # copies only the present size, because the file may still be growing
             while left and (piece := read.read(min(left, PIECE_BYTES))):
                 if is_stop_requested():
                     raise Stopped

@@ -12,7 +12,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def of_jax(env: Mapping[str, str], folder: str = "/dev") -> dict[str, str]:
     """Returns the variable with the GPUs of a JAX rank; empty if the node has no GPUs, or the user has set the
-    variable. A rank alone on its node gets all GPUs; otherwise JAX would assign only one in a job of several processes.
+    variable. A rank alone on its node gets all GPUs, because JAX by itself would assign only one.
     """
     if "JAX_PROCESS_ID" not in env or env.get(IDS):
         return {}

@@ -1,4 +1,5 @@
-"""Records which environment variables imports read. They decide which environments the importing process can serve.
+"""Records which environment variables imports read. These variables decide which environments the importing process can
+serve.
 
 Reads by Python code are observed during imports. Reads by native libraries cannot be observed, so the variables in
 `NATIVE` always count as read, and so do variables named in start-up code of the interpreter (`.pth` files,
@@ -50,7 +51,7 @@ FILTERED = {
     ("tqdm.utils", "envwrap"): ("TQDM_",),
     ("fsspec.config", "set_conf_env"): ("FSSPEC_",),
     ("ctypes.util", "_findLib_gcc"): ("PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_", "CPATH"),
-    ("platform", "from_subprocess"): ("PATH",),  # for `uname -p`
+    ("platform", "from_subprocess"): ("PATH",),  # runs `uname -p`
 }
 """Functions that read all variables or pass all to a child process, with prefixes of those that affect their result."""
 _MAPPINGS = ("os", "_collections_abc", "collections.abc", "subprocess", __name__)
@@ -213,7 +214,7 @@ def _watched(plain: type, watch: EnvironWatch) -> type:
 
 def _watched_start(execute: Any, watch: EnvironWatch) -> Any:
     def _execute_child(popen: Any, *args: Any) -> Any:
-        watch.record_child(args[6])  # argument `env` in every Python version from 3.9 on
+        watch.record_child(args[6])  # `args[6]` is `env` in every Python version from 3.9 on
         return execute(popen, *args)
 
     return _execute_child

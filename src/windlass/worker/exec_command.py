@@ -2,8 +2,7 @@
 
 SPEC is the path of the node's spec. RANK `-` selects the environment that all ranks of the node share; if one worker
 runs the ranks of all nodes, `-1` selects the environment of node 1. The command joins the network namespace of process
-PID unless PID is 0. This program runs where the rank runs: it uses the standard library of Python 3.9 and the modules
-next to it.
+PID unless PID is 0. Uses only the standard library of Python 3.9 and the modules next to it.
 """
 
 from __future__ import annotations

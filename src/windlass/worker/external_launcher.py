@@ -3,10 +3,9 @@
     node ── starts ──▶ launcher ── starts ──▶ proxy, one per rank ── requests ──▶ node ── starts ──▶ rank
 
 The launcher decides when a rank starts and sets its environment, which under MPI includes how to reach its peers. The
-rank itself is a child of the node and is started like any other rank, so its log, exit code, signals, grace period,
-progress and root cause are handled the same way. A proxy exits with the exit code of its rank. The proxy of a failed
-rank exits only when all ranks of the node have ended: if it exited earlier, the launcher would kill ranks that are
-saving a last checkpoint.
+rank itself is a child of the node and is started like any other rank, so its log, signals, exit code and root cause are
+handled the same way. A proxy exits with the exit code of its rank. The proxy of a failed rank exits only when all ranks
+of the node have ended: if it exited earlier, the launcher would kill ranks that are saving a last checkpoint.
 
 The launcher's output is copied to the node's output, `node-K.out`, and is quoted if it explains a failure. While ranks
 run, lines that are not messages of Open MPI are also added to the log of the first rank, because processes created by
@@ -164,7 +163,7 @@ class LaunchedNode(Node):
     def _is_idle_server(self) -> bool:
         """Whether the launcher is a server that mpirun on node 0 no longer uses, so that a signal may end it.
 
-        A daemon of mpirun must not end earlier: mpirun would kill the ranks that still run on other nodes.
+        If mpirun's daemon ended earlier, mpirun would kill the ranks that still run on other nodes.
         """
         serves = self.launch.serves and self.are_released and self._launcher_lives()
         return serves and not process.children(self.launcher_pid) and not any(map(process.stat, self.starters))

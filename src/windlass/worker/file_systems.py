@@ -39,7 +39,8 @@ def without_space(tail: str, folder: str) -> list[FileSystem]:
         if len(mount) > 3 and not mount[2].startswith(_LEFT_OUT) and "ro" not in mount[3].split(",")
     ]
     full: dict[int, FileSystem] = {}
-    for point in sorted(filter(os.path.isdir, points), key=len):  # a file system may be mounted several times
+    # of several mount points of a file system, the shortest is reported
+    for point in sorted(filter(os.path.isdir, points), key=len):
         if (one := _read(point)) and _is_full(one):
             full.setdefault(os.stat(point).st_dev, one)
     return list(full.values())[:8]

@@ -11,7 +11,7 @@ uses no CPU time. It is started with the script's first process group, because a
 | `rank-N.flight.json` | `at`, `why` (`asked`, `failed`, `ended`), and for each process group its last collectives |
 
 The recorder is part of torch: since 2.5 for NCCL, in newer versions also for gloo. Without a recorder nothing is
-written. Standard library only, because this module runs under the script's interpreter.
+written. Standard library only.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Flight:
                     try:
                         dumps.append(common(backend=name))
                     except (TypeError, RuntimeError):
-                        pass  # an older recorder, or a backend without one
+                        pass  # an older recorder, or a backend without a recorder
         return dumps
 
     def _recorder(self, name: str) -> Any:

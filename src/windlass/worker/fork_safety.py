@@ -56,7 +56,7 @@ class Imports:
             return f"an import reads {self.watch.rank_variable}, which differs between ranks"
         if reason := why_unsafe(THREAD_PATIENCE_SECONDS):
             return reason
-        if children() - self.children:  # the nodes of runs become children only with later forks
+        if children() - self.children:  # checked before the first fork, after which node workers are children too
             return "the imports left a process running, which would not be a child of the ranks"
         if changed := [name for name, value in process_state().items() if value != self.state[name]]:
             return f"the imports changed the {changed[0]} of their process"
@@ -146,7 +146,7 @@ def children() -> set[str]:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(file.read().split())
     except OSError:
-        return set()  # kernels without this file report no children
+        return set()  # a kernel without this file
 
 
 def _descriptors() -> dict[int, str]:
@@ -191,7 +191,7 @@ def _imported_files() -> set[str]:
 def package_folders() -> list[str]:
     """Returns the package folders of this interpreter. Installing, upgrading or removing a package changes one of them.
 
-    `bin`, which is in `sys.path` of programs that are started from there, contains no packages and is left out.
+    `bin` is left out: it contains no packages, but is in `sys.path` of programs started from there.
     """
     found = [path for path in sys.path if os.path.isdir(path) and _is_installed(path)]
     return [path for path in found if os.path.basename(path) != "bin"]
@@ -206,8 +206,8 @@ def _is_installed(path: str) -> bool:
 
 
 def shadowed(script: str) -> str:
-    """Returns a file next to the script or in `PYTHONPATH` that would be imported in place of an imported module, or
-    empty.
+    """Returns a file next to the script or in `PYTHONPATH` that would be imported instead of an imported module; empty
+    if none.
     """
     folders = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(script))]
     for path in sys.path:
@@ -229,7 +229,7 @@ def shadowed(script: str) -> str:
 def _would_be_found(name: str, folder: str, earlier: list[str]) -> str:
     own = getattr(sys.modules[name], "__spec__", None)
     if own is None or own.origin in ("built-in", "frozen"):
-        return ""  # found before folders are searched
+        return ""  # such modules are found before any folder is searched
     importlib.machinery.PathFinder.invalidate_caches()
     found = importlib.machinery.PathFinder.find_spec(name, [folder])
     if found is None or found.loader is None or found.origin is None:

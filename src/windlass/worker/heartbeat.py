@@ -53,7 +53,7 @@ class Heartbeat:
             return False
         self._next = now + self._interval
         for address in self._peers.values():
-            with contextlib.suppress(OSError):  # without a link, the other nodes report this node
+            with contextlib.suppress(OSError):  # if the link is down, other nodes report this node
                 self.socket.sendto(self._beat, address)
         silent = tuple(sorted(node for node, until in self._until.items() if now > until))
         changed, self.silent = silent != self.silent, silent

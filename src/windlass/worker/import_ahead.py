@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SURE = frozenset({"numpy", "torch"})
 """Modules imported without a trial, because no known version makes a fork unsafe."""
 DEFAULT_MODULES = {
-    # DDP and the first optimizer import torch._dynamo, which takes as long as importing torch. transformers imports its
-    # parts on first use; those of the Trainer take as long as importing torch.
+    # Importing torch._dynamo (for DDP and optimizers) or the parts of transformers' Trainer takes as long as importing
+    # torch.
     "transformers": ("transformers", "torch._dynamo", "transformers.trainer"),
     "torch": ("torch", "torch._dynamo", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch.optim"),
 }

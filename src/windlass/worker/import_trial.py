@@ -14,8 +14,7 @@ from windlass.worker.fork_safety import package_fingerprint, package_folders
 
 LOWEST_NICENESS = 19
 MAX_EXTENSIONS = 10
-"""Maximum number of extensions of a trial that is still computing. It gets little CPU time while a training is
-running."""
+"""Maximum number of extensions of a trial that is still computing. Trials get little CPU time next to a training."""
 
 
 class Verdicts:
@@ -60,8 +59,8 @@ class Trial:
     """Import in a child process that shows whether a fork after the import would be like a new interpreter."""
 
     def __init__(self, attempt: Callable[[], str], limit_seconds: float, keep_out: int) -> None:
-        """Starts the child. `attempt` imports, and returns why a fork would be unsafe. The child closes descriptor
-        `keep_out`.
+        """Starts the child. `attempt` imports modules and returns why a fork would be unsafe. The child closes
+        descriptor `keep_out`.
 
         SIGCHLD must not be ignored.
         """

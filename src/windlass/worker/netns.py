@@ -91,7 +91,7 @@ def mount(source: str | None, target: str, kind: str | None, flags: int) -> None
 def call(function: str, *arguments: object, what: str) -> None:
     """Calls a C library function and raises OSError if it fails.
 
-    Python has `os.setns` and `os.unshare` only from 3.12 on, and no `mount`.
+    Used because Python has `os.setns` and `os.unshare` only from 3.12 on, and no `mount`.
     """
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
         number = ctypes.get_errno()

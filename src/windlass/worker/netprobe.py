@@ -1,8 +1,7 @@
 """Network checks between two pods: `netprobe.py serve`, and `names`, `reach`, `speed`, `reduce`.
 
 One process in each pod runs `serve`, which listens on the ports that ranks use for rendezvous. The other commands run
-in the same pod and print one line of JSON. This file runs in pods of any image and uses only the standard library of
-Python 3.9, except that `reduce` needs torch.
+in the same pod and print one line of JSON. Standard library of Python 3.9 only, except that `reduce` needs torch.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ MARK_SECONDS = 0.25
 EXIT_SECONDS = 3.0
 """Seconds that a rank may take to exit after it has marked its failure; then the other ranks are ended."""
 FIRST_CHECK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
-"""Seconds from SIGTERM to the check which ranks still work, so early that a supervisor can use the result."""
+"""Seconds from SIGTERM until a node checks which ranks still work; early enough for the supervisor to use the
+result."""
 CHECK_SECONDS = 1.0
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 
@@ -183,7 +184,7 @@ class Node:
         """
         if (request := self.spec.collect) is None:
             return None
-        from windlass.worker.collect import Collection  # imported here so that failures are reported without this delay
+        from windlass.worker.collect import Collection  # imported late, to not delay the report of a failure
 
         def is_stop_requested() -> bool:
             return self._is_stop_requested(0.0)
@@ -428,7 +429,7 @@ class Node:
             self.ranks.ended_by = "stop"
             self._kill_all()
         elif any(number in numbers for number in STOP_SIGNALS):
-            if not self.ranks.are_ending:  # the supervisor can distinguish its own SIGTERM from a node shutdown
+            if not self.ranks.are_ending:  # may be the supervisor's own SIGTERM, which the supervisor recognises
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 self.events.add(PreemptionNotice(time.time(), "sigterm", "terminate", time=now))
             self.ranks.end(by="stop")
@@ -439,7 +440,7 @@ class Node:
     def _check_activity(self) -> None:
         """Reports which ranks still save or do other work while they are being ended.
 
-        `FAILURE_GRACE_SECONDS` after a failure, ranks that do not work are killed: by this node if one of its ranks
+        `FAILURE_GRACE_SECONDS` after a failure, ranks that are not working are killed: by this node if one of its ranks
         failed, else by the supervisor.
         """
         now, begun = time.monotonic(), self.ranks.ended_at

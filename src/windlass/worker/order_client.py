@@ -186,7 +186,8 @@ def run(folder: str, pod: str, attempt: int, pid: int) -> None:
                 connection.serve(folder, pid, wake)
                 return
         except (OSError, ValueError):
-            pass  # the supervisor is not running yet, or is being replaced
+            # The supervisor is not running yet, or is being replaced.
+            pass
         # The pause is random, because 1,000 pods may lose their supervisor at the same moment.
         time.sleep(pause * (0.5 + os.urandom(1)[0] / 512))
         pause = min(MAX_PAUSE_SECONDS, 2 * pause)

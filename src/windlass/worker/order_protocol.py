@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import json
 import os
-from _operator import _compare_digest  # `hmac.compare_digest` without OpenSSL
+from _operator import _compare_digest  # the function behind `hmac.compare_digest`, without OpenSSL
 from collections.abc import Iterator
 
 from windlass.worker.event_feed import CHUNK_BYTES
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from hashlib import sha256 as _sha256
 else:
     try:
-        from _sha2 import sha256 as _sha256  # part of the interpreter since Python 3.12
+        from _sha2 import sha256 as _sha256  # `_sha2` is part of the interpreter since Python 3.12
     except ImportError:
         try:
-            from _sha256 import sha256 as _sha256  # part of older interpreters
+            from _sha256 import sha256 as _sha256  # `_sha256` is part of older interpreters
         except ImportError:
-            from hashlib import sha256 as _sha256  # an interpreter built without either module
+            from hashlib import sha256 as _sha256  # the interpreter was built without either module
 
 VERSION = 1
 POD, SUPERVISOR, OUTPUTS = "pod", "supervisor", "outputs"

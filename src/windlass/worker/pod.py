@@ -8,7 +8,7 @@ If the pod starts its ranks without an external launcher, this process imports t
 are forks that need no imports. If the supervisor runs in the cluster, another child (`order_client.py`) receives its
 requests for as long as the pod exists.
 
-The output format of the pod's processes is described in `pod_log.py`.
+`pod_log.py` describes the output of the pod's processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-if __name__ == "__main__":  # runs as `python -I -S …/worker/pod.py` in a folder to which Windlass was copied
+if __name__ == "__main__":  # runs as `python -I -S …/worker/pod.py` in a copied folder
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass.worker import environ_watch, event_feed, import_ahead, output_size, pod_node, pod_reuse, process
@@ -153,7 +153,8 @@ class Pod:
         is_ending = self._update_marks()
         self._keeps_outputs = not is_ending and _has_outputs(spec)
         reuse_wait_seconds = spec.reuse_wait_seconds if code and not is_ending else 0.0
-        # If this pod fails, the Job controller deletes the other pods with their outputs, so this pod first waits.
+        # If this pod fails, the Job controller deletes the other pods, so this pod waits until the supervisor can fetch
+        # their outputs.
         is_awaited = bool(code and spec.outputs_max and len(spec.ranks) < spec.world_size and not is_ending)
         if self._keeps_outputs or is_awaited:
             others = spec.grace_seconds if is_awaited else 0.0  # ranks of other nodes may save for this long
@@ -363,7 +364,7 @@ def _place() -> int:
     index = os.environ.get("JOB_COMPLETION_INDEX")
     if index:
         return int(index)
-    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # some operators number each replica type from 0
+    first = os.environ.get("WINDLASS_FIRST_PLACE", "0")  # added because some operators number each replica type from 0
     number = os.environ.get("WINDLASS_POD_NAME", "").rpartition("-worker-")[2]
     return int(first) + (int(number) if number.isdigit() else 0)
 

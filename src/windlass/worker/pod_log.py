@@ -30,8 +30,7 @@ PIECE_BYTES = 8 << 10
 """Maximum bytes of a line. Container runtimes split longer lines at 16 KiB, where the Kubernetes API inserts a
 timestamp."""
 COUNT_BYTES = 64 << 10
-"""Bytes between two `count` events: few enough that counts are a thousandth of the log, and 160 fit in a log of usual
-size."""
+"""Bytes between two `count` events, which then take a thousandth of the log: 160 events in a log of the usual size."""
 FLOOD_BYTES = 4 << 20
 """Bytes that may be written in one burst; beyond a burst, the rate is limited."""
 FLOOD_BYTES_A_SECOND = 1 << 20
@@ -57,7 +56,7 @@ class PodLog:
         self._before: tuple[str, ...] = ()
         """Tokens of earlier attempts."""
         self.lines: dict[str, int] = {}
-        """Number of complete lines by tag, written since this program was executed."""
+        """Number of complete lines by tag, counted from the start of this program."""
         self.feed: event_feed.FeedWriter | None = None
         """Event feed from which a supervisor in the cluster gets the events; None without such a supervisor."""
         self._num_uncounted = 0

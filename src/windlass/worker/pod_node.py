@@ -197,8 +197,9 @@ def _wait_for_store(host: str, port: int) -> None:
     Forks need no imports, so ranks of different nodes reach the rendezvous within milliseconds of each other.
     """
     give_up, (pause, most) = time.monotonic() + STORE_SECONDS, STORE_PAUSES
-    with contextlib.suppress(OSError):  # without an address the ranks fail by themselves
-        # resolved once, to spare the DNS server
+    # Without an address, the ranks fail by themselves.
+    with contextlib.suppress(OSError):
+        # Resolved once, to spare the DNS server.
         found = socket.getaddrinfo(host.encode(), port, type=socket.SOCK_STREAM)
         address = str(found[0][4][0])
         while time.monotonic() < give_up:

@@ -1,8 +1,8 @@
 """Polls the metadata service of an EC2 instance for preemption notices, and prints each as a line of JSON.
 
-The poller is a separate process, because a metadata service that does not respond must not block the node, and the
-node, from which ranks are forked, must not have threads. The protocol is IMDSv2: a token is fetched by PUT and sent
-with each request. Status 404 means that there is no notice, 401 that the token has expired.
+The poller is a separate process: an unresponsive metadata service must not block the node, and a node must not have
+threads, because it forks ranks. The protocol is IMDSv2: a token is fetched by PUT and sent with each request. Status
+404 means that there is no notice, 401 that the token has expired.
 
     python -I -S preemption_notice.py '{"endpoint": "http://169.254.169.254", "poll_seconds": 5, "known": []}'
 """

@@ -197,7 +197,7 @@ class Birth:
         os.setpgid(0, 0)
         if self._libc is not None:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._parent:  # the node died before prctl
+            if os.getppid() != self._parent:  # the node died before the call of prctl
                 os._exit(1)
 
 

@@ -99,7 +99,7 @@ class ResumeSpec(Value):
     """Folder to which the pattern is relative."""
     code: str
     own: tuple[str, ...]
-    """Folders of the run; checkpoints in other folders may be another run's."""
+    """Folders that belong to this run; checkpoints in other folders may belong to other runs."""
     named: str = ""
     """Checkpoint requested by the user, by name or path."""
     named_at: float = 0.0
@@ -136,7 +136,7 @@ class HeartbeatSpec(Value):
     node: int
     address: str
     peers: Environment
-    """Addresses of the other nodes, by number."""
+    """Addresses of the other nodes, by node number."""
     port: int = 29399
     """UDP port of the heartbeats, below the kernel's ephemeral ports and the rendezvous ports of ranks."""
     interval_seconds: float = 0.5
@@ -223,9 +223,7 @@ def read_spec(path: str) -> NodeSpec:
 
 
 def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
-    """Compresses the specs of an attempt's nodes, given by pod index; variables shared by all of them are
-    written once.
-    """
+    """Compresses the node specs of an attempt, keyed by pod index. Variables that all nodes share are written once."""
     import gzip  # only needed for pods
 
     nodes = {str(place): spec.to_json() for place, spec in specs.items()}
@@ -238,7 +236,8 @@ def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
 
 
 def unpack(data: bytes, only: Optional[int] = None) -> tuple[int, dict[int, NodeSpec]]:
-    """Decompresses the result of `pack`. Returns the attempt and the specs by pod index, or only that of index `only`.
+    """Decompresses the result of `pack`. Returns the attempt number and the specs by pod index; with `only`, just the
+    spec of that pod.
 
     Raises ValueError, OSError, and KeyError if there is no such index.
     """
@@ -280,7 +279,7 @@ class NodeStarted(NodeEvent):
     start_ticks: int
     boot: str
     start: str
-    """`cold` or `warm`."""
+    """How ranks are started: `cold` or `warm`."""
 
 
 class RankChanged(NodeEvent):
@@ -359,7 +358,9 @@ class RankFailing(NodeEvent):
 
 
 class RanksAtWork(NodeEvent):
-    """Ranks still work, for example on a save, while their node is being ended; reported again when other ranks do."""
+    """Ranks still work, for example on a save, while their node is being ended; reported again when the set of ranks
+    changes.
+    """
 
     kind = "at-work"
     ranks: tuple[int, ...]
@@ -370,7 +371,7 @@ class PreemptionNotice(NodeEvent):
 
     kind = "notice"
     source: str
-    """`imds`, `sigterm` or `queue`."""
+    """Origin of the notice: `imds`, `sigterm` or `queue`."""
     action: str
     more: Mapping[str, Any] = EMPTY
     time: Optional[str] = None
@@ -542,7 +543,7 @@ class HostReport(Value):
     memory_limit_bytes: Optional[int] = None
     """Memory limit of the worker's control group in bytes; None if unlimited."""
     free_bytes: Mapping[str, int] = EMPTY
-    """Free bytes by folder of the run."""
+    """Free bytes of the file system of each folder of the run."""
     shm_bytes: int = 0
     """Size of /dev/shm in bytes."""
     shm_free_bytes: Optional[int] = None
@@ -563,7 +564,7 @@ class NodeEnded(NodeEvent):
     kind = "end"
     failures: tuple[RankFailure, ...]
     ended_by: str = "itself"
-    """`itself`, `failure` or `stop`."""
+    """What ended the ranks: `itself`, `failure` or `stop`."""
     host: Optional[HostReport] = None
     """Facts about the host, if ranks failed."""
     flights: Mapping[str, Mapping[str, Any]] = EMPTY
@@ -601,7 +602,7 @@ class RootCause(Value):
     """How the rank failed: `exception`, `signal` or `exit-code`; empty if no rank is the cause."""
     code: Optional[int] = None
     """Exit code of the process that failed; −N for signal N. Differs from `exit_code` if a launcher or shell reports
-    its child."""
+    the exit code of its child."""
     host: Optional[HostReport] = None
     """Facts about the host of the node; None if the node has not reported its end."""
 
@@ -611,7 +612,7 @@ class WorkerFailed(NodeEvent):
 
     kind = "worker-failed"
     message: str = ""
-    """Reason; empty if the worker was asked to end."""
+    """Reason for the exit; empty if the worker was asked to end."""
 
 
 class LinesCounted(NodeEvent):

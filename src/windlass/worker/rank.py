@@ -2,8 +2,8 @@
 
 Two differences from a plain interpreter are intended. The *done* mark is written once the script, its threads, its
 `atexit` functions and its open files are finished, so that a crash during the teardown of libraries does not count as a
-failure of the script. Then the process exits at once, because the teardown of torch takes half a second, and finished
-ranks sometimes abort or hang during the teardown.
+failure of the script. Then the process exits at once, because the teardown of torch takes half a second and sometimes
+aborts or hangs.
 """
 
 from __future__ import annotations
@@ -296,10 +296,10 @@ def _record_collectives(error: BaseException) -> None:
     names, trace = [], error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # a decorator of torch
+        if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # `wrapper` is a decorator of torch
             names.append(code.co_name)
         trace = trace.tb_next
-    # In a backward pass, native code reduces the gradients and leaves no Python frames.
+    # In a backward pass, native code reduces the gradients without Python frames, so the error message is checked.
     is_collective = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
     _flight.write("failed", names[0] if names else "backward" if is_collective else "")
 
@@ -413,7 +413,7 @@ def _finish() -> None:
     threading = sys.modules.get("threading")  # not imported here: the script may have given up its right to read files
     shutdown = getattr(threading, "_shutdown", None)
     for finish in (shutdown, atexit._run_exitfuncs):
-        _interrupt_waits(finish is shutdown)  # interrupted joins allow stacks to be printed
+        _interrupt_waits(finish is shutdown)  # stacks can then be printed while threads are joined
         try:
             if finish is not None:
                 finish()

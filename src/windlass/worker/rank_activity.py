@@ -1,9 +1,9 @@
 """Distinguishes ranks that work on their own, for example on a save, from ranks that wait for other ranks.
 
 After a failure, working ranks get their whole grace period, but waiting ranks do not, because they wait in vain for the
-failed rank. The thread of a rank that reads its flight recorder reports the activity. A rank that never created a torch
-process group waits for no other rank. Ranks of MPI, JAX and TensorFlow connect without torch, so their activity is
-unknown.
+failed rank. In each rank, the thread that reads the flight recorder reports the activity. A rank that never created a
+torch process group waits for no other rank. Ranks of MPI, JAX and TensorFlow connect without torch, so their activity
+is unknown.
 """
 
 from __future__ import annotations

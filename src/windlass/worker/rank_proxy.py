@@ -26,7 +26,7 @@ def main(argv: list) -> int:  # type: ignore[type-arg]
     while not answer.endswith(b"\n"):
         piece = connection.recv(4096)
         if not piece:
-            return 1  # the node has died, and its ranks with the node
+            return 1  # the node and its ranks have died
         answer += piece
     code = int(json.loads(answer)["exit_code"])
     if code < 0:

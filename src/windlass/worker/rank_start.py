@@ -18,7 +18,7 @@ class Start(Protocol):
     """Starts one rank as a child of this process and the leader of a new process group."""
 
     name: str
-    """`cold` or `warm`."""
+    """Name of this kind of start: `cold` or `warm`."""
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """Starts `argv` in `cwd` with exactly the environment `env`, and stdout and stderr sent to `output`. Returns
@@ -75,7 +75,8 @@ class WarmStart:
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """Starts the rank by forking this process and returns its pid. Raises OSError."""
-        os.stat(cwd)  # raises the error that starting an interpreter would raise
+        # Raises the error that starting an interpreter in a missing folder would raise.
+        os.stat(cwd)
         # A signal that arrived before the child resets the handlers would be consumed by the node's handlers, and the
         # rank would never see it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)

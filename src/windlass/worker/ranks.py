@@ -57,7 +57,7 @@ class Rank:
         return mark.at if mark.code else None
 
     def outcome(self) -> int:
-        """Returns the exit code in the rank's done mark; without a mark, that of the process."""
+        """Returns the exit code in the rank's done mark, or without a mark the exit code of the process."""
         assert self.exit_code is not None
         marked = read_mark(self.done).code if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
@@ -99,7 +99,7 @@ class Ranks(list[Rank]):
         self.ended_at: float | None = None
         """Monotonic time at which SIGTERM was sent to the ranks; None before SIGTERM."""
         self.ended_by = "itself"
-        """`itself`, `failure` or `stop`."""
+        """What ended the ranks: `itself`, `failure` or `stop`."""
         self.kill_at: float | None = None
         """Monotonic time at which SIGKILL is due; None before `end` and after `kill`."""
 

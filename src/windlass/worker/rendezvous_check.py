@@ -4,7 +4,7 @@ A rank that creates a process group writes `rank-N.met`. A rank that ends succes
 has no other connection to its peers, writes `rank-N.alone`. While ranks run, the node checks them from outside. In case
 of doubt a rank does not count as alone, because ranks may reach their peers in ways that are not detected here.
 
-Standard library only, and no other worker modules: this module also runs under the script's interpreter.
+Standard library only, and no other worker modules, because ranks also load this module.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Reserve:
         return not self._is_full
 
     def has_ample_space(self) -> bool:
-        """Like `has_space`, for writers of large data. They must leave `MARGIN_BYTES` to all other writers."""
+        """Like `has_space`, for writers of large data. Such writers must leave `MARGIN_BYTES` to all other writers."""
         if self.has_space() and time.monotonic() >= self._measure_at:
             self._measure_at = time.monotonic() + MEASURE_SECONDS
             with contextlib.suppress(OSError):
@@ -75,8 +75,8 @@ class Reserve:
                 return False
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Only this call shows that a quota is full. NFS writes data for it, so the margin is tried only after
-                # the disk was full.
+                # Only this call shows that a quota is full. On NFS the call writes data, so the margin is tried only
+                # after the disk was full.
                 os.posix_fallocate(file, 0, max(self.size_bytes, missing if self._is_full else 0))
                 os.ftruncate(file, self.size_bytes)
             finally:

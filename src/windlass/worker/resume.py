@@ -1,7 +1,6 @@
 """Finds the newest verified checkpoint of a script that saves its own, and adds the arguments to resume from it.
 
-Nothing is unpickled. torch.save writes a zip file, which is verified by its checksums; a safetensors file starts with
-the length that it must have; the Trainer of transformers writes `trainer_state.json` after all other files.
+Nothing is unpickled.
 
 | checkpoint | is verified if |
 |---|---|
@@ -85,9 +84,8 @@ def choose(request: ResumeSpec, since: float, sleep: Callable[[float], None] = t
     other runs. If the user has requested a checkpoint (`request.named`), only this checkpoint and those written after
     `request.named_at` are considered. Raises ValueError if the requested checkpoint is not verified.
 
-    After a file system error, which does not prove damage, reading is repeated after each of `PAUSES`. If all reads
-    fail, raises OSError with the path, because training must not start from the beginning while a verified checkpoint
-    may exist.
+    After a file system error, which does not prove damage, reading is repeated after each of `PAUSES`. Then OSError is
+    raised with the path: training must not start anew while a verified checkpoint may exist.
     """
     for pause in PAUSES:
         try:

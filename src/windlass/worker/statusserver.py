@@ -1,15 +1,14 @@
 """HTTP server that receives progress from training libraries, which post it to `KUBEFLOW_TRAINER_SERVER_URL`.
 
-Libraries that find this variable post their progress to its URL. The Trainer of transformers does so from version 5 on,
-at most every five seconds and only from rank 0 (`KubeflowCallback` in
-`transformers/integrations/integration_utils.py`):
+The Trainer of transformers posts its progress from version 5 on, at most every five seconds and only from rank 0
+(`KubeflowCallback` in `transformers/integrations/integration_utils.py`):
 
     POST URL   Authorization: Bearer <text of the file KUBEFLOW_TRAINER_SERVER_TOKEN>
     {"trainerStatus": {"progressPercentage": 45, "estimatedRemainingSeconds": 30, "lastUpdatedTime": "…",
                        "metrics": [{"name": "loss", "value": "0.5"}, …]}}
 
 Node workers fork ranks, so the server must not have threads: it runs in the node's selector. It listens on 127.0.0.1
-only, accepts only posts with the node's own token, and limits connections, headers and bodies. It uses plain HTTP,
+only, accepts only posts with the node's own token, and limits connections, headers and bodies. Plain HTTP suffices,
 because the traffic never leaves the loopback interface.
 """
 
@@ -122,7 +121,7 @@ class StatusServer:
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
         except OSError:
-            self._stop_listening()  # no descriptors left: otherwise `select` would return at once forever
+            self._stop_listening()  # without free descriptors, `select` would report the listener forever
             return
         if len(self._clients) >= CONNECTIONS:
             self._drop(next(iter(self._clients)))

@@ -133,7 +133,7 @@ def since_handled(text: str) -> str:
     found = _reports(plain_text) if TRACEBACK in plain_text and not is_launched(plain_text) else []
     if not found:
         return text
-    from windlass.worker.trainlogs import recognise  # imported here, because a supervisor starts without it
+    from windlass.worker.trainlogs import recognise  # imported here, because a supervisor does not need this module
 
     lines = plain_text.splitlines()
     end = max(report.last_line for report in found) + 1

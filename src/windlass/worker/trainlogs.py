@@ -124,7 +124,7 @@ _PREFIX_DENIED = _compile(
     r"|checkpoint|saved|loaded|default"
 )
 _DECORATION = _compile(r"[\s=*#:.|>\[\]()-]*")
-# `: accuracy=0.91, lr: 1e-3`: only names with values, which have a decimal point
+# `: accuracy=0.91, lr: 1e-3`: names with values that have a decimal point, and nothing else
 _MEASURES = _compile(
     r"[\s:.|>\]),;-]*(?:[a-z][\w@/]{0,40}[\s:=]{1,3}[-+]?\d{1,15}\.\d{1,20}(?:e[-+]?\d{1,3})?%?(?:[\s,;|]+|$)){1,16}"
 )

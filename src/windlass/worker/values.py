@@ -1,7 +1,7 @@
 """Frozen values with typed fields that are read from JSON data, with a check of every type, and written to JSON data.
 
 A `Value` is declared like a frozen dataclass, and type checkers treat it as one. It is not a dataclass because creating
-thirty dataclasses, with the imports that they need, takes 30 ms at the start of each node and each short command.
+thirty dataclasses takes 30 ms at the start of each node and each short command.
 
 Fields that have their defaults are not written. Unknown fields are ignored, unless the class has a field `more`, which
 collects them, so that two versions can read each other's data.

@@ -2,8 +2,8 @@
 
 One warm process serves one interpreter, one list of modules and one set of installed packages, in every environment in
 which its imports would have the same result. It only imports the libraries, has one thread, and never uses a GPU, so
-its forks are like new interpreters after their imports. If a fork would differ, it refuses the request with a reason,
-and the caller starts a new interpreter.
+its forks are like new interpreters after their imports. If a fork would differ, the process refuses the request with a
+reason, and the caller starts a new interpreter.
 
 Modules that are not known to be safe are first tried in a child (`import_trial.py`) while the run continues. The warm
 process restarts itself to import the safe modules, once none of its forks is alive.
