@@ -25,12 +25,11 @@ _RESTORES: Final = tuple(
         # `Resuming training from out`, `Resuming training last.pt from epoch 12`, `Resumed from checkpoint: step_500`
         r"\b(?:auto[- ]?)?resum(?:ing|ed)\s+(?:(?:model\s+|the\s+)?(?:training|fine-?tuning|run)\s+(?:\S+\s+)?)?"
         r"(?:from|at|epoch)\b",
-        r"\bresume checkpoint from\s",  # logged by MMEngine
-        r"\brestor(?:ing|ed) (?:all )?states from the checkpoint (?:path |file )?at\s",  # logged by Lightning
-        r"\bloading states from\s",  # logged by accelerate
-        # logged by transformers
-        r"\bcontinuing training from (?:the )?(?:saved )?(?:checkpoint|epoch|global[ _]step)\b",
-        r"\[torch\] load(?:ing|ed) checkpoint from\s",  # logged by DeepSpeed
+        r"\bresume checkpoint from\s",  # MMEngine
+        r"\brestor(?:ing|ed) (?:all )?states from the checkpoint (?:path |file )?at\s",  # Lightning
+        r"\bloading states from\s",  # accelerate
+        r"\bcontinuing training from (?:the )?(?:saved )?(?:checkpoint|epoch|global[ _]step)\b",  # transformers
+        r"\[torch\] load(?:ing|ed) checkpoint from\s",  # DeepSpeed
     )
 )
 LOADS: Final = re.compile(r"\bload(?:ing|ed)\s+(?:the\s+)?checkpoint\b", _FLAGS)
