@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from windlass.worker import process
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-"""Variables that set the number of threads of OpenBLAS, in the order in which OpenBLAS reads them; the first valid one
-counts."""
+"""Variables from which OpenBLAS takes its number of threads, in order of precedence."""
 PREFIXES, SUFFIXES = ("scipy_openblas_", "openblas_"), ("num_threads64_", "num_threads")
 
 

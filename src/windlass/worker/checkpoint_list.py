@@ -14,7 +14,7 @@ MANIFEST = "manifest.json"
 PREFIX = "step-"
 """Prefix of the folder names of checkpoints."""
 MANIFEST_BYTES = 16 << 20
-"""Maximum bytes read from a manifest; a longer manifest is cut and therefore invalid."""
+"""Maximum bytes read from a manifest; longer manifests become invalid."""
 
 
 def list_checkpoints(folder: str) -> dict[str, Any]:

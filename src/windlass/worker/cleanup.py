@@ -10,8 +10,8 @@ import shutil
 
 
 def note(path: str, environ: dict[str, str]) -> None:
-    """Adds the files that mpirun has created on this node to those recorded at `path`. The environment of a rank
-    contains their paths.
+    """Records at `path` the files that mpirun has created on this node, whose paths are in the environment of
+    a rank.
     """
     session, job = environ.get("PMIX_SERVER_TMPDIR", ""), environ.get("OMPI_MCA_ess_base_jobid", "")
     if os.path.isabs(session) and job.isdigit():

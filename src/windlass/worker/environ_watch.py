@@ -1,9 +1,8 @@
 """Records which environment variables imports read. These variables decide which environments the importing process can
 serve.
 
-Reads by Python code are observed during imports. Reads by native libraries cannot be observed, so the variables in
-`NATIVE` always count as read, and so do variables named in start-up code of the interpreter (`.pth` files,
-`sitecustomize`).
+Only reads by Python code can be observed. The variables in `NATIVE`, which native libraries may read, count as read, as
+do variables named in start-up code of the interpreter (`.pth` files, `sitecustomize`).
 """
 
 from __future__ import annotations

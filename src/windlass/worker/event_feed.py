@@ -152,7 +152,7 @@ class FeedReader:
 
     @property
     def has_end(self) -> bool:
-        """Whether the line END, which means that the pod ends, was read."""
+        """Whether the line END was read, which means that the pod ends."""
         return self._last.endswith(b"\n" + END)
 
     def printed(self) -> dict[str, int]:

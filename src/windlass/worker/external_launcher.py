@@ -42,8 +42,7 @@ limit."""
 WORLD_SIZE = "OMPI_COMM_WORLD_SIZE"
 """Environment variable in which Open MPI passes the number of ranks."""
 OWN_FRAME, OWN_PREFIX = b"-" * 74, re.compile(rb"\[[\w.-]+:\d+\] ")
-"""How to recognise Open MPI's own messages in output that it forwards: a frame of dashes, or a prefix such as
-`[host:123] `."""
+"""How Open MPI marks its own messages: a frame of dashes, or a prefix such as `[host:123] `."""
 QUOTED_BYTES = 16 << 10
 ERROR_CHARS = 300
 
@@ -91,7 +90,7 @@ class LaunchedNode(Node):
         """Monotonic time at which the attempt fails because the launcher is ending the ranks; infinity while it is
         not."""
         self.are_released = False
-        """Whether every proxy has received the exit code of its rank."""
+        """Whether all proxies have received their exit codes."""
         self.kill_launcher_at = float("inf")
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -191,8 +190,8 @@ class LaunchedNode(Node):
     # -- the launcher -------------------------------------------------------------------------------------------------
 
     def _read_launcher(self) -> None:
-        """Copies the launcher's output to the node's output. Lines of processes other than Open MPI also go to the log
-        of the first rank.
+        """Copies the launcher's output to the node's output, and lines of other processes to the log of the
+        first rank.
         """
         data = b""
         if self.launcher_output >= 0:
@@ -249,7 +248,7 @@ class LaunchedNode(Node):
         return f"{sentence}: {error[:ERROR_CHARS]}" if error else sentence
 
     def _quote(self) -> str:
-        """Returns the last 16 KiB of the launcher's output, with secrets masked."""
+        """Returns the end of the launcher's output, with secrets masked."""
         self._read_launcher()
         try:
             with open(self.spec.path("out"), "rb") as file:
@@ -345,7 +344,7 @@ class LaunchedNode(Node):
         if self.launch.serves:  # an ssh session lacks the pod's variables
             environ = {**environ, **os.environ}
         cleanup.note(self.cleanup_path, environ)
-        # Variables that were set for the launcher alone are reset or removed.
+        # Variables set only for the launcher are reset or removed.
         for name in (*self.launch.env, "PWD", *(("PATH",) if self.launch.networks else ())):
             if name in os.environ:
                 environ[name] = os.environ[name]

@@ -22,8 +22,8 @@ FULL_BYTES = 32 << 20
 
 
 def without_space(tail: str, folder: str) -> list[FileSystem]:
-    """Returns the file system of the file that could not be written, or all full file systems if the file is unknown;
-    empty for other failures.
+    """Returns the file system of the file that could not be written, or all full ones if the file is unknown; empty for
+    other failures.
 
     `tail` is the last output of the failed rank, and `folder` its working folder, to which relative paths refer.
     """
@@ -39,7 +39,7 @@ def without_space(tail: str, folder: str) -> list[FileSystem]:
         if len(mount) > 3 and not mount[2].startswith(_LEFT_OUT) and "ro" not in mount[3].split(",")
     ]
     full: dict[int, FileSystem] = {}
-    # of several mount points of a file system, the shortest is reported
+    # the shortest mount point of a file system counts
     for point in sorted(filter(os.path.isdir, points), key=len):
         if (one := _read(point)) and _is_full(one):
             full.setdefault(os.stat(point).st_dev, one)

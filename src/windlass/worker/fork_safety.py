@@ -89,8 +89,8 @@ def why_unsafe(patience_seconds: float = 0.0) -> str:
 
 
 def _trial() -> str:
-    """Forks once and computes in the child, to find libraries that do not work after a fork. Returns the reason; empty
-    if all work.
+    """Forks once and computes in the child, to find libraries that do not work after a fork. Returns the reason, or
+    empty.
     """
     pid = os.fork()
     if pid == 0:
@@ -170,7 +170,7 @@ def _shared_memory() -> set[str]:
 def package_fingerprint(known: dict[str, tuple[int, int]] | None = None) -> dict[str, tuple[int, int]]:
     """Returns mtime and size of all imported or loaded files, and of the folders where packages are installed.
 
-    If `known` is given, returns mtime and size of the paths in `known` instead.
+    If `known` is given, checks the paths in `known` instead.
     """
     paths = set(known) if known is not None else {*_imported_files(), *process.mapped("/"), *package_folders()}
     found = {}

@@ -64,8 +64,8 @@ def parts_of(modules: list[str]) -> list[Part]:
 
 
 def import_all(parts: list[Part]) -> str:
-    """Imports modules. Returns a description of the first failure; empty if there was none. Modules that are not
-    installed are skipped, because the script reports them.
+    """Imports modules, and returns a description of the first failure. Modules that are not installed are skipped,
+    because the script reports them.
     """
     missing: set[str] = set()
     for name, part in parts:

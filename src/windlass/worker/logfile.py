@@ -130,7 +130,7 @@ class LogFile:
         """Records that the output since the last stamp arrived at `now_ns`, a Unix time in nanoseconds."""
         try:
             written = os.write(self._index, _RECORD.pack(now_ns, self.length))
-            # removes a partial record, written as the disk became full: it would shift all later records
+            # the disk became full; the partial record would shift all later records
             if written < _RECORD.size:
                 os.ftruncate(self._index, os.fstat(self._index).st_size - written)
         except OSError:

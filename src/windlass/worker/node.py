@@ -71,8 +71,7 @@ MARK_SECONDS = 0.25
 EXIT_SECONDS = 3.0
 """Seconds that a rank may take to exit after it has marked its failure; then the other ranks are ended."""
 FIRST_CHECK_SECONDS = FAILURE_GRACE_SECONDS - 1.0
-"""Seconds from SIGTERM until a node checks which ranks still work; early enough for the supervisor to use the
-result."""
+"""Seconds from SIGTERM to the check which ranks still work; early enough for the supervisor to use the result."""
 CHECK_SECONDS = 1.0
 STATUS_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 
@@ -98,9 +97,9 @@ class Node:
         self.status_server: StatusServer | None = None
         self.rendezvous_check = RendezvousCheck(spec.world_size)
         self.marks_at = 0.0
-        """Monotonic time of the next search for failure marks of live ranks."""
+        """Monotonic time of the next search for failure marks."""
         self.check_at = 0.0
-        """Monotonic time at which the node checks again which ranks still work."""
+        """Monotonic time of the next check which ranks still work."""
         self.activity = Activity((), ())
         """Which ranks worked and which waited at the last check."""
         self.host_facts = HostFacts()
@@ -109,8 +108,7 @@ class Node:
         """Ids of processes that no rank has started: the poller of preemption notices, and processes of the setup
         script."""
         self._began = time.time() if spec.attempt > 1 else 0.0
-        """Unix seconds at which this attempt began, 0 for the first; older files in the outputs are from earlier
-        attempts."""
+        """Unix seconds at which the attempt began, 0 for the first attempt. Older outputs are from earlier attempts."""
         self.own_failures: list[RankFailure] = []
         """Failures of ranks that could not be started, and of an external launcher."""
 
@@ -257,8 +255,8 @@ class Node:
     def _start_rank(self, spec: RankSpec, environ: Mapping[str, str] = os.environ, beside: int = 0) -> bool:
         """Starts one rank, or reports why it could not be started. Returns whether the rank was started.
 
-        `environ` is the environment of the node or of an external launcher, which the rank inherits. `beside` is the id
-        of a process whose network namespace the rank joins; 0 for the node's own namespace.
+        The rank inherits `environ` from the node or an external launcher. It joins the network namespace of process
+        `beside`; 0 for the node's own.
         """
         number = spec.rank
         done = os.path.join(self.spec.folder, f"rank-{number}.done")

@@ -93,7 +93,7 @@ class OutputEvents:
             if resume.candidates(request, since):
                 return
             event = resume.missing(request, since)
-            # Without a first step, files or a saved state, the rank may have failed before it could save.
+            # Without any sign of training or saving, the rank may have failed before it could save.
             if self._first_step_of is not None or event["entries"] or saved:
                 elsewhere = {"saved": saved} if saved else {}
                 self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})

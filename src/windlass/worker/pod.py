@@ -51,8 +51,8 @@ class Pod:
     def __init__(
         self, folder: str, log: PodLog, client: list[process.Identity], imports: pod_node.Imports | None
     ) -> None:
-        """`folder` is for the files of an attempt; the files of `pod_reuse.py` are next to it. `client` is the process
-        of the order client, if there is one.
+        """`folder` is for the files of an attempt; the files of `pod_reuse.py` are next to it. `client` is the order
+        client's process.
         """
         self.folder = folder
         self.base = os.path.dirname(folder)
@@ -75,8 +75,8 @@ class Pod:
         """Whether the pod is being deleted, and waits in its grace period until its outputs are transferred."""
 
     def run(self, nodes: str | None) -> int:
-        """Runs the attempt of the file `nodes`, or waits for one, and runs all later attempts. Returns the exit code of
-        the last one.
+        """Runs the attempt of the file `nodes`, or waits for one, and runs all later attempts. Returns the last exit
+        code.
         """
         for number in pod_reuse.HANDLED_SIGNALS:
             signal.signal(number, self._take_signal)
@@ -166,14 +166,14 @@ class Pod:
             log.feed = None
             if not reuse_wait_seconds:
                 self._await_delivery()
-        # The node process is reaped last: its exit takes as long as a fork, and the supervisor starts the next attempt
+        # The node is reaped last: its exit takes as long as a fork, and the supervisor starts the next attempt
         # meanwhile.
         os.waitpid(pid, 0)
         return code, reuse_wait_seconds
 
     def _run_node(self, spec: NodeSpec) -> tuple[int, int, dict[str, int] | None]:
-        """Runs the node in a child until it has ended its ranks. Returns the child's process id, the exit code, and the
-        number of log lines by tag; None in place of the number if the child exited before its ranks.
+        """Runs the node in a child until its ranks have ended. Returns the child's process id, exit code, and number of
+        log lines by tag (None if the child exited before its ranks).
         """
         read, write = os.pipe()
         self._is_ending = False
@@ -272,7 +272,7 @@ def _leave(_number: int, _frame: object) -> None:
 
 
 def _begin(folder: str, nodes: str, log: PodLog) -> int:
-    """Prepares the pod, and runs it from the attempt for which it was created."""
+    """Runs the pod from the attempt for which it was created."""
     spec, is_spare = _first_spec(nodes)
     client = _start_order_client(folder, spec.attempt, log)
     if is_spare:
@@ -403,8 +403,7 @@ def _spec(folder: str, nodes: str, place: int, code_since: float) -> NodeSpec:
         spec = spec.replace(collect=spec.collect.replace(since=code_since))
     os.makedirs(folder, exist_ok=True)
     if spec.launch is not None:
-        # A launcher of several nodes passes one path to all pods, so the names of these files must not contain the
-        # node.
+        # A launcher of several nodes passes one path to all pods, so the file names must not depend on the node.
         spec = spec.replace(launch=spec.launch.replace(proxy_spec=os.path.join(folder, "node.json")))
         os.symlink(os.path.basename(spec.path("sock")), os.path.join(folder, "node.sock"))
     spec.write()

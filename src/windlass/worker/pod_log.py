@@ -32,7 +32,7 @@ timestamp."""
 COUNT_BYTES = 64 << 10
 """Bytes between two `count` events, which then take a thousandth of the log: 160 events in a log of the usual size."""
 FLOOD_BYTES = 4 << 20
-"""Bytes that may be written in one burst; beyond a burst, the rate is limited."""
+"""Maximum bytes of a burst; beyond a burst, the rate is limited."""
 FLOOD_BYTES_A_SECOND = 1 << 20
 MAX_TOKENS = 50
 """Maximum number of earlier attempts whose tokens a `count` event contains."""
@@ -58,7 +58,7 @@ class PodLog:
         self.lines: dict[str, int] = {}
         """Number of complete lines by tag, counted from the start of this program."""
         self.feed: event_feed.FeedWriter | None = None
-        """Event feed from which a supervisor in the cluster gets the events; None without such a supervisor."""
+        """Event feed for a supervisor in the cluster; None if the supervisor is elsewhere."""
         self._num_uncounted = 0
         """Bytes written since the last `count` event."""
         self._budget = float(FLOOD_BYTES)
@@ -81,7 +81,7 @@ class PodLog:
                 piece = line[at : at + PIECE_BYTES]
                 is_end = piece.endswith(b"\n")
                 piece = piece[:-1] if is_end else piece
-                # The guard keeps a carriage return that container runtimes would drop at the end of a line.
+                # The guard keeps a carriage return, which container runtimes drop at the end of a line.
                 marks, guard = (b"r", b".") if piece.endswith(b"\r") else (b"", b"")
                 out += b"[%s]%s%s %s%s\n" % (tag.encode(), b"" if is_end else b"+", marks, piece, guard)
                 num_lines += is_end

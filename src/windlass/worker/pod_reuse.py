@@ -41,7 +41,7 @@ WAITING, NEXT, WAIT_UNTIL, RELEASED, LEAVING = "waiting", "next.json.gz", "wait-
 SIGNALLED, FIRST_ENDED = "signalled-", "first-ended-"
 PAUSE_SECONDS = 0.01
 STILL_ENDING_SECONDS = 5.0
-"""Time limit in seconds for a pod to start waiting after its node has ended, and for an announced attempt to arrive."""
+"""Seconds for a pod to start waiting after its node has ended, or for an accepted attempt to arrive."""
 OUTPUTS_SECONDS = 60.0
 """Seconds that a pod with outputs waits for the next request of its supervisor; short, because idle GPUs cost money."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -103,9 +103,8 @@ def block() -> None:
 
 
 def clear_mark(folder: str, number: int) -> bool:
-    """Removes the supervisor's mark for a signal. Returns whether the mark existed, which shows that the supervisor
-    sent the signal.
-
+    """Removes the supervisor's mark for a signal. Returns whether the mark existed: the supervisor has then sent the
+    signal.
     """
     return _remove(os.path.join(folder, f"{SIGNALLED}{int(number)}"))
 
@@ -149,7 +148,7 @@ def signal_first(
     """Signals the pod's main process, with the supervisor's mark, unless the pod has a later attempt.
 
     Waits first until the pod accepts a pending order, which may be of this attempt. Uses no other function of this
-    module, because the supervisor sends the text of this function to pods in which the code is not unpacked yet.
+    module, because the supervisor sends its text to pods whose code is not unpacked yet.
     """
     give_up = time.monotonic() + patience_seconds
     while (is_ordered := NEXT in os.listdir(folder)) and time.monotonic() < give_up:

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 PADDING = "." * 4000
-"""Last argument of a process that forks ranks. It reserves space in which `rename` shows the command line of a rank."""
+"""Last argument of a process that forks ranks; reserves space in which `rename` shows their command lines."""
 Identity = tuple[int, int]
 """Process id, and the kernel ticks from boot to the start of the process. Identifies a process within one boot."""
 _PR_SET_PDEATHSIG = 1
@@ -31,7 +31,7 @@ class ProcessStat(NamedTuple):
     session: int
     state: str
     start_ticks: int
-    """Kernel ticks from boot to the start of the process. Process id, start ticks and boot id together identify a
+    """Kernel ticks from boot to the start of the process. Together with process id and boot id, they identify the
     process."""
 
 
@@ -106,7 +106,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def send_group(group: int, number: int) -> None:
-    """Signals a process group. Does nothing if the group has ended or belongs to another user."""
+    """Signals a process group. Ignores groups that have ended or belong to another user."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -115,7 +115,7 @@ def rename(argv: list[str]) -> None:
     """Changes the command line that `ps` shows for this process, if `argv` fits in the space of the old one (Linux).
 
     The kernel shows the memory between two addresses of the process (proc_pid_stat(5), arg_start and arg_end). A
-    process that was started with a long command line has space for a new one.
+    process that was started with a long command line has enough space.
     """
     try:
         with open("/proc/self/stat", "rb") as file:

@@ -1,10 +1,9 @@
 """Extracts progress from the output of one rank: position in the training, speed and loss.
 
-Progress is read in three ways: from structured lines that `windlass.train.report` writes, with the job's own regular
-expression, and from formats of common training code. For each rank, the first way that finds progress is used. Fields
-that no structured line reports, such as the loss of a script whose `Checkpoint` counts the steps, are read in the other
-two ways. Steps are not, because a script may print the number of a batch within its epoch. Precision is preferred to
-recall: a line that may have another meaning is ignored.
+For each rank, the first source with progress is used: structured lines that `windlass.train.report` writes, the job's
+own regular expression, and formats of common training code. Fields that no structured line reports, such as the loss of
+a script whose `Checkpoint` counts the steps, are read from the other two. Steps are not, because a script may print the
+number of a batch within its epoch. Precision is preferred to recall: a line that may have another meaning is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _CHECKPOINT = MARKER + b'{"checkpoint": {'
 _COUNTS = "counts"
 """Action that a `Checkpoint` reports before it counts its first step."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
-_MAX_CHECKPOINTS = 256  # maximum number of events between two reads by the node
+_MAX_CHECKPOINTS = 256  # between two reads of the list by the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Group names allowed in a job's own expression; `samples` is samples per second."""
 
@@ -269,7 +268,7 @@ def _from_json(data: bytes) -> dict[str, Any]:
 
 
 def _checked(value: dict[str, Any], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    """Returns the valid fields of a structured line, converted by the functions in `fields`."""
+    """Returns the valid fields of a structured line, converted by `fields`."""
     found = {name: check(value[name]) for name, check in fields.items() if name in value}
     return {name: checked for name, checked in found.items() if checked is not None}
 

@@ -21,11 +21,11 @@ STOP_NOW_SIGNAL = signal.SIGUSR1
 STACKS_SIGNAL = signal.SIGUSR2
 """Signal at which a node worker dumps the stacks of all live ranks."""
 NODE_TAG = "n"
-"""Tag of the lines of a pod's log that contain node events; lines of a rank are tagged with its number."""
+"""Tag of log lines with node events; a rank's lines are tagged with its number."""
 POD = "w"
-"""Tag of the lines of a pod's log that Windlass's own processes write."""
+"""Tag of log lines from Windlass's own processes in the pod."""
 ATTEMPT = "a"
-"""Tag of the lines of a pod's log that separate attempts."""
+"""Tag of log lines that separate attempts."""
 GRACE_OVER = "grace-over"
 """Code of the warning that ranks were killed because they outlived their grace period."""
 OUTPUTS_INCOMPLETE = "outputs-incomplete"
@@ -73,8 +73,7 @@ class LauncherSpec(Value):
     index: str
     """Name of the environment variable with a rank proxy's index among the ranks of its node."""
     end_seconds: float
-    """Seconds within which the launcher must exit after its ranks have succeeded; unlimited for a launcher that
-    `serves`."""
+    """Seconds within which the launcher must exit after its ranks succeeded; unlimited if it `serves`."""
     env: Environment = EMPTY
     networks: Mapping[str, NetworkSpec] = EMPTY
     """Network namespaces by host name, if the mpirun of one node starts the ranks of several nodes."""
@@ -116,7 +115,7 @@ class CollectSpec(Value):
     is_shared: bool = False
     """Whether all nodes share one code folder."""
     since: float = 0.0
-    """Unix seconds at which the pod unpacked the code folder; 0 to count from the start of the run."""
+    """Unix seconds at which the code folder was unpacked; 0 for the start of the run."""
 
 
 class NoticeSpec(Value):
@@ -539,21 +538,21 @@ class HostReport(Value):
     oom_kills_of_machine: Optional[int] = None
     """Processes OOM-killed on the whole machine; None if the counter cannot be read."""
     oom_record: str = ""
-    """Line of the kernel log about the OOM kill of one of the ranks; empty if there is none."""
+    """Kernel log line about the OOM kill of a rank; empty if there is none."""
     memory_limit_bytes: Optional[int] = None
     """Memory limit of the worker's control group in bytes; None if unlimited."""
     free_bytes: Mapping[str, int] = EMPTY
-    """Free bytes of the file system of each folder of the run."""
+    """Free bytes of the file system of each folder."""
     shm_bytes: int = 0
     """Size of /dev/shm in bytes."""
     shm_free_bytes: Optional[int] = None
     """Free bytes of /dev/shm; None if it does not exist."""
     without_space: tuple[FileSystem, ...] = ()
-    """Full file systems; empty unless the rank failed for lack of disk space."""
+    """Full file systems, if the rank failed for lack of disk space."""
     damaged_files: tuple[DamagedFile, ...] = ()
     """Truncated or corrupted files of the kind that the rank failed to load."""
     listeners: tuple[Listener, ...] = ()
-    """Processes that listen on a port; empty unless the rank found a port in use."""
+    """Listening processes; empty unless the rank found a port in use."""
     reserved_port: Optional[int] = None
     """Port of the process group, if the supervisor has reserved it for the ranks."""
 
@@ -593,16 +592,16 @@ class RootCause(Value):
     node_lost: Optional[int] = None
     """Number of the lost node if its loss is the cause; None for another cause."""
     blames_peer: bool = False
-    """Whether the error is a lost connection to another rank, which failed without reporting anything."""
+    """Whether the error reports a lost connection to another rank, which itself reported nothing."""
     transient: bool = False
     """Whether a new attempt may succeed, as after an error of the network, a service, a device or disk space."""
     node: Optional[int] = None
-    """Number of the node on which the rank ran."""
+    """Number of the node that ran the rank."""
     failure: str = ""
     """How the rank failed: `exception`, `signal` or `exit-code`; empty if no rank is the cause."""
     code: Optional[int] = None
-    """Exit code of the process that failed; −N for signal N. Differs from `exit_code` if a launcher or shell reports
-    the exit code of its child."""
+    """Exit code of the process that failed; −N for signal N. If a launcher or shell reports the exit code of its child,
+    this differs from `exit_code`."""
     host: Optional[HostReport] = None
     """Facts about the host of the node; None if the node has not reported its end."""
 

@@ -264,7 +264,7 @@ def _write_mark(done: str, kind: str) -> None:
         with open(os.path.splitext(done)[0] + kind, "w"):
             pass
     except OSError:
-        pass  # without a mark, e.g. on a full disk, there is no warning
+        pass  # without a mark there is no warning
 
 
 def _load_module(name: str) -> Any:
@@ -299,7 +299,7 @@ def _record_collectives(error: BaseException) -> None:
         if "/torch/distributed/" in code.co_filename and code.co_name != "wrapper":  # `wrapper` is a decorator of torch
             names.append(code.co_name)
         trace = trace.tb_next
-    # In a backward pass, native code reduces the gradients without Python frames, so the error message is checked.
+    # In a backward pass, native code leaves no Python frames, so the error message is checked.
     is_collective = any(word in str(error) for word in ("gloo", "NCCL", "ProcessGroup"))
     _flight.write("failed", names[0] if names else "backward" if is_collective else "")
 
@@ -351,8 +351,8 @@ def prepare_main(file: str) -> None:
 
 
 def _fresh_main() -> dict[str, object]:
-    """Replaces `__main__` by a new module and returns the namespace of the new module. The old module is kept because
-    its functions are still running.
+    """Replaces `__main__` by a new module and returns its namespace. The old module is kept, because its functions
+    still run.
     """
     import builtins
 

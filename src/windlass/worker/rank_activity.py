@@ -1,6 +1,6 @@
 """Distinguishes ranks that work on their own, for example on a save, from ranks that wait for other ranks.
 
-After a failure, working ranks get their whole grace period, but waiting ranks do not, because they wait in vain for the
+After a failure, working ranks get their whole grace period; waiting ranks do not, because they wait in vain for the
 failed rank. In each rank, the thread that reads the flight recorder reports the activity. A rank that never created a
 torch process group waits for no other rank. Ranks of MPI, JAX and TensorFlow connect without torch, so their activity
 is unknown.
@@ -25,16 +25,14 @@ OTHER_GROUPS = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG")
 
 
 class Activity(NamedTuple):
-    """Ranks that work and ranks that wait for others. A rank in neither list has not responded or cannot report its
-    activity.
-    """
+    """Ranks that work and ranks that wait for others; a rank in neither list has not responded, or has no means to."""
 
     working: tuple[Rank, ...]
     waiting: tuple[Rank, ...]
 
 
 def activity_of(ranks: Sequence[Rank], spec: NodeSpec) -> Activity:
-    """Requests from each rank whether it works or waits. Takes a second if a rank does not respond."""
+    """Requests each rank's activity. Takes a second if a rank does not respond."""
     asked = [rank for rank in ranks if ask_flight(rank.base, WORK, STATE)]
     answers = take_flights([rank.base for rank in asked], STATE)
     variables = {*spec.env, *(name for one in spec.ranks for name in one.env)}

@@ -18,7 +18,7 @@ class Start(Protocol):
     """Starts one rank as a child of this process and the leader of a new process group."""
 
     name: str
-    """Name of this kind of start: `cold` or `warm`."""
+    """Kind of start: `cold` or `warm`."""
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """Starts `argv` in `cwd` with exactly the environment `env`, and stdout and stderr sent to `output`. Returns
@@ -66,8 +66,8 @@ class WarmStart:
     name = "warm"
 
     def __init__(self, prepare: Callable[[list[str]], None], wait: Callable[[], None] = lambda: None) -> None:
-        """`prepare` runs in the child with the rank's command line, and resets the child to the state of a new
-        interpreter (`fork_reset.py`). `wait` runs in the child after `prepare` and before the script.
+        """`prepare` runs in the child with the rank's command line, and resets it to the state of a new interpreter
+        (`fork_reset.py`). `wait` runs in the child after `prepare` and before the script.
         """
         self._birth = process.Birth()
         self._prepare = prepare
@@ -75,7 +75,7 @@ class WarmStart:
 
     def __call__(self, argv: list[str], cwd: str, env: dict[str, str], output: int, beside: int = 0) -> int:
         """Starts the rank by forking this process and returns its pid. Raises OSError."""
-        # Raises the error that starting an interpreter in a missing folder would raise.
+        # Raises the error of starting an interpreter in a missing folder.
         os.stat(cwd)
         # A signal that arrived before the child resets the handlers would be consumed by the node's handlers, and the
         # rank would never see it.

@@ -57,7 +57,7 @@ class Rank:
         return mark.at if mark.code else None
 
     def outcome(self) -> int:
-        """Returns the exit code in the rank's done mark, or without a mark the exit code of the process."""
+        """Returns the exit code in the rank's done mark, or else that of the process."""
         assert self.exit_code is not None
         marked = read_mark(self.done).code if self.exit_code != 0 else None
         return self.exit_code if marked is None else marked
@@ -81,9 +81,7 @@ class Rank:
         )
 
     def _with_error_file(self) -> str:
-        """Returns the last output of the rank, with the traceback from torchelastic's error file; secrets in it are
-        masked.
-        """
+        """Returns the last output of the rank, with the traceback from torchelastic's error file."""
         tail = self.capture.tail
         text = with_error_file(tail)
         return tail if text == tail else self.capture.masked(text)
@@ -140,7 +138,7 @@ class Ranks(list[Rank]):
 
 
 class Mark(NamedTuple):
-    """Contents of the done mark, a file that a rank writes when its script has failed or finished."""
+    """Contents of a done mark, which a rank writes when its script fails or finishes."""
 
     code: int | None = None
     """Exit code; None if there is no mark."""
@@ -151,7 +149,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(path: str) -> Mark:
-    """Reads a done mark. Returns an empty mark if the file is missing or invalid."""
+    """Reads a done mark; empty if the file is missing or invalid."""
     try:
         with open(path) as file:
             code, at, *by = file.read().split()

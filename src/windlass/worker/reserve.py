@@ -1,6 +1,6 @@
 """Reserves disk space in a file, for data that must still be written when the disk is full.
 
-Writers of data that can wait must call `has_space` first, so that the space freed by `release` is left for urgent
+Writers of data that can wait must call `has_space` first, so that the space freed by `release` remains for urgent
 writes.
 """
 
@@ -19,8 +19,8 @@ MEASURE_SECONDS = 0.05
 
 
 class Reserve:
-    """A file of `size_bytes` at `path` that occupies disk space. If the reserve `is_shared`, another process may
-    release it, so a missing file then means a full disk.
+    """A file of `size_bytes` at `path` that reserves disk space. If it `is_shared`, another process may release it, so
+    a missing file means a full disk.
     """
 
     def __init__(self, path: str, size_bytes: int, *, is_shared: bool) -> None:
@@ -75,8 +75,8 @@ class Reserve:
                 return False
             file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Only this call shows that a quota is full. On NFS the call writes data, so the margin is tried only
-                # after the disk was full.
+                # Quotas are checked only by this call. On NFS the call writes data, so the margin is only tried after
+                # the disk was full.
                 os.posix_fallocate(file, 0, max(self.size_bytes, missing if self._is_full else 0))
                 os.ftruncate(file, self.size_bytes)
             finally:

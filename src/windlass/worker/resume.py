@@ -174,9 +174,7 @@ def _before_wildcards(pattern: str) -> str:
 
 
 def _names_in(folder: str) -> list[str]:
-    """Returns the names in a folder, at most `MAX_COMPARED` to limit the time of comparing them; empty for a missing
-    folder.
-    """
+    """Returns names in a folder, at most `MAX_COMPARED` to limit the time; empty for a missing folder."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in itertools.islice(entries, MAX_COMPARED)]
@@ -185,7 +183,7 @@ def _names_in(folder: str) -> list[str]:
 
 
 def candidates(request: ResumeSpec, since: float) -> list[str]:
-    """Returns all paths that may be a checkpoint of this run, newest first."""
+    """Returns all possible checkpoints of this run, newest first."""
     pattern = _pattern(request)
     folders = [request.folder, *([request.code] if os.path.dirname(pattern) else [])]
     found: dict[str, str] = {}
@@ -285,8 +283,8 @@ def _problem_of_zip(path: str, start: bytes) -> str:
 
 
 def problem_of_safetensors(path: str) -> str:
-    """Compares the length of a safetensors file with its header. Returns the problem; empty if there is none. Raises
-    the exceptions in `TORN`.
+    """Compares the length of a safetensors file with its header. Returns the problem, or empty. Raises exceptions in
+    `TORN`.
     """
     size = os.path.getsize(path)
     with open(path, "rb") as file:

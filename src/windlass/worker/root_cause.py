@@ -38,8 +38,7 @@ _OF_PROGRAM = (
     r"(?:(?:ModuleNotFound|Import|Syntax|Indentation|Tab|Name|UnboundLocal)Error|(?:[\w.]*\.)?UnknownFormat)\b|"
     r".*: error: (?:unrecognized arguments|argument |the following arguments are required|ambiguous option)"
 )
-"""Matches errors that depend only on the program, its installed packages, or a checkpoint of another version, and would
-recur."""
+"""Matches errors that depend only on the program, its packages, or a checkpoint of another version, and would recur."""
 _TRANSIENT = (
     r"(?i)connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|"
     r"Connection\w*Error|"

@@ -73,9 +73,7 @@ class RunWarnings:
     # -- where training begins ----------------------------------------------------------------------------------------
 
     def restored(self, found: Mapping[str, Any]) -> None:
-        """Handles a checkpoint event. A checkpoint restored in the first attempt may belong to another run, which
-        causes a warning.
-        """
+        """Handles a checkpoint event. Warns if the first attempt restored a checkpoint of another run."""
         if found.get("action") == "none-verified":
             self._is_refused = True  # the run then gets the warning `checkpoint-damaged`
         if found.get("action") != "restored" or self._has_restored:
@@ -185,9 +183,7 @@ class RunWarnings:
         self._left += [(rank.number, one) for one in left]
 
     def ended(self, ranks: Ranks, own: set[int]) -> None:
-        """Reports processes that outlived the ranks, once all ranks have ended; `own` are processes of the node, to be
-        ignored.
-        """
+        """Reports processes that outlived the ranks, after all have ended. Ignores `own`, the processes of the node."""
         if not ranks or ranks.are_ending or any(rank.outcome() != 0 for rank in ranks):
             return
         me, number = os.getpid(), ranks[0].number
@@ -233,7 +229,7 @@ class RunWarnings:
 def _still_alive(is_wanted: Callable[[ProcessStat], bool]) -> list[SurvivingProcess]:
     """Returns the matching processes that are still alive after `LEAVE_SECONDS`.
 
-    If none is found, looks again, because a process that is forked and orphaned during the first search may be missed.
+    If none is found, searches again, because one pass can miss a process that is forked and orphaned meanwhile.
     """
     give_up = time.monotonic() + LEAVE_SECONDS
     was_empty = False
@@ -246,7 +242,7 @@ def _still_alive(is_wanted: Callable[[ProcessStat], bool]) -> list[SurvivingProc
 
 
 def _time_of(path: str, name: str) -> float:
-    """Returns the time of a file given by its `os.stat` field; 0 if the file does not exist."""
+    """Returns a time of a file, such as `st_mtime`; 0 if the file does not exist."""
     try:
         return float(getattr(os.stat(path), name))
     except OSError:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 SHELL = "bash"
 POLL_SECONDS = 0.2
-"""Seconds between two checks whether the script started by another node has ended."""
+"""Seconds between two checks whether the other node's script has ended."""
 STOPPED = 128 + signal.SIGTERM
 
 
 class SetupStep:
-    """Runs the `setup` script of one node, if no other node on the machine has run it."""
+    """Runs the `setup` script for one node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -26,9 +26,9 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 
 
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
-    """Returns the current stacks of live ranks. Ranks print their stacks, so the logs contain them too.
+    """Returns the current stacks of live ranks, which also appear in their logs.
 
-    Takes 0.1 s, or 1 s if a rank does not respond, or 2 s if a rank does not respond to the forced signal either.
+    Takes 0.1 s; 1 s if a rank does not respond; 2 s if it ignores the forced signal too.
     """
     for rank in ranks:
         drain(rank)
@@ -66,7 +66,7 @@ def _await_stacks(asked: list[Rank], before: dict[int, int], drain: Callable[[Ra
 
 
 def _written(rank: Rank, before: dict[int, int]) -> bytes:
-    """Returns the output of a rank since its log had the length `before`; of long output only the end."""
+    """Returns the output of a rank since `before`; of long output only the end."""
     written = rank.capture.length - before[rank.number]
     return rank.capture.last(written) if written else b""
 

@@ -70,8 +70,8 @@ class StatusServer:
     ) -> None:
         """Starts to listen, and writes a new token to `token_file` (mode 0600). Raises OSError.
 
-        `on_progress` is called with a rank and its progress. The server registers its sockets in `selector`, with
-        callbacks as `data`.
+        `on_progress` is called with a rank and its progress. Sockets are registered in `selector`, with callbacks as
+        `data`.
         """
         self._selector = selector
         self._token_file = token_file

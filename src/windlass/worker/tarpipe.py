@@ -21,7 +21,7 @@ BUFFER_BYTES = 1 << 20
 SPECIAL = "neither a file nor a folder"
 """Reason for rejecting a socket, pipe or device."""
 UNREAD = "WINDLASS.unread"
-"""Name of the tar header with the reason why a file or folder could not be read."""
+"""Tar header with the reason why an entry could not be read."""
 
 
 class Received:
@@ -73,9 +73,7 @@ def _without_content(name: str) -> tarfile.TarInfo:
 
 
 def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
-    """Adds one entry, or none if the file was removed. Raises OSError if the copied file or folder itself cannot be
-    read.
-    """
+    """Adds one entry, or none if the file was removed. Raises OSError if the copied file or folder is unreadable."""
     setattr(tar, "inodes", {})  # noqa: B010 - what has two names is sent twice: receivers make no hard links
     file = None
     try:
@@ -110,8 +108,8 @@ def receive(
 ) -> Received:
     """Writes the received file or folder to `destination/name` if `destination` is a folder, else to `destination`.
 
-    A `destination` that ends with a slash is a folder, which is created. `progress` is called with the number of bytes
-    received so far. Raises OSError, and tarfile.TarError if the stream is truncated.
+    A `destination` that ends with a slash is a folder, which is created. `progress` is called with the bytes received
+    so far. Raises OSError, and tarfile.TarError if the stream is truncated.
     """
     parent = os.path.dirname(os.path.abspath(destination))
     if not os.path.isdir(parent):
@@ -242,8 +240,8 @@ def main(argv: list[str]) -> int:
 
 def _complain(text: str, what: str) -> int:
     print(text, file=sys.stderr, flush=True)
-    # The sender stops when it reads this message, but may not notice that this process ends with unread input.
-    # Therefore the rest of the input is read.
+    # The sender stops when it reads this message. It may not notice that a process ends with unread input, so the rest
+    # is read.
     while what == "receive" and os.read(0, 1 << 16):
         pass
     return 3

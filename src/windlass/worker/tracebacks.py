@@ -100,7 +100,7 @@ class Report(NamedTuple):
     last_line: int
     trace: str
     line: str
-    """The line of the traceback that names the exception."""
+    """Line of the traceback that names the exception."""
 
 
 def unstyled(text: str) -> str:
@@ -147,8 +147,8 @@ def since_handled(text: str) -> str:
 
 
 def exception_line(trace: str) -> str:
-    """Returns the line of a traceback that names the exception. Of several such lines, returns the last one that does
-    not name an exception of a launcher. For an exception group, returns the line of its first exception.
+    """Returns the line of a traceback that names the exception. If there are several, launchers' exceptions are ignored
+    and the last one counts. For an exception group, returns the line of its first exception.
     """
     lines = [unprefixed(line) for line in trace.splitlines()]
     for found in (_names(lines), [at for at, line in enumerate(lines) if EXCEPTION.match(line)]):
@@ -190,9 +190,9 @@ def is_peer_error(line: str) -> bool:
 
 
 def is_other_connection(trace: str) -> bool:
-    """Whether a traceback reports a lost connection to a server or another process, rather than to a rank.
+    """Whether a traceback reports a lost connection to a server or another process, not to a rank.
 
-    A traceback that contains a library through which ranks communicate counts as a connection to a rank.
+    Tracebacks with libraries through which ranks communicate count as connections to ranks.
     """
     return bool(_OF_ANY_CONNECTION.match(exception_line(trace))) and not _OF_RANKS.search(trace)
 
@@ -220,9 +220,7 @@ def child_signal(text: str) -> int:
 
 
 def child_code(text: str) -> int:
-    """Returns the exit code of the first failed process in torchrun's report; 0 if there is no report, or a signal
-    ended the process.
-    """
+    """Returns the exit code of the first failed process in torchrun's report; 0 if there is none, or for a signal."""
     root = _root_cause(text)
     word = _field(root, "exitcode").partition(" ")[0] if root else ""
     return _number(word)
@@ -234,9 +232,7 @@ def _number(word: str) -> int:
 
 
 def own_words(text: str) -> str:
-    """Returns the text without escape codes and prefixes, and without a report of torchrun that contains no
-    traceback.
-    """
+    """Returns the text without escape codes and prefixes, and without torchrun's report if it contains no traceback."""
     is_report = child_code(text) and not traceback_of(text)
     return _before_launcher(text) if is_report else plain(text)
 
@@ -294,7 +290,7 @@ def _names(lines: list[str]) -> list[int]:
             if not is_other_member:
                 found.append(at)
         elif name is not None and _FRAME.match(line) and found[-1:] == [name] and not EXCEPTION.match(lines[name]):
-            name = None  # the line found before was an unrelated line between frames
+            name = None  # the line was unrelated, between two frames
             found.pop()
     return found
 
@@ -354,7 +350,7 @@ def _reports_of(stream: str, lines: list[tuple[int, str]]) -> list[Report]:
 
 
 def _first_of(found: list[Report], root: str) -> str:
-    """Returns the traceback of the first failure, of the tracebacks of several processes."""
+    """Returns the root cause among tracebacks of several processes."""
     field = _field(root, "traceback") if root else ""
     if TRACEBACK in field:
         trace = "\n".join([field, *(line[2:] for line in root.partition(field)[2].splitlines()[1:])]).rstrip(" \n=")

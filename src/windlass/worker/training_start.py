@@ -134,14 +134,14 @@ class TrainingStart:
                 self._line(line)
 
     def report(self, kind: str, step: object) -> None:
-        """Adds a step that was reported. For each kind of progress, the first two increasing steps count."""
+        """Adds a reported step; for each kind, the first two increasing steps count."""
         steps = self._steps[kind]
         if type(step) is int and len(steps) < 2 and (not steps or step > steps[0]):
             steps.append(step)
 
     def take(self, *, at_end: bool = False) -> dict[str, Any] | None:
-        """Returns the first `step` and `every` (steps between reports), once known, and again when a better kind of
-        progress has them.
+        """Returns the first `step` and `every` (steps between reports), once known, and again from a better kind of
+        progress.
         """
         for kind in KINDS[: KINDS.index(self._given) if self._given else None]:
             steps = self._steps[kind]
@@ -166,7 +166,7 @@ class TrainingStart:
 
 
 def _worth(report: dict[str, Any]) -> int:
-    """Rates a restore event: with a step, it is rated higher than with an epoch, and without both lowest."""
+    """Rates a restore event: highest with a step, then with an epoch."""
     return 1 + 2 * ("step" in report) + ("epoch" in report)
 
 

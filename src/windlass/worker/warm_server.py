@@ -119,7 +119,7 @@ class WarmProcess:
         """Returns why no fork can run the requested script as a node; empty if a fork can."""
         from windlass.worker.fork_safety import shadowed
 
-        # The nodes of one attempt send their requests within milliseconds, so one check of the files is enough for all.
+        # The nodes of one attempt send their requests within milliseconds, and share one check of the files.
         if refused := self.outdated(os.path.dirname(request["spec"])):
             return refused
         if not self.parts:
@@ -170,7 +170,7 @@ class WarmProcess:
             if (reason := trial.verdict()) is None:
                 return
         except InterruptedError:
-            self.untried.clear()  # the trials are given up in this process, but not in the next
+            self.untried.clear()  # this process gives up its trials; the next one repeats them
             self.must_restart = False
             self.stale = "" if self.parts else "the trial of its imports was killed"
         else:
@@ -296,9 +296,7 @@ class WarmProcess:
             os._exit(code)
 
     def run_worker(self, client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
-        """Makes the forked process a node worker like one in a new interpreter, and runs the node. Its ranks
-        are forks.
-        """
+        """Makes the fork a node worker like one in a new interpreter, and runs the node; its ranks are forks too."""
         from windlass.worker.fork_reset import inherit
         from windlass.worker.rank_start import WarmStart
         from windlass.worker.run import run_node
