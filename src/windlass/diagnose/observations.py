@@ -273,7 +273,7 @@ class Observations:
     @cached_property
     def setup_end(self) -> str:
         """How the script of `setup:` failed, such as `exit code 7` or `signal 9`; empty if it did not fail."""
-        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # includes an exception, which is recorded as traceback
+        cause = f"{self.cause.summary}\n{self.cause.traceback}"  # an exception during setup is recorded as a traceback
         found = _SETUP_FAILED.search(cause) if self.plan.nodes.setup else None
         return found[1] if found is not None else ""
 

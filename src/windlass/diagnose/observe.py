@@ -137,7 +137,7 @@ def _rank(
     if failure is not None and failure.by_exit:
         tail = since_handled(tail)
     elif TRACEBACK in words and TRACEBACK not in tail:
-        tail = words  # contains the start of a message that is cut in the log's tail
+        tail = words  # the report contains the start of a message that is cut in the log's tail
     code, at = ended or (state.exit_code, None)
     if code is None and status.cause is not None and status.cause.rank == state.rank:
         code, at = status.cause.exit_code, status.cause.at

@@ -73,7 +73,7 @@ class Raised:
 
 def raised(tail: str) -> Raised | None:
     """Returns the exception that ended a rank, if its last output shows one."""
-    trace = plain(traceback_of(tail))  # keeps prefixes, by which lines of several processes differ
+    trace = plain(traceback_of(tail))  # line prefixes are kept, because they distinguish the lines of several processes
     line = exception_line(trace)
     if not line:
         return None
@@ -114,7 +114,7 @@ def kept_after_end(text: str) -> Kept | None:
     main = [
         Frame(found["file"], int(found["line"]), (found["name"] or "").strip())
         for found in FRAME.finditer(next(reversed(sections), ""))
-        if found["name"] != "write_stacks"  # the frame is Windlass's signal handler
+        if found["name"] != "write_stacks"  # `write_stacks` is Windlass's signal handler
     ]
     at = next((n for n, one in enumerate(main) if one.name == "_finish" and one.file.endswith("/rank.py")), None)
     if at is None:
@@ -159,7 +159,7 @@ def fatal_stack(tail: str) -> tuple[Frame, ...]:
 def collective(stack: tuple[Frame, ...], sources: Mapping[str, str]) -> str:
     """Returns the collective in which a stack (innermost frame first) waits; empty if the stack shows none."""
     found = ""
-    for frame in stack:  # takes the outermost match: all_gather_object calls all_gather
+    for frame in stack:  # the outermost match counts, because all_gather_object calls all_gather
         in_library = "/torch/distributed/" in frame.file or "/horovod/" in frame.file
         if in_library and frame.name in COLLECTIVES:
             found = frame.name

@@ -67,7 +67,7 @@ class AttemptTime:
         return max(self.rank_ends.values()) if is_over else None
 
     def layers(self, end: int) -> Iterator[tuple[str, Interval]]:
-        """Yields the labelled intervals of the attempt up to `end`."""
+        """Yields the intervals of the attempt up to `end`, each with a label for its kind of time."""
         gone_at = self.gone_at
         for begin, taken_up in self.gaps:
             if gone_at is not None and gone_at <= taken_up:
@@ -97,7 +97,8 @@ class AttemptTime:
                     self.failed_at = at
             case events.NodeLost(since=float(since)):
                 # A loss is detected late. If peers made progress since, they were not waiting for the lost node.
-                since = min(at, max(micros(since), self.progressed_at, self.began))  # the node's clock may be ahead
+                # `at` is the upper limit, because the node's clock may be ahead.
+                since = min(at, max(micros(since), self.progressed_at, self.began))
                 self.failed_at = since if self.failed_at is None else min(self.failed_at, since)
             case events.Progress():
                 self.progressed_at = max(self.progressed_at, at)
@@ -113,7 +114,7 @@ class AttemptTime:
             case events.HangDetected() if entry.reason in _TRUE_HANGS:
                 since = at - micros(entry.seconds) if entry.since is None else micros(entry.since)
                 if not any(hang.is_same(since) for hang in self.hangs):
-                    self.hangs.append(_Hang(since))  # several nodes report the same hang
+                    self.hangs.append(_Hang(since))  # several nodes report the same hang, which is added once
             case events.HangEnded():
                 self._take_hang_end(entry, at)
 

@@ -37,7 +37,7 @@ class Crash:
 
 def mark(run_dir: Path, error: BaseException) -> None:
     """Writes the marker. On a full disk the marker is empty, because a directory entry often still fits."""
-    import traceback  # imported only after a crash
+    import traceback  # the module is needed only after a crash
 
     text = "".join(traceback.format_exception(error)).strip()[-MAX_CHARS:]
     partial = run_dir / f"{MARKER}.{os.getpid()}"

@@ -348,7 +348,7 @@ class CheckpointChanged(Entry):
     older: int = 0
     """Number of matches that are older than the run."""
     absent: bool = False
-    """Whether the folder does not exist."""
+    """Whether the searched folder does not exist."""
     saved: str = ""
     """Newest saved state in another folder than the one searched, if known."""
     at_end: bool = False
@@ -416,7 +416,7 @@ class HangDetected(Entry):
     kind = "hang"
     ranks: tuple[RankStack, ...]
     seconds: float = 0.0
-    """Seconds without output."""
+    """Seconds since the last output of the node's ranks."""
     node: int | None = None
     since: float | None = None
     """Start of the silence in Unix seconds."""
@@ -442,7 +442,7 @@ class PreemptionNotice(Entry):
     action: str = ""
     """`terminate`, `stop`, `rebalance` or `evict`."""
     time: str = ""
-    """Time in the format of the source."""
+    """Time of the notice, in the format of its source."""
 
 
 class QueueChanged(Entry):

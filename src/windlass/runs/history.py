@@ -190,8 +190,8 @@ class History:
                 self.now.highest = max(self.now.highest or 0, entry.step)
         elif entry.action == "restored":
             self.now.restored_by = entry
-            if entry.source != "log":  # if the script restored by itself, its first step decides
-                self.now.restored = entry.step  # None if the script's own file was restored
+            if entry.source != "log":  # after a restore logged by the script, its first step decides
+                self.now.restored = entry.step  # the step is None for a file of the script's own format
 
     def reach(self, step: int) -> bool:
         """Records a step of the current attempt. Returns True once, when the attempt catches up with the highest step

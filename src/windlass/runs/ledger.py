@@ -68,7 +68,7 @@ class Cost:
     """Cost by purpose; sums to `total`."""
     total: float = field(default=0.0, init=False)
     wasted: float = field(default=0.0, init=False)
-    """Cost of repeated steps and of hung or idle time."""
+    """Cost of repeated steps, hangs and idle time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "total", sum(self.spent.values()))

@@ -147,7 +147,7 @@ class RunLogs:
         wanted, tail = chosen.get("attempt"), chosen.get("tail")
         followed: dict[int, _AttemptLogs] = {}
         while True:
-            over = is_over()  # called before the files are read, so that no line is missed
+            over = is_over()  # `is_over` is called before the files are read, so that no line is missed
             numbers = self.attempts()
             over = over or (wanted is not None and numbers[-1:] > [wanted])
             for number in numbers:
@@ -223,7 +223,7 @@ class _RankLog:
 
     def blocks(self, *, final: bool, buffer_bytes: int) -> Iterator[LogBlock]:
         """Yields the unread lines, one block per record. The offset advances once all blocks were taken."""
-        # `line`: start of the first line not yielded yet. `seen`: end of the search for newlines.
+        # `line` is the start of the first line not yielded yet; `seen` is the end of the search for newlines.
         line, seen, seen_time_ns = self._line, self._seen, self._seen_time_ns
         attempt, rank = self._attempt, self._rank
         buffer, start = b"", line
@@ -340,14 +340,14 @@ def _last_blocks_of(logs: _AttemptLogs, tail: int, *, final: bool) -> list[LogBl
             of_rank[block.rank] += block.num_lines
             while kept and num_lines - kept[0][0] >= tail:
                 num_lines -= kept.popleft()[0]
-        # Stops once no unread line could be among the last `tail` lines.
+        # The search ends once no unread line could be among the last `tail` lines.
         if num_lines >= tail and all(
             of_rank[rank] >= tail or since_ns < kept[0][1].time_ns for rank, since_ns in read_since.items()
         ):
             break
         if all(from_start):
             break
-        wanted *= 4  # more lines are needed, because structured lines are hidden
+        wanted *= 4  # structured lines were counted but are hidden, so more lines are needed
     blocks = [block for _, block in kept]
     if num_lines > tail:
         blocks[0] = blocks[0]._replace(data=blocks[0].data.split(b"\n", num_lines - tail)[-1])

@@ -73,7 +73,7 @@ def parse(line: bytes, now: float | None = None) -> Line | None:
             return None
         token = data.pop(TOKEN, None)
         event = event_of(data)
-    except (ValueError, RecursionError):  # includes ShapeError
+    except (ValueError, RecursionError):  # ShapeError is a subclass of ValueError
         return None
     latest = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
     return Line(event, token if isinstance(token, str) else None) if 0 <= event.at <= latest else None
@@ -130,7 +130,7 @@ def _cleaned(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_cleaned(one, depth - 1) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # as the worker converts it
+        return str(value)  # the worker converts such numbers to the same text
     if isinstance(value, int) and not isinstance(value, bool) and not -MAX_WHOLE <= value < MAX_WHOLE:
         return str(value)
     return value

@@ -90,7 +90,7 @@ def foreign(path: Path, home: Path, owner: int) -> StoreError:
     import shlex
 
     me, fix = _name(os.geteuid()), "set WINDLASS_HOME to a folder of your own"
-    if owner == 0:  # files created by `sudo windlass run`
+    if owner == 0:  # `sudo windlass run` creates such files
         fix = f"if sudo made it: sudo chown -R {me} {shlex.quote(str(home))}; else {fix}"
     return StoreError(f"{path} belongs to user {_name(owner)}, and this process runs as {me}", fix)
 

@@ -36,7 +36,8 @@ def connect(record: Path, **options: Any) -> sqlite3.Connection:
     """Opens a record for reading, including the content of its WAL. Raises StoreError, OSError,
     sqlite3.DatabaseError.
     """
-    os.close(os.open(record, os.O_RDONLY | os.O_CLOEXEC))  # raises an error with a reason, which SQLite's error lacks
+    # `os.open` reports why a file cannot be read, which SQLite does not.
+    os.close(os.open(record, os.O_RDONLY | os.O_CLOEXEC))
     address = record.absolute().as_uri()
     database: sqlite3.Connection = sqlite3.connect(f"{address}?mode=ro", uri=True, **options)
     try:

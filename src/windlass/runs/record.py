@@ -276,7 +276,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry)  # replaces progress of earlier attempts
+            return replace(status, progress=entry)  # progress of earlier attempts is replaced
         case events.DataStaged(name=name):
             others = tuple(one for one in status.files.data if one.name != name)
             return _with_files(status, data=(*others, entry))
@@ -334,7 +334,7 @@ def _enter(status: Status, phase: Phase, time: float) -> Status:
 
 def _after_phase(status: Status, phase: Phase | None, at: float) -> Status:
     if phase is None or phase in _NOT_ENTERED or (status.phase is Phase.STOPPING and phase is not Phase.STOPPING):
-        return status  # a stopping run changes its phase only by an `end` event
+        return status  # while a run is stopping, only an `end` event changes its phase
     status = _enter(status, phase, at)
     if status.attempts and phase in (Phase.TRAINING, Phase.CHECKPOINTING, Phase.STOPPING):
         status = _replace_attempt(status, phase=phase)
@@ -421,7 +421,7 @@ def _after_resume(status: Status, entry: events.RunResumed, at: float) -> Status
     If its ranks had succeeded, only its outputs remain to be uploaded, unless the user requests something else.
     """
     ending = None if entry.nodes or entry.from_ else status.ending
-    # A cause is cleared if only the upload remains, because no new attempt would clear it.
+    # The cause is cleared if only the upload remains, because no new attempt would clear it.
     cause = status.cause if ending is None else None
     status = replace(status, phase=Phase.IDLE, ending=ending, cause=cause)
     status = _enter(status, Phase.RESTARTING if ending is None else Phase.UPLOADING, at)

@@ -77,7 +77,7 @@ def start_of(now: Reports, first: Reports, highest_before: int, highest_epoch: f
         return Start(Origin.CHECKPOINT, reported if now.restored.step is None else now.restored.step)
     logged = now.logged
     if logged is not None and first.logged is not None and logged.line == first.logged.line:
-        logged = None  # logged at every start, so the line does not describe a resume
+        logged = None  # the script logs this line at every start, so the line does not show a resume
     named, line = (None, None) if logged is None else (logged.step, logged.line)
     has_moved = now.epoch is not None and first.epoch is not None and int(now.epoch) > int(first.epoch)
     epoch = now.epoch if has_moved else None if logged is None else logged.epoch

@@ -38,7 +38,7 @@ def read_stop_request(run_dir: Path) -> StopRequest | None:
         return StopRequest(now=True)
     try:
         text = (run_dir / STOP).read_text()
-        data = json.loads(text) if text else {}  # a full disk left the file empty
+        data = json.loads(text) if text else {}  # on a full disk, the file is written empty
     except (OSError, ValueError):
         return None
     return StopRequest(bool(data.get("now")), str(data.get("reason", "asked")))

@@ -145,7 +145,8 @@ class Store:
         If the home is not writable, the record is opened for reading, and writes raise StoreError. `machine` is the
         machine that this process runs on.
         """
-        home = self.home = Path(home).absolute()  # absolute, because the program may change its working folder
+        # The path is made absolute because the program may change its working folder.
+        home = self.home = Path(home).absolute()
         self.machine = this_machine(os.environ) if machine is None else machine
         self.reserve = Reserve(str(home / "reserve"), RESERVE_BYTES, is_shared=True)
         self._trash = Trash(home)
@@ -161,7 +162,7 @@ class Store:
                 if not (_is_full(error, home) and self.reserve.release()):
                     raise
                 self._open()
-        for run_id in self._trash.ids():  # completes deletions that were killed
+        for run_id in self._trash.ids():  # for these runs, a deletion was killed before it had removed the rows
             with contextlib.suppress(StoreError):
                 self._forget(run_id)
 
@@ -173,7 +174,7 @@ class Store:
         try:
             self._make_tables()
         except BaseException:
-            self._db.close()  # also removes SQLite's files next to the record
+            self._db.close()  # closing also removes SQLite's files next to the record
             raise
 
     def close(self) -> None:
@@ -207,7 +208,7 @@ class Store:
         """
         run_dir = self.run_dir(run_id)
         if not (self.reserve.has_space() or self.reserve.make(margin_bytes=0)):
-            raise _full(self.home)  # without a reserve, the end of the run might not be recorded
+            raise _full(self.home)  # without the reserve, the end of the run might not be recorded on a full disk
         with _border(self.home):
             run_dir.mkdir(mode=0o700, parents=True)
             known: dict[str, Any] = {"version": RECORD_VERSION} | ({} if restarts is None else {"restarts": restarts})
@@ -246,7 +247,7 @@ class Store:
     def is_held(self, run_id: str) -> bool:
         """Whether a process is writing to this run now."""
         with _border(self.home):
-            # A shared lock, so that two processes that only test the lock do not block each other.
+            # With a shared lock, two processes that only test the lock do not block each other.
             lock = self._lock(run_id, fcntl.LOCK_SH)
         if lock is None:
             return True
@@ -333,7 +334,7 @@ class Store:
         self._trash.put(self.run_dir(run_id))
         try:
             self._forget(run_id)
-        except StoreFull:  # the files of the run may fill the disk, so they go first
+        except StoreFull:  # the run's own files may fill the disk, so they are removed first
             self._trash.drain(run_id)
             self._forget(run_id)
         remove(self.run_dir(run_id))
@@ -367,9 +368,9 @@ class Store:
             if row is None:
                 raise NoSuchRun("there is no run yet", "start one: windlass run train.py")
             return str(row[0])
-        if not prefix:  # an unset shell variable must not select the newest run
+        if not prefix:  # an empty name, as of an unset shell variable, must not select the newest run
             raise NoSuchRun("the run id is empty", "windlass ps --all lists all ids")
-        prefix = prefix.encode(errors="replace").decode()  # replaces bytes that are not UTF-8
+        prefix = prefix.encode(errors="replace").decode()  # an argument may contain bytes that are not UTF-8
         begin = "SELECT id, created_at FROM runs WHERE id >= ? AND id < ?"
         newest_first = sorted(self._all(begin, prefix, prefix + "\U0010ffff"), key=lambda row: (-row[1], row[0]))
         found = naming.choose(prefix, [str(row[0]) for row in newest_first])
@@ -396,12 +397,12 @@ class Store:
 
     def _at_home(self, status: Status) -> Status:
         """Adds the note, and the local path of the outputs if they were fetched to this machine."""
-        # Plain strings, because Path objects take too long for a list of ten thousand runs.
+        # Path objects would take too long for a list of ten thousand runs.
         path = f"{self.home}/runs/{status.id}/{NOTE}"
         note = ""
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             note = file.read().rstrip("\n")
-        if note != status.about.note:  # the status has the note from the supervisor's start
+        if note != status.about.note:  # the status has the note of the time at which the supervisor started
             status = status.with_note(note)
         if status.files.collected is None or not (self.run_dir(status.id) / OUTPUT_DIGEST).exists():
             return status
@@ -453,7 +454,7 @@ class Store:
     def _lock(self, run_id: str, kind: int = fcntl.LOCK_EX) -> int | None:
         """Returns a descriptor that holds the run's lock; None if another process holds it."""
         path = self.run_dir(run_id) / "lock"
-        # The folder may have been removed by the user; the record must stay readable.
+        # The lock needs the folder, and the record must stay readable if the user has removed the folder.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -509,7 +510,7 @@ class Store:
         with locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
-                if self._version() == SCHEMA_VERSION:  # another process has created the tables
+                if self._version() == SCHEMA_VERSION:  # another process has created the tables meanwhile
                     return
                 for statement in filter(str.strip, SCHEMA.split(";")):
                     self._db.execute(statement)
@@ -745,7 +746,7 @@ def _border(home: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=32)
 def _read_plan(text: str) -> Plan:
-    from windlass.plan.plan import Plan  # not needed to list runs
+    from windlass.plan.plan import Plan  # listing runs does not need this module
 
     return Plan.from_json(json.loads(text))
 

@@ -76,7 +76,7 @@ _AFTERWORDS: Final = (
 """Events that a later supervisor may record long after the ranks died, so that they are not signs of life."""
 
 _NOT_HELD: Final = frozenset({"gone", "unobserved"})
-"""Layers without a known allocated node."""
+"""Layers of time during which no node is known to be allocated."""
 _OF_LAYER: Final = {
     "unobserved": Spent.UNOBSERVED,
     "restarting": Spent.RESTARTING,
@@ -144,7 +144,7 @@ class Tally:
         if isinstance(entry, _CHANGES_PHASE):
             self._follow_phase(event)
         if over and not isinstance(entry, events.RunResumed):
-            return  # ignores events after the end
+            return  # events after the end of the run are ignored
         self._take_entry(entry, at)
         if isinstance(entry, _SIGNS) and self.attempt is not None:
             self.attempt.observe(at)
@@ -219,7 +219,7 @@ class Tally:
             yield left, right, _spent(phase, layers), held
 
     def _changes(self, until: int) -> dict[int, Counter[str]]:
-        """Returns, by time, the number of begun minus ended layers of each name."""
+        """Returns, by time, how many layers of each name begin, minus the number that end."""
         laid = [("dead", interval) for interval in self.dead]
         for attempt in self.known_attempts():
             end = until if attempt.ended is None else attempt.ended

@@ -25,7 +25,7 @@ class Trash:
 
     def put(self, run_dir: Path) -> None:
         """Moves the folder of a run into the trash. A folder that cannot be moved is left unchanged."""
-        # Fails if the folder is missing or a mount point, or if the disk has no space for a directory entry.
+        # The move fails if the folder is missing or a mount point, or if the disk has no space for a directory entry.
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, exist_ok=True)
             run_dir.rename(self.folder / run_dir.name)
@@ -46,7 +46,7 @@ class Trash:
 
 def remove(path: Path) -> None:
     """Removes a file or a folder with its content, as far as possible."""
-    import shutil  # imported here because it loads three compression libraries
+    import shutil  # shutil loads three compression libraries that no other command needs
 
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -81,10 +81,10 @@ class DataCache:
             if known is not None and self._sets.has_just(known, entries):
                 if self._use(source, known, link):
                     return known, 0
-                continue  # another process has removed the set
+                continue  # another process has removed the set; the loop starts again
             with self._staging_locked(source, progress := progress or Progress()):
                 if (newest := self._sets.of(source)) is not None and (known is None or newest.digest != known.digest):
-                    continue  # another process has staged a newer set
+                    continue  # another process has staged a newer set; the loop starts again
                 done = await self._fetch(source, place, entries, known, progress)
                 with self._locked(self._root / "lock"):
                     known = self._sets.put(self._staging(source), done.digest)
@@ -158,10 +158,10 @@ class DataCache:
     ) -> Copied:
         """Fetches the files that the source's previous set lacks, into the staging folder of the source."""
         files = self._staging(source) / FILES
-        with self._locked(self._root / "lock"):  # prevents another process from removing the set
+        with self._locked(self._root / "lock"):  # the lock prevents another process from removing the set
             if known is not None and known.folder.exists() and not (files / manifests.IN_FOLDER).exists():
                 link_tree(known, files)
-        remove_others(files, {one.name for one in entries})  # a path may have changed from file to folder
+        remove_others(files, {one.name for one in entries})  # a path may have changed from a file to a folder
         lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
         # The staging folder links to the old set's files, so removing the old set does not free the shared bytes.
         shared = sum(one.size for one in entries) - self._sets.lacking_bytes(known, entries)

@@ -151,7 +151,8 @@ class Copy:
         is_added = self._keeps_others and self._source.is_part
         others = before.files if is_added and before is not None else {}
         manifest = Manifest.of({**others, **self._files}.values())
-        is_left = not manifest.files and before is None and bool(self._refused)  # nothing was copied: write no manifest
+        # Without any copied file, no manifest is written.
+        is_left = not manifest.files and before is None and bool(self._refused)
         if self._has_manifest and not is_left and (before is None or stored is None or manifest != before):
             data = stored = manifest.to_bytes()
             await repeated(lambda: self._destination.write_own(manifests.NAME, data))
@@ -283,7 +284,7 @@ class Copy:
                 places = ((self._source, entry), (self._destination, there))
                 try:
                     digests = [await content_digest(place, self._window, one, self.progress) for place, one in places]
-                except StorageError:  # reported when the file is copied
+                except StorageError:  # the copy itself will report the error
                     digests = ["", entry.name]
                 if len(set(digests)) > 1:
                     found.append(entry)
@@ -343,7 +344,8 @@ class Copy:
         if self._num_helpers is None or not (self._source.is_sent and self._destination.is_sent):
             return
         if number := self._num_helpers(sum(one.size <= COPY_PART_BYTES for one in todo)):
-            with suppress(OSError, RuntimeError):  # no processes or files left: copies without helpers
+            # If no more processes or files are allowed, this process copies alone.
+            with suppress(OSError, RuntimeError):
                 self._helpers = Helpers(self._source, self._destination, self._journal.descriptor, number, MOST)
                 self._window.processes = min(1 + number, num_cores())
 
@@ -431,7 +433,7 @@ class Copy:
         def pieces() -> Iterator[Buffer]:
             nonlocal came
             stream, whole = Stream(self._source, entry), hashlib.sha256() if stated else None
-            for number in range(len(parts)):  # a folder returns each read range in memory
+            for number in range(len(parts)):  # a folder returns each requested range in memory, so ranges are small
                 for piece in stream.read(*parts.span(number)):
                     digest.update(piece)
                     if whole is not None:
@@ -490,7 +492,8 @@ class Copy:
 
         with self._refusing(entry, large):
             large.digests[number] = await repeated(once, self._window)
-            is_last = len(large.digests) == len(large.parts)  # no other part can finish between these lines
+            # The event loop runs no other part before `is_last` is known.
+            is_last = len(large.digests) == len(large.parts)
             if number in (await self._partial(large)).done:
                 counter.set(length)
             if is_last:
@@ -518,7 +521,7 @@ class Copy:
             with self._lock:
                 self.progress.bytes_done -= entry.size
             async with asyncio.TaskGroup() as group:
-                for number in range(len(large.parts)):  # the last part calls `_finish` again
+                for number in range(len(large.parts)):  # the last of these parts calls `_finish` again
                     group.create_task(self._part(large, number))
             return
         version = await repeated(lambda: partial.finish(digests), self._window)

@@ -117,7 +117,8 @@ class Folder(Place):
             finally:
                 os.close(file)
             os.replace(part, path)  # noqa: PTH105 - a Path takes as long as the system call
-            self._may_be_nameless = False  # kept True if the named write fails too: then the path was the problem
+            # Set after the named write, because a failure of both writes is due to the path.
+            self._may_be_nameless = False
             return version(found)
 
     def _put_nameless(self, path: str, part: str, data: Buffer) -> os.stat_result:

@@ -70,7 +70,7 @@ def _max_tasks() -> float:
     """Returns the limit of threads and processes of this user or container."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = [math.inf if soft == resource.RLIM_INFINITY else soft]
-    with suppress(OSError, ValueError):  # the control group is absent, or its limit is "max"
+    with suppress(OSError, ValueError):  # the container has no control group, or its limit is "max"
         limits.append(int(PIDS_MAX.read_text()))
     return min(limits)
 
@@ -162,7 +162,7 @@ class Helpers:
             thread.send(files)
             result: BatchResult = thread.recv()
         except (EOFError, OSError):
-            return None  # threads of this helper are no longer used
+            return None  # a helper that has exited is no longer used
         self._idle.put(thread)
         return result
 
@@ -177,12 +177,12 @@ class Helpers:
             process.kill()
         for process in self._processes:
             process.wait()
-            with suppress(OSError):  # the helper was killed before it read its input
+            with suppress(OSError):  # closing fails if the helper was killed before it read its input
                 if process.stdin is not None:
                     process.stdin.close()
 
     def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
-        with ExitStack() as sockets:  # closes all sockets that were not detached
+        with ExitStack() as sockets:  # the stack closes all sockets that were not detached
             pairs = [[sockets.enter_context(one) for one in socket.socketpair()] for _ in range(threads)]
             theirs = [pair[1].fileno() for pair in pairs]
             path = [one for one in sys.path if isinstance(one, str) and "\0" not in one]
@@ -199,12 +199,12 @@ class Helpers:
             try:
                 one.recv()
             except (EOFError, OSError):
-                continue  # this helper has exited; the others copy its files
+                continue  # this helper has exited, and other helpers copy its files
             self._idle.put(one)
 
 
 def _connection(descriptor: int) -> Connection:
-    from multiprocessing.connection import Connection  # imported only when helpers start, because importing takes 10 ms
+    from multiprocessing.connection import Connection  # the import takes 10 ms, and most copies start no helpers
 
     return Connection(descriptor)
 
@@ -222,7 +222,7 @@ def serve() -> None:
         connection = _connection(descriptor)
         try:
             threading.Thread(target=work.serve, args=(connection,), daemon=True).start()
-        except RuntimeError:  # thread limit reached
+        except RuntimeError:  # the system's limit of threads is reached
             connection.close()
     given.read()
     os._exit(0)

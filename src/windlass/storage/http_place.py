@@ -164,7 +164,7 @@ class HttpPlace(Place):
                         at += len(piece)
                         yield piece
             except Repeatable:
-                # Resumes only after whole pieces; otherwise the caller's retry starts the part again.
+                # The loop resumes only after a whole piece. Otherwise the caller retries the part from its start.
                 if at - began < PIECE_BYTES or not (head.version or one.sha256):
                     raise
 

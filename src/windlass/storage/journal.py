@@ -30,7 +30,7 @@ class Journal:
         with system_errors(str(path)):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)
-            self._file.write(b"\n")  # ends a last line that may be truncated
+            self._file.write(b"\n")  # a killed copy may have left a truncated last line
         self._write({"boot": self._boot})
         self._first_bytes = os.fstat(self.descriptor).st_size
         """Size of the journal before any file was added, including files added by other processes."""
@@ -124,5 +124,5 @@ def _read(path: Path, boot: str) -> tuple[list[File], int]:
             else:
                 found.append(from_line(read))
         except (ValueError, TypeError, BadManifest):
-            continue  # truncated line
+            continue  # a killed copy has left a truncated line
     return found, settled

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 M_MMAP_THRESHOLD: Final = -3
-"""Constant of glibc's malloc.h."""
+"""Number of the mallopt parameter M_MMAP_THRESHOLD in glibc's malloc.h."""
 THRESHOLD_BYTES: Final = 1 << 20
 
 

@@ -101,7 +101,7 @@ class S3Upload(PartialFile):
                 except MissingBucket:
                     raise
                 except Missing:
-                    # The upload was completed, but the response was lost.
+                    # The upload was completed by an earlier request whose response was lost.
                     if etag := self._etag_of(combined(digests)):
                         return etag
                     raise
@@ -133,7 +133,7 @@ class S3Upload(PartialFile):
         except (OSError, ValueError, TypeError, AttributeError):
             return "", {}
         if found != self._head:
-            with suppress(Exception):  # if this fails, the bucket's lifecycle rule aborts the upload
+            with suppress(Exception):  # an upload that is not aborted here is aborted by the bucket's lifecycle rule
                 self._uploads.end(upload)
             return "", {}
         try:

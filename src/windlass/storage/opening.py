@@ -49,7 +49,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
     _refuse_overlap(source, destination)
     folder = _own_folder(destination, home)
     was_there = folder.parent.exists()
-    # State next to a folder's files gets the default permissions, like the files; state in the home is private.
+    # In a folder, the state gets the default mode, like the files. In the home, the state is private.
     with locked(folder, str(destination), waits=waits, mode=0o777 if destination.is_folder else 0o700):
         is_done = False
         try:
@@ -60,7 +60,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
             if destination.is_folder:
                 _remove_finished(folder)
                 if not (is_done or was_there):
-                    with suppress(OSError):  # the folder contains files
+                    with suppress(OSError):  # a folder that contains files is kept
                         folder.parent.rmdir()
 
 
@@ -128,7 +128,7 @@ def _remove_finished(folder: Path) -> None:
         (folder / PARTIAL).rmdir()
     if {one.name for one in folder.iterdir()} == {LOCK}:
         (folder / LOCK).unlink()
-        with suppress(OSError):  # fails if another copy has started
+        with suppress(OSError):  # the folder is kept if another copy has started
             folder.rmdir()
 
 

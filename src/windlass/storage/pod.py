@@ -78,7 +78,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     outcome = bounded_results(results) if error is None else bounded_error(error)
     try:
         Path(environ.get("WINDLASS_TRANSFER_RESULT") or RESULT_FILE).write_bytes(outcome)
-    except OSError as problem:  # the result lines were printed as well
+    except OSError as problem:  # the printed result lines contain the outcome too
         print(f"the outcome cannot be written: {problem}", file=sys.stderr)
     return 0 if error is None else INTERRUPTED if isinstance(error, Throttled) else REFUSED
 

@@ -146,7 +146,7 @@ class Stream:
                 self._at, length = self._at + len(piece), length - len(piece)
                 yield piece
             if self._at == self._entry.size:
-                next(self._pieces, None)  # ends the response, so that its connection can be reused
+                next(self._pieces, None)  # the next read ends the response, so that its connection can be reused
         except BaseException:
             self._pieces, self._at = iter(()), -1
             raise

@@ -204,7 +204,7 @@ def remove_others(files: Path, wanted: Container[str]) -> None:
                 if known not in wanted and not is_own(known):
                     path.unlink()
             if Path(below) != files:
-                with suppress(OSError):  # the folder is not empty
+                with suppress(OSError):  # a folder that still contains files is kept
                     Path(below).rmdir()
 
 

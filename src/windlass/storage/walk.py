@@ -39,7 +39,7 @@ def walk(folder: Path) -> Iterator[Entry]:
             if not below:
                 with system_errors(str(folder)):
                     raise
-            if not isinstance(error, FileNotFoundError):  # ignores a folder that was removed meanwhile
+            if not isinstance(error, FileNotFoundError):  # a folder that was removed meanwhile is ignored
                 yield Entry(_shown(below), 0, "", f"it cannot be read: {error.strerror}")
             continue
         with system_errors(str(folder / below)), opened as found:

@@ -98,7 +98,7 @@ class Window:
         now, since = self._clock.monotonic(), self._since
         is_over = now - since >= PERIOD_SECONDS
         if is_over:
-            self._since = now  # set first, because other threads may enter here
+            self._since = now  # the period is restarted before other threads can enter this block
             cpu = self._clock.process_time() + self._spent
             taken, self._cpu_since = cpu - self._cpu_since, cpu
             self._is_busy = self._latest_bytes < LARGE_BYTES and taken > BUSY * self.processes * (now - since)

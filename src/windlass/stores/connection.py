@@ -101,7 +101,7 @@ class Connections:
                     if is_silent and host not in self._answered:
                         raise NoAnswer(text, what, self._hint) from error
                     raise Busy(text, what) from error
-                # The server closed an idle connection; the request is sent again on a new connection.
+                # The server has closed an idle connection. The request is sent again on a new connection.
             else:
                 self._answered.add(host)
                 return answer, kept
@@ -142,6 +142,6 @@ def unix_seconds(date: str) -> float | None:
     try:
         found = email.utils.parsedate_tz(date)
         seconds = -1.0 if found is None else float(email.utils.mktime_tz(found))
-    except (ValueError, OverflowError):  # for example a date in the year 99999
+    except (ValueError, OverflowError):  # a server may send a date in the year 99999
         return None
     return seconds if 0 <= seconds < MAX_UNIX_SECONDS else None

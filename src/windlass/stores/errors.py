@@ -15,7 +15,7 @@ class StoreError(OSError):
     """A request to an object store failed."""
 
     number = errno.EIO
-    """`errno` of these errors."""
+    """`errno` value of all instances of this class."""
     is_final = False
     """Whether repeating the same request will fail again."""
 

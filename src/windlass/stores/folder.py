@@ -83,7 +83,8 @@ class FolderStore(Store):
 
     def _written(self, key: str, pieces: Iterable[Body], is_new: bool) -> str:
         path = self._folder / key
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # several processes may write the same file
+        # Several processes may write this file concurrently.
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         with self._errors(key):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:

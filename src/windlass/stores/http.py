@@ -60,7 +60,7 @@ class HttpClient:
         with self._answered(url, {"range": "bytes=0-0"}) as answer:
             found = _head_of(answer, url)
             if answer.status == 206:
-                answer.read()  # reads the single byte so that the connection can be reused
+                answer.read()  # the byte is read so that the connection can be reused
             return found
 
     def read(self, url: Url, max_bytes: int) -> bytes:

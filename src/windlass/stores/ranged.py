@@ -85,7 +85,7 @@ class ObjectFile(RangedFile):
         if self._pool is None:
             return self._block_from(self._at)
         if not self._ahead or self._ahead_at - len(self._ahead) * BLOCK_BYTES != self._at:
-            self._ahead.clear()  # after a seek, the prefetched blocks are not the next ones
+            self._ahead.clear()  # after a seek, the prefetched blocks are useless
             self._ahead_at = self._at
         while len(self._ahead) < AT_ONCE and self._ahead_at < self._size:
             self._ahead.append(self._pool.submit(self._block_from, self._ahead_at))

@@ -125,7 +125,7 @@ class Store(ABC):
         try:
             repeated(lambda: self.put_once(key, body, is_new=True))
         except Changed:
-            # The response to an earlier try of this request may have been lost.
+            # The key may exist because an earlier try succeeded but its response was lost.
             if self.get(key) != bytes(body):
                 raise
 

@@ -25,7 +25,7 @@ def settle(supervisor: Supervisor) -> bool:
     A new supervisor is needed, and the run left unchanged, if its next attempt is due, if its outputs are not uploaded,
     or if its nodes outlive supervisors, because only a supervisor can find out how the attempt ended. Raises StoreFull.
     """
-    supervisor.patience_seconds = 0.0  # a command waits for the result
+    supervisor.patience_seconds = 0.0  # a user waits for the command that settles the record
     lost = crash.cause_of_loss(supervisor.run_dir)
     if supervisor.ending is not None:
         if not _is_broken(supervisor):
@@ -44,7 +44,7 @@ def settle(supervisor: Supervisor) -> bool:
         elif _is_broken(supervisor):
             supervisor.end_run(Outcome(Phase.LOST, cause=lost, reason="node-loss"))
         else:
-            return False  # the next supervisor restarts the ranks
+            return False  # a supervisor is needed to restart the ranks
     elif supervisor.is_to_stop():
         supervisor.end_run(Outcome(Phase.STOPPED, reason="stop"))
     elif _is_broken(supervisor):

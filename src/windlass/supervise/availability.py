@@ -47,7 +47,7 @@ class Availability:
         if not self.is_holder and self._clock.time() >= self._hold_at:
             try:
                 self.is_holder = True if self._backend.hold() else None
-            except HeldElsewhere:  # records nothing, because the other supervisor owns the record
+            except HeldElsewhere:  # the other supervisor owns the record, so nothing is written
                 return False
             except TargetUnavailable as error:
                 self._hold_at = self.retry_at(error)

@@ -53,7 +53,7 @@ class HangDetector:
         self._note_end()
         is_waiting = any(not node.begun for node in self._attempt.live_nodes())
         if is_waiting or not self._attempt.training_nodes():
-            self._silence.begin()  # waits for a queue, an image or results may take hours
+            self._silence.begin()  # nodes may wait for hours for a queue, an image or results
         if self._silence.is_hang():
             self.dump("silence")
             if may_restart("hang", self._record.history, self._policy):

@@ -63,7 +63,7 @@ class EventIngestion:
             if self._has_output:
                 self._train(event.at)
         elif isinstance(event, RankSeen):
-            # Recorded after an adoption, as proof that the attempt was alive without a supervisor.
+            # After an adoption, this event proves that the attempt was alive without a supervisor.
             if self._record.history.take_ups:
                 self._record.note(events.NodeObserved(node.number), at=event.at)
         elif isinstance(event, Reported):
@@ -86,7 +86,7 @@ class EventIngestion:
     def _rank(self, event: RankChanged) -> None:
         known = next((state for state in self._record.status.ranks if state.rank == event.rank), None)
         if known is None:
-            return  # the rank does not belong to the attempt
+            return  # the reported rank does not belong to the attempt
         if (event.pid is not None and known.pid is None) or (event.exit_code is not None and known.exit_code is None):
             self._record.note(events.entry_of(event.kind, event.data()), at=event.at)
 
@@ -114,11 +114,11 @@ class RunProgress:
         self._next_event_at = 0.0
         self._rates: dict[int, float] = {}
         self._steps_from = num_nodes
-        """Lowest node that has reported a step."""
+        """Lowest-numbered node that has reported a step."""
 
     def begin(self) -> None:
         """Starts a new attempt without any node's progress. Its first progress becomes an event."""
-        self._newest = {}  # a new object, because another thread may still write the old object to the cluster
+        self._newest = {}  # the old object is not cleared, because another thread may still write it to the cluster
         self._next_event_at = 0.0
         self._rates.clear()
         self._steps_from = self._num_nodes
@@ -153,7 +153,7 @@ class RunProgress:
         """Returns the part of a node's progress that counts for the run."""
         reported = {name: value for name, value in progress.items() if name != "phase"}
         rate = reported.get("samples_per_second")
-        if isinstance(rate, int | float):  # may be the text "inf"
+        if isinstance(rate, int | float):  # a script may report the text "inf"
             self._rates[node] = rate
             reported["samples_per_second"] = round(sum(self._rates.values()), 1)
         if "step" in reported:

@@ -46,7 +46,7 @@ class Known:
     at: float
     """Time of the last known event in Unix seconds. Later events are in the log after this time."""
     token: str
-    """Token in the pod's own events."""
+    """Token by which the pod marks its own events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class LogTail:
         self._is_broken = False
         """Whether writing lines failed, so that they must be read again."""
         if cursor.finished and not was_finished:
-            # All lines of the attempt are missing. The next attempt starts from this cursor.
+            # All lines of this attempt are missing, so the next attempt starts from this cursor.
             cursor.write(files.cursor)
 
     def _first_cursor(self) -> Cursor:
@@ -178,7 +178,7 @@ class LogTail:
         path = self._files.cursor
         if (kept := read_cursor(path)) is not None:
             return kept
-        if self._number > self._first:  # the lines follow those of the previous attempt
+        if self._number > self._first:  # this attempt's lines follow those of the previous attempt
             before = read_cursor(path.parent.with_name(f"attempt-{self._number - 1}") / path.name)
             if before is not None and before.finished:
                 return replace(before, finished=False, lengths={}, token=None, missing={})
@@ -274,7 +274,7 @@ class LogTail:
     def _take(self, batch: _Batch, moment: int, text: bytes) -> bool:
         """Adds a line to its file. Returns False if the line does not belong to this attempt."""
         found = LINE.fullmatch(text)
-        if found is None:  # written by another program, such as the image's entry point
+        if found is None:  # another program, such as the image's entry point, wrote this line
             if self._cursor.attempt == self._number:
                 batch.add(POD, text + b"\n", moment)
             return self._cursor.attempt == self._number
@@ -329,7 +329,7 @@ class LogTail:
         if not cursor.counted:
             cursor.counted, missing = True, {}
         is_here = cursor.attempt == self._number
-        if ATTEMPT in missing and 0 < attempt != cursor.attempt:  # the line that begins the attempt is missing
+        if ATTEMPT in missing and 0 < attempt != cursor.attempt:  # the line that begins the new attempt is missing
             cursor.finished = cursor.finished or is_here
             cursor.attempt = attempt
         # The message about lines of several attempts is written to the first of these attempts.

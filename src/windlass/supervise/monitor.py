@@ -92,7 +92,7 @@ class AttemptMonitor:
         for node in self.attempt.nodes:
             if node.over:
                 continue
-            alive = node.lives()  # read before the events, so that no last event is missed
+            alive = node.lives()  # `lives` is called before the events are read, so that no last event is missed
             for event in node.updates():
                 if not self._decide(node, event):
                     self._ingestion.take(node, event)
@@ -102,9 +102,9 @@ class AttemptMonitor:
                 else:
                     silent.append(node)
         self._ingestion.save_progress()
-        # Handled after the events of all nodes, because an adopting supervisor does not know which nodes the previous
-        # one ended, and why.
-        # nodes with a failed worker first, because the others were ended as a result
+        # Silent nodes are handled after the events of all nodes, because an adopting supervisor does not know which nodes
+        # the previous one ended, and why.
+        # Nodes with a failed worker come first, because the other nodes ended as a result.
         silent.sort(key=lambda node: not node.worker_failed)
         for node in silent:
             if self._is_not_started(node):
@@ -137,7 +137,8 @@ class AttemptMonitor:
         if self.shutdown.reason is None:
             self.hangs.dump_before_end(reason)
         if self.shutdown.is_new_reason(reason) and self._record.history.now.shutdown != reason:
-            # Recorded before the nodes are signalled: a later supervisor could mistake the signals for a preemption.
+            # The reason is recorded before nodes are signalled. A later supervisor could mistake the signals for a
+            # preemption.
             self._record.note(ShutdownBegun(reason))
         self.shutdown.begin(reason)
 
@@ -270,7 +271,7 @@ class AttemptMonitor:
                     is_ours = self.shutdown.is_killing(node)
                 node.failures.append(RankFailure(rank, code, self._run.clock.time(), words, ended_by_us=is_ours))
         if node.failures:
-            # A stopped node reports its end. A node that did not was lost, unless the supervisor killed it.
+            # A stopped node reports its end. A node without a report was lost, unless the supervisor killed it.
             if is_cut or not self.shutdown.is_killing(node):
                 self._lost.append(node.number)
                 # If the node's events are gone, the record shows until when the previous supervisor observed it.
@@ -308,13 +309,13 @@ class AttemptMonitor:
         cause = self._cause(failures, lost)
         ended_by = self._ended_by(failures)
         if lost and lost[0] in attempt.evicted and ended_by in (None, "failure"):
-            ended_by = "preemption"  # the notice itself did not arrive
+            ended_by = "preemption"  # the node was evicted, although its preemption notice did not arrive
         is_planned = bool(attempt.evicted) and ended_by == "preemption"
         unseen = self.adopted and bool(lost) and all(node.lost for node in nodes) and ended_by in (None, "failure")
         if unseen:
             cause = cause_of_loss
         elif ended_by == "upload":
-            cause = None  # recorded before the shutdown
+            cause = None  # the cause was recorded before the shutdown
         elif ended_by == "hang" and cause is not None:
             cause = self.hangs.cause(cause)
         is_free = run.membership.is_elastic and bool(lost) and bool(run.membership.members)
@@ -363,11 +364,11 @@ class AttemptMonitor:
             and not failures
             and not is_late(status, policy, self.ended_at or self._run.clock.time())
         ):
-            ended_by = None  # without a supervisor, all ranks succeeded before the limit
+            ended_by = None  # all ranks succeeded before the limit, while no supervisor was attached
         if by_target == "timeout" and ended_by != "stop" and (failures or ended_by == "preemption"):
             ended_by = "timeout"
         if ended_by in ("timeout", "upload", "hang") and failed_by_itself(failures):
             ended_by = "failure"  # the other ranks were waiting for the failed rank
         if by_target == "preemption" and ended_by in (None, "failure", "hang"):
-            ended_by = "preemption"  # the preemption made its ranks fail
+            ended_by = "preemption"  # the preemption made the ranks fail
         return ended_by

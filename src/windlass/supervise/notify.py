@@ -73,7 +73,7 @@ def notify_end(store: Store, run_id: str, webhook: Webhook, clock: Clock) -> Non
     """
     notified = send(webhook, store.status(run_id), clock)
     with contextlib.suppress(NoSuchRun):
-        store.status(run_id)  # raises for a removed run, before `writer` creates its folder again
+        store.status(run_id)  # `status` raises for a removed run, whose folder `writer` would create again
         if (writer := store.writer(run_id)) is not None:
             with contextlib.closing(writer):
                 if writer.status.phase.is_terminal:

@@ -35,7 +35,7 @@ def main(argv: list[str], make_backend: MakeBackend) -> int:
     os.set_inheritable(lock, False)
     try:
         _supervise(home, run_id, lock, make_backend)
-    except WindlassError as error:  # an error of a disk, a login or a record, which the next supervisor may not have
+    except WindlassError as error:  # the next supervisor may not meet the error, such as one of a disk or a login
         with contextlib.suppress(OSError):  # the log may be on the full disk
             print(f"supervisor ended: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -46,7 +46,7 @@ def main(argv: list[str], make_backend: MakeBackend) -> int:
 
 
 def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) -> None:
-    # Imported here, because commands import this module only for `supervisor_pid`.
+    # The module is imported late because commands import this file only for `supervisor_pid`.
     from windlass.supervise.supervisor import Supervisor
 
     with Store(home) as store:
@@ -56,25 +56,25 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
         plan = store.plan(run_id)
         supervisor = Supervisor(writer, plan, run_dir, make_backend(plan, run_dir))
         handle_signals(supervisor)
-        _write_pid(run_dir)  # written last, because a command that reads the pid may send a signal at once
+        _write_pid(run_dir)  # the pid is written last, because a command may then send a signal at once
         if writer.status.phase.is_terminal:  # the run has ended, but its clean-up is incomplete
             supervisor.backend.clean_up(supervisor.record)
             return
         supervisor.run()
         if supervisor.detached:
             return  # the next supervisor continues the run
-        writer.close()  # lets commands resume or remove the run at once
+        writer.close()  # from now on, commands can resume or remove the run
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         notify_end(store, plan)
         supervisor.backend.watch_node_deletion(store)
-        store.empty_trash()  # slow, but no command waits for this process
+        store.empty_trash()  # this step may be slow, but no command waits for this process
 
 
 def notify_end(store: Store, plan: Plan) -> None:
     """Notifies the webhook of the job, if any, of the end of its run. Raises StoreError."""
     if plan.policy.notify:
-        from windlass.supervise import notify  # imported only if needed, because it loads as much code as a supervisor
+        from windlass.supervise import notify  # this module loads as much code as a whole supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
             notify.notify_end(store, plan.run_id, webhook, Clock())
@@ -95,7 +95,7 @@ def _write_pid(run_dir: Path) -> None:
     # On a full disk, no command can wake the supervisor, which then polls every half second.
     with contextlib.suppress(OSError):
         file = os.open(run_dir / PID_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:  # equal length, so that no new space is needed
+        try:  # the padded text has a constant length, which needs no new space on a full disk
             os.write(file, identity.ljust(PID_FILE_BYTES).encode())
         finally:
             os.close(file)
@@ -113,5 +113,5 @@ def handle_signals(supervisor: Supervisor) -> None:
     signal.signal(signal.SIGINT, on_interrupt)
     signal.signal(signal.SIGTERM, on_term)
     signal.set_wakeup_fd(supervisor.clock.fileno(), warn_on_full_buffer=False)
-    # Unblocks signals that a parent process may have blocked.
+    # A parent process may have blocked signals, and a child inherits its mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -63,8 +63,8 @@ class Recorder:
     def begin_replay(self) -> None:
         """Treats the following node events as possibly recorded by the previous supervisor."""
         events = self.writer.events()
-        # Node events after the last recorded node event are new. Adoptions and shutdowns are left out, because their
-        # times are those of a supervisor.
+        # Node events later than the last recorded one are new. Adoptions and shutdowns have the times of a supervisor,
+        # and do not count.
         own = (SupervisorRestarted.kind, ShutdownBegun.kind)
         self._recorded_until = max(event.time for event in events if event.kind not in own)
         self._recorded = {_key(event.entry) for event in events}

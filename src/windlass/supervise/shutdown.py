@@ -64,7 +64,7 @@ class Shutdown:
         self._attempt.send(Intent.STOP_NOW if reason == "hang" else Intent.STOP)
         self._spared_until = self._clock.monotonic() + grace + LAST_RESORT_SECONDS
         if reason == "failure":
-            # Within this time, nodes report ranks that are still saving.
+            # Nodes report ranks that are still saving before this time is over.
             grace = min(grace, FAILURE_GRACE_SECONDS + self._attempt.report_lag_seconds)
             self._now_at = self._clock.monotonic() + grace
         self._kill_at = self._clock.monotonic() + grace + LAST_RESORT_SECONDS

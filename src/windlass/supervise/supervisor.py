@@ -158,12 +158,12 @@ class Supervisor:
         elif lives is False and is_late(self.writer.status, self.plan.policy, now):
             self.end_run(timed_out(self.plan.policy))
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
-            self._detach()  # leaves the run to the next supervisor
+            self._detach()  # the next supervisor continues the run
         elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
-            if self.writer.status.phase is not Phase.STOPPING:  # reached the time limit
+            if self.writer.status.phase is not Phase.STOPPING:  # the job's time limit is reached
                 self.record.note(PhaseEntered(Phase.STOPPING))
             self.next_at = None
-            self.adopt()  # waits until the target reports no running nodes
+            self.adopt()  # the adopted attempt ends once the target reports no running nodes
         elif now < self.next_at:
             self._wait(min(POLL_SECONDS, self.next_at - now))
         elif not self.availability.is_holder:
@@ -174,7 +174,7 @@ class Supervisor:
         elif not (self._admit() and self._stage()):
             self._wait(POLL_SECONDS)
         elif self.is_begun:
-            self._start(*self._newest())  # recorded, but not started on the target
+            self._start(*self._newest())  # the attempt was recorded but not started on the target
         else:
             self.run_state.liveness.rejoin(between=True)
             if self.run_state.membership.is_enough:
@@ -286,10 +286,11 @@ class Supervisor:
             monitor.shutdown.hurry()
         now = self.clock.time()
         may_end = monitor.shutdown.reason in (None, "preemption") and monitor.attempt.training_nodes()
-        if may_end and is_late(self.writer.status, self.plan.policy, now):  # no limit for copying results
+        # The time limit does not apply while nodes copy results.
+        if may_end and is_late(self.writer.status, self.plan.policy, now):
             monitor.end("timeout")
         if self.terminated and monitor.shutdown.reason is None:
-            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # the format of cloud metadata services
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))  # cloud metadata services use this time format
             self.record.note(PreemptionNotice("sigterm", "terminate", at))
             monitor.end("preemption")
 
@@ -339,7 +340,7 @@ class Supervisor:
             self.record.note(end.cause)
         if end.reason == "preemption" and self.writer.status.attempts[-1:] and end.phase is Phase.STOPPED:
             self.record.note(end.attempt_end())
-        # Skips the upload if the store has already refused the outputs.
+        # Outputs are not uploaded if the store has already refused them.
         has_results = bool(self.writer.status.attempts) and end.phase is not Phase.LOST and end.reason != "upload"
         nodes = self.backend.nodes_with_outputs(self.record) if has_results else ()
         if has_results and (self.backend.uploads_outputs or nodes):

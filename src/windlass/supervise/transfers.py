@@ -218,7 +218,7 @@ class CheckpointUploads:
     def end(self) -> None:
         """Ends the upload in progress; uploaded files are kept."""
         if self._transfer is not None:
-            with contextlib.suppress(EngineError):  # the end of the run removes what remains
+            with contextlib.suppress(EngineError):  # the end of the run removes what could not be removed here
                 self._transfer.end()
             self._transfer = None
 
@@ -263,7 +263,7 @@ class OutputsCheck:
         except (OSError, EngineError):
             self._is_over = True
         if self._is_over:
-            with contextlib.suppress(EngineError):  # repeated at the end of the run
+            with contextlib.suppress(EngineError):  # the end of the run ends the check again
                 self.end()
 
     def end(self) -> None:

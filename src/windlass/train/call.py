@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> None:
     module, _, name = argv[0].partition(":")
     given = json.loads(argv[1])
     function = reduce(getattr, name.split("."), importlib.import_module(module))
-    env = dict(os.environ)  # copied because the function may change `os.environ`
+    env = dict(os.environ)  # the environment of this process is copied because the function may change it
     value = function(*given["args"], **given["kwargs"])  # type: ignore[operator]
     if hasattr(value, "__await__") or hasattr(value, "__next__") or hasattr(value, "__anext__"):
         raise TypeError(f"{argv[0]} returned a {type(value).__name__}, which was never run")

@@ -25,7 +25,7 @@ _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "WINDLASS_RANK")
 _STDOUT_FD = 1
 _SHORTEST_WINDOW_SECONDS = 0.05  # speeds over a shorter time are too noisy
 _NUM_METRICS = 64
-_MAX_NOT_FINITE = 32  # line limit for a loss that alternates between finite and not finite
+_MAX_NOT_FINITE = 32  # maximum number of lines for a loss that alternates between finite and not finite
 _NAME_CHARS = 80
 _PHASE_CHARS = 100
 _MESSAGE_CHARS = 1000
@@ -70,7 +70,7 @@ class Reporter:
     def report_last(self) -> None:
         """Reports the last step if it was not written yet, to show where a script ended or failed."""
         step, self._unreported_step = self._unreported_step, None
-        try:  # does not wait for the lock, which a thread of the script may hold forever
+        try:  # the lock is not awaited, because a thread of the script may hold it forever
             if step is not None and self._environ.get("WINDLASS_RUN_ID") and self._lock.acquire(blocking=False):
                 self._write(as_line({"step": step}, {}))
         except Exception:
@@ -124,12 +124,12 @@ class Reporter:
         for_windlass = bool(self._environ.get("WINDLASS_RUN_ID"))
         if not for_windlass and any(self._environ.get(name, "0") != "0" for name in _RANK_NAMES):
             return
-        try:  # other errors must not stop the training
+        try:  # except for wrong arguments, errors of a report must not stop the training
             with self._lock:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # both count the batches of an epoch, not of the run
+                    step, total = counted, None  # the script's `step` and `total` count the batches of an epoch
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None
@@ -303,7 +303,7 @@ def _plain(value: Any) -> Any:
         return None
     if not isinstance(value, (int, float)):
         try:
-            value = value.item()  # on a GPU this waits for all queued work
+            value = value.item()  # on a GPU, `item` waits for all queued work
         except Exception:
             return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -312,7 +312,7 @@ def _plain(value: Any) -> Any:
         return int(value)
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return float(f"{value:.8g}")  # about the precision of a 32-bit float
+    return float(f"{value:.8g}")  # eight digits are about the precision of a 32-bit float
 
 
 def _check(given: Mapping[str, Any], fits: Callable[[Any], bool], wanted: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _NUM_ROUND_PAIRS = 4
-_MIN_BITS = 8  # with fewer bits, some orders of a few samples are three times as frequent as others
+_MIN_BITS = 8  # a smaller network makes some orders of a few samples three times as frequent as others
 
 
 class BatchSampler:

@@ -42,7 +42,7 @@ def damaged(case: Observations) -> Iterator[Verdict]:
     elif any(one.action == "none-verified" for one in found):
         went_on = "no checkpoint is verified, and training began at step 0"
     else:
-        return  # no checkpoint was lost, or another error says more
+        return  # the restore is not finished, or ended with a more specific error
     one = refused[0].name if refused[0].step is None else f"the checkpoint of step {refused[0].step}"
     many = f"{len(refused)} checkpoints were" if len(refused) > 1 else f"{one} was"
     yield Verdict(

@@ -35,9 +35,9 @@ def silent(case: Observations) -> Iterator[Verdict]:
         return
     score = SCORES.get(silence.reason, 60.0)
     if case.failed and silence.reason == "silence":
-        score = 58  # below an explained failure of the attempt, above an unexplained one
+        score = 58  # an explained failure of the attempt scores higher, an unexplained one lower
     stacks = {rank: main_stack(stack) for rank, stack in silence.stacks.items()}
-    if silence.reason == "failure":  # tracebacks show where ranks gave up
+    if silence.reason == "failure":  # ranks that gave up have tracebacks, which show the place
         tracebacks = ((seen.rank, raised(seen.tail)) for seen in case.ranks)
         stacks |= {rank: tuple(reversed(error.frames)) for rank, error in tracebacks if error is not None}
     calls = {rank: collective(stack, case.sources) for rank, stack in stacks.items()}

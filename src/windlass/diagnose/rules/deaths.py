@@ -329,7 +329,8 @@ def of_mpi(case: Observations) -> Iterator[Verdict]:
         )
     said = (_MPI_ABORT.search(text) for text in (case.text, *(plain(node.words) for node in case.nodes)))
     if found := next(filter(None, said), None):
-        is_world = found["group"].strip() == "MPI_COMM_WORLD"  # other communicators number ranks differently
+        # Only in MPI_COMM_WORLD do rank numbers match those of the job.
+        is_world = found["group"].strip() == "MPI_COMM_WORLD"
         rank, log = _rank_of_mpi(case, int(found["rank"]) if is_world else case.first.rank)
         who = f"rank {found['rank']}" if is_world else f"rank {found['rank']} of {found['group'].strip()}"
         yield Verdict(

@@ -38,7 +38,7 @@ CANNOT_IMPORT: Final = ("ImportError", "ModuleNotFoundError", "SyntaxError")
 """Exceptions of a worker whose interpreter is too old, or lacks a part of the standard library."""
 CUT_OFF: Final = re.compile(r"node \d+ cannot be reached by the others")
 NO_CODE: Final = re.compile(r"the code could not be fetched: (?P<what>.*)")
-"""Message of `worker/boot.py`."""
+"""Pattern of the message of `worker/boot.py` about code that could not be fetched."""
 NO_START: Final = re.compile(r"could not start: (?P<what>.*)", re.DOTALL)
 
 
@@ -226,7 +226,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         )
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
-        # In a pod, other output may precede the worker, which is then killed.
+        # In a pod, the output may be that of another program, before a worker that was killed.
         is_its_own = "Traceback" not in output and case.plan.runs_here
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"
@@ -329,7 +329,8 @@ def could_not_start(case: Observations) -> Iterator[Verdict]:
 def _no_start(case: Observations, what: str) -> tuple[str, str, str, float]:
     """Returns code, summary, fix and score for a message of the system."""
     general = f"the ranks could not be started: {what}"
-    if what.startswith("cannot resume from "):  # tested first: the rest of the message is about the checkpoint
+    # This prefix is tested first, because the rest of the message is about the checkpoint.
+    if what.startswith("cannot resume from "):
         fix = f"name another one, or none: windlass resume {case.status.id} takes the newest that is verified"
         return "could-not-start", general, fix, 100
     quoted = re.search(r"'([^']+)'", what)

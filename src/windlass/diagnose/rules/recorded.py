@@ -157,7 +157,7 @@ def losses(case: Observations) -> Losses | None:
     reported = [progress for progress in entries(own, Progress) if progress.loss is not None]
     is_first = AttemptStarted.kind not in [event.kind for event in before]
     if not (changes or reported or is_first) or case.status.progress.loss is None:
-        return None  # the progress is from an earlier attempt
+        return None  # the status has progress of an earlier attempt only
     loss, rank = case.status.progress.loss, case.status.progress.rank
     wanted = (case.first.rank, rank) if case.first is not None else (rank,)
     of_rank = [[change for change in changes if change.rank == one] for one in wanted]

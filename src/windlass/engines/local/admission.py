@@ -94,7 +94,7 @@ class Admission:
         waiting = []
         for run_id in self._after:
             try:
-                with contextlib.suppress(WindlassError):  # on errors, uses the recorded status
+                with contextlib.suppress(WindlassError):  # if the update fails, the recorded status is used
                     self._update_status(store, run_id)
                 status = store.status(run_id, with_progress=False)
             except NoSuchRun:

@@ -78,7 +78,7 @@ class LocalAttempt(Attempt):
         for node in self.nodes:
             if node.popen is not None:
                 node.popen.wait()
-            node.path("reserve").unlink(missing_ok=True)  # a killed worker leaves its reserve
+            node.path("reserve").unlink(missing_ok=True)  # a killed worker leaves its reserve file
 
     def last_sign_of_life(self) -> float:
         """Returns the newest modification time of the attempt's files in Unix seconds; 0 without files."""

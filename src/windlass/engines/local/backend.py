@@ -226,7 +226,7 @@ def _resumed(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
     """Adds the arguments by which scripts that save their own checkpoints resume. Raises OSError."""
     if specs[0].resume is None:
         return list(specs)
-    from windlass.worker import resume  # imported here because it doubles this process's import time
+    from windlass.worker import resume  # this import takes as long as all other imports of the process
 
     try:
         return resume.add_resume_arguments(specs)

@@ -41,7 +41,7 @@ def checks(context: Context) -> Iterator[Check]:
     for name, look in CHECKS.items():
         try:
             yield Check(name, *look(context))
-        except Exception as error:  # `doctor` must work on unforeseen machines
+        except Exception as error:  # `doctor` must also work on machines with unforeseen problems
             yield Check(name, "warn", f"could not be checked: {type(error).__name__}: {error}")
 
 

@@ -131,7 +131,7 @@ class LocalEngine(SupervisedEngine):
         return replace(seen, rules=(waits,))
 
     def _backend(self, plan: Plan, run_dir: Path) -> LocalBackend:
-        # Imported here because most commands do not need the module.
+        # The module is imported late because most commands do not need it.
         from windlass.engines.local.backend import LocalBackend
 
         return LocalBackend(plan, run_dir)

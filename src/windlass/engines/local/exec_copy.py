@@ -54,9 +54,9 @@ def execute(
             break
         except KeyboardInterrupt as received:
             interrupt = received
-            if not _is_in_foreground():  # otherwise the terminal has signalled the command
+            if not _is_in_foreground():  # in the foreground, the terminal has already signalled the command
                 child.send_signal(signal.SIGINT)
-        except BaseException:  # such as one from a signal handler of the calling program
+        except BaseException:  # a signal handler of the calling program may raise any exception
             child.kill()
             child.wait()
             raise

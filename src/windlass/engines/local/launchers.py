@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.worker.protocol import LauncherSpec, NetworkSpec
 from windlass.worker.rsh_agent import SHELL
 
-if TYPE_CHECKING:  # loads faster: the supervisor does not need these modules
+if TYPE_CHECKING:  # the supervisor starts faster without these modules
     from windlass.engines.local.facts import Facts
     from windlass.spec.job import Job
 
@@ -53,7 +53,7 @@ def mpirun(facts: Facts, num_ranks: int, hosts: Sequence[str] = ()) -> list[str]
     return [
         facts.launchers.get("mpirun") or "mpirun",
         *(["--allow-run-as-root"] if facts.is_root else []),
-        "--noprefix",  # keeps Open MPI's folders out of the ranks' PATH and LD_LIBRARY_PATH
+        "--noprefix",  # this option keeps Open MPI's folders out of the ranks' PATH and LD_LIBRARY_PATH
         *where,
         # mpirun kills only rank proxies, without waiting. The worker applies the ranks' grace period.
         *("--mca", "odls_base_sigkill_timeout", "0"),

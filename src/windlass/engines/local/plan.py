@@ -58,7 +58,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
     """Returns the plan of one run on this machine. Problems are listed in its notes."""
     num_nodes = job.nodes.max
     procs = _procs_per_node(job, target, facts, num_nodes)
-    if num_nodes * procs > MAX_RANKS:  # a plan of this size could exhaust the memory
+    if num_nodes * procs > MAX_RANKS:  # building a plan of this size could exhaust the memory
         message = f"{num_nodes * procs} ranks are more than this machine can start"
         raise PlanError([Problem(job.name, "", message, f"ask for at most {MAX_RANKS}")])
     run_dir = f"{facts.home}/runs/{run_id}"
@@ -79,7 +79,7 @@ def plan(job: Job, target: LocalTarget, facts: Facts, run_id: str) -> Plan:
         output_dir=output_dir,
         num_nodes=num_nodes,
         procs_per_node=procs,
-        # In separate networks all ports are free, so that none is chosen.
+        # The policy has no port for separate networks, in which all ports are free.
         policy=Policy.of_job(job).replace(port=None if job.local.netns else job.local.port),
         job=job.model_dump(mode="json", exclude_defaults=True),
         steps=(*steps, *node_steps(nodes, job)),
@@ -247,9 +247,9 @@ def _collect(job: Job, facts: Facts) -> CollectSpec:
 def _defaults(job: Job, facts: Facts, num_ranks: int, run_dir: str) -> dict[str, str]:
     """Returns variables that are added to the inherited environment of ranks unless the user sets them."""
     defaults = {
-        # Divides the cores among the ranks. torchrun gives each rank a single thread.
+        # The ranks share the cores. torchrun would give each rank a single thread.
         "OMP_NUM_THREADS": str(max(1, facts.num_cpus // num_ranks)),
-        # Prints lines at once, and a traceback after a crash in native code.
+        # Output appears line by line, and a crash in native code prints a traceback.
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
         # By default gloo resolves the host name, which on laptops often yields an unreachable address.

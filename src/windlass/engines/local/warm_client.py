@@ -136,7 +136,8 @@ class WarmClient:
                 raise
             finally:
                 os.close(log)
-            popen.returncode = 0  # prevents a warning, because the process outlives this one
+            # Python warns about an unfinished process otherwise, but this process must outlive its parent.
+            popen.returncode = 0
         born = process.stat(popen.pid)
         about = {
             "pid": popen.pid,
@@ -146,7 +147,7 @@ class WarmClient:
             "python": python,
             "modules": list(modules),
         }
-        whole = self._path("json.start")  # renamed once complete
+        whole = self._path("json.start")  # the file is renamed once it is complete
         whole.write_text(json.dumps(about))
         whole.replace(self._path("json"))
 
@@ -175,7 +176,7 @@ class WarmClient:
                 if gave_up():
                     return {"refused": "the run is to stop"}
                 if self._is_importing():
-                    began = time.monotonic()  # response time counts from the end of the imports
+                    began = time.monotonic()  # the time limit for the response begins after the imports
                 if reason := self._why_not_wait(time.monotonic() - began):
                     return {"refused": reason}
                 continue
@@ -206,9 +207,9 @@ class WarmClient:
     def _ended(self) -> dict[str, Any]:
         """Returns the refusal for a process that ended without a response."""
         if self.is_ready():
-            self.end()  # the process has ended, or its address has a new owner
+            self.end()  # the process has ended, or another process now has its address
             return {"refused": "the warm process was ended", "again": True}
-        if not self._path("json").exists():  # ended by the user
+        if not self._path("json").exists():  # the user has ended the process
             return {"refused": "the warm process was ended while it imported"}
         ended_by = self._ended_by()
         # An exit code shows that the imports crash, which is lasting. A killed process, for example for lack of memory,
@@ -223,7 +224,7 @@ class WarmClient:
         try:
             pid = int(_as_mapping(self._path("json").read_bytes())["pid"])
             give_up = time.monotonic() + self.bounds.answer_seconds
-            while time.monotonic() < give_up:  # sockets close shortly before the process ends
+            while time.monotonic() < give_up:  # a process closes its sockets shortly before it ends
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is not None:
                     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
@@ -308,7 +309,7 @@ def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Se
     """Sends a request as a line of JSON. Raises OSError."""
     data = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [data], list(descriptors))
-    if sent < len(data):  # sends only unsent data: an empty send fails if the process has already closed
+    if sent < len(data):  # an empty send would fail if the process has answered and closed already
         connection.sendall(data[sent:])
 
 

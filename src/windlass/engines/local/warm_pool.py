@@ -75,7 +75,7 @@ class WarmPool:
         nothing_is_known = not (import_ahead.SURE.intersection(modules) or self.tried(python, modules).exists())
         reason = "no warm process could be reached"
         try:
-            for _ in range(3):  # an outdated or ending process is replaced
+            for _ in range(3):  # each try replaces an outdated or ending process
                 if refusal := client.refusal():
                     return Refused(refusal)
                 with self._connect_or_start(client, python, modules, env) as connection:
@@ -105,9 +105,9 @@ class WarmPool:
         for path in sorted(self.folder.glob("*.json")):
             client = self._client(path.stem)
             if (written := client.written()) is None:
-                continue  # keeps the socket of a process that is starting
+                continue  # another call is starting a process of this name, which needs the socket
             if is_alive(written):
-                with contextlib.suppress(OSError):  # the process may end meanwhile
+                with contextlib.suppress(OSError):  # the process may end before it answers
                     found.append({"name": client.name, **written, **client.progress(written)})
             elif not client.refusal():
                 client.remove_files()
@@ -163,7 +163,7 @@ class WarmPool:
             return client.connect()
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_private(self.folder)
-        with locked(self.folder / "lock"):  # so that concurrent runs start one process together
+        with locked(self.folder / "lock"):  # the lock makes concurrent runs start only one process
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 return client.connect()
             self._make_room(client, self.bounds.processes - 1)
@@ -205,9 +205,10 @@ def _digest(python: str, modules: Sequence[str], env: Mapping[str, str]) -> str:
     """Returns the name of the warm process for these values. The process itself checks whether it can serve `env`."""
     return name_of(
         {
-            "python": str(Path(python).absolute()),  # not resolved, because the path itself selects an environment
+            # Links are not resolved, because the path itself selects an environment.
+            "python": str(Path(python).absolute()),
             "modules": list(modules),
-            # Part of the name, because users run the same script with varying numbers of ranks.
+            # The thread count is part of the name, because users often change the number of ranks.
             "threads": env.get("OMP_NUM_THREADS"),
             "program": max(
                 entry.stat().st_mtime_ns for entry in os.scandir(PROGRAM.parent) if entry.name.endswith(".py")

@@ -74,7 +74,7 @@ class Process:
         if self._pid == os.getpid():
             control = socket.socket(fileno=os.dup(self._control.fileno()))
             with control, suppress(OSError):
-                control.shutdown(socket.SHUT_RDWR)  # forks hold copies of the socket, which keep it open
+                control.shutdown(socket.SHUT_RDWR)  # forks hold copies of the socket, so closing one copy is not enough
             self._popen.wait()
             _children.remove(self._popen)
         self._control.close()
@@ -178,13 +178,13 @@ class ProcessStore(Store):
                 num_bytes += len(part)
             return self._end(key, num_bytes)
         except BaseException:
-            _drop()  # the process then abandons the unfinished object
+            _drop()  # closing the connection abandons the unfinished object
             raise
 
     def _end(self, key: str, num_bytes: int) -> str:
         try:
             return str(self._ask(key, "end"))
-        except Busy:  # if only the response was lost, the object exists
+        except Busy:  # the object exists if only the response of an earlier try was lost
             found = self.head(key)
             if found.size != num_bytes:
                 raise
@@ -208,7 +208,7 @@ class ProcessStore(Store):
             process.drop()
             raise Busy("the process that reads it has ended", what) from error
         except BaseException:
-            process.drop()  # otherwise the next request would read this answer
+            process.drop()  # the next request on this connection would read the old answer
             raise
         if isinstance(answer, StoreError):
             raise type(answer)(str(answer.strerror), what, answer.hint)

@@ -75,13 +75,13 @@ def main() -> None:
     # Signals to the process group are for the script. This process ends when the script closes the socket.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    sys.path[:] = json.loads(sys.argv[1])["path"]  # finds obstore where the script would
+    sys.path[:] = json.loads(sys.argv[1])["path"]  # with the script's path, the script's obstore is imported
     control = Pipe(os.dup(0))
     while True:
         try:
             served = Connection(Pipe(reduction.recv_handle(control)))
         except EOFError:
-            os._exit(0)  # no process waits for the requests in progress
+            os._exit(0)  # no process waits for the results of requests in progress
         threading.Thread(target=served.serve, daemon=True).start()
 
 

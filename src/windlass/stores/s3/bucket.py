@@ -217,7 +217,7 @@ class Bucket:
             parts = urlsplit(self._endpoint)
             return parts.scheme == "https", parts.netloc, f"{parts.path.rstrip('/')}/{self.name}"
         domain = f"s3.{self._region}.amazonaws.com{'.cn' if self._region.startswith('cn-') else ''}"
-        if "." in self.name:  # the wildcard certificate covers no names with more dots
+        if "." in self.name:  # the wildcard certificate does not match bucket names with dots
             return True, domain, f"/{self.name}"
         return True, f"{self.name}.{domain}", ""
 
@@ -264,6 +264,7 @@ def require_stored(etag: str | None, checksum: str | None, expected: str, what: 
 def parsed(answer: BucketResponse, what: str) -> ElementTree.Element:
     """Parses the XML body of a response. Raises Busy if the body is truncated."""
     try:
-        return ElementTree.fromstring(answer.body.strip())  # S3 sends spaces while it combines parts
+        # S3 sends spaces before the document while it combines parts.
+        return ElementTree.fromstring(answer.body.strip())
     except ElementTree.ParseError as error:
         raise Busy(f"the answer was cut off: {error}", what) from error

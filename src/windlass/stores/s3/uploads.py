@@ -137,7 +137,8 @@ def write_parts(uploads: Uploads, parts: Iterable[Body]) -> str:
     try:
         return _complete(uploads, upload, _send(uploads, upload, parts))
     except BaseException:
-        with contextlib.suppress(StoreError):  # if this fails, the bucket's lifecycle rule removes the parts
+        # Parts that are not removed here are removed by the bucket's lifecycle rule.
+        with contextlib.suppress(StoreError):
             repeated(lambda: uploads.end(upload))
         raise
 
@@ -175,7 +176,7 @@ def _complete(uploads: Uploads, upload: str, parts: Sequence[StoredPart]) -> str
     for is_last in (False, True):
         try:
             return repeated(lambda: uploads.complete(upload, parts))
-        except Missing:  # if only the response was lost, the object exists
+        except Missing:  # the object exists if only the response of an earlier try was lost
             return repeated(lambda: uploads.confirm(parts))
         except NotCompleted:
             if is_last:

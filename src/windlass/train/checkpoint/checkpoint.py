@@ -146,7 +146,7 @@ class Checkpoint:
                     part.thing.set_epoch(self.epoch)
             try:
                 yield self.epoch
-            except GeneratorExit:  # `break` or an error ended the loop: no later step would check for SIGTERM
+            except GeneratorExit:  # after `break` or an error, no later step would handle a SIGTERM
                 self._stop_signal.remove()
                 raise
             self.epoch += 1
@@ -211,7 +211,7 @@ class Checkpoint:
         saver = self._saver
         saver.poll()
         if not self._prepared:
-            # Checked at the first step, so that an object that cannot be saved raises an error before the first save.
+            # Unsupported parts are detected at the first step, so that the error is not raised at the first save.
             self._prepared = True
             saver.prepare()
         agreed = self._world.exchange(
@@ -399,7 +399,7 @@ class Checkpoint:
             own = not self._saver.part_is_written
             patience = 1.0 if self._stop_signal.received else _EXIT_SECONDS if own else _EXIT_COMMIT_SECONDS
             if time.monotonic() - began > patience:
-                break  # the writer process may still finish without its rank
+                break  # the writer process may still finish the save without its rank
             self._saver.poll(0.1)
         self._closed = True
         self._end()

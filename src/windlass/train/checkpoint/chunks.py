@@ -216,7 +216,7 @@ def _copy_chunk(source: BinaryIO, out: BinaryIO, place: Place, begin: int) -> No
     strides = [item_bytes(chunk.dtype)]
     for length in reversed(chunk.shape[1:]):
         strides.insert(0, strides[0] * length)
-    outer = len(chunk.sizes)  # number of dimensions that the copy loops over
+    outer = len(chunk.sizes)  # number of leading dimensions that the copy must loop over
     run = strides[-1]
     while outer:
         outer -= 1

@@ -59,7 +59,7 @@ class World:
 
     def exchange(self, flags: Flags) -> Flags:
         """Starts the reduction of this step's flags; returns the reduced flags of the previous step."""
-        return flags  # no earlier flags to wait for, because there are no other ranks
+        return flags  # a single rank needs no reduction
 
     def reduce(self, flags: Flags) -> Flags:
         """Reduces the flags of all ranks and waits for the result. Raises RuntimeError if a rank has died."""

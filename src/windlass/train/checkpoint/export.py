@@ -73,7 +73,7 @@ def _safetensors(state: Mapping[str, Any]) -> Iterator[bytes | memoryview]:
 def read_tensors(path: str) -> dict[str, torch.Tensor]:
     """Reads the tensors of a safetensors file in file order. Raises OSError, ValueError for other files."""
     with open(path, "rb") as file:
-        # private pages, because torch requires writable memory
+        # The pages are private to this process, because torch requires writable memory.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     length = int.from_bytes(data[:8], "little")
     if length > len(data) - 8:

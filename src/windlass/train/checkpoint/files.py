@@ -158,7 +158,7 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
         size = sum(folder.files(name).values())
         run_id = folder.run_of(name)
     except FileNotFoundError:
-        pass  # the checkpoint was removed meanwhile
+        pass  # another process has removed the checkpoint meanwhile
     except OSError as error:
         # The checkpoint's age and run id are unknown, so it is marked unreadable and never removed.
         fault, problem = Fault.UNREADABLE, f"it cannot be read: {described(error, path)}"
@@ -296,7 +296,7 @@ def _compare(folder: Folder, found: Found, file: str) -> Problem | None:
             while length := opened.readinto(buffer):  # type: ignore[attr-defined]
                 value = zlib.crc32(buffer[:length], value)
     except FileNotFoundError:
-        if _is_gone(folder, found):  # unmounted, or removed by another process, but not damaged
+        if _is_gone(folder, found):  # a checkpoint that was unmounted or removed as a whole is not damaged
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), os.path.join(found.path, file)) from None
         return Problem(Fault.DAMAGED, f"{file} is missing")
     if f"{value:08x}" != wanted[CHECKSUM]:

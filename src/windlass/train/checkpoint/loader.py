@@ -113,7 +113,7 @@ class Loader:
         plain: dict[str, Any] = {name: tensor.detach() for name, tensor in targets.items()}
         planner.set_up_planner(plain, self._reader.read_metadata(), self._world.rank == 0)
         plan = planner.finish_plan(planner.create_local_plan())
-        with torch.no_grad():  # after a failure, the whole plan is read again
+        with torch.no_grad():  # after an error, `together` repeats the whole plan
             together(lambda: self._reader.read_data(plan, planner).wait(), self._found.path, self._world, self._retry)
 
 

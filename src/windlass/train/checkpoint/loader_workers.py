@@ -25,7 +25,7 @@ class InOwnGroup:
 
     def __call__(self, worker_id: int) -> None:
         """Runs in the worker process."""
-        with contextlib.suppress(OSError):  # fails if the worker already leads a session
+        with contextlib.suppress(OSError):  # setpgid fails if the worker already leads a session
             os.setpgid(0, 0)
         if sys.platform == "linux":  # a SIGKILL to the rank's group must end the worker too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

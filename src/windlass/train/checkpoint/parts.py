@@ -42,9 +42,10 @@ class Part:
         return {}
 
     def templates(self) -> Template:
-        """Returns a function from path and shape to the tensor whose sharding and device the loaded tensor gets.
+        """Returns a function from path and shape to an existing tensor, whose sharding and device the loaded tensor
+        gets.
 
-        None: all tensors are loaded on the CPU.
+        Returns None if all tensors are loaded on the CPU.
         """
         return lambda path, shape: None
 

@@ -59,7 +59,7 @@ def prune(
                 folder.set_aside(one.name)
                 done.set_aside.append(one.name)
             except OSError:
-                pass  # changed by another process, or the disk is read-only
+                pass  # another process changed the checkpoint, or the disk is read-only
     found = [one for one in files.list_checkpoints(folder) if one.name not in faults]
     for one in to_prune(found, run_id, keep, keep_for, time.time()):
         if one.fault is Fault.DAMAGED and not _is_superseded(one, found, verify):
@@ -70,7 +70,7 @@ def prune(
             folder.remove(one.name, files.MANIFEST)
             done.removed.append(one.name)
         except FileNotFoundError:
-            pass  # removed by another process
+            pass  # another process has removed the checkpoint
     return done
 
 

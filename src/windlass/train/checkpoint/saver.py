@@ -163,7 +163,7 @@ class Saver:
             failed = self._world.reduce(Flags(failed=self._part_failed)).failed
         except RuntimeError:
             failed = True
-        if failed and self.busy:  # otherwise rank 0 would wait for the part of a rank that has died or failed
+        if failed and self.busy:  # without this order, rank 0 would wait for the part of a rank that has died or failed
             with contextlib.suppress(OSError):
                 self.writer.send({"do": "abandon", "reason": "a rank's part could not be written"})
         self.await_writer()

@@ -37,7 +37,7 @@ class Folder:
 
     def make(self) -> None:
         """Creates the folder if it is missing."""
-        # unlike os.makedirs, this raises every error of the file system
+        # Unlike os.makedirs, Path.mkdir raises every error of the file system.
         Path(self.path).mkdir(parents=True, exist_ok=True)
 
     def checkpoints(self) -> list[str]:
@@ -158,7 +158,7 @@ def is_address(path: str) -> bool:
 
 def absolute(path: str) -> str:
     """Returns an absolute path, with `~` expanded; an address is returned unchanged."""
-    if is_address(path):  # `s3://` without a bucket is refused later, as an address
+    if is_address(path):  # the address `s3://` without a bucket is refused later
         return path if path.endswith("://") else path.rstrip("/")
     return os.path.abspath(os.path.expanduser(path))
 

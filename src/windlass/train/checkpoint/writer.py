@@ -67,7 +67,7 @@ class Writer:
             self._listen(None)
             while self.waiting:
                 order = self.waiting.pop(0)
-                if order["do"] == "save":  # an "abandon" here was sent for a save that has ended
+                if order["do"] == "save":  # an "abandon" order here is for a save that has already ended
                     self._save(order)
 
     # -- orders -------------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Writer:
             faults = dict.fromkeys(order["damaged"], Fault.DAMAGED)
             retention.prune(self.folder.path, run_id, order["keep"], order["keep_for"], faults=faults)
         except OSError:
-            pass  # pruning is tried again after the next save
+            pass  # the next save prunes again
 
     def _await_parts(self, name: str) -> None:
         """Waits until the parts of all ranks exist. Raises Abandoned, and OSError if the folder has disappeared."""
@@ -222,7 +222,7 @@ class Writer:
         return listed
 
     def _give_up(self, order: dict[str, Any], reason: str) -> None:
-        with contextlib.suppress(OSError):  # remaining files have no manifest and are never loaded
+        with contextlib.suppress(OSError):  # files that cannot be removed have no manifest and are never loaded
             self.folder.remove(order["name"], files.MANIFEST)
         self._finish(order, "failed", reason=reason)
 
@@ -252,7 +252,7 @@ def _reason(error: BaseException) -> str:
 def main(argv: list[str]) -> None:
     """Runs the writer process of one rank."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # signals are for the rank, which may still save
+        signal.signal(number, signal.SIG_IGN)  # these signals are for the rank, which may still save
     settings = json.loads(argv[0])
     sys.path += [one for one in settings.get("path", []) if one not in sys.path]
     Writer(settings, 0).run()

@@ -27,7 +27,7 @@ _PAGE_BYTES = mmap.PAGESIZE
 _MADV_POPULATE_WRITE = 23
 """Available since Linux 5.14; older kernels return an error."""
 _FOR_ALL_CONTEXTS = 1
-"""`cudaHostRegisterPortable`: a rank may use several GPUs."""
+"""Flag `cudaHostRegisterPortable`: the memory is pinned for all GPUs that a rank uses."""
 
 
 class SharedMemory:
@@ -92,7 +92,7 @@ class SharedMemory:
 
         CUDA keeps the error of a call per thread, and this thread makes no other calls.
         """
-        # Otherwise this thread would use the first GPU, which may belong to another rank.
+        # Without this context, the thread would use the first GPU, which may belong to another rank.
         with torch.cuda.device(device):
             runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             if int(runtime.cudaHostRegister(address, size, _FOR_ALL_CONTEXTS)) == 0:
@@ -130,7 +130,7 @@ class WriterProcess:
             "for_windlass": for_windlass,
         }
         self._options = ["-I", "-S"]
-        if is_address(folder):  # a store client may need installed packages, which slow the start
+        if is_address(folder):  # a store client may need installed packages, whose lookup slows the start
             self._options, self._settings["path"] = ["-I"], sys.path
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None

@@ -145,7 +145,7 @@ class CachedSet:
         self._full_until = 0.0
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with cache.locked():  # prevents eviction before the set's lock is taken
+            with cache.locked():  # the cache lock prevents an eviction of the set before its own lock is taken
                 self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 self._forget_blocks_of_another_boot()
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
@@ -207,7 +207,7 @@ class CachedSet:
             try:
                 fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is_named(part, f"{path}{_PART}") or os.path.exists(path):
-                    return os.path.exists(path)  # another process was faster
+                    return os.path.exists(path)  # another process may have cached the block meanwhile
                 return self._write(part, path, data)
             finally:
                 os.close(part)
@@ -228,14 +228,14 @@ class CachedSet:
                     self.cache.give_back(size)
 
     def _write(self, part: int, path: str, data: bytes) -> bool:
-        had = os.fstat(part).st_size  # bytes written by a killed process
+        had = os.fstat(part).st_size  # a killed process may have left some bytes
         with self.cache.locked():
             if len(data) > had and not self.cache.take(len(data) - had, self.folder):
                 self._full_until = time.monotonic() + FULL_SECONDS
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(had)
                 return False
-            os.ftruncate(part, len(data))  # a count of the cache includes the bytes from now on
+            os.ftruncate(part, len(data))  # a count of the cache includes these bytes from now on
         try:
             written = 0
             while written < len(data):
@@ -245,7 +245,7 @@ class CachedSet:
                 os.unlink(f"{path}{_PART}")
                 self.cache.give_back(len(data))
             raise
-        with self.cache.locked():  # locked: a count that lists the folder meanwhile could miss both names
+        with self.cache.locked():  # without the lock, a concurrent count of the folder could miss both names
             os.rename(f"{path}{_PART}", path)
         return True
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 else:
-    Dataset = Generic  # DataLoader needs only the methods, and importing torch takes a second
+    Dataset = Generic  # a DataLoader needs only the methods of Dataset, and importing torch takes a second
 Sample = dict[str, Any]
 """`__key__` and the bytes of each field; for Parquet, the value of each column."""
 AT_ONCE = 32

@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 @dataclass
 class Samples:
-    """Samples while an index is built, in order."""
+    """Samples in their order, while an index is built."""
 
     fields: dict[str, int] = field(default_factory=dict)
     keys: Strings = field(default_factory=Strings)

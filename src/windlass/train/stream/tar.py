@@ -62,7 +62,7 @@ def members(file: RangeFile, size: int, what: str) -> Iterator[tuple[str, int, i
             end = file.read(2 * tarfile.BLOCKSIZE)
             if end.strip(b"\0"):
                 raise tarfile.ReadError(f"a header is damaged at byte {shard.offset}")
-            if len(end) < 2 * tarfile.BLOCKSIZE:  # an archive ends with two blocks of zeros
+            if len(end) < 2 * tarfile.BLOCKSIZE:  # a complete archive ends with two blocks of zeros
                 raise tarfile.ReadError(f"its end is missing after byte {shard.offset}: it is truncated")
     except tarfile.TarError as error:
         hint = "streams need complete and uncompressed tar files"
