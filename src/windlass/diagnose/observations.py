@@ -110,7 +110,6 @@ class Observations:
 
     status: Status
     plan: Plan = NO_PLAN
-    """Plan of the run, as recorded."""
     events: Sequence[Event] = ()
     ranks: Sequence[RankSeen] = ()
     nodes: Sequence[NodeSeen] = ()

@@ -66,7 +66,6 @@ def _failed_start(seen: Observations) -> int | None:
 def _observe(
     store: Store, status: Status, events: list[Event], machine: MachineFacts, moved: tuple[str, str] | None
 ) -> Observations:
-    """Returns the observations on the newest attempt of these events."""
     run_dir = store.run_dir(status.id)
     folder = run_dir / f"attempt-{len(status.attempts)}"
     node_ends = {node: _end(folder / f"node-{node}.events") for node in sorted({state.node for state in status.ranks})}

@@ -73,7 +73,7 @@ def parse(line: bytes, now: float | None = None) -> Line | None:
             return None
         token = data.pop(TOKEN, None)
         event = event_of(data)
-    except (ValueError, RecursionError):  # ShapeError is a subclass of ValueError
+    except (ValueError, RecursionError):
         return None
     latest = (time.time() if now is None else now) + MAX_AHEAD_SECONDS
     return Line(event, token if isinstance(token, str) else None) if 0 <= event.at <= latest else None

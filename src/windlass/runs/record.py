@@ -276,7 +276,7 @@ def _after(status: Status, entry: events.Entry, at: float) -> Status:
         case events.RankChanged():
             return _after_rank(status, entry)
         case events.Progress():
-            return replace(status, progress=entry)  # progress of earlier attempts is replaced
+            return replace(status, progress=entry)
         case events.DataStaged(name=name):
             others = tuple(one for one in status.files.data if one.name != name)
             return _with_files(status, data=(*others, entry))

@@ -510,7 +510,7 @@ class Store:
         with locked(self.home / "record.lock"):
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if self._on_network else 'WAL'}")
             with self._transaction():
-                if self._version() == SCHEMA_VERSION:  # another process has created the tables meanwhile
+                if self._version() == SCHEMA_VERSION:
                     return
                 for statement in filter(str.strip, SCHEMA.split(";")):
                     self._db.execute(statement)
@@ -667,7 +667,6 @@ def _part(part: Any) -> Any:
 
 
 def _load(text: str, progress: str | None = None) -> Status:
-    """Parses a status written by `_dump`."""
     data = json.loads(text)
     times = Times(*data["times"])
     data |= {
@@ -746,7 +745,7 @@ def _border(home: Path) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=32)
 def _read_plan(text: str) -> Plan:
-    from windlass.plan.plan import Plan  # listing runs does not need this module
+    from windlass.plan.plan import Plan
 
     return Plan.from_json(json.loads(text))
 

@@ -144,7 +144,7 @@ class Tally:
         if isinstance(entry, _CHANGES_PHASE):
             self._follow_phase(event)
         if over and not isinstance(entry, events.RunResumed):
-            return  # events after the end of the run are ignored
+            return
         self._take_entry(entry, at)
         if isinstance(entry, _SIGNS) and self.attempt is not None:
             self.attempt.observe(at)

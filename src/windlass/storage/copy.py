@@ -56,8 +56,6 @@ STREAM_PARTS: Final = 5
 
 @dataclass
 class _Large:
-    """A large file, copied in parts."""
-
     entry: Entry
     parts: Parts
     partial: PartialFile | None = None
@@ -101,7 +99,6 @@ class Copy:
         self._refused: list[Refusal] = []
         self._num_forbidden = 0
         self._lock = threading.Lock()
-        """Protects results that several threads change."""
         self._before: dict[str, File] = {}
         """Entries of the destination's files from before this copy."""
         self._expected: dict[str, File] = {}
@@ -222,7 +219,6 @@ class Copy:
         return found
 
     async def _look(self, note: CopyNote | None, names: Sequence[str]) -> None:
-        """Lists the destination, and stores the listing and its digest."""
         if isinstance(self._destination, Folder):
             self._there_digest = await self._destination.digest(note.num_files if note is not None else 0)
         else:
@@ -417,7 +413,6 @@ class Copy:
         self._written(one)
 
     async def _whole(self, entry: Entry) -> None:
-        """Copies a large file as one stream."""
         parts = Parts.of(entry.size)
 
         async def once() -> None:
@@ -455,7 +450,6 @@ class Copy:
         self._written(_file(entry, digest.digest(), version))
 
     async def _in_order(self, entry: Entry) -> None:
-        """Copies a large file sequentially."""
         counter = Counter(self.progress, self._lock)
         with self._refusing(entry):
             try:
@@ -592,7 +586,6 @@ def _is_of(one: File, entry: Entry) -> bool:
 
 
 def _file(entry: Entry, digest: str, version: str) -> File:
-    """Returns the manifest entry of a copied file."""
     return File(entry.name, entry.size, digest, entry.version, version)
 
 
@@ -605,7 +598,6 @@ def _first(small: deque[Entry]) -> Entry | None:
 
 
 async def _stored(place: Place) -> bytes | None:
-    """Reads the stored manifest of a place."""
     return await repeated(lambda: place.read_own(manifests.NAME))
 
 

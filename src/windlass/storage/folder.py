@@ -66,7 +66,6 @@ class Folder(Place):
         self._may_be_nameless = hasattr(os, "O_TMPFILE")
         """Whether unnamed files may be tried; False once the file system has refused one."""
         self._made: set[str] = set()
-        """Folders that are known to exist."""
 
     @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:

@@ -199,7 +199,7 @@ class Helpers:
             try:
                 one.recv()
             except (EOFError, OSError):
-                continue  # this helper has exited, and other helpers copy its files
+                continue
             self._idle.put(one)
 
 
@@ -229,8 +229,6 @@ def serve() -> None:
 
 
 class _Work:
-    """Work of the threads of a helper."""
-
     def __init__(self, source: Place, destination: Place, journal: int) -> None:
         self._source, self._destination, self._journal = source, destination, journal
         self._lock = threading.Lock()

@@ -124,5 +124,5 @@ def _read(path: Path, boot: str) -> tuple[list[File], int]:
             else:
                 found.append(from_line(read))
         except (ValueError, TypeError, BadManifest):
-            continue  # a killed copy has left a truncated line
+            continue
     return found, settled

@@ -48,7 +48,6 @@ class Manifest:
     """All files of a set."""
 
     files: Mapping[str, File] = field(repr=False)
-    """Files by name."""
 
     @classmethod
     def of(cls, files: Iterable[File]) -> Manifest:

@@ -60,7 +60,7 @@ def journal_for(source: Address, destination: Address, home: Path, *, waits: boo
             if destination.is_folder:
                 _remove_finished(folder)
                 if not (is_done or was_there):
-                    with suppress(OSError):  # a folder that contains files is kept
+                    with suppress(OSError):
                         folder.parent.rmdir()
 
 
@@ -128,7 +128,7 @@ def _remove_finished(folder: Path) -> None:
         (folder / PARTIAL).rmdir()
     if {one.name for one in folder.iterdir()} == {LOCK}:
         (folder / LOCK).unlink()
-        with suppress(OSError):  # the folder is kept if another copy has started
+        with suppress(OSError):
             folder.rmdir()
 
 
@@ -138,7 +138,6 @@ def _state(address: Address, home: Path) -> Path:
 
 
 def _refuse_overlap(source: Address, destination: Address) -> None:
-    """Raises UsageError if one address contains the other."""
     if (source.kind, source.bucket) != (destination.kind, destination.bucket):
         return
     one, other = f"{source.path}/", f"{destination.path}/"

@@ -46,7 +46,6 @@ class Counter:
 
     progress: Progress
     lock: threading.Lock = field(repr=False)
-    """Protects the progress."""
     num_bytes: int = 0
 
     def set(self, num_bytes: int) -> None:

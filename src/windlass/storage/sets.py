@@ -169,7 +169,6 @@ class SetFolder:
         return self._root / "sources" / f"{key_of(source)}.json"
 
     def _sources(self) -> dict[str, list[str]]:
-        """Returns the sources of each digest."""
         found: dict[str, list[str]] = {}
         for note in (self._root / "sources").glob("*.json"):
             try:
@@ -204,7 +203,7 @@ def remove_others(files: Path, wanted: Container[str]) -> None:
                 if known not in wanted and not is_own(known):
                     path.unlink()
             if Path(below) != files:
-                with suppress(OSError):  # a folder that still contains files is kept
+                with suppress(OSError):
                     Path(below).rmdir()
 
 

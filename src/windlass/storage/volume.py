@@ -39,7 +39,7 @@ def readers(root: Path, namespace: str, gone: Set[str]) -> dict[Path, set[str]]:
     for of, run, link in _links(root):
         if of == namespace and run in gone:
             link.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the folder is kept if the run reads other sets
+            with contextlib.suppress(OSError):
                 link.parent.rmdir()
         else:
             found.setdefault(link.resolve(), set()).add(run if of == namespace else f"{run} of namespace {of}")

@@ -118,7 +118,6 @@ class FolderStore(Store):
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
-        """Maps file system errors to errors of a store."""
         what = f"{self.address}/{key}"
         try:
             yield

@@ -18,7 +18,7 @@ def open_store(address: str) -> tuple[Store, str] | None:
     if scheme not in SCHEMES or not bucket:
         return None
     if scheme == "s3":
-        from windlass.stores.s3.store import S3Store  # other stores do not need this module
+        from windlass.stores.s3.store import S3Store
 
         return S3Store(bucket), prefix.strip("/")
     from windlass.stores.gs_az.process import ProcessStore

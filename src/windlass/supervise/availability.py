@@ -34,7 +34,6 @@ class Availability:
         self._policy = policy
         self._clock = clock
         self._hold_at = 0.0
-        """Time of the next attempt to acquire the run."""
         self._num_delays = 0
         """Number of consecutive failures to reach the target."""
         self._num_interrupted = 0

@@ -86,7 +86,7 @@ class EventIngestion:
     def _rank(self, event: RankChanged) -> None:
         known = next((state for state in self._record.status.ranks if state.rank == event.rank), None)
         if known is None:
-            return  # the reported rank does not belong to the attempt
+            return
         if (event.pid is not None and known.pid is None) or (event.exit_code is not None and known.exit_code is None):
             self._record.note(events.entry_of(event.kind, event.data()), at=event.at)
 

@@ -147,12 +147,10 @@ class LogTail:
         self._why_missing = why_missing
         self._lock = threading.Lock()
         self._gathered: list[bytes] = []
-        """Lines that wait to be written."""
         self._taken_at = 0.0
         self._load()
 
     def _load(self) -> None:
-        """Reads the cursor and truncates the files. Raises OSError."""
         files = self._files
         files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._cursor = cursor = self._first_cursor()

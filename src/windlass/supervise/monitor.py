@@ -81,7 +81,6 @@ class AttemptMonitor:
         self._lost: list[int] = []
         """Lost nodes in the order of their loss, without nodes that the supervisor killed."""
         self._notices: list[PreemptionNotice] = []
-        """Preemption notices of nodes that await handling."""
         self._is_signalled = False
         """Whether a node ended because it received a signal."""
         self._ingestion = EventIngestion(run.record, run.progress, attempt.num_staged)
@@ -102,8 +101,8 @@ class AttemptMonitor:
                 else:
                     silent.append(node)
         self._ingestion.save_progress()
-        # Silent nodes are handled after the events of all nodes, because an adopting supervisor does not know which nodes
-        # the previous one ended, and why.
+        # Silent nodes are handled after all events: an adopting supervisor does not know which nodes its predecessor
+        # ended, and why.
         # Nodes with a failed worker come first, because the other nodes ended as a result.
         silent.sort(key=lambda node: not node.worker_failed)
         for node in silent:

@@ -95,5 +95,4 @@ class Recorder:
 
 
 def _key(entry: Entry) -> str:
-    """Returns a text that identifies an event."""
     return f"{entry.kind} {json.dumps(entry.to_json(), sort_keys=True)}"

@@ -160,7 +160,7 @@ class Supervisor:
         elif self.terminated and (not lives or self.backend.outlives_supervisor):
             self._detach()  # the next supervisor continues the run
         elif lives is None and (self.is_to_stop() or is_late(self.writer.status, self.plan.policy, now)):
-            if self.writer.status.phase is not Phase.STOPPING:  # the job's time limit is reached
+            if self.writer.status.phase is not Phase.STOPPING:
                 self.record.note(PhaseEntered(Phase.STOPPING))
             self.next_at = None
             self.adopt()  # the adopted attempt ends once the target reports no running nodes
@@ -255,7 +255,6 @@ class Supervisor:
     # -- one iteration ------------------------------------------------------------------------------------------------
 
     def _turn(self, monitor: AttemptMonitor) -> None:
-        """Waits for an event, then handles all pending ones."""
         is_woken = not monitor.adopted or self.backend.outlives_supervisor  # threads watch the nodes and wake this loop
         self._wait(monitor.shutdown.due_in(POLL_SECONDS if is_woken else ADOPTED_POLL_SECONDS))
         if self.backend.is_lost_to_another:

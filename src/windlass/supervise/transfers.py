@@ -263,7 +263,7 @@ class OutputsCheck:
         except (OSError, EngineError):
             self._is_over = True
         if self._is_over:
-            with contextlib.suppress(EngineError):  # the end of the run ends the check again
+            with contextlib.suppress(EngineError):
                 self.end()
 
     def end(self) -> None:

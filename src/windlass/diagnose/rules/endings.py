@@ -158,7 +158,6 @@ def _more_grace(case: Observations) -> str:
 
 
 def _last_places(case: Observations) -> list[str]:
-    """Returns where the ranks were when they were ended."""
     silence = case.silence()
     if silence is None:
         return []

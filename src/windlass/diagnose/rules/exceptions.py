@@ -236,7 +236,7 @@ def _evidence(case: Observations, error: Raised) -> tuple[str, ...]:
     """Returns the exception and where it was raised, then the ranks that failed after it."""
     message = [line.strip() for line in error.message.splitlines()[1:4] if line.strip()]
     lines = [error.line[:400], *(line[:300] for line in message), *([case.where] if case.where else [])]
-    if error.kind == "CalledProcessError":  # the output of the called program is added
+    if error.kind == "CalledProcessError":
         lines += last_lines(case.text.partition(error.text.strip())[0], 2)
     if case.first is not None and (victims := [r.rank for r in case.failures if r.rank != case.first.rank]):
         lines.append(f"{named(victims)} failed after it")
@@ -361,7 +361,6 @@ def _where(case: Observations) -> str:
 
 
 def _install(case: Observations, package: str) -> str:
-    """Returns how to install a package where the script runs."""
     if package == "windlass":
         return OWN_PARTS
     quoted = f"'{package}'" if re.search(r"[<>=\s\[]", package) else package
@@ -587,7 +586,7 @@ def _hub(case: Observations, error: Raised) -> Iterator[Verdict]:
     """Explains that a model hub limits requests, or that the cache lacks a file while the hub is unreachable or
     disabled.
     """
-    said = f"{error.text}\n{error.message}"  # the text includes chained exceptions
+    said = f"{error.text}\n{error.message}"
     if _TOO_MANY.search(said):
         yield case.of_first(
             "hub-rate-limited",

@@ -176,7 +176,7 @@ def _bad_outputs(job: Job, base: Path, home: Path) -> tuple[str, str] | None:
     if job.outputs.scheme and not where.startswith("/"):
         if job.outputs.scheme not in STORES:
             return None
-        from windlass.storage.reach import refusal  # the module is imported late because few jobs upload to a store
+        from windlass.storage.reach import refusal
 
         refused = refusal(job.outputs.to, home)
         return (refused.message, refused.hint) if refused is not None else None

@@ -46,7 +46,6 @@ def environment(python: str, code_dir: str) -> Environment:
 
 
 def _booted_at() -> float | None:
-    """Returns the boot time of this machine in Unix seconds."""
     try:
         for line in Path("/proc/stat").read_text().splitlines():
             if line.startswith("btime "):

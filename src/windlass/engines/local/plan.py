@@ -418,7 +418,6 @@ def _network_refusals(job: Job, facts: Facts) -> Iterator[Note]:
 
 
 def _warnings(job: Job, target: LocalTarget, facts: Facts, num_nodes: int, procs: int) -> Iterator[Note]:
-    """Yields warnings to show before the run."""
     ranks = num_nodes * procs
     if procs > facts.num_cpus or ranks > REHEARSED_RANKS * facts.num_cpus:
         yield Note("ranks-exceed-cores", f"{ranks} ranks share {facts.num_cpus} cores", "fewer ranks run faster here")

@@ -80,7 +80,7 @@ class ProcessTransfer(Transfer):
                 self.is_done = True
             elif "error" in line:
                 self.end()
-                self._process = None  # the next call of `reports` starts a new process
+                self._process = None
                 raise (TransferInterrupted if line.get("passes") else EngineError)(line["error"], line["hint"])
             else:
                 yield line

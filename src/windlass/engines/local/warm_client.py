@@ -147,7 +147,7 @@ class WarmClient:
             "python": python,
             "modules": list(modules),
         }
-        whole = self._path("json.start")  # the file is renamed once it is complete
+        whole = self._path("json.start")
         whole.write_text(json.dumps(about))
         whole.replace(self._path("json"))
 
@@ -209,7 +209,7 @@ class WarmClient:
         if self.is_ready():
             self.end()  # the process has ended, or another process now has its address
             return {"refused": "the warm process was ended", "again": True}
-        if not self._path("json").exists():  # the user has ended the process
+        if not self._path("json").exists():
             return {"refused": "the warm process was ended while it imported"}
         ended_by = self._ended_by()
         # An exit code shows that the imports crash, which is lasting. A killed process, for example for lack of memory,
@@ -306,7 +306,6 @@ def is_alive(about: Mapping[str, Any]) -> bool:
 
 
 def _send(connection: socket.socket, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    """Sends a request as a line of JSON. Raises OSError."""
     data = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [data], list(descriptors))
     if sent < len(data):  # an empty send would fail if the process has answered and closed already

@@ -107,7 +107,7 @@ class WarmPool:
             if (written := client.written()) is None:
                 continue  # another call is starting a process of this name, which needs the socket
             if is_alive(written):
-                with contextlib.suppress(OSError):  # the process may end before it answers
+                with contextlib.suppress(OSError):
                     found.append({"name": client.name, **written, **client.progress(written)})
             elif not client.refusal():
                 client.remove_files()

@@ -140,7 +140,6 @@ class ObstoreStore(Store):
 
     @contextmanager
     def _errors(self, key: str = "") -> Iterator[None]:
-        """Maps errors of obstore to errors of a store."""
         from obstore import exceptions
 
         try:

@@ -144,7 +144,6 @@ def write_parts(uploads: Uploads, parts: Iterable[Body]) -> str:
 
 
 def _send(uploads: Uploads, upload: str, parts: Iterable[Body]) -> list[StoredPart]:
-    """Uploads the parts, several concurrently."""
 
     def send(number: int, part: Body) -> StoredPart:
         checksum = b64encode(hashlib.sha256(part).digest()).decode()
@@ -200,7 +199,6 @@ def _text(root: ElementTree.Element, name: str) -> str:
 
 
 def _part(one: ElementTree.Element) -> StoredPart:
-    """Parses an element of a list of parts. Raises ValueError."""
     return StoredPart(
         int(_text(one, "PartNumber")), _text(one, "ETag"), int(_text(one, "Size")), _text(one, "ChecksumSHA256")
     )

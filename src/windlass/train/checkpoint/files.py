@@ -158,7 +158,7 @@ def _incomplete(folder: Folder, name: str, fault: Fault, problem: str) -> Found:
         size = sum(folder.files(name).values())
         run_id = folder.run_of(name)
     except FileNotFoundError:
-        pass  # another process has removed the checkpoint meanwhile
+        pass
     except OSError as error:
         # The checkpoint's age and run id are unknown, so it is marked unreadable and never removed.
         fault, problem = Fault.UNREADABLE, f"it cannot be read: {described(error, path)}"

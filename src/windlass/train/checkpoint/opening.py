@@ -17,6 +17,6 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
     text = os.fspath(path)
     if not is_address(text):
         return Folder(text)
-    from windlass.train.checkpoint.object_folder import ObjectFolder  # folders on a disk need no store client
+    from windlass.train.checkpoint.object_folder import ObjectFolder
 
     return ObjectFolder(text)

@@ -70,7 +70,7 @@ def prune(
             folder.remove(one.name, files.MANIFEST)
             done.removed.append(one.name)
         except FileNotFoundError:
-            pass  # another process has removed the checkpoint
+            pass
     return done
 
 

@@ -120,7 +120,6 @@ class Saver:
             return None
 
     def _order(self, snapshot: Snapshot, where: Mapping[str, int]) -> dict[str, Any]:
-        """Returns the order for the writer."""
         return {
             "do": "save",
             "name": self._name,

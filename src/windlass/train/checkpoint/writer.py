@@ -208,7 +208,6 @@ class Writer:
                 self._listen(POLL_SECONDS)
 
     def _manifest_files(self, name: str) -> dict[str, Any]:
-        """Returns length and checksum of every file for the manifest."""
         listed: dict[str, Any] = {}
         sizes = self.folder.files(name)
         for rank in range(self.world_size):

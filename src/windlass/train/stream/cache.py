@@ -207,7 +207,7 @@ class CachedSet:
             try:
                 fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not _is_named(part, f"{path}{_PART}") or os.path.exists(path):
-                    return os.path.exists(path)  # another process may have cached the block meanwhile
+                    return os.path.exists(path)
                 return self._write(part, path, data)
             finally:
                 os.close(part)

@@ -119,7 +119,6 @@ class FolderSource(StoreSource):
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Converts errors of a store to errors of a stream."""
     try:
         yield
     except stores_errors.Busy as error:
