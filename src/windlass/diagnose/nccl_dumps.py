@@ -1,4 +1,4 @@
-"""Reads the dumps of NCCL's watchdog, which are pickles of torch: the last collectives of each rank.
+"""Reads the last collectives of each rank from the dumps of NCCL's watchdog, which are pickles of torch.
 
 A pickle may call any function when it is loaded. These dumps contain only numbers, text, lists and dictionaries, so a
 pickle that references anything else is not loaded.
@@ -18,7 +18,7 @@ from windlass.diagnose.flights import Flight, flight_of
 from windlass.worker.flight_recorder import condense
 
 MAX_BYTES: Final = 64 << 20
-"""Maximum size of a dump; 2000 collectives with their stacks take several megabytes."""
+"""Maximum size of a dump. A dump of 2000 collectives with stacks has several megabytes."""
 LISTS: Final = ("build_intlist", "build_boollist", "build_doublelist", "build_tensorlist")
 """Functions of torch.jit._pickle that torch's pickler calls to build typed lists."""
 

@@ -205,7 +205,7 @@ class Observations:
         )
 
     def flights(self) -> dict[int, Flight]:
-        """Last collectives of each rank: the newest of its own file and NCCL's watchdog dump."""
+        """Last collectives of each rank, from the newer of the rank's own file and the dump of NCCL's watchdog."""
         silence = self.silence()
         found: dict[int, Flight] = {}
         for flights in (self.machine.flights, silence.flights if silence else {}, *(one.flights for one in self.nodes)):

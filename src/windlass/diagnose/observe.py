@@ -115,7 +115,7 @@ def text_of(path: Path) -> str:
 
 
 def _end(path: Path) -> NodeEnded | None:
-    """Returns how a node ended, from its own report; None if it has not ended."""
+    """Returns how a node ended, from the node's own report; None if the node has not ended."""
     ends = [event for event in node_events.read(path) if isinstance(event, NodeEnded)]
     return ends[-1] if ends else None
 

@@ -15,7 +15,7 @@ NETWORK: Final = frozenset({
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "fhgfs", "afs", "ceph", "9p", "panfs", "wekafs",
     "pvfs2", "orangefs", "glusterfs", "ocfs2", "gfs2", "gfs", "coda", "dvs", "virtiofs", "vboxsf", "prl_fs", "juicefs",
 })  # fmt: skip
-"""File systems that several machines may use concurrently, by their names in the kernel's mount table."""
+"""File systems that several machines may use concurrently, by name in the kernel's mount table."""
 LOCAL_FUSE: Final = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.ntfs-3g", "fuse.lxcfs"})
 """FUSE file systems that only one machine uses. All other FUSE file systems may be remote, such as sshfs or s3fs."""
 MOUNTS: Final = Path("/proc/self/mountinfo")

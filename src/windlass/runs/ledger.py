@@ -28,7 +28,7 @@ class Ledger:
     """How the time of a run was spent."""
 
     seconds: Mapping[Spent, float]
-    """Purpose → seconds; they sum to `wall_seconds`."""
+    """Purpose → seconds; the values sum to `wall_seconds`."""
     node_seconds: Mapping[Spent, float]
     """Purpose → seconds times the number of allocated nodes and spares. Queued and ended runs have no nodes."""
     wall_seconds: float

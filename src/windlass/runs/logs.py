@@ -73,7 +73,7 @@ class LogBlock(NamedTuple):
     rank: int
     """Global rank, from 0."""
     data: bytes
-    """One or more lines with their newlines; only the very last line of a log may lack its own."""
+    """One or more lines with their newlines; only the last line of a log may lack a newline."""
 
     @property
     def num_lines(self) -> int:

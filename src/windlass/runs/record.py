@@ -213,7 +213,7 @@ class Status:
         return replace(self, about=replace(self.about, note=note))
 
     def phases_at(self, now: float) -> dict[Phase, float]:
-        """Returns the seconds in each phase up to `now` (Unix seconds); they sum to the wall time of the run."""
+        """Returns the seconds in each phase up to `now` (Unix seconds). The values sum to the wall time of the run."""
         seconds = dict(self.times.phases)
         if not self.phase.is_terminal:
             seconds[self.phase] = seconds.get(self.phase, 0.0) + max(0.0, now - self.times.phase_since)

@@ -95,7 +95,7 @@ NOTE_CHARS: Final = 4000
 """Maximum length of a note."""
 OUTPUT: Final = "output"
 OUTPUT_DIGEST: Final = "output.sha256"
-"""File in the folder of a cluster run that exists once its outputs were fetched, and then contains their digest."""
+"""File in the folder of a cluster run with the digest of its outputs. The file exists once the outputs were fetched."""
 LEFTOVERS: Final = "unfinished"
 """File in the folder of a run while its engine has not completed the clean-up at the end."""
 URGENT: Final = (
@@ -341,7 +341,7 @@ class Store:
         self.empty_trash()
 
     def empty_trash(self) -> None:
-        """Completes deletions that were killed by removing their files."""
+        """Removes the files of runs whose deletion was killed."""
         self._trash.empty()
 
     def _forget(self, run_id: str) -> None:
@@ -658,7 +658,7 @@ def locked(path: Path, *, is_patient: bool = True) -> Iterator[bool]:
 
 
 def _dump(status: Status) -> str:
-    """Serializes a status to JSON; its parts are lists of their values in field order."""
+    """Serializes a status to JSON. The parts of a status become lists of values in field order."""
     return json.dumps(dict(zip(_FIELDS, _VALUES[Status](status), strict=True)), default=_part, separators=(",", ":"))
 
 

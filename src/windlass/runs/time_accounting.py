@@ -50,7 +50,7 @@ _CHANGES_PHASE: Final = (
     events.RunEnded,
     events.RunResumed,
 )
-"""Events that can change the phase; they are few even in runs with many ranks."""
+"""Events that can change the phase. Such events are few even in runs with many ranks."""
 
 _SIGNS: Final = (
     events.Progress,
@@ -184,8 +184,8 @@ class Tally:
         """Accounts for the time without a supervisor since the last event. Ranks may have continued, but no attempt
         started.
 
-        On other machines the ranks may have ended meanwhile; the event then has the time until which they were
-        observed. Later time is attributed to them only as far as their logs reach.
+        On other machines, ranks may have ended meanwhile. The event then has the time until which ranks were observed;
+        later time counts only as far as the logs reach.
         """
         if self.attempt is None:
             self.dead.append((self.seen_at, at))

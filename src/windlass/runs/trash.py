@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Trash:
-    """Folders of deleted runs, named by their ids."""
+    """Folders of deleted runs; each folder is named by the run's id."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / "trash"

@@ -1,7 +1,7 @@
 """Cache of data sets: each set is fetched once, stored under its digest, and shared by all runs that read it.
 
-A run reads a set through a link in its own folder. When the cache of this machine exceeds its limit, it removes the
-least recently used sets that no unfinished run links to. On a volume shared by pods of several nodes only the user
+A run reads a set through a link in its own folder. When this machine's cache exceeds its limit, the least recently used
+sets are removed, except sets that an unfinished run links to. On a volume shared by pods of several nodes only the user
 removes sets, because a pod does not know which runs are unfinished.
 """
 

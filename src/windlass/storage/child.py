@@ -1,7 +1,6 @@
-"""Shared code of the storage programs that a supervisor starts, which report as JSON lines.
-
-They print their progress periodically, then each result, or the error that ended them. They exit when standard input
-closes, so that none outlives its supervisor.
+"""Shared code of the storage programs that a supervisor starts. Each program prints JSON lines: its progress
+periodically, then each result, or the error that ended it. A program exits when standard input closes, so that none
+outlives its supervisor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Digest of a file: the SHA-256 of its content or of the SHA-256 of its parts, so that each part can be verified alone.
 
 A file of one part has `sha256:HEX`. A file of N parts has `sha256-N:HEX`, the SHA-256 of the concatenated digests of
-its parts. This equals S3's composite checksum of a multipart upload with the same parts, so that a store with checksums
-can confirm an upload without a download.
+its parts. S3's composite checksum of a multipart upload with equal parts has the same value, so that a store can
+confirm an upload without a download.
 """
 
 from __future__ import annotations

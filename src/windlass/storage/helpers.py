@@ -120,9 +120,7 @@ def check(entry: Entry, digest: str, expected: str) -> None:
 
 
 class Helpers:
-    """Helper processes of one copy. Until they have started, and if they cannot start, none of their threads is
-    idle.
-    """
+    """Helper processes of one copy. No thread is idle until the helpers have started, or if helpers cannot start."""
 
     def __init__(self, source: Place, destination: Place, journal: int, number: int, requests: int) -> None:
         """Starts `number` helpers with `requests` concurrent requests in total; `journal` is a file descriptor.

@@ -56,7 +56,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the set. It covers names, sizes and digests only, so that equal sets have equal digests
+        """Digest of the set. The digest covers only names, sizes and digests, so that equal sets have equal digests
         everywhere.
         """
         whole = hashlib.sha256()

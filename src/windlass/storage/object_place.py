@@ -128,7 +128,8 @@ class S3Place(ObjectPlace):
 
 
 class ObstorePlace(ObjectPlace):
-    """Objects of Google Cloud Storage or Azure, by obstore. It confirms no checksums, so writes are read back."""
+    """Objects of Google Cloud Storage or Azure, by obstore. These stores confirm no checksums, so writes are read
+    back."""
 
     takes_parts = False
 

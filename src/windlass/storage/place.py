@@ -103,7 +103,7 @@ class Entry(NamedTuple):
 
 
 class PartialFile(ABC):
-    """A file written in parts. It appears under its name only once it is complete."""
+    """A file written in parts, which appears under its name only once it is complete."""
 
     done: Mapping[int, bytes]
     """SHA-256 of the parts that an earlier copy has written, by part number."""

@@ -48,8 +48,8 @@ NAMED: Final = 5
 NAME_BYTES: Final = 300
 ERROR_BYTES, HINT_BYTES = 2800, 1000
 UMASK: Final = 0o002
-"""Other pods with the same `fsGroup` and any user id write to the same volume, and all may read. The permission to
-mount a volume protects its files; their modes do not."""
+"""Umask of the program. Pods with the same `fsGroup` and any user id write to the volume, and all may read. Files are
+protected by the permission to mount the volume, not by their modes."""
 Line: TypeAlias = Mapping[str, Any]
 
 

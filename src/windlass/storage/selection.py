@@ -165,7 +165,7 @@ class Selected(Place):
         alone: Selected | None = None,
     ) -> None:
         """`pattern` must match the names; if `is_one`, it is the name of the only file, which must not be `target`.
-        `alone` selects the object with the key of the address; it is used if no file is below the address.
+        `alone` is used if no file is below the address: it selects the object whose key is the address itself.
         """
         self._place, self._selection, self._target = place, selection, target
         self._pattern, self._is_one, self._alone = pattern, is_one, alone

@@ -1,4 +1,4 @@
-"""Data sets of a volume that pods share: lists them and the runs that read them.
+"""Lists the data sets of a volume that pods share, and the runs that read each set.
 
 ROOT/runs/NAMESPACE/RUN/NAME link of a run to the set that it reads; it remains when the run is removed
 """

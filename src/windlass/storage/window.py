@@ -26,8 +26,8 @@ Result = TypeVar("Result")
 
 
 class Window:
-    """Concurrency limit. It doubles until the store asks for fewer requests, which halves it; then it grows by one per
-    window of responses. It does not grow while small requests keep the interpreter busy.
+    """Concurrency limit. The limit doubles until the store asks for fewer requests. It is then halved, and grows by one
+    per window of responses. The limit does not grow while small requests keep the interpreter busy.
     """
 
     def __init__(

@@ -94,6 +94,6 @@ class NoLogin(Denied):
 
 
 class Changed(StoreError):
-    """The object has another version than requested: it was written meanwhile, or it already exists."""
+    """The object has another version than requested, because it was written meanwhile or already exists."""
 
     number = errno.ESTALE

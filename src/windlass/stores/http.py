@@ -1,7 +1,7 @@
 """Reads files from HTTP servers: their size and version, and their bytes from any offset.
 
-The query of a URL (as of a presigned URL), its user and its password are secrets. They are sent only to the URL's host,
-and never appear in the text of a `Url` or of an error.
+The query of a URL (as of a presigned URL), its user and its password are secrets. These secrets are sent only to the
+URL's host, and never appear in the text of a `Url` or an error.
 """
 
 from __future__ import annotations

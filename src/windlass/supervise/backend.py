@@ -192,7 +192,8 @@ class Attempt:
     at the job's time limit; None if it did not."""
 
     evicted: frozenset[int] = frozenset()
-    """Numbers of the nodes in a planned eviction, for example to drain a node. Such a preemption uses up no restart."""
+    """Numbers of the nodes in a planned eviction, for example to drain a node. A planned eviction uses up no
+    restart."""
     why_ended = ""
     """The target's own reason for ending the attempt; empty if it gave none."""
     has_failed_after_ranks = False

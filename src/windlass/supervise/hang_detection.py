@@ -30,7 +30,7 @@ _RECORDS: Final = 4096
 
 
 class HangDetector:
-    """Hang detector of one attempt. It measures silence once all nodes of the attempt have started."""
+    """Hang detector of one attempt. Silence is measured once all nodes of the attempt have started."""
 
     def __init__(self, attempt: Attempt, record: Recorder, policy: Policy, clock: Clock) -> None:
         self._attempt = attempt

@@ -135,8 +135,8 @@ class LogTail:
         """Truncates the files to the lengths in the cursor. Raises OSError.
 
         The files belong to attempt `number`. `first` is the first attempt of the pod, for which it was created or, if
-        `waited`, for which it waited as a spare. Without `has_output`, rank logs have a length but no content: they
-        grow with each line, which shows that the ranks are alive, and take no space. With `known`, the log is read only
+        `waited`, for which it waited as a spare. Without `has_output`, rank logs grow with each line but have no
+        content: they take no space, and their growth shows that ranks are alive. With `known`, the log is read only
         from that position. `why_missing` ends the message that is written in place of missing lines.
         """
         self._files = NodeFiles.of(folder, node, ranks, has_output=has_output)

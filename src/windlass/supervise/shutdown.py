@@ -29,7 +29,7 @@ class Shutdown:
         self._kill_at: float | None = None
         self._is_hurried = False
         self._spared: set[Node] = set()
-        """Nodes with ranks that are still working on their own."""
+        """Nodes with ranks that still work on their own, for example to save a checkpoint."""
         self._spared_until = 0.0
         """Time until which the nodes in `_spared` are not killed, by the monotonic clock."""
         self._kept_until: dict[Node, float] = {}

@@ -1,8 +1,8 @@
 """Supervisor of one run: starts attempt after attempt, and writes the run's record until the run has ended.
 
-It may be killed at any moment. The nodes keep running, and the next supervisor, which is started by the next command on
-the run, reads their events from the beginning and ignores events that are already recorded. A full disk does not stop
-it: events wait in memory, and are read from the nodes again if it is killed.
+The supervisor may be killed at any moment. The nodes keep running, and the next supervisor, which is started by the
+next command on the run, reads their events from the beginning and ignores events that are already recorded. On a full
+disk, events wait in memory, and are read from the nodes again if the supervisor is killed.
 
 Related modules: `availability.py` decides when the target can be used; `monitor.py` monitors one attempt and judges its
 end; `hang_detection.py`, `liveness.py` and `shutdown.py` are its policies; `backend.py` is the interface of a target;

@@ -173,9 +173,8 @@ class Reporter:
             pass
 
     def _follow_loss(self, step: Any, loss: Any, *, is_due: bool, for_windlass: bool) -> bool:
-        """Tracks the loss. Returns whether to write a line: it is due, or the loss has become NaN or infinite.
-
-        In the second case, the step before is written first.
+        """Tracks the loss. Returns whether to write a line, because a line is due or the loss has become NaN or
+        infinite. In the second case, first writes a line for the previous step.
         """
         unreported, self._unreported_loss = self._unreported_loss, None
         if type(loss) not in (int, float):

@@ -60,7 +60,7 @@ class Facts:
     num_cpus: int
     """Number of cores that this process may use."""
     gpus: tuple[str, ...]
-    """Names of the GPUs in the order of their indexes."""
+    """Names of the GPUs, in index order."""
     is_root: bool
     launchers: Mapping[str, str | None]
     """Path of each launcher; None if it is not installed."""

@@ -45,7 +45,7 @@ WITHOUT_EXTRA: Final = ("file", "s3", *HTTP)
 KNOWN_STORES: Final = "supported are s3://, gs://, az://, file:// and folder paths"
 FROM_ROOT: Final = "write file:///PATH"
 NOTICE_SECONDS = 5.0
-"""Seconds between two polls of the instance metadata, as AWS recommends; notices come two minutes in advance."""
+"""Seconds between two polls of the instance metadata, as AWS recommends; AWS gives notices two minutes in advance."""
 REHEARSED_RANKS = 4
 """Maximum ranks per core of a multi-node job that counts as a rehearsal, and gets no warning about speed."""
 OLDEST_PYTHON: Final = (3, 9)

@@ -238,7 +238,7 @@ class WarmClient:
         return self._path("ready").exists()
 
     def known(self) -> dict[str, Any] | None:
-        """Returns the recorded facts of a live process; None if it does not run."""
+        """Returns the recorded facts of a live process; None if no such process runs."""
         about = self.written()
         return about if about is not None and is_alive(about) else None
 

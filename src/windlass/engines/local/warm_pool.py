@@ -64,9 +64,9 @@ class WarmPool:
     ) -> int | Refused:
         """Forks a node worker for the node spec at `spec`. Returns its pid, or why the worker must be started cold.
 
-        `env` is the environment that all ranks of the node share. The worker writes its output to `output` and inherits
-        the descriptors of `keep`; it writes a byte to the first one for each event. `gave_up` reports whether the run
-        was abandoned.
+        `env` is the environment that all ranks of the node share. The worker writes its output to `output`, inherits
+        the descriptors in `keep`, and writes a byte to the first descriptor for each event. `gave_up` reports whether
+        the run was abandoned.
         """
         if reason := why_not(env):
             return Refused(reason)
@@ -171,7 +171,7 @@ class WarmPool:
             return client.connect()
 
     def _make_room(self, kept: WarmClient, processes: int | None = None) -> None:
-        """Ends the least recently used processes except `kept` until the limits on their number and memory are met."""
+        """Ends the least recently used processes except `kept`, until the limits on number and memory are met."""
         lasts = {path.stem: path.lstat().st_mtime for path in self.folder.glob("*.sock") if path.stem != kept.name}
         used = sorted(map(self._client, lasts), key=lambda each: each.used_at(lasts[each.name]))
         sizes = {each.name: each.size() for each in (*used, kept)}

@@ -31,7 +31,7 @@ _CREDENTIALS = ("AZURE_", "GOOGLE_", "GCE_", "SSL_CERT_")
 
 
 class Process:
-    """Process that runs obstore. It ends when this object is freed, or when this process and all its forks have
+    """Process that runs obstore. The process ends when this object is freed, or when its parent and all forks have
     exited.
     """
 

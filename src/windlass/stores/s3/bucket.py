@@ -71,7 +71,8 @@ class BucketResponse:
 class Bucket:
     """One bucket; safe for threads, forks and pickling. Endpoint, region and credentials come from the environment.
 
-    Each method sends one request and raises StoreError, an OSError: Busy if the request may be repeated.
+    Each method sends one request. Methods raise StoreError, an OSError; its subclass Busy means that the request may be
+    repeated.
     """
 
     def __init__(self, name: str, environ: Mapping[str, str] | None = None) -> None:

@@ -25,7 +25,7 @@ AGAIN_SECONDS = 60
 
 
 class Credentials:
-    """Source of credentials for requests; renews those that expire. Safe for threads and forks.
+    """Source of credentials for requests. Renews credentials before they expire. Safe for threads and forks.
 
     Methods raise Denied, and Busy if the service that issues role credentials does not answer.
     """

@@ -3,10 +3,10 @@
 DDP rebuilds its buckets after the first step of each process, in the order in which gradients arrived. With more than
 two ranks, the position of a gradient in its bucket decides the order of its summation over the ranks, and
 floating-point sums depend on that order. A resumed run would therefore make its first step with other buckets than an
-uninterrupted one, and end with slightly different weights. So the order is saved, and after a restore DDP receives zero
-gradients in that order.
+uninterrupted one, and end with slightly different weights. Checkpoints therefore contain the order, and after a restore
+DDP receives zero gradients in this order.
 
-This uses internals of DDP; with a version of torch that lacks them, nothing is done.
+The module uses internals of DDP. With a version of torch that lacks them, the module does nothing.
 """
 
 from __future__ import annotations

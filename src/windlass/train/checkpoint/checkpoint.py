@@ -114,8 +114,8 @@ class Checkpoint:
         included.
 
         Ranks that cannot communicate each list the folder and find the same number, because no rank saves before all
-        have made a step. The number keeps this start's checkpoints apart from those of an earlier start in the same
-        environment.
+        ranks have made a step. The number keeps this start's checkpoints apart from those of an earlier start in the
+        same environment.
         """
         before = list_together(self._folder, self._world, self._retry)
         return 1 + max((found.attempt for found in before), default=0)
@@ -156,7 +156,7 @@ class Checkpoint:
         self.close()
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yields the batches of a loader; the code after each `yield` counts one step.
+        """Yields the batches of a loader, and counts one step after each batch.
 
         After a restore, random numbers continue from their state in the middle of the epoch. If no part records the
         position in the epoch, the loader draws its order again from the random numbers at the start of the epoch, and
@@ -373,8 +373,8 @@ class Checkpoint:
     def close(self) -> None:
         """Waits for the running save and restores the previous handler of SIGTERM. May be called twice.
 
-        After `Preempted`, SIGTERM stays handled: this rank may have stopped because another rank received SIGTERM, and
-        its own signal may still arrive.
+        After `Preempted`, the handler remains: another rank may have received SIGTERM first, and this rank's signal may
+        still arrive.
         """
         if self._closed:
             return

@@ -24,7 +24,7 @@ class Fault(enum.Enum):
     """The file system failed with an error other than "file not found". The checkpoint may be intact and is never
     removed."""
     UNKNOWN_FORMAT = "unknown-format"
-    """A newer Windlass or another program wrote the checkpoint. It may be intact and is never removed."""
+    """Written by a newer Windlass or by another program. Such a checkpoint may be intact and is never removed."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Problem:
 
 
 class BadCheckpoint(ValueError):
-    """A checkpoint that must not be loaded; the message says why."""
+    """A checkpoint that must not be loaded. The message gives the reason."""
 
     def __init__(self, text: str, fault: Fault = Fault.DAMAGED) -> None:
         super().__init__(text)

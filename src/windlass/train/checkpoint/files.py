@@ -29,8 +29,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 CHECKSUM = "crc32"
 """Algorithm of checksums. CRC-32 is three times as fast as SHA-256 with hardware support and ten times without (`python
-bench/checkpoint.py`). It detects every flipped bit and truncated file. It does not protect against an attacker with
-write access; no checksum stored beside the data can."""
+bench/checkpoint.py`). CRC-32 detects every flipped bit and truncated file. No checksum stored beside the data protects
+against an attacker with write access."""
 PIECE_BYTES = 4 << 20
 JSON_BYTES = 256 << 20
 """Upper limit for the bytes of a manifest or of a rank's JSON file."""
@@ -97,8 +97,8 @@ def _parsed(name: str) -> tuple[int, int, str, int]:
 def list_checkpoints(folder: str | os.PathLike[str] | Folder) -> list[Found]:
     """Lists all checkpoints of a folder with their faults, newest first. Raises OSError if the folder cannot be read.
 
-    Within a run the order needs no clock: a later attempt is newer, then a higher step. A resume from an older
-    checkpoint therefore creates newer ones even if their steps are lower.
+    Within a run, checkpoints are sorted by attempt, then by step, without any clock. After a resume from an older
+    checkpoint, new checkpoints therefore count as newer even if their steps are lower.
     """
     folder = folder if isinstance(folder, Folder) else open_folder(os.fspath(folder))
     found = [find(folder, name) for name in folder.checkpoints() if _parsed(name)[2]]

@@ -122,8 +122,8 @@ class OptimizerPart(Part):
     """Wraps an optimizer. State is saved by parameter name, because parameter numbers depend on the order of the
     groups.
 
-    DCP's get_optimizer_state_dict is not used because it steps a fresh optimizer to create state. That fails for some
-    optimizers, and creates state for parameters that had none.
+    DCP's get_optimizer_state_dict is not used because it steps a fresh optimizer to create state. Such a step fails for
+    some optimizers, and creates state for parameters that had none.
     """
 
     def __init__(self, name: str, thing: torch.optim.Optimizer, names: Mapping[int, str]) -> None:

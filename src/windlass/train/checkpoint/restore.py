@@ -30,8 +30,8 @@ def choose(folder: str, world: World, retry: Retry, run_id: str = "") -> tuple[F
     """Returns the newest verified checkpoint, and the newer ones that are damaged or of an unknown format. A
     collective.
 
-    If run `run_id` has saved checkpoints, those of other runs in the folder count as older: later saves or unreadable
-    files of another run do not matter to this run.
+    If run `run_id` has saved checkpoints, all checkpoints of other runs count as older, so that another run's saves or
+    unreadable files have no effect.
 
     Returns None without checkpoints, or if all are proved damaged. Raises UnreadableCheckpoint on all ranks if the
     folder or a checkpoint newer than any verified one cannot be read after retries: resuming from an older one would

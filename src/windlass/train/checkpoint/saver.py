@@ -1,4 +1,5 @@
-"""Saves one checkpoint at a time: all ranks copy their state, their writers write it, rank 0's writer commits it."""
+"""Saves one checkpoint at a time: all ranks copy their state, the ranks' writers write the copies, and rank 0's writer
+commits."""
 
 from __future__ import annotations
 
@@ -187,7 +188,7 @@ class Saver:
             self._awaited.discard(answer["did"])
 
     def close(self) -> None:
-        """Lets the writer exit; it finishes a running save first."""
+        """Ends the writer once a running save is finished."""
         self.writer.close(busy=self.busy)
         self._memory.close()
 

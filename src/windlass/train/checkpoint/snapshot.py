@@ -117,7 +117,7 @@ class Copier:
         if self._world.can_communicate:
             held, differing = zip(*self._world.gather((chunks, snapshot.differing())), strict=True)
             mine = share(held, set().union(*differing))[rank]
-        else:  # rank 0 writes the common state, each rank its own
+        else:  # rank 0 writes the common state, and each rank its own state
             if sharded := [chunk.name for chunk in chunks if not chunk.is_full]:
                 raise TypeError(
                     f"{sharded[0]} cannot be kept in a checkpoint: it is sharded, and Checkpoint was made before "

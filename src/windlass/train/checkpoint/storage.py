@@ -19,7 +19,8 @@ ASIDE = ".damaged"
 WRITE_BYTES = 32 << 10
 """Bytes per write call, as in `storage/files.py`: larger writes are slower on some virtual machines (decision 0082)."""
 RUN_MARKER = "run-"
-"""Prefix of an empty file in a checkpoint whose name ends with the run id; it exists before the manifest does."""
+"""Prefix of the name of an empty file in a checkpoint; the rest of the name is the run id. The file exists before the
+manifest."""
 
 
 class NotPlainFile(OSError):
@@ -131,8 +132,8 @@ class Folder:
         os.rename(self._within(checkpoint), self._within(checkpoint + ASIDE))
 
     def remove(self, checkpoint: str, first: str) -> None:
-        """Removes a checkpoint, the file `first` before all others. It is renamed first, so that no writer adds files
-        to it.
+        """Removes a checkpoint, and its file `first` before all others. The checkpoint is renamed first, so that no
+        writer adds files to it.
         """
         path, hidden = self._within(checkpoint), self._within(f".{checkpoint}.removed")
         Path(path, first).unlink(missing_ok=True)

@@ -146,7 +146,7 @@ class Writer:
 
         self.folder.put(order["name"], tensors, pieces())
         part = {"part": {tensors: {"bytes": order["tensors_end"], files.CHECKSUM: f"{checksum:08x}"}}}
-        # The rank's own state is a JSON object too; both are merged into one.
+        # The entry of the tensors file and the rank's state are JSON objects, which are merged into one.
         own = memory[order["tensors_end"] + 1 : order["end"]]
         self.folder.put(order["name"], state, [json.dumps(part).encode()[:-1] + b", ", own])
 

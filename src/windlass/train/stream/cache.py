@@ -48,7 +48,7 @@ class Cache:
         return Cache, (self.folder, self._max_bytes)
 
     def set(self, key: str) -> CachedSet:
-        """Returns the set of a source. It is in use while a process holds the object. Raises StreamError."""
+        """Returns the set of a source, which is in use while a process holds the object. Raises StreamError."""
         return CachedSet(self, self.folder / "sets" / hashlib.sha256(key.encode()).hexdigest()[:20])
 
     @property

@@ -1,4 +1,4 @@
-"""Threads that make requests. They are daemon threads, so that a process can exit while a store does not respond."""
+"""Threads that make requests. The threads are daemons, so that a process can exit while a store does not respond."""
 
 from __future__ import annotations
 
