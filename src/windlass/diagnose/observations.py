@@ -69,7 +69,7 @@ class Environment:
     """Tool that manages the packages of the script's interpreter, and the environment's folder."""
 
     kind: str = ""
-    """`uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty if there is no interpreter."""
+    """Name of the tool: `uv-project`, `poetry`, `uv`, `conda`, `venv` or `system`; empty if there is no interpreter."""
     prefix: str = ""
     """Folder of the environment."""
 

@@ -126,7 +126,7 @@ class AttemptTime:
         self.close(at, another_follows=self.end is entry)
 
     def close(self, at: int, *, another_follows: bool) -> None:
-        """Closes the attempt at its end."""
+        """Sets the end of the attempt, and whether another attempt follows."""
         self.ended = max(at, self.began)
         self.another_follows = another_follows
 

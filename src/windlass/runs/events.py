@@ -144,7 +144,7 @@ class Created(Entry):
     user: str = ""
     """User who started the run, by the name on the machine that submitted it."""
     supervisor: str = ""
-    """`cluster` if the supervisor runs in the cluster; empty if it is a process of `machine`."""
+    """Place of the supervisor: `cluster`, or empty for a process of `machine`."""
     labels: Mapping[str, str] = EMPTY
     """Labels of the job."""
     version: int = 0
@@ -164,14 +164,14 @@ class AttemptStarted(Entry):
 
     kind = "attempt"
     number: int
-    """Number of the attempt within the run, from 1."""
+    """Number of the attempt, counted from 1 within the run."""
     world_size: int
     nodes: tuple[tuple[int, ...], ...] = ()
     """Ranks of each node."""
     members: tuple[int, ...] = ()
     """Run-wide number of each entry in `nodes`, constant over all attempts."""
     reason: str | None = None
-    """`first`, `resume`, or why the previous attempt ended."""
+    """Reason for the attempt: `first`, `resume`, or why the previous attempt ended."""
 
 
 class NodeAddress(Entry):
@@ -204,7 +204,7 @@ class NodeStarted(Entry):
     """Start time of the process in clock ticks (field 22 of `/proc/PID/stat`). Identifies the process together with
     `pid`."""
     start: str = ""
-    """`cold` or `warm`: whether the ranks were forked from a warm process."""
+    """Kind of start: `warm` if the ranks were forked from a warm process, otherwise `cold`."""
 
 
 class RankChanged(Entry):
@@ -320,7 +320,8 @@ class CheckpointChanged(Entry):
 
     kind = "checkpoint"
     action: str
-    """`saved`, `restored`, `refused`, `none-verified`, `missing`, `failed` or `skipped`."""
+    """What happened to the checkpoint: `saved`, `restored`, `refused`, `none-verified`, `missing`, `failed` or
+    `skipped`."""
     step: int | None = None
     name: str = ""
     bytes: int | None = None
@@ -332,8 +333,8 @@ class CheckpointChanged(Entry):
     reason: str = ""
     """Why the checkpoint was refused, skipped or not saved."""
     source: str = ""
-    """`log` if the script logged that it resumed by itself; `found` if the script's own checkpoint was found by the
-    job's `checkpoint.find` and passed to the script."""
+    """Source of a restore. `log`: the script logged that it resumed by itself. `found`: Windlass found the script's own
+    checkpoint by `checkpoint.find` and passed it to the script."""
     line: str = ""
     """Line that the script logged about the restore."""
     epoch: float | None = None
@@ -375,7 +376,7 @@ class LossNotFinite(Entry):
     kind = "loss"
     rank: int
     loss: str
-    """`nan`, `inf` or `-inf`."""
+    """The loss as text: `nan`, `inf` or `-inf`."""
     step: int | None = None
     last: Progress | None = None
     """Last report with a finite loss: its `loss` and `step`."""
@@ -421,7 +422,7 @@ class HangDetected(Entry):
     since: float | None = None
     """Start of the silence in Unix seconds."""
     reason: str = "silence"
-    """`silence`, or why a quiet attempt was ended: `failure`, `stop` or `timeout`."""
+    """Why stacks were dumped: `silence`, or the reason for ending a quiet attempt, `failure`, `stop` or `timeout`."""
 
 
 class HangEnded(Entry):
@@ -440,7 +441,7 @@ class PreemptionNotice(Entry):
     source: str
     """Source of the notice: `imds` (instance metadata), `sigterm` or `queue`."""
     action: str = ""
-    """`terminate`, `stop`, `rebalance` or `evict`."""
+    """Announced action: `terminate`, `stop`, `rebalance` or `evict`."""
     time: str = ""
     """Time of the notice, in the format of its source."""
 
@@ -450,7 +451,7 @@ class QueueChanged(Entry):
 
     kind = "queue"
     state: str
-    """`waiting`, `requeued`, `admitted`, `evicted` or `finished`."""
+    """New state in the queue: `waiting`, `requeued`, `admitted`, `evicted` or `finished`."""
     queue: str = ""
     cluster_queue: str = ""
     workload: str = ""
@@ -484,7 +485,8 @@ class NodeProvisioning(Entry):
     kind = "machine"
     name: str
     state: str
-    """`asked`, `launched`, `registered`, `initialized`, `gone`, or `kept` if its deletion is no longer watched."""
+    """New state of the node: `asked`, `launched`, `registered`, `initialized`, `gone`, or `kept` if its deletion is no
+    longer watched."""
     pool: str = ""
     instance_type: str = ""
     zone: str = ""
@@ -561,7 +563,7 @@ class AttemptEnded(Entry):
 
     kind = "attempt-end"
     phase: Phase | None
-    """`failed`, `preempted` or `stopped`."""
+    """How the attempt ended: `failed`, `preempted` or `stopped`."""
     reason: str | None = None
     step: int | None = None
     """Highest known step."""
@@ -577,7 +579,7 @@ class StopRequested(Entry):
 
     kind = "stop"
     reason: str = "asked"
-    """`asked`, `SIGTERM`, or for a run on a cluster `elsewhere`, `removed` and `queue`."""
+    """Origin of the request: `asked` or `SIGTERM`; for a run on a cluster also `elsewhere`, `removed` or `queue`."""
     now: bool = False
     """Whether the ranks get no grace period."""
 
@@ -701,7 +703,7 @@ class Event:
     seq: int
     """Sequence number within the run, from 1."""
     time: float
-    """Unix seconds, by the clock of the machine that observed the event."""
+    """Time of the event in Unix seconds, by the clock of the machine that observed it."""
     kind: str
     """Name of the kind; `docs/concepts/record.md` lists all."""
     data: Json = field(default_factory=dict)

@@ -15,7 +15,8 @@ from windlass.runs.record import Status
 LONG_SECONDS: Final = 600.0
 """An attempt of at least this duration is not a failed start, even if its script reports no progress."""
 LAST_LINE: Final = "; its last line: "
-"""Text before the last log line in the summary of a root cause without a traceback; see `worker/root_cause.py`."""
+"""Separator before the last log line, in the summary of a root cause without a traceback; see
+`worker/root_cause.py`."""
 _PLACE: Final = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 _VARYING: Final = re.compile(r"0x[0-9a-f]+|\bpid\W{0,4}\d+|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d(?:[.,]\d+)?", re.IGNORECASE)
 """Parts of messages that differ between attempts: addresses, process ids, times."""

@@ -49,7 +49,7 @@ class LogLine:
     time_ns: int
     """When the line's newline arrived, in nanoseconds since 1970 (UTC)."""
     attempt: int
-    """Number of the attempt, from 1."""
+    """Number of the attempt that wrote the line, from 1."""
     rank: int
     """Global rank, from 0."""
     data: bytes
@@ -69,7 +69,7 @@ class LogBlock(NamedTuple):
     time_ns: int
     """When the lines arrived, in nanoseconds since 1970 (UTC)."""
     attempt: int
-    """Number of the attempt, from 1."""
+    """Number of the attempt that wrote the lines, from 1."""
     rank: int
     """Global rank, from 0."""
     data: bytes
@@ -211,7 +211,7 @@ class _RankLog:
         self.seek(self.first_record)
 
     def num_records(self) -> int:
-        """Number of complete records; a truncated one at the end does not count."""
+        """Number of complete records. A truncated last record does not count."""
         return _size_and_time(self._idx)[0] // INDEX_RECORD.size
 
     def seek(self, record: int) -> None:

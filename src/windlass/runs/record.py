@@ -58,7 +58,7 @@ class RankState:
 REMOVED: Final = "RemovedFromCluster"
 """Condition type of a run that another machine has removed from its cluster."""
 SUPERVISOR_ABSENT: Final = "SupervisorAbsent"
-"""Condition type of a run whose supervisor is a pod in its cluster that does not run."""
+"""Condition type of a run whose supervisor pod does not run."""
 CLUSTER: Final = "cluster"
 """Value of `Status.supervisor` for a run whose supervisor is a pod in its cluster."""
 ROTATED: Final = "rotated"
@@ -74,7 +74,7 @@ class Dropped:
     """Number of missing bytes; 0 if only lines were counted."""
     lines: int
     why: str = events.DISK_FULL
-    """`disk-full`, or `rotated`: the kubelet removed the lines before a supervisor read them."""
+    """Why output is missing: `disk-full`, or `rotated` if the kubelet removed lines before a supervisor read them."""
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -94,7 +94,7 @@ class Times:
     phases: Mapping[Phase, float] = field(default_factory=dict)
     """Seconds in each completed phase; `Status.phases_at` includes the current one."""
     limited_from: float | None = None
-    """Start of the job's time limit, without idle time; None: the start of the run."""
+    """Time from which the job's time limit counts; None for the start of the run."""
     admission_seconds: float = 0.0
     """Seconds spent waiting in queues of this machine, which time limits do not count."""
     awaits_admission: bool = False
@@ -120,7 +120,7 @@ class Supervision:
     """Machine on which the supervisor, and on target `local` the ranks, were started; None if the supervisor runs in
     the cluster."""
     supervisor: str = ""
-    """`cluster` if the supervisor runs in the cluster; empty if it is a process of `machine`."""
+    """Place of the supervisor: `cluster`, or empty for a process of `machine`."""
     stop_requested: bool = False
     condition: events.ConditionChanged | None = None
     """Condition that prevents supervision although workers may continue to train; None without one."""

@@ -25,7 +25,7 @@ NOT_UPLOADED_EXIT_CODE: Final = 1
 """Exit code of a run that was ended because the store refuses its outputs."""
 MAX_WAIT_SECONDS: Final = 60.0
 MAX_IN_VAIN: Final = 5
-"""Number of consecutive attempts that may end by a planned eviction without progress; each further one uses up a
+"""Number of consecutive attempts that may end by a planned eviction without progress. Each further attempt uses up a
 restart."""
 _ENDED_BY_US: Final = ("preemption", "resize", "hang")
 """Reasons for which the supervisor itself ends an attempt and starts another."""

@@ -111,7 +111,8 @@ PROBE_BYTES: Final = 64 << 10
 MAX_EARLY: Final = 8
 """How often the reserve is used during an attempt, for exit codes and dropped log lines, until there is space again."""
 LOCK_RETRIES: Final = (0.005,) * 10
-"""Seconds between tries for a run's lock: `is_held` takes it for some microseconds, which must not fail a writer."""
+"""Pauses in seconds between tries to acquire a run's lock. `is_held` takes the lock for microseconds, which must not
+make a writer fail."""
 
 
 def default_home(environ: Json) -> Path:
@@ -527,7 +528,7 @@ class Store:
 
 
 class RunWriter:
-    """The only writer of a run. Its lock ends with its process, so that a killed writer blocks no other."""
+    """The only writer of a run. The lock ends with the writer's process, so that a killed writer blocks no other."""
 
     def __init__(self, store: Store, status: Status, lock: int, clock: Clock | None = None) -> None:
         self.store = store
@@ -705,7 +706,8 @@ def _files(data: Any, outputs: Any, collected: Any, code_files: Any) -> Files:
 
 
 def _newer(progress: Json, recorded: Json) -> Json:
-    """Returns the later one of the stored progress, which is written often, and the recorded one."""
+    """Returns the later of two progress reports: the stored one, which is overwritten often, and the one in the
+    record."""
     is_older = progress.get("at", math.inf) < recorded.get("at", -math.inf)
     return progress if progress and not is_older else recorded
 

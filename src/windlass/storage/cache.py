@@ -35,7 +35,8 @@ SHARE: Final = 0.5
 NAMED: Final = 5
 """Maximum number of refused files that a message lists by name."""
 PRIVATE: Final = 0o700
-"""Mode of folders in this machine's cache, because other users may lack permission to read the source of a set."""
+"""Mode of folders in this machine's cache: private, because other users may lack permission to read the source of a
+set."""
 SHARED: Final = 0o777
 """Mode of folders in the cache of a volume, before the umask. Pods in the same group run as different users, and must
 read the sets, take the locks and resume each other's transfers."""
@@ -62,7 +63,7 @@ class DataCache:
     async def stage(
         self, source: Address, link: Path | None = None, progress: Progress | None = None
     ) -> tuple[CachedSet, int]:
-        """Fetches the missing files of a set and links to it. Returns the set and the number of bytes fetched.
+        """Fetches the missing files of a set and links to the set. Returns the set and the number of bytes fetched.
 
         Waits while another process stages the same source. An existing link is followed, so that a run reads the same
         set in all its attempts. Raises StorageError, UsageError, MissingExtra.

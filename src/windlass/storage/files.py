@@ -51,8 +51,7 @@ def _libc() -> ctypes.CDLL:
 def reserve(descriptor: int, size: int) -> None:
     """Allocates the space of a file in advance, so that a full disk is detected before the download. Raises OSError.
 
-    Uses the system call itself, because `posix_fallocate` writes to every block on file systems without it, such as
-    NFS.
+    Calls fallocate(2) directly. On file systems without it, such as NFS, `posix_fallocate` would write to every block.
     """
     while _libc().fallocate(descriptor, 0, ctypes.c_longlong(0), ctypes.c_longlong(size)) != 0:
         number = ctypes.get_errno()

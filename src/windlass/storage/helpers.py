@@ -41,7 +41,7 @@ PIDS_MAX: Final = Path("/sys/fs/cgroup/pids.max")
 MAX_BATCH: Final = 32
 """Maximum number of files sent to a thread at once."""
 MIN_TASKS: Final = 1024
-"""Minimum limit of threads and processes with which a copy starts helpers, which have 64 threads together."""
+"""Minimum limit of threads and processes for which a copy starts helpers; all helpers together have 64 threads."""
 _PROGRAM: Final = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers
@@ -114,7 +114,7 @@ def _move_once(source: Place, destination: Place, entry: Entry, expected: str) -
 
 
 def check(entry: Entry, digest: str, expected: str) -> None:
-    """Compares a digest with the one expected by the source, if any. Raises Damaged."""
+    """Raises Damaged if a digest differs from the digest that the source states, if any."""
     if expected and expected != digest:
         raise Damaged(f"{entry.name}: damaged at its source: it should have {expected}, and has {digest}")
 

@@ -201,8 +201,8 @@ def is_list_of_urls(path: Path) -> bool:
 
 
 def parse_list(data: bytes, what: str, base: Url | None) -> list[Remote]:
-    """Parses a list in the format of `sha256sum` or `sha256sum --tag`. Its names are URLs, or relative to `base`, the
-    URL of the list. `what` names the list in errors. Raises UsageError.
+    """Parses a list in the format of `sha256sum` or `sha256sum --tag`. Names in the list are URLs, or relative to
+    `base`, the URL of the list. `what` names the list in errors. Raises UsageError.
     """
     found: dict[str, Remote] = {}
     for number, line in enumerate(data.decode("utf-8-sig", "replace").split("\n"), 1):

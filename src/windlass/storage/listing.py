@@ -13,7 +13,7 @@ from windlass.storage.place import Entry
 from windlass.storage.retry import repeated
 
 Pages: TypeAlias = Callable[[str], Callable[[], list[Entry] | None]]
-"""Starts a listing after a name. The returned function fetches the next page in a thread, and returns None at
+"""Function that starts a listing after a name. It returns a function that fetches the next page in a thread, or None at
 the end."""
 
 

@@ -25,7 +25,7 @@ under load."""
 
 
 def stored_digest(stored: Stored) -> str:
-    """Returns the digest of a stored object; empty if S3 has no checksum, or one of other part sizes."""
+    """Returns the digest of a stored object; empty if S3 has no checksum, or a checksum over parts of other sizes."""
     digest, parts = from_s3(stored.checksum), len(Parts.of(stored.size))
     is_ours = digest.startswith("sha256:" if parts == 1 else f"sha256-{parts}:")
     return digest if is_ours else ""

@@ -10,7 +10,7 @@ OWN: Final = ".windlass"
 """Prefix of the names of Windlass's own files next to a set, which are never part of the set. In a local folder it is a
 folder that exists only during a copy, because scripts may treat every folder as a class of images."""
 MAX_PART_BYTES: Final = 255
-"""Maximum length of one path component, the limit of all common file systems."""
+"""Maximum bytes of one path component, the limit of all common file systems."""
 MAX_BYTES: Final = 1024
 """Maximum length of a whole name, the limit of S3."""
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")

@@ -1,4 +1,4 @@
-"""Opens places by their addresses, and the journal of a copy between two places."""
+"""Opens the places at addresses, and the journal of a copy between two places."""
 
 from __future__ import annotations
 

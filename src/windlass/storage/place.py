@@ -201,7 +201,8 @@ class Place(ABC):
         raise NotImplementedError
 
     async def discard_partial(self, source: str) -> None:
-        """Removes partial files of the `source` address, after all its current files are complete."""
+        """Removes partial files that were copied from the `source` address. Called once all current files are
+        complete."""
         return
 
     def put_stream(self, name: str, pieces: Iterator[Buffer], part_bytes: int, digest: Callable[[], str]) -> str:

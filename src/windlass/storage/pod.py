@@ -44,7 +44,7 @@ RESULT_FILE: Final = "/dev/termination-log"
 RESULT_BYTES: Final = 4096
 """Maximum size of the termination message that the kubelet keeps."""
 NAMED: Final = 5
-"""Refused files that the outcome lists by name."""
+"""Maximum number of refused files that the outcome lists by name."""
 NAME_BYTES: Final = 300
 ERROR_BYTES, HINT_BYTES = 2800, 1000
 UMASK: Final = 0o002

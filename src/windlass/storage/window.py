@@ -15,11 +15,11 @@ FIRST, MOST, LEAST = 4, 64, 1
 MAX_BYTES: Final = 48 << 20
 """Maximum bytes of file content in memory."""
 PERIOD_SECONDS: Final = 0.05
-"""Time after which the initial concurrency is doubled; the maximum is reached after 0.2 seconds."""
+"""Seconds after which the initial concurrency is doubled; the maximum is reached after 0.2 seconds."""
 BUSY: Final = 0.9
 """Processor load of the process above which more threads would only wait for the interpreter lock."""
 LARGE_BYTES: Final = 1 << 20
-"""Size from which a request mostly runs without the interpreter lock."""
+"""Size in bytes from which a request mostly runs without Python's interpreter lock."""
 
 
 Result = TypeVar("Result")

@@ -176,5 +176,5 @@ def _start_of(answer: Response) -> int:
 
 
 def _is_empty(answer: Response) -> bool:
-    """Whether the file has 0 bytes: the range of its first byte is then not satisfiable."""
+    """Whether a response shows an empty file, for which the range of the first byte is not satisfiable."""
     return answer.status == 416 and answer.fields.get("content-range", "").strip() == "bytes */0"

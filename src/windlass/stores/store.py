@@ -46,7 +46,7 @@ class Store(ABC):
     """
 
     address: str
-    """`s3://bucket`, or the path of a folder."""
+    """Address of the bucket, such as `s3://bucket`, or the path of the folder."""
 
     # -- each kind of store -------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class Store(ABC):
         """Yields pages of the objects whose keys start with `prefix` and sort after `after`.
 
         `prefix` is empty or ends with a slash. With the delimiter `/`, objects further below are replaced by their
-        common prefixes. Each `next` sends one request, and may be called again after Busy.
+        common prefixes. Each call of `next` sends one request, and may be repeated after Busy.
         """
 
     @abstractmethod

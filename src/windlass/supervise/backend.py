@@ -48,7 +48,7 @@ class HeldElsewhere(EngineError):
 
 
 class NotAdmitted(EngineError):
-    """The run will never be admitted. It ends as stopped; the error text is the reason."""
+    """The run will never be admitted, and ends as stopped. The error text is the reason."""
 
 
 class Intent(enum.Enum):
@@ -318,8 +318,8 @@ class Backend(ABC):
         return True
 
     def stage(self, record: Recorder, clock: Clock) -> bool:
-        """Stages the data of the run where its ranks read it. Returns whether that is complete; called again until
-        then.
+        """Stages the data of the run where its ranks read it. Returns whether staging is complete; the supervisor
+        repeats the call until then.
 
         Raises EngineError if the data cannot be staged, and OSError.
         """
@@ -352,7 +352,8 @@ class Backend(ABC):
     """Whether the outputs of the run are uploaded before its end is recorded."""
 
     def upload(self, record: Recorder, clock: Clock) -> bool:
-        """Uploads the outputs of the run. Returns whether that is complete; called again until then.
+        """Uploads the outputs of the run. Returns whether the upload is complete; the supervisor repeats the call until
+        then.
 
         Raises EngineError if the outputs cannot be uploaded, and OSError.
         """
@@ -375,7 +376,8 @@ class Backend(ABC):
         return ()
 
     def collect(self, record: Recorder, nodes: Sequence[int], clock: Clock) -> bool:
-        """Fetches the outputs of these nodes. Returns whether that has finished; called again until then.
+        """Fetches the outputs of these nodes. Returns whether fetching has finished; the supervisor repeats the call
+        until then.
 
         Outputs that cannot be fetched are recorded as a warning.
         """

@@ -162,7 +162,7 @@ class Silence:
             self._waits_until = 0.0
 
     def over(self) -> HangEnded | None:
-        """Returns once, when it ends, a silence that was long enough for a hang; otherwise None."""
+        """Returns the event for the end of a silence that was long enough for a hang, once; otherwise None."""
         if self._dumped_at is not None and self._clock.time() - self._looked_at >= MIN_LOOK_SECONDS:
             self._look()
         found, self._over = self._over, None

@@ -211,7 +211,7 @@ class LogTail:
             return self._take_gathered() if is_due else False
 
     def flush(self) -> bool:
-        """Writes the gathered lines. Returns whether any was new. Raises OSError, as `put`."""
+        """Writes the gathered lines. Returns whether any line was new. After an OSError the log must be read again."""
         with self._lock:
             return self._take_gathered()
 
@@ -364,10 +364,10 @@ class _Batch:
         self._lengths = dict(lengths)
         self._data: dict[str, bytearray] = {}
         self._stamps: dict[str, list[tuple[int, int]]] = {}
-        """Times (ns) and lengths of the log by rank."""
+        """Times (ns) and log lengths for the index files, by rank."""
 
     def add(self, tag: str, data: bytes, moment: int) -> None:
-        """Adds a piece of the output of `tag`."""
+        """Adds a piece of output of the rank or source named by `tag`."""
         name = self._files.names[tag]
         self._data.setdefault(name, bytearray()).extend(data)
         if tag not in self._indexes:

@@ -60,7 +60,7 @@ class RunState:
 
 
 class AttemptMonitor:
-    """One attempt in progress."""
+    """Monitor of one attempt in progress."""
 
     def __init__(self, attempt: Attempt, run: RunState, *, adopted: bool = False) -> None:
         self.attempt = attempt
@@ -207,8 +207,8 @@ class AttemptMonitor:
         self._run.liveness.take_unreachable(self.attempt, node, event.nodes, is_ending=is_ending)
 
     def _handle_notices(self) -> None:
-        """Begins the shutdown at a preemption notice. During a shutdown, SIGTERM was sent by a supervisor. If that was
-        the previous one, its shutdown is continued.
+        """Begins the shutdown at a preemption notice. During a shutdown, SIGTERM was sent by a supervisor. If a
+        previous supervisor sent it, its shutdown is continued.
         """
         notices, self._notices = self._notices, []
         begun = self._record.history.now.shutdown

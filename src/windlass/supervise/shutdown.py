@@ -12,7 +12,7 @@ from windlass.worker.ranks import FAILURE_GRACE_SECONDS
 LAST_RESORT_SECONDS: Final = 5.0
 """Seconds after the grace period at which a node that has not ended is killed with all its processes."""
 OVERRULING: Final = ("stop", "timeout", "upload")
-"""Reasons that replace the reason of a shutdown in progress, because no attempt follows them."""
+"""Reasons that replace the reason of a shutdown in progress, because no attempt follows after them."""
 
 
 class Shutdown:
@@ -23,7 +23,8 @@ class Shutdown:
         self._grace_seconds = grace_seconds
         self._clock = clock
         self.reason: str | None = None
-        """`stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None until a shutdown begins."""
+        """Why the attempt is ended: `stop`, `timeout`, `upload`, `preemption`, `hang`, `resize` or `failure`; None
+        until a shutdown begins."""
         self._now_at: float | None = None
         """End of the ranks' grace period by the monotonic clock, if nodes do not enforce it."""
         self._kill_at: float | None = None

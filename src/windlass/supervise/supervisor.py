@@ -420,7 +420,8 @@ class Supervisor:
         self.backend.clean_up(self.record, is_patient=self.patience_seconds > 0)
 
     def _write_all(self) -> None:
-        """Writes the end of the run; a full disk may delay it but must not lose it. Raises StoreFull."""
+        """Writes the end of the run. A full disk may delay the write, but the end must not be lost. Raises
+        StoreFull."""
         patience = (
             STOP_PATIENCE_SECONDS if self.writer.status.supervision.stop_requested else FULL_DISK_PATIENCE_SECONDS
         )

@@ -32,7 +32,7 @@ _MESSAGE_CHARS = 1000
 
 
 class Reporter:
-    """State of `report` between two lines."""
+    """State that `report` keeps between two lines of output."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, environ: Mapping[str, str] = os.environ, fd: int = _STDOUT_FD

@@ -234,6 +234,6 @@ def _rank_and_size() -> tuple[int, int]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    # With `launcher: plain` there are no torchrun variables, and Windlass's own are used.
+    # With `launcher: plain`, ranks have Windlass's variables and no torchrun variables.
     prefix = "" if "RANK" in os.environ else "WINDLASS_"
     return int(os.environ.get(f"{prefix}RANK", "0")), int(os.environ.get(f"{prefix}WORLD_SIZE", "1"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LocalEngine(SupervisedEngine):
-    """Runs on this machine."""
+    """Engine whose runs are processes of this machine."""
 
     kind: ClassVar[str] = "local"
     can_follow: ClassVar[bool] = True

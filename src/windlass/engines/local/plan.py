@@ -49,7 +49,7 @@ NOTICE_SECONDS = 5.0
 REHEARSED_RANKS = 4
 """Maximum ranks per core of a multi-node job that counts as a rehearsal, and gets no warning about speed."""
 OLDEST_PYTHON: Final = (3, 9)
-"""Oldest version in which the node worker runs, under the script's interpreter."""
+"""Oldest Python version of a script's interpreter in which the node worker can run."""
 MAX_RANKS = 4096
 """Maximum number of ranks of a plan for one machine."""
 
@@ -282,7 +282,7 @@ def _program(job: Job, facts: Facts) -> list[str]:
 def _devices(facts: Facts, num_nodes: int, procs: int) -> dict[str, dict[str, str]]:
     """Returns variables that show each node only the GPUs of its ranks, so that `LOCAL_RANK` is the GPU index.
 
-    Empty if there are fewer GPUs than ranks; `_warnings` reports that.
+    Empty if there are fewer GPUs than ranks, which `_warnings` reports.
     """
     if num_nodes == 1 or len(facts.gpus) < num_nodes * procs:
         return {}

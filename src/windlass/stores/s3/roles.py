@@ -37,7 +37,7 @@ class RoleKeys:
 
     keys: Keys
     expires_at: float
-    """Unix seconds."""
+    """Expiry time in Unix seconds."""
 
 
 Role = Callable[[], RoleKeys]

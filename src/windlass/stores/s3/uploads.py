@@ -87,7 +87,8 @@ class Uploads:
             query["part-number-marker"] = marker
 
     def complete(self, upload: str, parts: Sequence[StoredPart]) -> str:
-        """Combines the parts, in order, to the object. Returns its ETag. Raises NotCompleted, Unconfirmed."""
+        """Combines the parts of the upload to the object, in order. Returns the object's ETag. Raises NotCompleted,
+        Unconfirmed."""
         each = (
             f"<Part><PartNumber>{one.number}</PartNumber><ETag>{escape(one.etag)}</ETag>"
             f"<ChecksumSHA256>{one.checksum}</ChecksumSHA256></Part>"

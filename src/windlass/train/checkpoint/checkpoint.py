@@ -1,4 +1,4 @@
-"""`Checkpoint`: saves a training while it runs, restores it, and ends it with its state saved on SIGTERM."""
+"""`Checkpoint`: saves a training run, restores it, and on SIGTERM ends it with its state saved."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Found:
     epoch: int
     """Epoch in which training continues."""
     created_at: float
-    """Unix seconds; the modification time of the folder if there is no manifest."""
+    """Time of the save in Unix seconds; the folder's modification time if there is no manifest."""
     bytes: int
     attempt: int
     world_size: int
@@ -74,7 +74,7 @@ class Found:
 
     @property
     def state(self) -> str:
-        """`complete`, or the kind of its fault."""
+        """State of the checkpoint: `complete`, or the kind of its fault."""
         return "complete" if self.fault is None else self.fault.value
 
 

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class InOwnGroup:
-    """A `worker_init_fn` that wraps the script's own. Pickled if workers are spawned."""
+    """A DataLoader `worker_init_fn` that also calls the script's own. Picklable, for spawned workers."""
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         self._then = then

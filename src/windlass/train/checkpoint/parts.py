@@ -149,7 +149,8 @@ class OptimizerPart(Part):
         return ()
 
     def templates(self) -> Template:
-        """Returns tensors that give a state with the shape of its parameter the parameter's sharding."""
+        """Returns a function that finds the parameter of a state. State with the parameter's shape is sharded like the
+        parameter."""
         parameters = self._parameters()
 
         def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:

@@ -94,7 +94,8 @@ def list_together(folder: str, world: World, retry: Retry) -> list[Found]:
 
 
 def together(action: Callable[[], T], path: str, world: World, retry: Retry) -> T:
-    """Runs `action()` on this rank, with reads repeated. If it fails on one rank, all raise. A collective."""
+    """Runs `action()` on this rank, and repeats failed reads. If `action` fails on one rank, all ranks raise. A
+    collective."""
     result: T | None = None
     problem: Problem | None = None
     try:

@@ -29,7 +29,7 @@ def _log(text: str) -> None:
 
 
 class Retry:
-    """Time budget of one restore for file system errors, shared by all of its reads."""
+    """Time limit of one restore for repeating reads after file system errors, shared by all reads."""
 
     def __init__(self, seconds: float = SECONDS, *, gives_up: Callable[[], bool] = lambda: False) -> None:
         """`gives_up` is called before each pause: a process that received SIGTERM does not wait for a disk."""

@@ -98,7 +98,7 @@ class Folder:
                 os.close(os.open(self._within(checkpoint, marker), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     def run_of(self, checkpoint: str) -> str:
-        """Returns the run id given to `begin`; empty if none was."""
+        """Returns the run id that was given to `begin`; empty if none was given."""
         names = (name for name in self.files(checkpoint) if name.startswith(RUN_MARKER))
         return next((name[len(RUN_MARKER) :] for name in names), "")
 

@@ -88,7 +88,7 @@ class SharedMemory:
             self._pin(address, size, device)
 
     def _pin(self, address: int, size: int, device: torch.device) -> None:
-        """Pins memory, best effort: without pinned memory a copy only takes longer.
+        """Tries to pin memory. Without pinned memory, a copy only takes longer.
 
         CUDA keeps the error of a call per thread, and this thread makes no other calls.
         """
@@ -158,11 +158,11 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """Process id; 0 without a process."""
+        """Process id of the writer; 0 if no writer runs."""
         return self._process.pid if self._process is not None else 0
 
     def send(self, order: dict[str, Any]) -> None:
-        """Sends an order. Raises OSError without a writer."""
+        """Sends an order to the writer. Raises OSError if no writer runs."""
         if self._socket is None:
             raise OSError("there is no writer process")
         self._socket.sendall(json.dumps(order).encode() + b"\n")
