@@ -263,7 +263,6 @@ def _said(name: str, about: str, ranks: tuple[int, ...]) -> str:
 
 
 def _alike(said: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    """Groups equal texts. Returns each text with its ranks."""
     found: dict[str, list[int]] = {}
     for rank, text in said.items():
         found.setdefault(text, []).append(rank)

@@ -145,7 +145,6 @@ def _rank(
 
 
 def _ends(events: Iterable[Event]) -> dict[int, tuple[int, float]]:
-    """Returns exit code and end time by rank, for the newest attempt."""
     found: dict[int, tuple[int, float]] = {}
     for event in of_newest_attempt(events):
         match event.entry:

@@ -94,7 +94,7 @@ class Going:
 
 @dataclass(slots=True)
 class History:
-    """Attempts of a run so far."""
+    """The attempts of a run so far, as the restart policy needs them."""
 
     ended: list[Ended] = field(default_factory=list)
     """Attempts that have ended since the run began or was last resumed."""

@@ -762,7 +762,7 @@ def _readable(run_id: str) -> Iterator[None]:
 
 
 def _is_full(error: sqlite3.DatabaseError, home: Path) -> bool:
-    """Whether SQLite failed because the disk is full. For a quota, and for its WAL index, it reports a generic I/O
+    """Whether SQLite failed because the disk is full. For a quota and for the WAL index, SQLite reports a generic I/O
     error.
     """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)

@@ -211,7 +211,6 @@ class Copy:
     # -- whether anything changed -------------------------------------------------------------------------------------
 
     async def _listed(self, note: CopyNote | None, before: Manifest | None) -> list[Entry]:
-        """Lists the source and, if needed, the destination concurrently."""
         names = cuts([] if before is None else list(before.files)) if note is None else note.cuts
         if note is None and (before is None or isinstance(self._destination, Folder)):
             return await self._source.listed(names)

@@ -27,7 +27,6 @@ class Progress:
     """Progress of a copy, read by the display."""
 
     num_files: int = 0
-    """Files to copy."""
     num_bytes: int = 0
     files_done: int = 0
     bytes_done: int = 0

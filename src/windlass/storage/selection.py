@@ -214,7 +214,6 @@ class Selected(Place):
         return is_of_pattern and self._selection.takes(name)
 
     def _listed(self, entry: Entry) -> Entry:
-        """Returns the entry with the name that the place uses."""
         return entry if self._stated is None else self._stated
 
     @override

@@ -47,7 +47,6 @@ def readers(root: Path, namespace: str, gone: Set[str]) -> dict[Path, set[str]]:
 
 
 def _links(root: Path) -> Iterator[tuple[str, str, Path]]:
-    """Yields namespace, run and path of each link."""
     for link in sorted((root / "runs").glob("*/*/*")):
         if link.is_symlink():
             yield link.parent.parent.name, link.parent.name, link

@@ -170,7 +170,6 @@ def _head_of(answer: Response, url: Url) -> Head:
 
 
 def _start_of(answer: Response) -> int:
-    """Returns the offset of the first byte in a response."""
     found = _RANGE.fullmatch(answer.fields.get("content-range", "")) if answer.status == 206 else None
     return int(found[1] or 0) if found else 0
 

@@ -87,7 +87,6 @@ class Cursor:
     lines: int = 0
     """Number of written lines with exactly this `time`."""
     lengths: dict[str, int] = field(default_factory=dict)
-    """Lengths of the files by name."""
     finished: bool = False
     """Whether all lines of this attempt were read or are missing, because the pod has begun another attempt."""
     counts: dict[str, int] = field(default_factory=dict)

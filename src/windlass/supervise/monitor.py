@@ -50,7 +50,6 @@ class RunState:
 
     record: Recorder
     policy: Policy
-    """Policy of the plan."""
     membership: Membership
     liveness: Liveness
     progress: RunProgress

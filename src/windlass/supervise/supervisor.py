@@ -134,7 +134,6 @@ class Supervisor:
         return self.monitor
 
     def _newest(self) -> tuple[int, tuple[int, ...]]:
-        """Returns number and members of the newest recorded attempt."""
         last = self.writer.status.attempts[-1]
         return last.number, last.members
 

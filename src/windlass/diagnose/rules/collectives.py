@@ -231,7 +231,6 @@ def _ended_at(seen: RankSeen) -> float:
 
 
 def _calls(case: Observations) -> list[str]:
-    """Returns the collectives in which ranks failed, with their recordings."""
     return [*case.calls.values(), *recorded_lines(case)]
 
 

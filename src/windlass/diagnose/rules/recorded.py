@@ -68,7 +68,6 @@ def label(case: Observations, call: str) -> str:
 
 
 def _evidence(case: Observations) -> tuple[str, ...]:
-    """Returns the recorded problems, then where the ranks were."""
     silence = case.silence()
     places = []
     for rank, text in sorted(silence.stacks.items())[:8] if silence and not case.failed else ():

@@ -152,7 +152,6 @@ def _queue_notes(job: Job, target: LocalTarget, num_nodes: int, procs: int) -> I
 
 
 def _stagings(job: Job, facts: Facts, run_dir: str) -> list[StageStep]:
-    """Returns a step for each data set that is copied to the cache of this machine before the first attempt."""
     return [
         StageStep(
             f"stage {data.source} as ${data.env_name}",
@@ -167,7 +166,6 @@ def _stagings(job: Job, facts: Facts, run_dir: str) -> list[StageStep]:
 
 
 def _upload(job: Job, facts: Facts, run_id: str, output_dir: str) -> list[UploadStep]:
-    """Returns the step that uploads the outputs to a store after the last attempt."""
     if job.outputs.to is None or not job.outputs.scheme:
         return []
     return [UploadStep.of_job(job, output_dir, f"{job.outputs.to.rstrip('/')}/{run_id}/", facts.own_python)]
@@ -191,7 +189,6 @@ def _nodes(
     run_dir: str,
     network: NetworkStep | None,
 ) -> NodeTemplate:
-    """Returns the node template that all attempts share."""
     promised = contract(
         run_id=run_id,
         launcher=job.launcher,

@@ -195,7 +195,6 @@ def _name(one: ElementTree.Element) -> str:
 
 
 def _text(root: ElementTree.Element, name: str) -> str:
-    """Returns the text of the first element with this name; empty if there is none."""
     return next((one.text or "" for one in root.iter() if _name(one) == name), "")
 
 

@@ -1,6 +1,6 @@
 """Reasons why a checkpoint cannot be loaded, and the errors that a restore raises.
 
-Standard library only, Python 3.9: the command line, the writer process and training scripts use this module.
+Standard library only, Python 3.9, because the writer process uses this module.
 """
 
 from __future__ import annotations

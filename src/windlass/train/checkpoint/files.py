@@ -1,7 +1,7 @@
 """Lists the checkpoints of a folder, newest first; reads their manifests and verifies their files.
 
-Standard library only, Python 3.9: the command line, the writer process and training scripts use this module. The format
-is described in docs/concepts/checkpoints.md.
+Standard library only, Python 3.9, because the writer process uses this module. The format is
+described in docs/concepts/checkpoints.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 | the folder of a checkpoint | the objects below its name, as long as there is one |
 | renamed to `step-00000120-a2f3c1.damaged` | an empty object of that name beside the checkpoint, which stays |
 
-Standard library only, Python 3.9: the writer process uses it.
+Standard library only, Python 3.9, because the writer process uses this module.
 """
 
 from __future__ import annotations

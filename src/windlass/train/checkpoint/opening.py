@@ -1,6 +1,6 @@
 """Opens folders of checkpoints: on a disk, or in a store.
 
-Standard library only, Python 3.9: the writer process uses it.
+Standard library only, Python 3.9, because the writer process uses this module.
 """
 
 from __future__ import annotations

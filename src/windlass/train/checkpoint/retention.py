@@ -7,7 +7,7 @@
 | unfinished, of this run | once it can no longer be finished |
 | unreadable, of an unknown format, of another or an unknown run | never |
 
-Standard library only, Python 3.9: the command line and the writer process use this module.
+Standard library only, Python 3.9, because the writer process uses this module.
 """
 
 from __future__ import annotations

@@ -63,7 +63,6 @@ def settle(
 
 
 def _every(every: object) -> tuple[int | None, float | None]:
-    """Parses a number of steps, or a duration in seconds."""
     if type(every) is int:
         steps: int = every
     elif isinstance(every, str) and (found := _STEPS.match(every.strip().lower())):

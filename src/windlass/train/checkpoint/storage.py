@@ -1,6 +1,6 @@
 """Reads and writes the files of checkpoints in a shared folder: durable writes, no links followed.
 
-Standard library only, Python 3.9: the writer process uses it.
+Standard library only, Python 3.9, because the writer process uses this module.
 """
 
 from __future__ import annotations
