@@ -391,7 +391,7 @@ class KubernetesEngine(SupervisedEngine):
             with contextlib.closing(self._backend(plan, run_dir)) as backend:
                 return shutdown.live_pods(backend.client, run_id)
 
-        answer = at_once({"pods": look}).get("pods")  # with a time limit, since the user waits for the response
+        answer = at_once({"pods": look}).get("pods")  # `at_once` has a time limit, since the user waits
         if answer is None:
             raise EngineError(f"the cluster has not answered within {ANSWER_SECONDS:g} s")
         if isinstance(answer, WindlassError):  # for example, the kubeconfig context no longer exists
@@ -399,7 +399,7 @@ class KubernetesEngine(SupervisedEngine):
         return answer
 
     def _backend(self, plan: Plan, run_dir: Path) -> KubernetesBackend:
-        # listing runs does not need this module
+        # imported here, since listing runs does not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         return KubernetesBackend(plan, run_dir)

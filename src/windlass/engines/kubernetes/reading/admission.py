@@ -176,7 +176,7 @@ def _why_waiting(workload: Json, local: Json | None, cluster_queue: Json | None)
     if is_true(workload, "QuotaReserved"):
         return "UnsatisfiedAdmissionChecks", _checks(workload)
     if reason in UNNAMED:
-        # The message is that of the eviction until Kueue has evaluated the Workload again.
+        # Until Kueue has evaluated the Workload again, its message is that of the eviction.
         is_old = message in ("", _said(workload, "Evicted")[1])
         reason = "PendingEvaluation" if is_old else reason_in(message) or "Pending"
     return _why_inactive(message, local, cluster_queue) if reason == "Suspended" else (reason, message)
@@ -263,8 +263,8 @@ def uid_of(workload: Json) -> str:
 
 
 def event_of(seen: QueueStatus, *, is_again: bool) -> QueueChanged:
-    """Returns the event that records a queue status. With `is_again`, an earlier attempt was admitted, so a waiting one
-    is `requeued`.
+    """Returns the event that records a queue status. With `is_again`, an earlier attempt was admitted, so `waiting` is
+    recorded as `requeued`.
     """
     reported = {name: value for name in QueueChanged.fields() if (value := getattr(seen, name))}
     return QueueChanged(**reported | {"state": "requeued"} if is_again and seen.state == "waiting" else reported)

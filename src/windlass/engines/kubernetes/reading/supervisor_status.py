@@ -50,7 +50,7 @@ class Absence(NamedTuple):
     log: tuple[str, ...] = ()
     """Last lines of the supervisor's log; empty if its container has not ended."""
     since: float | None = None
-    """Time since when the run has no acting supervisor, or since when pods train without one, in Unix seconds; None if
+    """Unix time from which the run had no acting supervisor, or from which pods trained without one; None if
     unknown."""
     is_training: bool = False
     """Whether pods train without a supervisor."""

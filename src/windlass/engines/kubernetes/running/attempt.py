@@ -407,7 +407,7 @@ class PodAttempt(Attempt):
     @override
     def without_capacity(self) -> Mapping[int, float]:
         """Returns the nodes whose pods lack capacity according to the scheduler, or are refused on creation, with the
-        Unix time since when.
+        start of the wait in Unix seconds.
         """
         return {self.nodes[place].number: since for place, since in self.problems.without_capacity().items()}
 

@@ -261,7 +261,7 @@ class KubernetesBackend(Backend):
         if not self._is_released:
             self._is_released = True
             self._transfers.checkpoints.end()
-            with contextlib.suppress(EngineError):  # `clean_up` releases the pods again
+            with contextlib.suppress(EngineError):  # after a failure, `clean_up` releases the pods
                 self._release_pods(record)
         return self._transfers.outputs.turn(record, clock)
 
@@ -371,7 +371,7 @@ class KubernetesBackend(Backend):
 
     def _delete_attempts(self, which: str = "") -> None:
         selector = ",".join(part for part in (layout.of_attempts(self.plan.run_id), which) if part)
-        # deletes owner objects before the objects that they refer to
+        # owner objects are deleted before the objects that they refer to
         for made in reversed(attempt_objects(self.plan)):
             for one in self.client.find(made["apiVersion"], made["kind"], selector)["items"]:
                 self.client.delete(made["apiVersion"], made["kind"], one["metadata"]["name"])

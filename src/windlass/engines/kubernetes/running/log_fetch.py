@@ -74,7 +74,7 @@ class LogReader:
             for one, spec in beginning_pods(config).items():
                 if one in pods:
                     of_nodes[spec.node].append(_Begun(layout.attempt_of(config), one, spec, pods[one]))
-        # A node's older pod that still waits has no lines of the attempts that run in a newer pod.
+        # If a node has a newer pod, the log of its older pod is read only up to the newer pod's first attempt.
         wanted = [
             (pod, None if newer is None else newer.first)
             for of_node in of_nodes.values()

@@ -83,9 +83,9 @@ class PodProblems:
         """Problems that are not reported again, by the place of an ended pod, `OBJECTS` or `ENDS`. Cleared when a pod
         waits again."""
         self._problems: set[tuple[str, str]] = set()
-        """All problems reported so far, by the same groups; limited to `MOST`."""
+        """All problems reported so far, each with its group in `_reported`; at most `MOST`."""
         self._states: dict[int, tuple[str, float]] = {}
-        """State of the pod at each place, and the Unix time since when."""
+        """State of the pod at each place, with its start in Unix seconds."""
         self.ours: set[int] = set()
         """Places of pods that Windlass has deleted."""
         self._objects: list[ObjectReport] = []
@@ -132,7 +132,8 @@ class PodProblems:
         return place in self.ours or any(pod.state == "ended" and pod.exit_code != 0 for pod in others)
 
     def without_capacity(self) -> dict[int, float]:
-        """Returns the places whose pods the cluster does not schedule or create, with the Unix time since when.
+        """Returns the places whose pods the cluster does not schedule or create, with the start of the wait in Unix
+        seconds.
 
         Places with a node that is being provisioned are excluded.
         """

@@ -123,8 +123,8 @@ def _order_server(health: background.Health) -> OrderServer:
 
 @contextlib.contextmanager
 def _restored(store: MirroredStore, record: ClusterRecord, plan: Plan) -> Iterator[RunWriter]:
-    """Yields the writer of a run whose local record is restored from the cluster. Local events that are missing in the
-    cluster are mirrored.
+    """Yields the writer of a run whose local record is restored from the cluster. Local events that the cluster lacks
+    are written there.
     """
     head, events = record.read()
     status = store.copy(plan.run_id, events, plan.to_text())

@@ -142,7 +142,7 @@ def _pod(client: Client, run_id: str) -> Mapping[str, Any]:
     """Returns the running supervisor's pod, which has the outputs of a run. Raises UsageError if none runs."""
     pods = client.find("v1", "Pod", supervisor_status.selector(run_id))["items"]
     for found in pods:
-        if supervisor_status.is_running(found):  # names the container to read, since the pod may have sidecars
+        if supervisor_status.is_running(found):  # annotated with its container, since the pod may have sidecars
             notes = {**(found["metadata"].get("annotations") or {}), layout.CONTAINER_ANNOTATION: labels.SUPERVISOR}
             return {**found, "metadata": {**found["metadata"], "annotations": notes}}
     marker = _marker(client, run_id)

@@ -270,7 +270,7 @@ class ClusterSupervised:
     def _state(self, run_id: str) -> RunState:
         status, now = self._store.status(run_id), time.time()
         if (absence := self._absent.get(run_id)) and run_id not in self._stale and not status.phase.is_terminal:
-            # only runs without a supervisor need this module
+            # imported here, since only runs without a supervisor need this module
             from windlass.engines.kubernetes.reading.diagnose.supervisors import absent
 
             advice = absent(absence.message, absence.log, status.target)
@@ -302,13 +302,13 @@ class ClusterSupervised:
 
     def _start_again(self, status: Status) -> None:
         """Creates the supervisor of a run whose submission was killed before the supervisor was created."""
-        # commands that only show a run do not need this module
+        # imported here, since commands that only show a run do not need this module
         from windlass.engines.kubernetes.running.backend import KubernetesBackend
 
         try:
             plan = self._store.plan(status.id)
             with contextlib.closing(KubernetesBackend(plan, self._store.run_dir(status.id))) as backend:
-                owner = backend.client.get("v1", "ConfigMap", status.id)  # fails if another machine has removed the run
+                owner = backend.client.get("v1", "ConfigMap", status.id)  # another machine may have removed the run
                 self.start(backend, backend.create_shared(owner), status, self._store.events(status.id))
             self._absent.pop(status.id, None)
         except WindlassError as error:

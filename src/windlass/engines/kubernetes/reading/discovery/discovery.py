@@ -66,7 +66,7 @@ def fill(lists: ObjectLists, client: Client, table: Table, run_id: str = "") -> 
             lists.ahead = client.ahead
             return
         except Refused as error:
-            if error.status != 410:  # 410: the version of the first page has expired, so read again
+            if error.status != 410:  # 410: the version of the first page has expired, so the list is read again
                 raise
 
 

@@ -17,7 +17,7 @@ from windlass.runs.record import Status, Times
 
 STOP: Final = "stop"
 END: Final = "end"
-"""Names of the markers of a run (`running/markers.py`)."""
+"""Name of the marker of an ended run; `STOP` is that of a requested stop (`running/markers.py`)."""
 WELL: Final = "well"
 """Value of the end marker of a run that has succeeded."""
 ENDED_WELL: Final = ("Complete", "SuccessCriteriaMet")

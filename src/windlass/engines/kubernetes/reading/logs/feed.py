@@ -114,7 +114,7 @@ class NodeFeed:
         self._pod = ""
         """Name of the pod whose events are received."""
         self._unfed_since: float | None = self._clock.monotonic()
-        """Time since when the pod has been disconnected, in monotonic seconds; None while it is connected."""
+        """Time at which the pod was disconnected, in monotonic seconds; None while it is connected."""
         self._next_read_at = 0.0
         self._is_reading = False
         self._is_closed = False

@@ -105,8 +105,8 @@ class PodLogReader:
         self.closed = threading.Event()
         self.backoff = Backoff()
         self._failing_since: float | None = None
-        """Time since when requests for the log of the ended pod have failed, in monotonic seconds; None if they have
-        not."""
+        """Time of the first failed request for the log of the ended pod, in monotonic seconds; None without a
+        failure."""
         self.intake: LogTail | None = None
         """Writer of the log; None before the first read."""
 
