@@ -124,9 +124,9 @@ def queue(name: str, namespace: str, cpu: str) -> list[Object]:
     ]
 
 
-def flavor(name: str, node_labels: dict[str, str] | None = None) -> Object:
+def flavor(name: str, node_selector: dict[str, str] | None = None) -> Object:
     """Returns a flavor for nodes with these labels, by default for every node."""
-    return _kueue("ResourceFlavor", name, {"nodeLabels": node_labels} if node_labels else {})
+    return _kueue("ResourceFlavor", name, {"nodeLabels": node_selector} if node_selector else {})
 
 
 def _kueue(kind: str, name: str, spec: Object) -> Object:

@@ -77,7 +77,7 @@ def priorities(cluster: Cluster) -> Iterator[None]:
 def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
     """Returns the objects that a job names and does not create."""
     secrets = [*job.secrets, *job.kubernetes.image_pull_secrets]
-    found = [claim(volume.claim) for volume in job.volumes]
+    found = [claim(volume.claim) for volume in job.volumes if volume.claim is not None]
     found += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in secrets]
     if job.kubernetes.service_account is not None:
         found.append(

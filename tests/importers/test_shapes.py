@@ -256,7 +256,7 @@ def test_variables_are_expanded_as_in_the_cluster_and_unknown_ones_are_reported(
     assert "POD" not in str(job)
 
 
-def test_required_node_affinity_becomes_node_labels_of_the_job() -> None:
+def test_required_node_affinity_becomes_node_selector_of_the_job() -> None:
     job = job_of("h11")
     assert job["resources"] == {"gpus": 8, "instance": "p4d.24xlarge"}
     assert (job["procs_per_node"], job["priority"]) == (8, "urgent")
@@ -325,7 +325,7 @@ def test_node_placement_and_priority_are_kept() -> None:
     assert job["kubernetes"] == {
         "namespace": "team-c",
         "service_account": "builder",
-        "node_labels": {"disk": "ssd"},
+        "node_selector": {"disk": "ssd"},
     }
     assert job["resources"] == {"cpus": 1.5, "memory": 512 << 20, "instance": "g4dn.xlarge"}
 

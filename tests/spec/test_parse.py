@@ -278,7 +278,12 @@ def test_scalars_follow_yaml_1_2() -> None:
         ("nproc-per-node: 4", "not a field (did you mean procs_per_node?)"),
         ("timeout_seconds: 4", "not a field (did you mean timeout?)"),
         ("entrypoint: 4", "not a field (did you mean run?)"),
-        ("volumes: [{name: a, path: /x}]", "volumes[0].name: not a field (did you mean claim?)"),
+        ("volumes: [{claim: a, name: a, path: /x}]", "volumes[0].name: not a field (did you mean claim?)"),
+        ("volumes: [{path: /x}]", "volumes[0].claim: expected one of claim, config_map, secret and source, found none"),
+        (
+            "volumes: [{claim: a, secret: b, path: /x}]",
+            "volumes[0].source: expected one of claim, config_map, secret and source",
+        ),
         ("1: 2", "1: not a field"),
         ("<<: {a: 1}", "<<: not a field"),
         ('"\\e[31m": 2', r"'\x1b[31m': not a field"),

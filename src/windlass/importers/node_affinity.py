@@ -41,11 +41,11 @@ def _label(draft: Draft, label: str, view: View) -> None:
         field = ""
     value = view.value
     if not isinstance(value, str):
-        view.report(f"only machines with a label {label}", "kubernetes: {node_labels: {LABEL: VALUE}}")
+        view.report(f"only machines with a label {label}", "kubernetes: {node_selector: {LABEL: VALUE}}")
     elif field:
         draft.put(field, value, view)
     else:
-        draft.put("kubernetes.node_labels", {**(draft.get("kubernetes.node_labels") or {}), label: value}, view)
+        draft.put("kubernetes.node_selector", {**(draft.get("kubernetes.node_selector") or {}), label: value}, view)
 
 
 def _toleration(draft: Draft, view: View) -> None:

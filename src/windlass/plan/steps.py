@@ -292,6 +292,20 @@ class NetworkStep(Step):
 # -- a cluster --------------------------------------------------------------------------------------------------------
 
 
+class PodPatchStep(Step):
+    """Shows one value that a patch of job or target sets in the pods of a run. The manifests contain the patch."""
+
+    kind = "pod-patch"
+    pods: str
+    """`ranks` or `supervisor`."""
+    origin: str
+    """`job`, or the name of the target with the patch."""
+    path: str
+    """Path of the value in the pod template, such as `spec.hostNetwork`."""
+    value: str
+    """The value as JSON; `null` if the patch removes the field."""
+
+
 class ClusterStep(Step):
     """Selects the cluster, the namespace, and the workload kind of the pods."""
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from windlass.errors import JobFileError, Problem
+from windlass.spec.kubernetes import KubernetesOptions
 from windlass.spec.labels import is_reserved
 from windlass.spec.names import (
     Env,
@@ -45,7 +46,6 @@ from windlass.spec.sections import (
     Checkpoint,
     Data,
     Document,
-    KubernetesOptions,
     Launcher,
     LocalOptions,
     NodeRange,

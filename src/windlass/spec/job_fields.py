@@ -10,10 +10,10 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict, get_type_hints
 from pydantic import BaseModel
 
 from windlass.spec.docstrings import field_docstrings
+from windlass.spec.kubernetes import KubernetesOptions
 from windlass.spec.sections import (
     Checkpoint,
     Data,
-    KubernetesOptions,
     Launcher,
     LocalOptions,
     NodeRange,

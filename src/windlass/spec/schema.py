@@ -101,6 +101,9 @@ def _described(model: type[Section]) -> dict[str, Any]:
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
         owners = [one for one in parts[name].__mro__ if issubclass(one, Section)] if name in parts else []
         words = {field: text for owner in reversed(owners) for field, text in field_docstrings(owner).items()}
+        if name in parts:  # fields of the model itself come before those of its bases
+            own = vars(parts[name])["__annotations__"]
+            found["properties"] = dict(sorted(found["properties"].items(), key=lambda field: field[0] not in own))
         for field, one in found.get("properties", {}).items():
             if field in words and "description" not in one:
                 one["description"] = inspect.cleandoc(words[field])

@@ -25,10 +25,10 @@ from pydantic import (
     model_validator,
 )
 
-from windlass.spec.names import DataName, Label, LabelKey, LabelValue, Line, Location, OnlyList, Word, location
+from windlass.spec.names import DataName, Label, Line, Location, OnlyList, Word, location
 from windlass.spec.positions import Positions, found, in_order
 from windlass.spec.problems import number_hint, problems_of, refuse
-from windlass.spec.units import Duration, Interval, Size, parse_duration
+from windlass.spec.units import Duration, Interval, Size
 from windlass.stores.gs_az import KINDS
 from windlass.stores.url import Url
 
@@ -121,11 +121,6 @@ def _node_range(given: object) -> object:
         )
     count = _count(given, "a whole number or {min: 1, max: 4}", 1, 100_000)
     return {"min": count, "max": count}
-
-
-def _ttl(given: object) -> object:
-    """Validates a time to live: a duration or `never`."""
-    return given if given == "never" else parse_duration(given)
 
 
 def _procs(given: object) -> object:
@@ -391,16 +386,51 @@ def _restart_policy(given: object) -> object:
 class Volume(Section):
     """Storage of a cluster that is mounted into every worker."""
 
-    claim: Label
-    """Name of the PersistentVolumeClaim."""
+    claim: Label | None = None
+    """Name of the PersistentVolumeClaim. Default: the volume is of another kind."""
+    config_map: Label | None = None
+    """Name of a ConfigMap whose entries are the files of the volume. Default: the volume is of another kind."""
+    secret: Label | None = None
+    """Name of a Secret whose entries are the files of the volume. Default: the volume is of another kind."""
+    source: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Volume source of any other kind, as in a pod: `{hostPath: {path: /dev/infiniband}}`. Default: the
+    volume is of another kind."""
     path: Line
     """Absolute path at which workers see the volume: `/results`."""
+    sub_path: Line | None = None
+    """Folder or file of the volume that is mounted, such as `team/data`. Default: the whole volume."""
+    read_only: StrictBool = False
+    """Whether workers can only read the volume. Default false."""
+
+    @field_validator("source")
+    @classmethod
+    def _one_kind(cls, source: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        kinds = [name for name in ("claim", "config_map", "secret") if info.data.get(name) is not None]
+        kinds += ["source"] if source else []
+        if len(kinds) != 1:
+            raise refuse(
+                f"expected one of claim, config_map, secret and source, found {' and '.join(kinds) or 'none'}",
+                "write for example claim: NAME",
+                at="" if kinds else "claim",
+            )
+        if source and (len(source) != 1 or not isinstance(next(iter(source.values())), dict)):
+            raise refuse(
+                f"expected one volume source, found {found(source)}", "write for example {hostPath: {path: /dev}}"
+            )
+        return source
 
     @field_validator("path")
     @classmethod
     def _from_the_root(cls, path: str) -> str:
         if not path.startswith("/") or ".." in path.split("/") or not path.strip("/"):
             raise refuse(f"expected a folder from the root, found {found(path)}", "write for example /results")
+        return path
+
+    @field_validator("sub_path")
+    @classmethod
+    def _inside(cls, path: str | None) -> str | None:
+        if path is not None and (path.startswith("/") or ".." in path.split("/")):
+            raise refuse(f"expected a path inside the volume, found {found(path)}", "write for example team/data")
         return path
 
 
@@ -503,52 +533,6 @@ class FileSystem(Section):
         if self.kind != "lustre" and (self.dns_name is not None or self.mount_name is not None):
             raise refuse("has dns_name: or mount_name:, which only Lustre has", "leave them out")
         return self
-
-
-Ttl = Annotated[float | Literal["never"], BeforeValidator(_ttl, json_schema_input_type=Duration | Literal["never"])]
-
-
-class KubernetesOptions(Section):
-    """Options of the Kubernetes engine."""
-
-    via: Workload = "auto"
-    """Workload kind. Default `auto`: a Job; a TrainJob with `runtime`, an MPIJob with `launcher: mpi`."""
-    runtime: Label | None = None
-    """Name of a training runtime of the cluster for the TrainJob. Default: one is created for the run."""
-    runtime_kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] | None = None
-    """Kind of `runtime`. Default: the one of this name in the namespace, or else in the cluster."""
-    namespace: Label | None = None
-    """Namespace of the run. Default: the target's."""
-    results: Results | None = None
-    """Storage that keeps outputs and checkpoints after pods are deleted: `{claim: NAME}` or `{size: 20GiB}`. Default:
-    none; outputs are fetched to this machine, see `outputs_max`."""
-    outputs_max: Size | None = None
-    """Maximum bytes of the outputs of all pods that are fetched to the user's machine after the last attempt; larger
-    outputs are deleted with the pods. `0` fetches nothing. Only without `results`. Default: 1GiB."""
-    data: DataClaim | None = None
-    """Storage in which data sets are staged: `{size: 200GiB}` or `{claim: NAME}`. Default: the target's."""
-    service_account: Label | None = None
-    """Service account of the pods. Default: the namespace's default; its token is never mounted."""
-    image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
-    """Secrets of the namespace with credentials of image registries, in addition to the target's. Default: none."""
-    node_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Node labels that the pods require (nodeSelector). Default: none."""
-    ttl: Ttl | None = None
-    """Seconds for which pods are kept after their attempt ends, and the run's objects (at least an hour) after the run
-    ends; or `never`. Default: a week. A run whose claim would be deleted with it is kept until `windlass rm RUN`."""
-    lost_after: Annotated[Duration, Field(ge=0)] | None = None
-    """Seconds that a node may be unreachable, once its cluster has noticed, before its pods are declared lost. Default:
-    30 if `restarts` or a range of nodes lets the job continue without them, else the cluster's own, usually 300."""
-    spares: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
-    """Pods that wait, with their resources reserved, to replace a lost pod at once. Default: 0. Needs restarts, a Job
-    (`via: job`) without a queue, and Kubernetes 1.29."""
-
-    @field_validator("outputs_max")
-    @classmethod
-    def _without_results(cls, size: int | None, info: ValidationInfo) -> int | None:
-        if size is not None and info.data.get("results") is not None:
-            raise refuse("is given together with results, which keep outputs of any size", "leave out one of the two")
-        return size
 
 
 TRAINING_PLAN: Final = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:training-plan/\S+")

@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, ValidationInfo, field_validator
 
-from windlass.spec.names import Env, Label, Line, Location, Name, OnlyList, Text, Word
+from windlass.spec.kubernetes import PodOptions
+from windlass.spec.names import Env, Label, LabelKey, LabelValue, Line, Location, Name, OnlyList, Text, Word
 from windlass.spec.positions import found
 from windlass.spec.problems import refuse
 from windlass.spec.sections import DataClaim, Document, FileSystem, Workload, in_s3
@@ -45,8 +46,8 @@ class LocalTarget(Document):
     """Currency of the price, as a three-letter code. Default `USD`."""
 
 
-class KubernetesTarget(Document):
-    """A namespace of a Kubernetes cluster."""
+class KubernetesTarget(PodOptions, Document):
+    """A namespace of a Kubernetes cluster. The options of pods hold for all jobs on the target."""
 
     kind: Literal["kubernetes"] = "kubernetes"
     """Kind of the target."""
@@ -69,6 +70,8 @@ class KubernetesTarget(Document):
     """Interpreter in the image for jobs that set none. Default `python3`."""
     env: Env = Field(default_factory=dict)
     """Environment variables of every job on this target; variables of the job override them. Default: none."""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels of all objects of runs on this target; labels of the job override them. Default: none."""
     image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
     """Secrets of the namespace with credentials of image registries, for every job on this target. Default: none."""
     user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000

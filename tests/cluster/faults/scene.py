@@ -120,7 +120,7 @@ def queue(**of_cluster_queue: Any) -> Act:
 
     def act(scene: Scene) -> None:
         flavor, cluster_queue, local = operated.queue("narrow", scene.namespace, "1")
-        labels = of_cluster_queue.pop("node_labels", {})
+        labels = of_cluster_queue.pop("node_selector", {})
         flavor["spec"] |= {"nodeLabels": labels} if labels else {}
         cluster_queue["spec"] |= of_cluster_queue
         scene.make(flavor, cluster_queue, local)

@@ -23,7 +23,17 @@ ANYWHERE = ("containers", "restartPolicy", "subdomain")
 def made(via: str, pods_seconds: int | None = None, **fields: Any) -> list[Manifest]:
     job = Job.model_validate({"name": "digits", "run": "train.py", "nodes": 4, **fields})
     shape = Shape(
-        "r-1", "team", via, "image", "python3", 1000, "0" * 64, 1, pull_secrets=("registry",), pods_seconds=pods_seconds
+        "r-1",
+        "team",
+        via,
+        "image",
+        "python3",
+        1000,
+        "0" * 64,
+        1,
+        pull_secrets=("registry",),
+        pods_seconds=pods_seconds,
+        pods=job.kubernetes,
     )
     return attempt(shape, job, 2, job.nodes.max)
 
@@ -102,7 +112,7 @@ def test_ttl_is_set_on_workload_kinds_that_support_it() -> None:
 
 
 def test_nodes_can_be_selected_by_any_label() -> None:
-    spec = pod_spec(made("job", kubernetes={"node_labels": {"topology.kubernetes.io/zone": "eu-west-1a"}}))
+    spec = pod_spec(made("job", kubernetes={"node_selector": {"topology.kubernetes.io/zone": "eu-west-1a"}}))
     assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": "eu-west-1a"}
 
 

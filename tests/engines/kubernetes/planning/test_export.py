@@ -162,7 +162,7 @@ def test_exported_objects_can_be_imported_again(via: str) -> None:
         kubernetes={
             "via": via,
             "service_account": "trainer",
-            "node_labels": {"disk": "ssd"},
+            "node_selector": {"disk": "ssd"},
             "ttl": "10min",
             "image_pull_secrets": ["login"],
             "lost_after": "45s",
@@ -184,11 +184,11 @@ def test_exported_objects_can_be_imported_again(via: str) -> None:
         "instance": "g5.xlarge",
     }
     assert back.secrets == ("hf",)
-    assert [volume.model_dump() for volume in back.volumes] == [{"claim": "data", "path": "/data"}]
+    assert [volume.model_dump(exclude_defaults=True) for volume in back.volumes] == [{"claim": "data", "path": "/data"}]
     assert back.kubernetes.model_dump(exclude_defaults=True) == {
         "namespace": "team-a",
         "service_account": "trainer",
-        "node_labels": {"disk": "ssd"},
+        "node_selector": {"disk": "ssd"},
         "ttl": 600.0,
         "image_pull_secrets": ("login",),
         "lost_after": 45.0,

@@ -81,7 +81,7 @@ def test_trainjob_has_only_fields_of_its_version_and_overrides_the_runtime_accor
 ) -> None:
     fields: dict[str, Any] = {
         "resources": {"gpus": 1},
-        "kubernetes": {"service_account": "trains", "node_labels": {"zone": "a"}},
+        "kubernetes": {"service_account": "trains", "node_selector": {"zone": "a"}},
     }
     spec = train_job(on(runtime(), version, **fields))["spec"]
     assert list(unknown(spec, SCHEMAS[version])) == []

@@ -124,7 +124,7 @@ def test_output_store_is_checked_by_a_pod_without_a_claim() -> None:
     [check], [upload] = made.manifests(CheckJobStep), made.manifests(UploadJobStep)
     assert check["metadata"]["name"] == "digits-7f3k2-outputs-check"
     spec, other = check["spec"]["template"]["spec"], upload["spec"]["template"]["spec"]
-    assert [volume["name"] for volume in spec["volumes"]] == ["program"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["program", "tmp"]
     assert spec["serviceAccountName"] == other["serviceAccountName"] == "trainer"
     assert spec["containers"][0]["envFrom"] == other["containers"][0]["envFrom"]
     assert planned(outputs="runs", kubernetes=RESULTS).manifests(CheckJobStep) == []

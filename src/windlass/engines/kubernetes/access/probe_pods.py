@@ -113,7 +113,7 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
     """Returns the spec of a pod that runs a program under the `restricted` Pod Security Standard, and ends at once when
     deleted.
     """
-    return {
+    spec = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
@@ -127,7 +127,6 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
                 "image": image,
                 "command": command,
                 "env": [{"name": "HOME", "value": "/tmp"}],
-                "securityContext": pod_template.UNPRIVILEGED,
                 # A namespace with a quota rejects pods without requests and limits.
                 "resources": {
                     "requests": {"cpu": "100m", "memory": "128Mi"},
@@ -136,6 +135,7 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
             }
         ],
     }
+    return manifests.with_tmp(spec)
 
 
 @contextlib.contextmanager

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_template import (
     BOOT_FILE,
     GPU_LABELS,
+    OWN_PRIVILEGES,
+    TMP,
+    TMP_VOLUME,
     Shape,
     labels,
     pod_template,
@@ -172,6 +176,8 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     """Returns the objects of one attempt, the owner object of the pods last."""
     name = layout.attempt_name(shape.run_id, number)
     meta: Manifest = {"name": name, "namespace": shape.namespace, "labels": labels(shape, job, named.TRAINING, number)}
+    if shape.pods.annotations:
+        meta["annotations"] = dict(shape.pods.annotations)
     if job.queue is not None:
         meta["labels"] = {**meta["labels"], layout.QUEUE_LABEL: job.queue}
     asked = WorkloadRequest(
@@ -180,19 +186,37 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     return WORKLOADS[shape.via].made(meta, pod_template(shape, job, number, num_nodes), asked)
 
 
-def own_job(shape: Shape, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
+def own_job(shape: Shape, job: Job, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
     """Returns a Job with one pod that supervises a run or transfers its files; `its` are the labels of both Job and
     pod.
 
-    The pod tolerates the same taints as the training pods: all nodes of the cluster may have these taints.
+    The pod tolerates the same taints as the training pods: all nodes of the cluster may have
+    these taints. Raises PatchRefused.
     """
     tolerations = [*shape.tolerations, *pod["tolerations"]]
-    pod = {**pod, "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}
+    pod = {**with_tmp(pod), "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}
+    if job.priority is not None:  # A run of a higher priority must not evict the supervisor of this one.
+        pod["priorityClassName"] = job.priority
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
-    meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}}
-    template = {"metadata": {"labels": dict(its), "annotations": dict(layout.KEPT_ON_ITS_NODE)}, "spec": pod}
+    notes = dict(shape.pods.annotations)
+    meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}, "annotations": notes}
+    template = {"metadata": {"labels": dict(its), "annotations": {**notes, **layout.KEPT_ON_ITS_NODE}}, "spec": pod}
+    for patch in shape.supervisor_patches:
+        template = patched(template, patch, named.SUPERVISOR)
     spec = {"backoffLimit": max_failures, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def with_tmp(pod: Manifest) -> Manifest:
+    """Returns the spec of a pod of Windlass itself with a writable `/tmp`, since the root of its container is not."""
+    [container] = pod["containers"]
+    mounts = [*container.get("volumeMounts", ()), {"name": TMP_VOLUME, "mountPath": TMP}]
+    container = {**container, "securityContext": OWN_PRIVILEGES, "volumeMounts": mounts}
+    return {
+        **pod,
+        "containers": [container],
+        "volumes": [*pod.get("volumes", ()), {"name": TMP_VOLUME, "emptyDir": {}}],
+    }
 
 
 def owned(manifest: Mapping[str, Any], owner: Mapping[str, Any], *, is_first: bool = False) -> Manifest:

@@ -7,12 +7,13 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
 from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
+from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
@@ -22,6 +23,9 @@ from windlass.worker import masking
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job
+    from windlass.spec.kubernetes import PodOptions, Toleration
+    from windlass.spec.sections import Volume
+    from windlass.spec.targets import KubernetesTarget
 
 GPU: Final = "nvidia.com/gpu"
 GPU_LABELS: Final = (
@@ -48,10 +52,22 @@ OF_STORES: Final = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", *PROXIES)
 certificates."""
 UNPRIVILEGED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """Security context of a container under the `restricted` Pod Security Standard."""
+OWN_PRIVILEGES: Final = {**UNPRIVILEGED, "readOnlyRootFilesystem": True}
+"""Security context of the containers of Windlass's own pods, which write to volumes only."""
 SHM_BYTES: Final = 8 << 30
 """Size limit of `/dev/shm`, in bytes, if the job sets neither `shm` nor `memory`: without a limit, it could fill the
 memory of a node."""
 READ_ONLY: Final[Manifest] = {"readOnly": True}
+TMP: Final = "/tmp"
+TMP_VOLUME: Final = "tmp"
+NODE: Final = "node"
+"""Name of the ranks' container in patches, whatever the workload kind calls it."""
+
+
+def _no_options() -> PodOptions:
+    from windlass.spec.kubernetes import PodOptions  # a supervisor in the cluster has no pydantic
+
+    return PodOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +116,47 @@ class Shape:
     """Data sets that the cluster mounts."""
     tolerations: tuple[Manifest, ...] = ()
     """Tolerations of node taints, not including those for nodes that do not respond."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the target sets on all objects of every run."""
+    pods: PodOptions = field(default_factory=_no_options)
+    """Options of the pods, of target and job together."""
+    pod_patches: tuple[Mapping[str, Any], ...] = ()
+    """Strategic merge patches of the ranks' pod template, in the order in which they apply."""
+    supervisor_patches: tuple[Mapping[str, Any], ...] = ()
+    """Strategic merge patches of the pod templates of the supervisor and of the pods that copy or check data."""
     runtime: Runtime | None = None
     """Training runtime of the cluster that a TrainJob refers to, or None. With a runtime, an empty `image` means the
     runtime's image."""
 
 
+def target_shape(target: KubernetesTarget, namespace: str, name: str, data_claim: str = "") -> Shape:
+    """Returns the shape of Windlass's own pods on a target, for commands without a run; `name` is that of their
+    objects.
+    """
+    return Shape(
+        run_id=name,
+        namespace=namespace,
+        via="job",
+        image=target.image or IMAGE,
+        python=target.python or PYTHON,
+        user=target.user,
+        code_digest="",
+        num_pieces=0,
+        pull_secrets=tuple(target.image_pull_secrets),
+        supervisor_image=target.supervisor_image or "",
+        supervisor_queue=target.supervisor_queue or "",
+        target_env=target.env,
+        data_claim=data_claim,
+        tolerations=tuple(map(tolerated, target.tolerations)),
+        labels=target.labels,
+        pods=target,
+        supervisor_patches=(target.supervisor_pod,) if target.supervisor_pod else (),
+    )
+
+
 def labels(shape: Shape, job: Job, component: str, attempt: int | None = None) -> dict[str, str]:
-    """Returns the labels of an object of the run, including the job's own labels."""
-    return {**job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
+    """Returns the labels of an object of the run, including those of target and job."""
+    return {**shape.labels, **job.labels, **named.of_run(shape.run_id, job.name, shape.submitter, component, attempt)}
 
 
 def spread(pods: Mapping[str, str]) -> list[Manifest]:
@@ -123,7 +172,14 @@ def spread(pods: Mapping[str, str]) -> list[Manifest]:
 
 
 def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
-    """Returns the template of the pods of attempt `number` with `num_nodes` nodes."""
+    """Returns the template of the pods of attempt `number` with `num_nodes` nodes. Raises PatchRefused."""
+    template = _unpatched(shape, job, number, num_nodes)
+    for patch in shape.pod_patches:
+        template = patched(template, patch, NODE)
+    return _masked(template)
+
+
+def _unpatched(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     volumes = list(_volumes(shape, job, number))
     mounts = [{"name": name, "mountPath": path, **more} for name, path, _, more in volumes]
     # A volume may be mounted at several paths, but is listed once.
@@ -151,8 +207,41 @@ def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifes
         spec["activeDeadlineSeconds"] = deadline_seconds(job.timeout, job.grace)
     spec |= _where(shape, job, num_nodes)
     container_name = WORKLOADS[shape.via].container
-    notes = {layout.CONTAINER_ANNOTATION: container_name, **layout.KEPT_ON_ITS_NODE, **_described(shape, job)}
+    notes = {
+        **shape.pods.annotations,
+        layout.CONTAINER_ANNOTATION: container_name,
+        **layout.KEPT_ON_ITS_NODE,
+        **_described(shape, job),
+    }
     return {"metadata": {"labels": labels(shape, job, named.TRAINING, number), "annotations": notes}, "spec": spec}
+
+
+def _masked(template: Manifest) -> Manifest:
+    """Returns the template with a volume that tells the worker which variables come from Secrets, if any do: the worker
+    masks their values in logs.
+    """
+    [container] = template["spec"]["containers"]
+    whole = [one["secretRef"]["name"] for one in container.get("envFrom", ()) if "secretRef" in one]
+    keys = [(one["name"], one.get("valueFrom", {}).get("secretKeyRef")) for one in container["env"]]
+    # A missing Secret is reported because of the variables themselves.
+    sources = [
+        *({"secret": {"name": name, "optional": True}} for name in whole),
+        *(
+            {"secret": {"name": ref["name"], "items": [{"key": ref["key"], "path": name}], "optional": True}}
+            for name, ref in keys
+            if ref is not None
+        ),
+    ]
+    if not sources:
+        return template
+    volume = {"name": "secrets", "projected": {"sources": sources, "defaultMode": 0o400}}
+    container = {
+        **container,
+        "env": [*container["env"], {"name": masking.FOLDER, "value": layout.SECRETS}],
+        "volumeMounts": [*container["volumeMounts"], {"name": "secrets", "mountPath": layout.SECRETS, **READ_ONLY}],
+    }
+    spec = {**template["spec"], "containers": [container], "volumes": [*template["spec"]["volumes"], volume]}
+    return {**template, "spec": spec}
 
 
 def _described(shape: Shape, job: Job) -> dict[str, str]:
@@ -202,14 +291,39 @@ def _where(shape: Shape, job: Job, num_nodes: int) -> Manifest:
     wanted = dict([shape.gpu_label]) if shape.gpu_label is not None else {}
     if job.resources.instance is not None:
         wanted[INSTANCE_LABEL] = job.resources.instance
-    wanted |= job.kubernetes.node_labels
+    wanted |= shape.pods.node_selector
     if wanted:
         found["nodeSelector"] = wanted
     if tolerations := _tolerations(shape, job):
         found["tolerations"] = tolerations
     if num_nodes > 1:  # The loss of one cluster node should affect only one node of the job.
         found["topologySpreadConstraints"] = spread({layout.RUN_LABEL: shape.run_id})
+    if affinity := _affinity(shape):
+        found["affinity"] = affinity
     return found
+
+
+def tolerated(asked: Toleration) -> Manifest:
+    """Returns a toleration as Kubernetes expects it."""
+    fields = {"key": asked.key, "value": asked.value, "effect": asked.effect, "tolerationSeconds": asked.seconds}
+    return {
+        **{name: value for name, value in fields.items() if value is not None},
+        "operator": "Exists" if asked.value is None else "Equal",
+    }
+
+
+def _affinity(shape: Shape) -> Manifest:
+    """Returns the rules for the placement of the ranks' pods relative to each other."""
+    ranks = {
+        "matchLabels": {layout.RUN_LABEL: shape.run_id},
+        "matchExpressions": [{"key": layout.ATTEMPT_LABEL, "operator": "Exists"}],
+    }
+    asked = {"podAffinity": shape.pods.affinity.same, "podAntiAffinity": shape.pods.affinity.apart}
+    return {
+        kind: {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": key, "labelSelector": ranks}]}
+        for kind, key in asked.items()
+        if key is not None
+    }
 
 
 def _tolerations(shape: Shape, job: Job) -> list[Manifest]:
@@ -236,16 +350,28 @@ def _container(shape: Shape, job: Job, mounts: list[Manifest]) -> Manifest:
             # caches.
             {"name": "HOME", "value": layout.WORK},
         ],
-        "securityContext": UNPRIVILEGED,
+        "securityContext": _privileges(shape.pods),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if job.secrets:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in job.secrets]
-        container["env"].append({"name": masking.FOLDER, "value": layout.SECRETS})
-    if amounts := _amounts(job):
-        container["resources"] = {"requests": amounts, "limits": amounts}
+    if names := shape.pods.env_from:
+        container["envFrom"] = [{"configMapRef": {"name": name}} for name in names]
+    if job.secrets:  # A Secret takes precedence over a ConfigMap.
+        secrets = [{"secretRef": {"name": name}} for name in job.secrets]
+        container["envFrom"] = [*container.get("envFrom", ()), *secrets]
+    if limits := {**_amounts(job), **shape.pods.limits}:
+        container["resources"] = {"requests": {**limits, **shape.pods.requests}, "limits": limits}
+    elif shape.pods.requests:
+        container["resources"] = {"requests": dict(shape.pods.requests)}
     return container
+
+
+def _privileges(pods: PodOptions) -> Manifest:
+    """Returns the security context of the ranks' container."""
+    found: Manifest = dict(UNPRIVILEGED)
+    if pods.capabilities:
+        found["capabilities"] = {"drop": ["ALL"], "add": list(pods.capabilities)}
+    return {**found, "readOnlyRootFilesystem": True} if pods.read_only_root else found
 
 
 def _stored_code(shape: Shape, job: Job) -> dict[str, str]:
@@ -293,10 +419,6 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     else:
         yield "code", layout.PIECES, {"projected": {"sources": code}}, READ_ONLY
     yield "attempt", layout.ATTEMPT, {"configMap": {"name": layout.attempt_name(run, number)}}, READ_ONLY
-    # The worker masks the variables named by these files. A missing Secret is reported because of `envFrom`.
-    if job.secrets:
-        named = [{"secret": {"name": name, "optional": True}} for name in job.secrets]
-        yield "secrets", layout.SECRETS, {"projected": {"sources": named, "defaultMode": 0o400}}, READ_ONLY
     yield "work", layout.WORK, {"emptyDir": {}}, {}
     yield "shm", "/dev/shm", {"emptyDir": shm}, {}
     yield "results", layout.RESULTS, kept, {} if results is None else {"subPath": f"windlass/{run}"}
@@ -308,7 +430,21 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
     if WORKLOADS[shape.via].revives or job.kubernetes.spares:
         yield "end", layout.END, {"configMap": {"name": layout.marker_name(run, "end"), "optional": True}}, READ_ONLY
     for at, volume in enumerate(job.volumes):
-        yield f"volume-{at}", volume.path, {"persistentVolumeClaim": {"claimName": volume.claim}}, {}
+        mount: Manifest = {"subPath": volume.sub_path} if volume.sub_path else {}
+        yield f"volume-{at}", volume.path, _source(volume), {**mount, **(READ_ONLY if volume.read_only else {})}
+    if shape.pods.read_only_root:
+        yield TMP_VOLUME, TMP, {"emptyDir": {}}, {}
+
+
+def _source(volume: Volume) -> Manifest:
+    """Returns the source of a volume of the job."""
+    if volume.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": volume.claim}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret}}
+    return dict(volume.source)
 
 
 def code_sources(names: Iterable[str]) -> list[Manifest]:

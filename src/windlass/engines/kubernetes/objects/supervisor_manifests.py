@@ -20,7 +20,7 @@ from windlass.engines.kubernetes.objects.lost_pods import SUPERVISOR_LOST_SECOND
 from windlass.engines.kubernetes.objects.manifests import core
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
 from windlass.engines.kubernetes.objects.package import FILE, supervisor_archive
-from windlass.engines.kubernetes.objects.pod_template import UNPRIVILEGED, Shape, labels
+from windlass.engines.kubernetes.objects.pod_template import Shape, labels
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.plan.environment import secret_variable
 
@@ -52,8 +52,8 @@ def supervisor_objects(shape: Shape, job: Job) -> tuple[Manifest, Manifest, Mani
 def supervisor_job(shape: Shape, job: Job) -> Manifest:
     """Returns the Job of the supervisor."""
     name, its = layout.supervisor_name(shape.run_id), labels(shape, job, SUPERVISOR)
-    made = manifests.own_job(shape, name, its, _pod(shape, job.notify), ENDLESS)
-    if shape.expires_seconds is not None:  # See `running/expiry.py`.
+    made = manifests.own_job(shape, job, name, its, _pod(shape, job.notify), ENDLESS)
+    if shape.expires_seconds is not None:  # `expiry.py` describes the expiry of runs.
         made["spec"]["ttlSecondsAfterFinished"] = shape.expires_seconds
     return made
 
@@ -152,7 +152,6 @@ def _container(shape: Shape, notify: str | None) -> Manifest:
         "command": [shape.python, "-I", "-S", f"{MOUNTED}/{CODE_FILE}"],
         "env": [*({"name": name, "value": value} for name, value in env.items()), *secret],
         "resources": {"requests": AMOUNTS, "limits": LIMITS},
-        "securityContext": UNPRIVILEGED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": "supervisor", "mountPath": MOUNTED, "readOnly": True},

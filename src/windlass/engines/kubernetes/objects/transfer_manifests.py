@@ -21,7 +21,7 @@ from windlass.engines.kubernetes.objects.manifests import core, own_job, shared_
 from windlass.engines.kubernetes.objects.package import FILE, transfer_archive
 from windlass.engines.kubernetes.objects.pod_template import (
     READ_ONLY,
-    UNPRIVILEGED,
+    TMP,
     Shape,
     labels,
     of_store,
@@ -54,7 +54,6 @@ enforces both, since the submitting machine may be off."""
 ASK_AGAIN_SECONDS: Final = 10
 """Seconds before a store that denied access is tried once more: a new IAM role is not effective everywhere at once."""
 GRACE_SECONDS: Final = 5
-TMP: Final = "/tmp"
 
 
 def needs_obstore(address: str) -> bool:
@@ -126,7 +125,7 @@ Claimed: TypeAlias = tuple[str, str, str]
 
 def _job(shape: Shape, job: Job, what: str, asked: Mapping[str, Any], claimed: Claimed | None = None) -> Manifest:
     name, its = layout.transfer_name(shape.run_id, what), labels(shape, job, named.TRANSFER)
-    return own_job(shape, name, its, _pod(shape, job, asked, claimed), MAX_FAILURES)
+    return own_job(shape, job, name, its, _pod(shape, job, asked, claimed), MAX_FAILURES)
 
 
 def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | None) -> Manifest:
@@ -168,7 +167,6 @@ def _container(shape: Shape, job: Job, asked: Mapping[str, Any], mounts: list[Ma
         "command": [shape.python, "-I", *alone, f"{layout.TRANSFER}/{FILE}"],
         "env": variables(env),
         "resources": {"requests": AMOUNTS, "limits": LIMITS},
-        "securityContext": UNPRIVILEGED,
         "terminationMessagePath": RESULT_FILE,
         "volumeMounts": mounts,
     }

@@ -144,7 +144,7 @@ def _look(job: Job, target: KubernetesTarget, kubeconfig: str) -> tuple[Cluster 
 def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
     """Reads the facts of the cluster that this job needs, in parallel. Raises Refused (401), Unreachable."""
     asked = [*job.secrets, *([job.notify] if job.notify is not None else [])]
-    claims = [volume.claim for volume in job.volumes]
+    claims = [volume.claim for volume in job.volumes if volume.claim is not None]
     results = job.kubernetes.results
     if results is not None and results.claim is not None:
         claims.append(results.claim)

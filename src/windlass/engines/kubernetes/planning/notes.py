@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from windlass.engines.kubernetes.access.optional import version_of
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, PIECE_BYTES, num_pieces
-from windlass.engines.kubernetes.objects.pod_template import IMAGE
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, Shape
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning.mounts import mount_notes
@@ -39,10 +39,12 @@ def plan_notes(
     target: KubernetesTarget,
     facts: Facts,
     via: str,
+    shape: Shape,
     *,
     num_ranks: int,
     supervisor: SupervisorPlace,
     on_provisioning: Sequence[Note],
+    on_patches: Sequence[Note],
 ) -> Iterator[Note]:
     """Yields all notes of a plan. `via` is the requested or chosen workload kind, which may be unknown."""
     cluster = facts.cluster
@@ -55,7 +57,8 @@ def plan_notes(
     yield from _spare_notes(job, via, cluster, is_inside=supervisor.is_in_cluster)
     yield from queue_notes(job, cluster)
     yield from on_provisioning
-    yield from runtime_notes(job, cluster, via)
+    yield from on_patches
+    yield from runtime_notes(job, cluster, via, shape)
     yield from lost_notes(job, via)
     yield from _default_notes(job, target, cluster)
     yield from _lone_ranks(job, target, facts, num_ranks)
@@ -110,7 +113,7 @@ def _workload_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Not
         yield Note(
             "queue-flavor",
             f"queue: {job.queue}, and via: trainjob: {message}",
-            "where the flavor has some: the same in kubernetes.node_labels, or another via:",
+            "where the flavor has some: the same in kubernetes.node_selector, or another via:",
         )
     groups = cluster.groups if cluster is not None else frozenset()
     if via == "mpijob" and way.api not in groups and "kubeflow.org/v1" in groups:
@@ -160,7 +163,7 @@ def _cluster_notes(job: Job, target: KubernetesTarget, facts: Facts, supervisor:
             f"kubectl create secret generic {job.notify} {how}",
         )
     results = job.kubernetes.results
-    wanted = [volume.claim for volume in job.volumes]
+    wanted = [volume.claim for volume in job.volumes if volume.claim is not None]
     wanted += [results.claim] if results is not None and results.claim is not None else []
     data_claim = wanted_claim(job, target)
     wanted += [data_claim.claim] if data_claim is not None and data_claim.size is None else []

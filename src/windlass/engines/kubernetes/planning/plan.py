@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.kubernetes.objects import layout, pod_assignment, ttl
 from windlass.engines.kubernetes.objects.manifests import MAX_PIECES, RunObjects, num_pieces, run_objects
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
-from windlass.engines.kubernetes.objects.pod_template import GPU_TOLERATION, IMAGE, PYTHON, Shape
+from windlass.engines.kubernetes.objects.pod_template import GPU_TOLERATION, IMAGE, PYTHON, Shape, tolerated
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_objects
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS, mpijob
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
@@ -16,6 +16,7 @@ from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_inde
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.mounts import Mounts, plan_mounts
 from windlass.engines.kubernetes.planning.notes import plan_notes
+from windlass.engines.kubernetes.planning.patches import plan_patches
 from windlass.engines.kubernetes.planning.provisioning import plan_provisioning
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
 from windlass.engines.kubernetes.planning.transfers import outputs_max, plan_transfers, wanted_claim
@@ -53,6 +54,8 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
     place = planned_supervisor(job, target, cluster, planned_via)
     mounts = plan_mounts(job, target, cluster)
     shape = _shape(job, target, facts, run_id, planned_via, mounts, is_inside=place.is_in_cluster)
+    patches = plan_patches(shape, job, target)
+    shape = patches.shape
     objects = run_objects(shape, job, boot)
     transfers = plan_transfers(shape, job, target, cluster)
     nodes = _nodes(shape, job, target, facts.code, transfers.data_paths)
@@ -72,6 +75,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             _cluster_step(shape, job, target, facts, why),
             *transfers.before,
             *mounts.steps,
+            *patches.steps,
             *_object_steps(objects, shape, job, facts.code),
             *transfers.after,
             *_policy_steps(objects, target, facts),
@@ -85,9 +89,11 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
                 target,
                 facts,
                 via,
+                shape,
                 num_ranks=job.nodes.max * shape.procs_per_node,
                 supervisor=place,
                 on_provisioning=provisioning.notes,
+                on_patches=patches.notes,
             )
         ),
         price=provisioning.price,
@@ -134,6 +140,7 @@ def _shape(
     can_keep_others = via == "job" and job.queue is None and has_limit_per_index(cluster.version if cluster else "")
     stored = _code_source(target, facts.code)
     claim = wanted_claim(job, target)
+    pods = options.over(target)
     return Shape(
         run_id=run_id,
         namespace=options.namespace or target.namespace,
@@ -158,7 +165,13 @@ def _shape(
         outputs_max=outputs_max(job, via),
         pods_seconds=ttl.pods_seconds(job, via, is_supervised_inside=is_inside),
         supervisor_queue=target.supervisor_queue or "",
-        tolerations=(*((GPU_TOLERATION,) if job.resources.gpus else ()), *seen.tolerations),
+        tolerations=(
+            *((GPU_TOLERATION,) if job.resources.gpus else ()),
+            *map(tolerated, pods.tolerations),
+            *seen.tolerations,
+        ),
+        labels=target.labels,
+        pods=pods,
         mounts=mounts.sets,
         data_claim=claim.claim if claim is not None else "",
     )

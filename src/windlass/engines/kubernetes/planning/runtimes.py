@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
 from windlass.engines.kubernetes.access.optional import unless_absent
-from windlass.engines.kubernetes.objects.pod_template import END_SECONDS
+from windlass.engines.kubernetes.objects.pod_template import END_SECONDS, Shape
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import API, NODE, STEP, Patching, Runtime, patching_of
@@ -146,7 +146,7 @@ def unfit(runtime: Json) -> Iterator[tuple[str, str]]:
         yield "its pods have no index (completionMode)", "name a runtime whose job is Indexed"
 
 
-def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]:
+def runtime_notes(job: Job, cluster: Cluster | None, via: str, shape: Shape) -> Iterator[Note]:
     """Yields notes on `kubernetes.runtime`."""
     name, kind = job.kubernetes.runtime, job.kubernetes.runtime_kind
     if name is None:
@@ -168,7 +168,7 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
     if seen is None:
         return
     if seen.found is not None:
-        yield from _against(job, seen.found, seen)
+        yield from _against(job, shape, seen.found, seen)
     elif seen.names is None:
         yield Note(
             "runtime-unseen",
@@ -193,34 +193,57 @@ def runtime_notes(job: Job, cluster: Cluster | None, via: str) -> Iterator[Note]
         )
 
 
-def _against(job: Job, runtime: Json, seen: Runtimes) -> Iterator[Note]:
+def _against(job: Job, shape: Shape, runtime: Json, seen: Runtimes) -> Iterator[Note]:
     called = f"{runtime['kind']} {runtime['metadata']['name']}"
     found = list(unfit(runtime))
     for why, fix in found:
         yield blocker("runtime-unfit", f"{called}: {why}", fix)
     if found or seen.patching is None:
         return
-    for asked, fix in _not_carried(job, runtime, seen.patching):
+    for asked, fix in _not_carried(job, shape, runtime, seen.patching):
         yield blocker("runtime-cannot", f"{called}: a TrainJob of this version of Trainer cannot set {asked}", fix)
     yield from _differences(job, runtime, called, seen.patching)
 
 
-def _not_carried(job: Job, runtime: Json, patching: Patching) -> Iterator[tuple[str, str]]:
+def _not_carried(job: Job, shape: Shape, runtime: Json, patching: Patching) -> Iterator[tuple[str, str]]:
     """Yields fields of the job that its TrainJob cannot express, each with a fix."""
+    pods = shape.pods
+    if pods.env_from:
+        names = ", ".join(pods.env_from)
+        yield f"kubernetes.env_from ({names})", f"name them in envFrom of the runtime's container {NODE}"
     if job.secrets:
         yield f"secrets ({', '.join(job.secrets)})", f"name them in envFrom of the runtime's container {NODE}"
     if job.priority is not None and pod_of(runtime).get("priorityClassName") != job.priority:
         yield f"priority: {job.priority}", "set priorityClassName in the runtime"
     fields = {
         "serviceAccountName": ("kubernetes.service_account", job.kubernetes.service_account),
-        "nodeSelector": ("node labels", job.kubernetes.node_labels or job.resources.instance or job.resources.gpu_type),
+        "nodeSelector": (
+            "node labels",
+            job.kubernetes.node_selector or job.resources.instance or job.resources.gpu_type,
+        ),
         "imagePullSecrets": ("kubernetes.image_pull_secrets", job.kubernetes.image_pull_secrets),
+        "affinity": ("kubernetes.affinity", pods.affinity.same or pods.affinity.apart),
+        "tolerations": ("kubernetes.tolerations", pods.tolerations),
+        **{
+            name: (f"kubernetes.pod.spec.{name}", True) for patch in shape.pod_patches for name in patch.get("spec", {})
+        },
     }
     for name, (field, asked) in fields.items():
         if asked and name not in patching.pod:
             yield field, f"set {name} in the runtime"
+    for name in _container_fields(shape):
+        if name not in {*patching.container, "name", "env", "resources"}:
+            yield f"{name} of the container", f"set {name} in the runtime"
     if not {"volumes", "containers"} <= patching.pod or "volumeMounts" not in patching.container:
         yield "volumes, which contain the code", "leave kubernetes.runtime out: the run then creates a runtime"
+
+
+def _container_fields(shape: Shape) -> set[str]:
+    """Returns the fields of the ranks' container that options or patches set."""
+    pods = shape.pods
+    patches = [one for patch in shape.pod_patches for one in patch.get("spec", {}).get("containers", ())]
+    found = {name for one in patches for name in one}
+    return found | ({"securityContext"} if pods.capabilities or pods.read_only_root else set())
 
 
 def _differences(job: Job, runtime: Json, called: str, patching: Patching) -> Iterator[Note]:

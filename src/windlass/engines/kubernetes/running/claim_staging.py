@@ -13,7 +13,6 @@ from windlass.engines.kubernetes.access.files import require_claim
 from windlass.engines.kubernetes.objects import manifests, pod_template
 from windlass.engines.kubernetes.objects import transfer_manifests as transfers
 from windlass.engines.kubernetes.objects.pod_status import STUCK
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.engines.kubernetes.objects.transfer_manifests import READ
 from windlass.engines.kubernetes.reading.diagnose.pod_reasons import explained
 from windlass.engines.kubernetes.running.job_transfer import LOOK_SECONDS, JobTransfer
@@ -23,7 +22,8 @@ from windlass.runs.events import Entry, Warned
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, Times
 from windlass.spec.job import Job
-from windlass.spec.sections import DataClaim, KubernetesOptions
+from windlass.spec.kubernetes import KubernetesOptions
+from windlass.spec.sections import DataClaim
 from windlass.supervise.backend import TargetUnavailable
 
 if TYPE_CHECKING:
@@ -94,21 +94,7 @@ def objects(
         secrets=tuple(keys),
         kubernetes=KubernetesOptions(service_account=service_account),
     )
-    shape = pod_template.Shape(
-        run_id=name,
-        namespace=namespace,
-        via="job",
-        image=target.image or IMAGE,
-        python=target.python or PYTHON,
-        user=target.user,
-        code_digest="",
-        num_pieces=0,
-        pull_secrets=target.image_pull_secrets,
-        supervisor_image=target.supervisor_image or "",
-        target_env=target.env,
-        supervisor_queue=target.supervisor_queue or "",
-        data_claim=wanted.claim,
-    )
+    shape = pod_template.target_shape(target, namespace, name, wanted.claim)
     program, made = transfers.helper_objects(shape, job, [{"name": SET, "source": source}])
     program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
     made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}

@@ -31,7 +31,7 @@ _TYPE: Final = Advice(
 _LABEL: Final = Advice(
     "machines-of-other-kind",
     "no NodePool has nodes with the labels that the job requests: {why}",
-    "correct resources.gpu_type: or kubernetes.node_labels:; or have a NodePool with these labels",
+    "correct resources.gpu_type: or kubernetes.node_selector:; or have a NodePool with these labels",
 )
 _SMALL: Final = Advice(
     "machines-too-small",

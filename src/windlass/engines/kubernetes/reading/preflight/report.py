@@ -12,7 +12,7 @@ from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect
 from windlass.engines.kubernetes.access.errors import Refused
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, Shape
+from windlass.engines.kubernetes.objects.pod_template import target_shape
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.reading.preflight import network, rbac
 from windlass.engines.kubernetes.reading.preflight.checks import checks
@@ -52,11 +52,8 @@ def check(target: KubernetesTarget, environ: Mapping[str, str]) -> CheckReport:
 
 
 def supervisor_check(client: Client, target: KubernetesTarget) -> Iterator[Check]:
-    """Yields a check if the API server refuses a supervisor's pod in a dry run."""
-    image, python = target.image or IMAGE, target.python or PYTHON
-    shape = Shape("windlass-check", client.namespace, "job", image, python, target.user, "", 0,
-                  supervisor_image=target.supervisor_image or "", supervisor_queue=target.supervisor_queue or "",
-                  pull_secrets=tuple(target.image_pull_secrets))  # fmt: skip
+    """Yields a failed check if the API server refuses the pod of a supervisor in a dry run."""
+    shape = target_shape(target, client.namespace, "windlass-check")
     made = supervisor_job(shape, Job(name="check", command=["true"]))
     answer = try_pod(client, pod_from(made, made["spec"]["template"]))
     if isinstance(answer, Refused):
