@@ -50,7 +50,7 @@ class Capture(LogFile):
         self._mask = Mask(secrets) if secrets else None
         os.set_blocking(source, False)
         self.source = source
-        with contextlib.suppress(OSError):  # raised if the user's pipe memory is used up, or the kernel is not Linux
+        with contextlib.suppress(OSError):  # fails if the user's pipe memory is used up, or outside Linux
             fcntl.fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
 
     def drain(self, now_ns: int) -> bool:

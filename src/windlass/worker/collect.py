@@ -229,7 +229,7 @@ class Collection:
             SavedState(one.path, one.status.st_size, one.status.st_mtime) for one in found if is_saved_state(one.path)
         ]
         own = newest_saved(self._own, self.request.since)
-        # of a copy and its original, `max` returns the original
+        # a copy has the time of its original, and `max` returns the original
         return max([*saves, *([own] if own else [])], key=lambda one: one.at, default=None)
 
     # -- the folder ---------------------------------------------------------------------------------------------------

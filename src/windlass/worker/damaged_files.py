@@ -31,7 +31,7 @@ _LOADERS = (
 """Patterns that identify the loading library in a traceback, each with suffixes of the library's files. The first match
 counts."""
 _SAVES = re.compile(r'/torch/serialization\.py", line \d+, in (?:_?save|_legacy_save)$', re.MULTILINE)
-"""Matches errors while saving a file. The failure then made the file incomplete, not vice versa."""
+"""Matches errors while saving a file. The incomplete file is then a result of the failure, not its cause."""
 _PICKLED = (".metadata", ".pkl", ".pickle", ".joblib")
 _PATH = re.compile(r"/[\w.,=+@%/-]+")
 _END_OF_ZIP = b"PK\x05\x06"

@@ -98,13 +98,13 @@ class EnvironWatch:
         subprocess.Popen._execute_child = _watched_start(self._execute, self)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Stops observing."""
+        """Stops observing the environment."""
         plain: Any = self._plain
         os.environ.__class__ = os.environb.__class__ = plain
         sys.modules["posix"].environ = self._raw  # type: ignore[attr-defined]
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
         if not self._num_children and _faults_of_children() > self._children:
-            self.whole = self.whole or "a child process"  # the child was not started through subprocess
+            self.whole = self.whole or "a child process"  # a child was started without subprocess
 
     def differs(self, env: Mapping[str, str]) -> str:
         """Returns the first variable with which imports under `env` could have another result; empty if there

@@ -62,7 +62,7 @@ class RankProxy:
     def release(self, exit_code: int) -> None:
         """Makes the proxy exit with the exit code of its rank."""
         self.is_released = True
-        with contextlib.suppress(OSError):  # the launcher has killed the proxy
+        with contextlib.suppress(OSError):  # raised if the launcher has killed the proxy
             self.connection.sendall(json.dumps({"exit_code": exit_code}).encode() + b"\n")
 
 
@@ -335,7 +335,7 @@ class LaunchedNode(Node):
         if self.ranks.are_ending:
             return
         size = environ.get(WORLD_SIZE, "")
-        # otherwise ranks would train in a smaller world and succeed
+        # a job must not train in a smaller world and succeed
         if size.isdigit() and int(size) != self.spec.world_size:
             words = f"{self.launch.name} started a world of {size} ranks, and the job has {self.spec.world_size}"
             self.fail(RankFailure(self.spec.ranks[0].rank, 1, time.time(), words, of_launcher=True))

@@ -77,7 +77,7 @@ class Flight:
         """Writes the file with the collectives. If this fails, the file is missing and the rank continues."""
         try:
             if os.getpid() != self.pid:
-                return  # a forked child of the script inherits this object
+                return  # a forked child of the script, which must not write
             found = self._ended() if why == "ended" else self._groups(failed_in)
             if found:
                 data = {"at": time.time(), "why": why, "failed_in": failed_in, "groups": found}
@@ -129,7 +129,7 @@ class Flight:
         if common is not None:
             dumps.append(common())
         for backend in sorted(backends):
-            for part in backend.split(","):  # such as `cpu:gloo,cuda:nccl`
+            for part in backend.split(","):  # a backend may be `cpu:gloo,cuda:nccl`
                 name = part.rpartition(":")[2]
                 if name == "nccl" and nccl is not None:
                     dumps.append(nccl())
@@ -137,7 +137,7 @@ class Flight:
                     try:
                         dumps.append(common(backend=name))
                     except (TypeError, RuntimeError):
-                        pass  # an older recorder, or a backend without a recorder
+                        pass  # an older recorder without the argument, or a backend without a recorder
         return dumps
 
     def _recorder(self, name: str) -> Any:

@@ -146,13 +146,13 @@ def children() -> set[str]:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
             return set(file.read().split())
     except OSError:
-        return set()  # a kernel without this file
+        return set()  # this kernel lacks the file
 
 
 def _descriptors() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is already closed
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
     return found
 

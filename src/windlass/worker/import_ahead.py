@@ -111,8 +111,8 @@ def is_sure(part: str) -> bool:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Disables garbage collection, which would take a sixth of the time of importing torch and free 10,000 of 350,000
-    objects.
+    """Disables garbage collection, which would take a sixth of the time of importing torch and free
+    only 10,000 of 350,000 objects.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(0)

@@ -312,7 +312,7 @@ class Node:
                 preexec_fn=process.Birth(),
             )
             self._helpers.add(popen.pid)
-            popen.returncode = 0  # the process ends with the node and is reaped by process id
+            popen.returncode = 0  # Popen must not reap the process, which ends with the node
             self.selector.register(read, selectors.EVENT_READ, lambda: self._take_notices(read))
         except OSError as error:
             os.close(read)
@@ -427,7 +427,7 @@ class Node:
             self.ranks.ended_by = "stop"
             self._kill_all()
         elif any(number in numbers for number in STOP_SIGNALS):
-            if not self.ranks.are_ending:  # may be the supervisor's own SIGTERM, which the supervisor recognises
+            if not self.ranks.are_ending:  # may be a node shutdown; the supervisor recognises its own SIGTERM
                 now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
                 self.events.add(PreemptionNotice(time.time(), "sigterm", "terminate", time=now))
             self.ranks.end(by="stop")

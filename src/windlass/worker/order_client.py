@@ -196,7 +196,7 @@ def run(folder: str, pod: str, attempt: int, pid: int) -> None:
 def main(argv: list[str]) -> None:
     """Runs the order client with the arguments `FOLDER POD ATTEMPT`."""
     folder, pod, attempt = argv
-    # ignored, because requests may arrive while ranks save a last checkpoint
+    # Stop signals are ignored, because requests may arrive while ranks save a last checkpoint.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the processes that send outputs

@@ -98,7 +98,7 @@ class OutputEvents:
                 elsewhere = {"saved": saved} if saved else {}
                 self.report_checkpoint(0, {**event, **elsewhere, "at_end": True})
         except OSError:
-            pass  # if the unreadable folder matters, the ranks have logged an error
+            pass  # the folder is unreadable; ranks that use the folder have logged an error
 
     def progress_due(self) -> float:
         """Returns the seconds until new progress is due to be reported; infinity without new progress or disk space."""

@@ -351,7 +351,7 @@ def _start_order_client(folder: str, attempt: int, log: PodLog) -> list[process.
     except (OSError, subprocess.SubprocessError) as error:
         log.line(f"requests of the supervisor cannot be received: {error}")
         return []
-    popen.returncode = 0  # the process is reaped by process id
+    popen.returncode = 0  # Popen must not reap the process: `_collect` does
     found = process.stat(popen.pid)
     return [] if found is None else [(found.pid, found.start_ticks)]
 

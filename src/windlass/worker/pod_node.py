@@ -176,7 +176,7 @@ def _wait_for_name(spec: NodeSpec, base: str, log: PodLog) -> None:
 
     def look() -> None:
         if not os.path.exists(first_ended):
-            socket.getaddrinfo(first.encode(), None)  # with a string, Python would import the IDNA codec
+            socket.getaddrinfo(first.encode(), None)  # bytes, because a string would import the IDNA codec
 
     _wait(look, f"the name {first}", "is not known", log)
 

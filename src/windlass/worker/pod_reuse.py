@@ -183,7 +183,7 @@ def order(folder: str, data: bytes, attempt: int) -> int:
 
 def _is_ordered(folder: str, attempt: int) -> bool:
     """Whether the pod has received its next attempt already. An order given twice would run the attempt twice."""
-    # In this order, because the pod renames the first file to the second.
+    # Checked in this order, because the pod renames the first file to the second.
     return os.path.exists(os.path.join(folder, NEXT)) or os.path.exists(os.path.join(folder, taken(attempt)))
 
 

@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 TOKEN_PATH = "/latest/api/token"
 TOKEN_SECONDS = 21600
 INTERRUPTION = "/latest/meta-data/spot/instance-action"
-"""Path of the interruption notice, given two minutes ahead: `{"action": "terminate", "time":
-"2026-09-18T08:22:00Z"}`."""
+"""Path of the interruption notice, which EC2 gives two minutes ahead. Example of a notice: `{"action": "terminate",
+"time": "2026-09-18T08:22:00Z"}`."""
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-"""Path of the rebalance recommendation, given for an elevated risk: `{"noticeTime": "2026-09-18T08:22:00Z"}`."""
+"""Path of the rebalance recommendation, which EC2 gives at a higher risk. Example: `{"noticeTime":
+"2026-09-18T08:22:00Z"}`."""
 TIMEOUT_SECONDS = 1.0
 MAX_BYTES = 65536
 INTERRUPTIONS = ("terminate", "stop", "hibernate")

@@ -127,7 +127,7 @@ def rename(argv: list[str]) -> None:
     if start and stop - start > len(text):
         ctypes.memset(start, 0, stop - start)
         ctypes.memmove(start, text, len(text))
-        # needs a capability; without it, `ps` also shows trailing zeros
+        # this call needs a capability; without it, `ps` also shows trailing zeros
         _prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, start + len(text))
     # The buffer must exist until the kernel has read the name.
     name = ctypes.create_string_buffer(os.path.basename(argv[0]).encode()[:15])
@@ -197,7 +197,7 @@ class Birth:
         os.setpgid(0, 0)
         if self._libc is not None:
             self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != self._parent:  # the node died before the call of prctl
+            if os.getppid() != self._parent:  # the node has died already
                 os._exit(1)
 
 

@@ -22,7 +22,7 @@ _CHECKPOINT = MARKER + b'{"checkpoint": {'
 _COUNTS = "counts"
 """Action that a `Checkpoint` reports before it counts its first step."""
 _CHECKPOINT_ACTIONS = ("saved", "restored", "refused", "none-verified", "failed", "skipped")
-_MAX_CHECKPOINTS = 256  # between two reads of the list by the node
+_MAX_CHECKPOINTS = 256  # maximum between two reads by the node
 GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 """Group names allowed in a job's own expression; `samples` is samples per second."""
 
@@ -54,9 +54,9 @@ class Recogniser:
         self._reported: frozenset[str] = frozenset()
         """Fields that structured lines have reported, and that are therefore not read from other lines."""
         self._step = self._loss_step = self._loss_gap = 0
-        """Newest reported step; step at which a loss was last read; longest gap between two losses, in steps."""
+        """Three numbers: the newest step, the step of the last loss, and the longest gap between two losses."""
         self._has_loss = self._is_loss_new = False
-        """Whether a loss was found; whether it was read after the newest step, so that its step is not known yet."""
+        """Two flags: whether a loss was found, and whether its step is not known yet."""
         self._evaluating = False
         self.checkpoints: list[dict[str, Any]] = []
         """Checkpoint events in order, each once; the caller empties the list."""
@@ -165,7 +165,7 @@ class Recogniser:
             end = data.find(b"\n", at)
             if end < 0:
                 if len(data) - at <= _PARTIAL_BYTES // 8:
-                    self._partial = data[at:]  # incomplete, even if a terminal has inserted \r before \n
+                    self._partial = data[at:]  # the line is incomplete, even if a terminal has inserted \r before \n
                 break
             if _is_count(data, at):
                 self._take_reported({"step": 0})
@@ -255,7 +255,7 @@ def _newest(lines: list[bytes]) -> Progress | None:
     return found or None
 
 
-# ---------------------------------------------------------------- structured lines and the job's own
+# ---------------------------------------------------------------- structured lines and the job's expression
 
 
 def _from_json(data: bytes) -> dict[str, Any]:

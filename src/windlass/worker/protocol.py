@@ -223,7 +223,7 @@ def read_spec(path: str) -> NodeSpec:
 
 def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
     """Compresses the node specs of an attempt, keyed by pod index. Variables that all nodes share are written once."""
-    import gzip  # only needed for pods
+    import gzip  # imported here because only pods need it
 
     nodes = {str(place): spec.to_json() for place, spec in specs.items()}
     first, *others = [spec.env for spec in specs.values()]
@@ -457,7 +457,7 @@ class RankStack(Value):
     state: str
     """State of the rank's process: `S`, `R`, `D`, …"""
     stack: str
-    """Stack as printed by the rank; empty if it did not respond."""
+    """Stack as printed by the rank; empty if the rank did not respond."""
     flight: Optional[Mapping[str, Any]] = None
     """Last collectives of the rank; None if torch has recorded none."""
 

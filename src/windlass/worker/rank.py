@@ -190,7 +190,7 @@ class _Imported:
         try:
             loader.exec_module = exec_module
         except AttributeError:
-            pass  # a loader whose attributes cannot be set
+            pass  # the loader has fixed attributes: collectives are not recorded
         return spec
 
 
@@ -286,7 +286,7 @@ def _start_recorder(module: Any, done: str) -> None:
         _flight = _load_module("flight_recorder").Flight(os.path.splitext(done)[0], module)
         _flight.listen(write_stacks)
     except Exception:
-        pass  # collectives are then not recorded
+        pass  # on an error, collectives are not recorded
 
 
 def _record_collectives(error: BaseException) -> None:
@@ -442,7 +442,7 @@ def _flush_native() -> None:
 
         ctypes.CDLL(None).fflush(None)
     except Exception:
-        pass  # a build without ctypes, or a script that has given up its right to read files
+        pass  # the build lacks ctypes, or the script has given up its right to read files
     finally:
         sys.path = path
 

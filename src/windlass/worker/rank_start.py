@@ -52,7 +52,7 @@ class ColdStart:
             )
         except subprocess.SubprocessError as error:
             raise OSError(f"cannot join process {beside}") from error
-        popen.returncode = 0  # the node reaps the rank by process id
+        popen.returncode = 0  # Popen must not reap the rank: the node does
         self._started.append(popen)
         return popen.pid
 

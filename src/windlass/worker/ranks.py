@@ -63,7 +63,7 @@ class Rank:
         return self.exit_code if marked is None else marked
 
     def failure(self) -> RankFailure:
-        """Returns how the rank failed."""
+        """Returns exit code, time and last output of the failed rank."""
         failed_at, by_exit = self.failed_at(), read_mark(self.done).by_exit
         tail = since_handled(self.capture.tail) if by_exit else self._with_error_file()
         tail, trace = tail[-TAIL_CHARS:], self.capture.traceback

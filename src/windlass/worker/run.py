@@ -22,7 +22,7 @@ def run_node(path: str, wake: int | None, start: Start) -> int:
     """
     spec = read_spec(path)
     if spec.launch is not None:
-        from windlass.worker.external_launcher import LaunchedNode  # only needed when mpirun starts the ranks
+        from windlass.worker.external_launcher import LaunchedNode  # imported here because most nodes have no launcher
 
         return LaunchedNode(spec, wake, start).run()
     from windlass.worker.node import Node

@@ -59,8 +59,8 @@ class RunWarnings:
         self._began_at = time.time()
         self._has_restored = self._is_refused = self._has_epoch = False
         self._is_loaded = self._is_own = False
-        """Whether the script printed that it loaded a checkpoint, without resuming; whether this checkpoint is from
-        this run."""
+        """Two flags: whether the script printed that it loaded a checkpoint (not that it resumes), and whether that is
+        a checkpoint of this run."""
         self._if_it_trains: tuple[str, str] | None = None
         """Arguments of a warning about a loaded checkpoint, which is added if a training step follows."""
         self._left: list[tuple[int, SurvivingProcess]] = []
@@ -101,7 +101,7 @@ class RunWarnings:
         )
 
     def trains(self) -> None:
-        """Handles a reported step or loss, which shows that a checkpoint loaded before was loaded for training."""
+        """Handles a reported step or loss, which shows that a checkpoint was loaded to continue training."""
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains)
             self._if_it_trains = None
@@ -212,7 +212,7 @@ class RunWarnings:
         if self._spec.attempt > 1 or any(one.get("step") or "loss" in one for one in progress):
             return
         if self._is_own or (self._is_loaded and any(re.search(_EVALUATES, rank.capture.tail) for rank in ranks)):
-            return  # a script that evaluates the loaded checkpoint
+            return  # the script evaluates the loaded checkpoint
         if self._if_it_trains is not None:
             self._began_from(*self._if_it_trains, did="the script loaded")
         if self._has_restored or any(re.search(_NO_BATCHES, rank.capture.tail) for rank in ranks):

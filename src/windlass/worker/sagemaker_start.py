@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-if __name__ == "__main__":  # first, because PID 1 of a container ignores signals without a handler
+if __name__ == "__main__":  # installed first, because PID 1 of a container ignores signals without a handler
 
     def _leave(number: int, _frame: object) -> None:
         """Exits after writing a last event to the log. Imports nothing, because the signal may arrive during

@@ -82,7 +82,7 @@ class SetupStep:
             return self._failed(127, f"setup: could not start {SHELL}: {error.strerror or error}")
         finally:
             os.close(write)
-        popen.returncode = 0  # the process is reaped by process id
+        popen.returncode = 0  # Popen must not reap the process: `_wait_for` does
         capture = Capture(read, spec.folder, self._rank.rank, None, node.echo, node.reserve, node.secrets)
         node.selector.register(read, selectors.EVENT_READ, lambda: self._drain(capture))
         code = self._wait_for(popen.pid)

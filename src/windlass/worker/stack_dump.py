@@ -1,4 +1,4 @@
-"""Collects stacks and collectives of unresponsive ranks. The ranks write them themselves; no debugger is attached."""
+"""Collects stacks and collectives of unresponsive ranks. The ranks themselves write both; no debugger is attached."""
 
 from __future__ import annotations
 

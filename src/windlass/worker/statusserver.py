@@ -41,7 +41,7 @@ _PLACES = {
     "epoch": "epoch",
     "loss": "loss",
 }
-"""Fields of progress by the metric names of transformers."""
+"""Maps metric names of transformers to fields of progress."""
 _REASONS = {
     200: "OK",
     400: "Bad Request",

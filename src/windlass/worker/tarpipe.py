@@ -90,7 +90,7 @@ def _add(tar: tarfile.TarFile, path: str, name: str) -> None:
         info = _without_content(name)
         info.pax_headers = {UNREAD: str(error.strerror)}
     if info is None or not (info.isreg() or info.isdir() or info.issym() or UNREAD in info.pax_headers):
-        info = _without_content(name)  # a socket or device
+        info = _without_content(name)  # sockets and devices are sent without content
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     if file is None:

@@ -26,7 +26,7 @@ _IN_GROUP = re.compile(r"[|+] +(?:Exception Group )?Traceback \(most recent call
 _MARGIN = re.compile(r" +(?:(?P<rule>\+-[+-]*(?P<number> (?:\d+|\.\.\.) )?-+$)|[|+](?: |$))")
 _GROUP_RULE = "-" * 16
 _MEMBER = re.compile(rf"^{_GROUP_RULE} (\d+|\.\.\.) {_GROUP_RULE}$")
-"""Matches the line that `_without_margins` writes before each exception of a group; `_GROUP_RULE` alone ends the
+"""Matches the line that `_without_margins` writes before each exception of a group. `_GROUP_RULE` alone ends the
 group."""
 TRACEBACK_LINES = 60
 MAX_GAP_LINES = 40

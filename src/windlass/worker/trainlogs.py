@@ -156,7 +156,7 @@ def is_hint(text: bytes) -> bool:
     return any(hint in lowered for hint in _HINTS)
 
 
-# ---------------------------------------------------------------- known formats: {} means "known, and not progress"
+# ---------------------------------------------------------------- known formats; {} means a known line without progress
 
 
 def _from_bar(line: str) -> Progress | None:

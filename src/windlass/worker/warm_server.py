@@ -157,7 +157,7 @@ class WarmProcess:
         if time.monotonic() - self.started_at < self.settings["trial_delay_seconds"]:
             return
         if self.trial is None and self.untried:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the exit status of the trial is needed
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the kernel would discard the trial's exit status
             parts = self.untried[:1]
             self.trial = Trial(lambda: attempt(parts), self.settings["import_seconds"], self.listener.fileno())
         elif self.trial is not None:
