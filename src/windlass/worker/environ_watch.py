@@ -59,7 +59,8 @@ _ITERATIONS = (
     *(getattr(type(os.environ), name).__code__ for name in ("copy", "__or__", "__ror__")),
     os.get_exec_path.__code__,
 )
-"""Code that reads single variables after a read of the whole environment, or the start of a child, was recorded."""
+"""Code whose reads of single variables are ignored: a read of all variables, or the start of a child, is already
+recorded."""
 RECORDED = ("", "")
 _QUOTED = re.compile(r"""['"]([A-Z][A-Z0-9_]{2,})['"]""")
 

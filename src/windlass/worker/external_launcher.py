@@ -7,9 +7,9 @@ rank itself is a child of the node and is started like any other rank, so its lo
 handled the same way. A proxy exits with the exit code of its rank. The proxy of a failed rank exits only when all ranks
 of the node have ended: if it exited earlier, the launcher would kill ranks that are saving a last checkpoint.
 
-The launcher's output is copied to the node's output, `node-K.out`, and is quoted if it explains a failure. While ranks
-run, lines that are not messages of Open MPI are also added to the log of the first rank, because processes created by
-`MPI_Comm_spawn` are children of the launcher and print through it.
+The launcher's output is copied to the node's output, `node-K.out`. While ranks run, lines that are not messages of Open
+MPI are also added to the log of the first rank, because processes created by `MPI_Comm_spawn` are children of the
+launcher and print through it.
 """
 
 from __future__ import annotations

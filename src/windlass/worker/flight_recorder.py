@@ -1,8 +1,8 @@
 """Reads torch's flight recorder in a rank, and writes the last collectives to a JSON file when they hang or fail.
 
 A rank that waits in a collective runs native code and cannot respond, so a second thread waits for requests: it opens a
-FIFO for reading, which blocks until the node opens the FIFO for writing. Until then the thread holds no descriptor and
-uses no CPU time. It is started with the script's first process group, because a fork would lose an earlier thread.
+FIFO for reading, which blocks until the node opens the FIFO for writing. The thread is started with the script's first
+process group, because a fork would lose an earlier thread.
 
 | file | content |
 |---|---|

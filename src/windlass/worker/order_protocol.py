@@ -54,7 +54,7 @@ HANDSHAKE_SECONDS = 5.0
 HANDSHAKE_BYTES = 4 << 10
 """Maximum bytes of a line from an unauthenticated peer, and of a response."""
 MAX_ORDER_BYTES = 4 << 20
-"""Maximum bytes of a pod's next attempt in a request, encoded as base64."""
+"""Maximum size of an order, the specs of a pod's next attempt, in a request, in bytes of base64."""
 REQUEST_BYTES = MAX_ORDER_BYTES + HANDSHAKE_BYTES
 """Maximum bytes of a request line."""
 EVENTS_BYTES = 6 * CHUNK_BYTES + HANDSHAKE_BYTES

@@ -194,7 +194,7 @@ def _wait_for_store(host: str, port: int) -> None:
     """Waits briefly until rank 0 listens. If torch's first connection were refused, it would pause for a quarter of a
     second.
 
-    Forks need no imports, so ranks of different nodes reach the rendezvous within milliseconds of each other.
+    Forked ranks of different nodes arrive within milliseconds.
     """
     give_up, (pause, most) = time.monotonic() + STORE_SECONDS, STORE_PAUSES
     # Without an address, the ranks fail by themselves.

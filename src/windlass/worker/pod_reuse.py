@@ -23,8 +23,8 @@ A supervisor sends requests to a pod (`carry_out`), by a command in the pod or o
 | `hold` | makes a waiting pod wait for another `OUTPUTS_SECONDS` |
 | `push-outputs POD ATTEMPT FOLDER` | makes a waiting pod send a folder to the supervisor (`outputs.py`) |
 
-Requests are idempotent, because a response may be lost: a second `order` of an attempt has no effect, a late `signal`
-does not reach a later attempt, and `leave` does nothing to a pod that is not waiting.
+Requests are idempotent, because a response may be lost: a second `order` of an attempt has no effect, and a late
+`signal` does not reach a later attempt.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@ def send_group(group: int, number: int) -> None:
 def rename(argv: list[str]) -> None:
     """Changes the command line that `ps` shows for this process, if `argv` fits in the space of the old one (Linux).
 
-    The kernel shows the memory between two addresses of the process (proc_pid_stat(5), arg_start and arg_end). A
-    process that was started with a long command line has enough space.
+    The kernel shows the memory between two addresses of the process (proc_pid_stat(5), arg_start and arg_end).
     """
     try:
         with open("/proc/self/stat", "rb") as file:

@@ -25,7 +25,7 @@ OTHER_GROUPS = ("JAX_COORDINATOR_ADDRESS", "TF_CONFIG")
 
 
 class Activity(NamedTuple):
-    """Ranks that work and ranks that wait for others; a rank in neither list has not responded, or has no means to."""
+    """Ranks that work and ranks that wait for others; a rank in neither list has not responded, or cannot respond."""
 
     working: tuple[Rank, ...]
     waiting: tuple[Rank, ...]

@@ -144,7 +144,7 @@ def missing(request: ResumeSpec, since: float) -> dict[str, Any]:
     """Returns the event for a pattern that no checkpoint matches: the folder that was searched, and its contents.
 
     In the event, `near` are the names in `folder` most similar to the pattern, `entries` is the number of all names,
-    and `older` the number of matching checkpoints of other runs, see `choose`.
+    and `older` the number of matching checkpoints of other runs.
     """
     pattern = _pattern(request)
     folder = os.path.normpath(os.path.join(request.folder, _before_wildcards(pattern)))

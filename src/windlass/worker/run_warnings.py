@@ -157,7 +157,7 @@ class RunWarnings:
         """Returns the newest saved state in the run's own folders when the attempt began; empty if there is none.
 
         Also empty if the access time shows that the file was read after it was written: the script may have resumed
-        from it, even if it counts steps from 0 in each epoch.
+        from it.
         """
         named = (self._spec.env.get(name, "") for name in ("WINDLASS_CHECKPOINT_DIR", "WINDLASS_OUTPUT_DIR"))
         folders = [folder for folder in named if folder.startswith("/")]
