@@ -192,7 +192,7 @@ class ClusterRuns(TargetRuns):
             return run_id if self.store.status(run_id).target == self._target.name else None
         return None
 
-    # -- one run without a record -------------------------------------------------------------------------------------
+    # -- runs without a record ----------------------------------------------------------------------------------------
 
     @override
     def status(self, run_id: str) -> Status:

@@ -220,7 +220,7 @@ def _owners(workload: Json) -> Iterator[str]:
     return (str(ref.get("uid", "")) for ref in workload["metadata"].get("ownerReferences", ()))
 
 
-# -- states of objects -------------------------------------------------------------------------------------------------
+# -- fields of Kueue's objects -----------------------------------------------------------------------------------------
 
 
 def _said(found: Json, kind: str) -> tuple[str, str]:
@@ -259,7 +259,7 @@ def uid_of(workload: Json) -> str:
     return str(workload["metadata"].get("uid", ""))
 
 
-# -- the record -------------------------------------------------------------------------------------------------------
+# -- events in the record ---------------------------------------------------------------------------------------------
 
 
 def event_of(seen: QueueStatus, *, is_again: bool) -> QueueChanged:

@@ -184,7 +184,7 @@ def _with_reason(seen: NodeClaimStatus, pending: Json, nodes: Iterable[Json]) ->
     return seen.replace(reason=reason, message=message)
 
 
-# -- the record -------------------------------------------------------------------------------------------------------
+# -- events in the record ---------------------------------------------------------------------------------------------
 
 
 def event_of(seen: NodeClaimStatus) -> NodeProvisioning:

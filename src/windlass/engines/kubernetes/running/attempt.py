@@ -180,7 +180,7 @@ class PodNode(Node):
             RankFailure(rank, -signal.SIGTERM, time.time(), self.last_words(), ended_by_us=True) for rank in self.ranks
         ]
 
-    # -- its end ------------------------------------------------------------------------------------------------------
+    # -- end of the node ----------------------------------------------------------------------------------------------
 
     @property
     @override

@@ -135,7 +135,7 @@ class OutputsCollection:
         """Ends the collection before its next try."""
         self._closed.set()
 
-    # -- the thread ---------------------------------------------------------------------------------------------------
+    # -- background thread --------------------------------------------------------------------------------------------
 
     def _run(self, ids: dict[int, PodId], remaining: dict[int, Pod], wake: Callable[[], None]) -> None:
         holder = threading.Thread(target=self._keep_alive, args=(remaining,), name="hold", daemon=True)
@@ -229,7 +229,7 @@ class OutputsCollection:
             list(self._control.call_all([(pod, Request.hold()) for pod in list(remaining.values())], ANSWER_SECONDS))
 
 
-# -- from a pod -------------------------------------------------------------------------------------------------------
+# -- fetching from a pod ----------------------------------------------------------------------------------------------
 
 
 class ExecFetch:
@@ -340,7 +340,7 @@ class Allowance:
             raise OutputsSkipped(_too_many(num_bytes, self._max_bytes))
 
 
-# -- several nodes ----------------------------------------------------------------------------------------------------
+# -- merging the files of nodes ---------------------------------------------------------------------------------------
 
 
 def merge(parts: Mapping[int, Path], into: Path) -> list[str]:

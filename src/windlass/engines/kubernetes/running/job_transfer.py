@@ -133,7 +133,7 @@ class JobTransfer(Transfer):
         times = f"its pods have failed {len(seen)} times, the last with " if len(seen) > 1 else ""
         return f"Job {self._name} gives up: {times}{words}", "windlass why RUN shows the state of its pods"
 
-    # -- what is recorded ---------------------------------------------------------------------------------------------
+    # -- warnings and results -----------------------------------------------------------------------------------------
 
     def _warn_of_pod(self, record: Notes, seen: PodStatus, error: str) -> None:
         if is_problem(seen):

@@ -99,7 +99,7 @@ class LogReader:
         for attempt in list(self._attempts.values()):
             attempt.close()
 
-    # -- one attempt --------------------------------------------------------------------------------------------------
+    # -- logs of one attempt ------------------------------------------------------------------------------------------
 
     def _read(self, one: _Begun, end: int | None) -> None:
         """Reads the lines of a pod so far, for all attempts before `end` that ran in the pod. A deleted log counts as
@@ -175,7 +175,7 @@ class LogReader:
                     raise
         return None
 
-    # -- following ------------------------------------------------------------------------------------------------
+    # -- following a run ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         background.run(f"logs of {self._run_id}", self._paced_turn, self._closed, self._client.health)

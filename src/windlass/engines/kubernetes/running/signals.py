@@ -69,7 +69,7 @@ class Signals:
         if (pod := _running(node)) is not None:
             self._submit(lambda: list(self._control.call_all([(pod, request)], SEND_SECONDS)))
 
-    # -- the threads --------------------------------------------------------------------------------------------------
+    # -- sending threads ----------------------------------------------------------------------------------------------
 
     def _submit(self, work: Callable[[], object]) -> None:
         """Runs `work` in a thread; an exception is reported to `health`."""

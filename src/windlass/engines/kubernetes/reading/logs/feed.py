@@ -135,7 +135,7 @@ class NodeFeed:
         if self._pod:
             self._feeds.unsubscribe(self._pod, self)
 
-    # -- the feed -----------------------------------------------------------------------------------------------------
+    # -- events from the feed -----------------------------------------------------------------------------------------
 
     @property
     def offset(self) -> int:
@@ -176,7 +176,7 @@ class NodeFeed:
         with self._lock:
             self._unfed_since = self._clock.monotonic() if self._unfed_since is None else self._unfed_since
 
-    # -- the pod ------------------------------------------------------------------------------------------------------
+    # -- changes of the pod -------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Subscribes to the pod's events once the pod exists; called after each change of the pods."""
@@ -220,7 +220,7 @@ class NodeFeed:
         self.close()
         self._wake()
 
-    # -- the log ------------------------------------------------------------------------------------------------------
+    # -- reading the pod's log ----------------------------------------------------------------------------------------
 
     def _tail(self) -> LogTail:
         with self._lock:

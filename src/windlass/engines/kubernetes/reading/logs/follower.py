@@ -244,7 +244,7 @@ class Follower(PodLogReader):
             self._last_state = seen
             self._looked.set()
 
-    # -- the thread ---------------------------------------------------------------------------------------------------
+    # -- reading thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self.closed.is_set():

@@ -146,7 +146,7 @@ def _unseen(seen: Survey) -> Iterator[Check]:
         yield Check("not seen", "warn", f"this login may not read: {', '.join(names)}", fix)
 
 
-# -- what the cluster has ---------------------------------------------------------------------------------------------
+# -- operators, queues and quota --------------------------------------------------------------------------------------
 
 
 def _operators(seen: Survey, target: KubernetesTarget) -> Check:

@@ -123,7 +123,7 @@ def _folder_fix(number: int, found: Json) -> str:
     return "see the driver of its volume: kubectl describe pvc"
 
 
-# -- the image --------------------------------------------------------------------------------------------------------
+# -- image pull -------------------------------------------------------------------------------------------------------
 
 
 def image_check(image: str, node: str, events: Iterable[Json]) -> Check:
