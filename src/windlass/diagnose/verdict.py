@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NONE: Final = "none"
-"""Code of a run without problems."""
+"""Code of the verdict on a run without problems."""
 
 
 @dataclass(frozen=True, slots=True)

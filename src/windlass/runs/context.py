@@ -58,7 +58,7 @@ def here() -> Context:
         # PWD is not used: it is wrong if the program has changed its folder since the shell set it.
         cwd = Path(str(Path("/proc/self/cwd").readlink()).removesuffix(" (deleted)"))
     environ: Mapping[str, str] = os.environ
-    if "WINDLASS_RUN_ID" in environ:  # other commands do not need the module
+    if "WINDLASS_RUN_ID" in environ:  # only commands inside a run need the module
         from windlass.plan.environment import outside_of_runs
 
         environ = outside_of_runs(environ)

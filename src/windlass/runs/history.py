@@ -27,7 +27,7 @@ _OUTSIDE: Final = re.compile(
 )
 """Errors of services and file systems. They may not recur, even if a later attempt reaches the same step."""
 NO_PROGRESS: Final = (events.SupervisorRestarted, events.ConditionChanged, events.Warned)
-"""Events that a supervisor records at its start, and which do not prove that it has stopped crashing."""
+"""Events that a supervisor records at its start. These events do not show that supervisors have stopped crashing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Restart:
     seconds: float
     """Seconds from the failure to the start of this attempt."""
     wait_seconds: float | None
-    """Seconds of back-off within that time."""
+    """Seconds of back-off, a part of `seconds`."""
     restarts_left: int | None
     """Remaining restarts of the job."""
     reached_step: int | None

@@ -43,7 +43,7 @@ def prepare(home: Path) -> None:
         home.chmod(0o700)
     with contextlib.suppress(FileExistsError):
         (home / "runs").mkdir(mode=0o700)
-    with contextlib.suppress(FileExistsError):  # SQLite gives its auxiliary files the mode of the record file
+    with contextlib.suppress(FileExistsError):  # SQLite gives the mode of this file to its auxiliary files
         os.close(os.open(home / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     for path, mode in _own(home):
         if mode & OTHERS:

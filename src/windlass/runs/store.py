@@ -175,7 +175,7 @@ class Store:
         try:
             self._make_tables()
         except BaseException:
-            self._db.close()  # closing also removes SQLite's files next to the record
+            self._db.close()
             raise
 
     def close(self) -> None:
@@ -490,7 +490,7 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._db.execute("COMMIT")  # a failed COMMIT is rolled back too
+            self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -707,7 +707,8 @@ def _files(data: Any, outputs: Any, collected: Any, code_files: Any) -> Files:
 
 def _newer(progress: Json, recorded: Json) -> Json:
     """Returns the later of two progress reports: the stored one, which is overwritten often, and the one in the
-    record."""
+    record.
+    """
     is_older = progress.get("at", math.inf) < recorded.get("at", -math.inf)
     return progress if progress and not is_older else recorded
 

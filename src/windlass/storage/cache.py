@@ -135,7 +135,7 @@ class DataCache:
         assert readers is not None
         with self._locked(self._root / "lock"):
             digest = which if which.startswith("set:") else f"set:{which}"
-            is_named = digest != "set:"  # an empty prefix would match every digest
+            is_named = digest != "set:"  # an empty prefix is ignored because it would match every digest
             found = [one for one in self.sets() if which in one.sources or (is_named and one.digest.startswith(digest))]
             whole, begun = [one for one in found if one.digest], [one for one in found if not one.digest]
             if not found or len(whole) > 1:
@@ -162,7 +162,7 @@ class DataCache:
         with self._locked(self._root / "lock"):  # the lock prevents another process from removing the set
             if known is not None and known.folder.exists() and not (files / manifests.IN_FOLDER).exists():
                 link_tree(known, files)
-        remove_others(files, {one.name for one in entries})  # a path may have changed from a file to a folder
+        remove_others(files, {one.name for one in entries})  # an old file must not be in the way of a new folder
         lacking = self._sets.lacking_bytes(known, entries) - _fetched(files).num_bytes
         # The staging folder links to the old set's files, so removing the old set does not free the shared bytes.
         shared = sum(one.size for one in entries) - self._sets.lacking_bytes(known, entries)
@@ -311,7 +311,7 @@ def _fetched(files: Path, source: str = "") -> CachedSet:
     used_at = 0.0
     for below, _, names in os.walk(files):
         for name in names:
-            with suppress(FileNotFoundError):  # another process may rename the file meanwhile
+            with suppress(FileNotFoundError):  # a file that another process renames meanwhile is not counted
                 about = os.lstat(Path(below, name))
                 if about.st_nlink == 1:
                     num_files += not is_own(os.path.relpath(Path(below, name), files))

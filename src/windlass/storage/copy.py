@@ -369,7 +369,7 @@ class Copy:
         until, busy = time.monotonic() + SLICE_SECONDS, None
         while busy is None and time.monotonic() < until:
             helpers = self._helpers
-            with suppress(IndexError):  # another thread took the last small file
+            with suppress(IndexError):  # another thread may take the last small file first
                 while len(mine) < (helpers.batch_size(len(small)) if helpers is not None else 1):
                     mine.append(small.popleft())
             if not mine:

@@ -180,7 +180,7 @@ class Helpers:
                     process.stdin.close()
 
     def _start(self, places: bytes, journal: int, threads: int) -> list[Connection]:
-        with ExitStack() as sockets:  # the stack closes all sockets that were not detached
+        with ExitStack() as sockets:
             pairs = [[sockets.enter_context(one) for one in socket.socketpair()] for _ in range(threads)]
             theirs = [pair[1].fileno() for pair in pairs]
             path = [one for one in sys.path if isinstance(one, str) and "\0" not in one]
@@ -202,7 +202,7 @@ class Helpers:
 
 
 def _connection(descriptor: int) -> Connection:
-    from multiprocessing.connection import Connection  # the import takes 10 ms, and most copies start no helpers
+    from multiprocessing.connection import Connection  # the import is late because it takes 10 ms
 
     return Connection(descriptor)
 

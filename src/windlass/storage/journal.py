@@ -1,4 +1,4 @@
-"""Journal of a copy: records the files it has written, so that a killed copy does not fetch them again."""
+"""Journal of a copy: records which files were written, so that the next copy after a kill does not fetch them again."""
 
 from __future__ import annotations
 

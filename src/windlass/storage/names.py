@@ -12,7 +12,7 @@ folder that exists only during a copy, because scripts may treat every folder as
 MAX_PART_BYTES: Final = 255
 """Maximum bytes of one path component, the limit of all common file systems."""
 MAX_BYTES: Final = 1024
-"""Maximum length of a whole name, the limit of S3."""
+"""Maximum bytes of a whole name, the limit of S3."""
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 """Names that are valid without further checks unless they are too long; nearly all names match."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")

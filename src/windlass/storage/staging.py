@@ -29,7 +29,9 @@ def staged(cache: DataCache, sets: Iterable[tuple[str, str, str]]) -> Iterator[d
 
 def main(argv: list[str]) -> None:
     """Stages all sets in the cache of this machine. Raises StorageError, UsageError, MissingExtra, StoreError."""
-    from windlass.runs.data import unfinished_readers  # this module also runs in pods, which have no run records
+    from windlass.runs.data import (
+        unfinished_readers,
+    )  # imported here because pods, which have no run records, use this module
 
     home = Path(argv[0])
     cache = DataCache(home / "data", lambda: unfinished_readers(home))

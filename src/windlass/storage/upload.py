@@ -28,7 +28,7 @@ def uploaded(
     """
     of, to = (Address.parse(text, Path("/")) for text in (folder, destination))
     places = Folder(of, may_be_missing=True), open_place(to, Path(home))
-    # `waits`: the upload of a supervisor that was just killed may still hold the lock.
+    # The copy waits, because the upload of a supervisor that was just killed may still hold the lock.
     with child.reported(name) as progress, journal_for(of, to, Path(home), waits=True) as journal:
         done = asyncio.run(Copy(*places, journal, progress, num_helpers=num_helpers).run())
     failed = [one for one in done.refused if one.is_failure]

@@ -26,7 +26,7 @@ def described(one: CachedSet) -> dict[str, Any]:
 
 
 def linked_runs(root: Path, namespace: str) -> list[str]:
-    """Returns the runs of a namespace that have links. Some of them may no longer exist."""
+    """Returns the runs of a namespace that have links, including runs that no longer exist."""
     return sorted({run for of, run, _ in _links(root) if of == namespace})
 
 

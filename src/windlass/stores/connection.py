@@ -125,7 +125,7 @@ class Connections:
             self._context = ssl.create_default_context(cafile=self._environ.get(self._ca_variable) or None)
         try:
             route = connect(host, secure, seconds, self._context, proxy_of(self._environ, host, secure))
-        except ValueError as error:  # the error text contains no password
+        except ValueError as error:  # the error may be quoted, because its text contains no password
             raise Misconfigured(f"the proxy of the environment cannot be used: {error}", what) from None
         return Kept((os.getpid(), secure, host), route), True
 

@@ -35,7 +35,7 @@ class Url:
             parts = urlsplit(text)
             name = parts.hostname or ""
             name = name if name.isascii() else name.encode("idna").decode()
-        except ValueError:  # the text of this error may contain a password
+        except ValueError:  # the error is not quoted, because its text may contain a password
             raise ValueError("its host cannot be read") from None
         if parts.scheme not in ("http", "https"):
             raise ValueError("it does not begin with http:// or https://")

@@ -399,4 +399,4 @@ class Backend(ABC):
 
 
 MakeBackend = Callable[[Plan, Path], Backend]
-"""Creates the backend of a run from its plan and its folder."""
+"""Function that creates the backend of a run from its plan and its folder."""

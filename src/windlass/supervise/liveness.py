@@ -12,7 +12,7 @@ from windlass.supervise.membership import Membership, cut_off
 from windlass.supervise.recorder import Recorder
 
 REJOIN_SECONDS: Final = 0.5
-"""Interval of checks whether lost nodes can be reached again."""
+"""Seconds between checks whether lost nodes can be reached again."""
 
 
 class Liveness:
@@ -41,7 +41,9 @@ class Liveness:
         attempt is ending.
         """
         self._silent[node.number] = tuple(silent)
-        live = {one.number: one for one in attempt.training_nodes()}  # nodes that copy results send no heartbeat
+        live = {
+            one.number: one for one in attempt.training_nodes()
+        }  # nodes that copy results are left out: they send no heartbeat
         reports = {number: silent for number, silent in self._silent.items() if number in live}
         for number in () if is_ending else cut_off(live, reports):
             self.cut.add(number)

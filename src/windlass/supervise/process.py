@@ -74,7 +74,7 @@ def _supervise(home: Path, run_id: str, lock: int, make_backend: MakeBackend) ->
 def notify_end(store: Store, plan: Plan) -> None:
     """Notifies the webhook of the job, if any, of the end of its run. Raises StoreError."""
     if plan.policy.notify:
-        from windlass.supervise import notify  # this module loads as much code as a whole supervisor
+        from windlass.supervise import notify  # imported late, because the module loads as much code as a supervisor
 
         if (webhook := notify.webhook_of(plan.policy, os.environ)) is not None:
             notify.notify_end(store, plan.run_id, webhook, Clock())

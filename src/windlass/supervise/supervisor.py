@@ -254,7 +254,9 @@ class Supervisor:
     # -- one iteration ------------------------------------------------------------------------------------------------
 
     def _turn(self, monitor: AttemptMonitor) -> None:
-        is_woken = not monitor.adopted or self.backend.outlives_supervisor  # threads watch the nodes and wake this loop
+        is_woken = (
+            not monitor.adopted or self.backend.outlives_supervisor
+        )  # in both cases, threads watch the nodes and wake this loop
         self._wait(monitor.shutdown.due_in(POLL_SECONDS if is_woken else ADOPTED_POLL_SECONDS))
         if self.backend.is_lost_to_another:
             self.detached = True
@@ -420,7 +422,8 @@ class Supervisor:
 
     def _write_all(self) -> None:
         """Writes the end of the run. A full disk may delay the write, but the end must not be lost. Raises
-        StoreFull."""
+        StoreFull.
+        """
         patience = (
             STOP_PATIENCE_SECONDS if self.writer.status.supervision.stop_requested else FULL_DISK_PATIENCE_SECONDS
         )

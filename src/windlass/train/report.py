@@ -129,7 +129,7 @@ class Reporter:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # the script's `step` and `total` count the batches of an epoch
+                    step, total = counted, None  # the script counts the batches of an epoch, so the run's count is used
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None
@@ -219,7 +219,7 @@ class Reporter:
     def _write(self, line: bytes) -> None:
         """Writes a line at once, unless the descriptor no longer refers to the original stdout."""
         if self._fd == _STDOUT_FD and (sys.__stdout__ is None or sys.__stdout__.closed):
-            return  # the script may have opened another file as descriptor 1
+            return  # nothing is written, because descriptor 1 may be another file now
         status = os.fstat(self._fd)
         self._file = self._file or (status.st_dev, status.st_ino)
         if self._file != (status.st_dev, status.st_ino):
@@ -228,7 +228,7 @@ class Reporter:
             if sys.stdout.fileno() == self._fd:
                 sys.stdout.flush()
         except (AttributeError, OSError, ValueError):
-            pass  # a stdout that is closed or not a file has no buffer to flush
+            pass
         os.write(self._fd, line)
 
 
@@ -302,7 +302,7 @@ def _plain(value: Any) -> Any:
         return None
     if not isinstance(value, (int, float)):
         try:
-            value = value.item()  # on a GPU, `item` waits for all queued work
+            value = value.item()  # `item` waits for all work that is queued on the GPU
         except Exception:
             return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):

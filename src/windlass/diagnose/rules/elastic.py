@@ -15,7 +15,7 @@ ABOUT_RANKS: Final = re.compile(
     r"world.?size|data.?parallel|\bdp\b|\brank\b|\branks\b|rank[_-]?\d|shard|replicas|partition|\bGPUs\b|\bprocesses\b",
     re.IGNORECASE,
 )
-"""Words in errors that depend on the number of ranks."""
+"""Words that suggest that an error depends on the number of ranks."""
 RESHARD: Final = "save checkpoints for any number of ranks: torch.distributed.checkpoint, windlass.train.Checkpoint"
 
 

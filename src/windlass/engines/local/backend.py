@@ -226,7 +226,7 @@ def _resumed(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
     """Adds the arguments by which scripts that save their own checkpoints resume. Raises OSError."""
     if specs[0].resume is None:
         return list(specs)
-    from windlass.worker import resume  # this import takes as long as all other imports of the process
+    from windlass.worker import resume  # the import is late because it takes as long as all others of this process
 
     try:
         return resume.add_resume_arguments(specs)
@@ -257,7 +257,7 @@ def _start_worker(node: LocalNode, spec: NodeSpec, kept: Sequence[int], pool: Wa
         node.set_pid(node.popen.pid)
         return answer.why if answer is not None else ""
     finally:
-        os.close(lock)  # the worker has inherited the lock
+        os.close(lock)
         os.close(out)
 
 

@@ -150,7 +150,7 @@ class LocalEngine(SupervisedEngine):
                         (folder / part).symlink_to(package / part)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made ({error.strerror})", "see: windlass doctor") from error
-        refuse_foreign(self.store.home)  # another user may have created the folder after the record was opened
+        refuse_foreign(self.store.home)  # checked again: another user may have created the folder meanwhile
 
 
 def _own_pool(home: Path) -> WarmPool:

@@ -245,7 +245,7 @@ def _may_have(python: Path, package: str, environ: Mapping[str, str]) -> bool:
     with python.open("rb") as file:
         is_script = file.read(2) == b"#!"
     if is_script or "PYTHONPATH" in environ:
-        return True  # scripts may start any interpreter, and PYTHONPATH may name any folder
+        return True  # a script may start any interpreter, and PYTHONPATH may name any folder
     prefixes = [python.parent.parent]
     if not (prefixes[0] / "pyvenv.cfg").is_file():
         prefixes = [python.resolve().parent.parent, Path("/usr/local"), Path(environ.get("HOME", "/"), ".local")]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from windlass.worker.protocol import LauncherSpec, NetworkSpec
 from windlass.worker.rsh_agent import SHELL
 
-if TYPE_CHECKING:  # the supervisor starts faster without these modules
+if TYPE_CHECKING:  # not imported at run time, so that the supervisor starts faster
     from windlass.engines.local.facts import Facts
     from windlass.spec.job import Job
 

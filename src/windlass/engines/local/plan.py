@@ -293,7 +293,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
     """Yields blockers for unsupported fields and for missing programs."""
     if not facts.code_dir_found:
         yield blocker("code-missing", f"{facts.code_dir} is not an existing folder", "set code: to the script's folder")
-    elif not facts.script_found and not job.setup:  # `setup` may create the script
+    elif not facts.script_found and not job.setup:  # `setup` may still create a missing script
         script = job.script_argv[0]
         yield blocker("script-missing", f"{script} is not in {facts.code_dir}", "check run: and code:")
     elif job.script_kind == "program" and facts.program is None and not job.setup:
@@ -302,7 +302,7 @@ def _refusals(job: Job, facts: Facts) -> Iterator[Note]:
             yield blocker("program-not-executable", f"{program} is not executable", f"chmod +x {shlex.quote(program)}")
         else:
             yield blocker("program-missing", f"{program} was not found", "give its path, or install it")
-    if job.script_kind != "program" and not job.setup:  # `setup` may create the interpreter
+    if job.script_kind != "program" and not job.setup:  # `setup` may still create a missing interpreter
         yield from _interpreter_refusals(facts)
     if job.launcher == "mpi" and facts.launchers.get("mpirun") is None:
         yield blocker(

@@ -78,7 +78,7 @@ class WarmClient:
                 connection.settimeout(self.bounds.answer_seconds)
                 connection.connect(address)
             _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():  # another user would receive the environment and run the ranks
+            if uid != os.getuid():  # a process of another user must not receive the environment
                 raise PermissionError(errno.EPERM, f"its socket belongs to user {uid}")
             return connection
         except BaseException:
@@ -224,7 +224,7 @@ class WarmClient:
         try:
             pid = int(_as_mapping(self._path("json").read_bytes())["pid"])
             give_up = time.monotonic() + self.bounds.answer_seconds
-            while time.monotonic() < give_up:  # a process closes its sockets shortly before it ends
+            while time.monotonic() < give_up:  # the end is awaited, because a process closes its sockets before it ends
                 ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is not None:
                     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

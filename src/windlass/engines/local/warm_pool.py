@@ -84,7 +84,7 @@ class WarmPool:
                     try:
                         answer = client.ask(connection, request, [output, *keep], gave_up)
                     except ValueError:
-                        client.end()  # the address belongs to another process now
+                        client.end()  # an invalid answer comes from another process at this address
                         continue
                     if "pid" in answer:
                         connection.sendall(b"g")

@@ -232,7 +232,7 @@ class Checkpoint:
         waits = self._settings.waits_when_busy
         is_skipped = busy and self._world.can_communicate and not waits
         if (is_skipped or not self._saver.begin(may_skip=not waits)) and self._settings.every_steps is not None:
-            self._report_skipped()  # a time-based save stays due at the next step
+            self._report_skipped()  # a time-based save is not reported, because it stays due
 
     def save(self, wait: bool = False) -> bool:
         """Saves now. A collective. With `wait`, returns once the checkpoint is committed.

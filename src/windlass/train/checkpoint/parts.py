@@ -114,7 +114,7 @@ class ModulePart(Part):
         """Loads extra state, and tensors that `state_dict` returns as copies. All other tensors were already loaded in
         place.
         """
-        if state:  # torch refuses an empty state, which loss functions have
+        if state:  # an empty state, as of loss functions, is skipped because torch refuses it
             set_model_state_dict(replicated(self.thing), state)
 
 
@@ -150,7 +150,8 @@ class OptimizerPart(Part):
 
     def templates(self) -> Template:
         """Returns a function that finds the parameter of a state. State with the parameter's shape is sharded like the
-        parameter."""
+        parameter.
+        """
         parameters = self._parameters()
 
         def find(path: Sequence[str], shape: tuple[int, ...]) -> torch.Tensor | None:

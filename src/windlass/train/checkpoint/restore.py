@@ -95,7 +95,8 @@ def list_together(folder: str, world: World, retry: Retry) -> list[Found]:
 
 def together(action: Callable[[], T], path: str, world: World, retry: Retry) -> T:
     """Runs `action()` on this rank, and repeats failed reads. If `action` fails on one rank, all ranks raise. A
-    collective."""
+    collective.
+    """
     result: T | None = None
     problem: Problem | None = None
     try:
@@ -119,7 +120,9 @@ def unreadable(path: str, problems: Sequence[Problem]) -> UnreadableCheckpoint:
 
 
 def _examine(listed: Found, world: World, retry: Retry) -> tuple[Found, list[Problem]]:
-    """Reads the manifest again if that failed, and returns the checkpoint with its problems. A collective."""
+    """Returns a checkpoint and its problems, after reading its manifest again if the first read failed. A
+    collective.
+    """
     found = listed
     if listed.fault is Fault.UNREADABLE:
         found = world.broadcast(_find_again(listed, retry) if world.lists else None)

@@ -1,5 +1,6 @@
 """Saves one checkpoint at a time: all ranks copy their state, the ranks' writers write the copies, and rank 0's writer
-commits."""
+commits.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +141,9 @@ class Saver:
         }
 
     def finish(self, position: tuple[int, int]) -> bool:
-        """Ensures that the current state, of this step and epoch, is on the disk; returns whether it is."""
+        """Ensures that the current state is on the disk; returns whether it is. `position` is the step and epoch of the
+        state.
+        """
         self.await_writer()
         is_saved = self._position == position and self._is_committed()
         if not self._world.reduce(Flags(failed=not is_saved)).failed:
@@ -201,7 +204,7 @@ class Saver:
             if rank == 0:
                 folder.remove(name, files.MANIFEST)
             else:
-                folder.begin(name)  # rank 0's writer may not have created the folder yet
+                folder.begin(name)  # the folder is created here if rank 0's writer has not created it yet
                 folder.put(name, f"rank-{rank}.failed", [reason.encode()])
         if rank == 0:
             report_checkpoint({"action": "failed", "step": self._position[0], "name": name, "reason": reason})

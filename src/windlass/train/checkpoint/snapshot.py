@@ -150,7 +150,7 @@ class Copier:
         self._memory.await_prepared()
         devices = set()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()  # the script may have started copies to CPU tensors
+            torch.cuda.synchronize()  # waits for copies to CPU tensors that the script may have started
         with torch.no_grad():
             for view, chunk in zip(self._views, layout.chunks, strict=True):
                 data = resolve(snapshot.tensors[chunk.name], chunk)

@@ -85,7 +85,8 @@ class Folder:
             raise
 
     def begin(self, checkpoint: str, run_id: str = "") -> None:
-        """Creates the folder of a checkpoint, unless another rank has, and an empty file named after its run.
+        """Creates the folder of a checkpoint, unless another rank has created it, and an empty file named after the
+        run.
 
         The parent folder must exist: if a disk was unmounted, its mount point must not be filled.
         """

@@ -36,7 +36,7 @@ from windlass.train.report import checkpoint_line, checkpoint_text
 LINGER_SECONDS = 20.0
 """Seconds that a writer may outlive its rank to finish a save."""
 PARTS_SECONDS = 600.0
-"""Seconds that rank 0 waits for the parts of other ranks, which start at the same step."""
+"""Seconds that rank 0 waits for the parts of other ranks. All ranks start their parts at the same step."""
 POLL_SECONDS = 0.005
 PARENT_SECONDS = 1.0
 

@@ -98,7 +98,7 @@ class SharedMemory:
             if int(runtime.cudaHostRegister(address, size, _FOR_ALL_CONTEXTS)) == 0:
                 self._pinned_address = address
                 self._unpin = weakref.finalize(self, runtime.cudaHostUnregister, address)
-                self._unpin.atexit = False  # the driver may have shut down before Python exits
+                self._unpin.atexit = False  # nothing is unpinned at exit, because the driver may have shut down
 
 
 def _address(memory: memoryview) -> int:

@@ -228,7 +228,7 @@ class CachedSet:
                     self.cache.give_back(size)
 
     def _write(self, part: int, path: str, data: bytes) -> bool:
-        had = os.fstat(part).st_size  # a killed process may have left some bytes
+        had = os.fstat(part).st_size  # a killed process may have left bytes, which are already counted
         with self.cache.locked():
             if len(data) > had and not self.cache.take(len(data) - had, self.folder):
                 self._full_until = time.monotonic() + FULL_SECONDS

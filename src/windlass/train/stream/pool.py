@@ -74,4 +74,4 @@ def _work(tasks: SimpleQueue[Task | None]) -> None:
     while (task := tasks.get()) is not None:
         with suppress(Exception):
             task()
-        del task  # the task may hold the last reference to its reader
+        del task  # the reference is dropped because it may keep the reader alive

@@ -114,7 +114,7 @@ class FolderSource(StoreSource):
 
     @override
     def read_own(self, name: str) -> bytes | None:
-        return None  # the manifest of a folder may be older than the folder's files
+        return None  # a folder's manifest is not used, because it may be older than the files
 
 
 @contextmanager
