@@ -698,7 +698,7 @@ KINDS: Final = {kind.kind: kind for kind in Entry.__subclasses__() if kind.kind}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a run. Events are only appended."""
+    """One event of a run. Events are appended and never changed."""
 
     seq: int
     """Sequence number within the run, from 1."""

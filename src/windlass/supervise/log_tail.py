@@ -305,7 +305,7 @@ class LogTail:
     # -- missing lines ----------------------------------------------------------------------------------------------
 
     def _note(self, batch: _Batch, moment: int, data: bytes) -> None:
-        """Uses an event that contains the token of the pod's events, or the number of lines it has written."""
+        """Reads the token or the line counts of the pod from an event."""
         found = node_events.parse(data)
         if found is None:
             return

@@ -225,7 +225,7 @@ def node_killed(case: Observations) -> Iterator[Verdict]:
         )
         return
     if (lines := last_lines(output, 6)) and not _has_begun(case, number):
-        # In a pod, the output may be that of another program, before a worker that was killed.
+        # In a pod, the last output may come from another program, which ran before a killed worker.
         is_its_own = "Traceback" not in output and case.plan.runs_here
         if is_its_own or lines[-1].startswith(CANNOT_IMPORT):
             python = case.python or "the interpreter"

@@ -25,7 +25,8 @@ SUFFIXES = {"tar": (".tar",), "parquet": (".parquet", ".pq")}
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 LATEST = "latest.index"
 OLD_SECONDS = 7 * 86400
-"""Age at which an index that is not the latest is removed; worker processes that use it have long started by then."""
+"""Age in seconds at which an outdated index is removed. Worker processes that use the index have started long
+before."""
 
 
 def open_index(source: Source, cached: CachedSet, format: str | None, group: bool) -> Index:

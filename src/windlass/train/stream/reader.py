@@ -208,9 +208,7 @@ def block_key(one: Object) -> str:
 
 
 def digest_of(data: bytes, like: str) -> str:
-    """Returns the digest of a whole file as its manifest writes it: SHA-256, computed over parts if `like` has
-    several.
-    """
+    """Returns the digest of a whole file in the format of a manifest. The digest covers parts if `like` has several."""
     kind = like.partition(":")[0]
     if kind == "sha256":
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
