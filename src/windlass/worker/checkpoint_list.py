@@ -1,6 +1,6 @@
 """Prints the checkpoints of a folder as JSON: `checkpoint_list.py FOLDER`. Opens manifests and no other files.
 
-Runs by `python -c` in pods of any image: standard library of Python 3.9 only.
+Runs with `python -c` in pods of any image, so it imports only the standard library of Python 3.9.
 """
 
 from __future__ import annotations

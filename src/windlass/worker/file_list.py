@@ -1,6 +1,6 @@
 """Prints the files below a folder with their sizes as JSON: `file_list.py FOLDER`. Opens no files.
 
-Runs by `python -c` in pods of any image: standard library of Python 3.9 only.
+Runs with `python -c` in pods of any image, so it imports only the standard library of Python 3.9.
 """
 
 from __future__ import annotations

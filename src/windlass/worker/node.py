@@ -64,7 +64,7 @@ ROUND_SECONDS = 0.004
 MAX_ROUND_SECONDS = 600.0
 FULL_DISK_PATIENCE_SECONDS = 600.0
 RESERVE_BYTES_PER_RANK = 32 << 10
-"""Disk space reserved for the node's last events; a failure contains the last 16 KiB of the rank's output."""
+"""Disk space reserved for a rank's last events; a failure contains the last 16 KiB of the rank's output."""
 MAX_RESERVE_BYTES = 1 << 20
 MARK_SECONDS = 0.25
 """Seconds between two checks whether live ranks have marked a failure; a failed rank may hang in its exit handlers."""

@@ -37,7 +37,7 @@ MIN_PRINTED_SECONDS, MAX_PRINTED_SECONDS = 0.2, 60.0
 FAILED = 1
 """Exit code of a request that raised an error."""
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
-"""TCP keepalive options with which a dead peer is detected after 30 s."""
+"""TCP keepalive options that detect a peer on a dead node after 30 s."""
 
 
 class Connection:
@@ -52,7 +52,7 @@ class Connection:
         self._feed: FeedReader | None = None
         """Event feed of the attempt that the supervisor has requested."""
         self._is_announced = False
-        """Whether a message with events of the current feed was sent."""
+        """Whether a message about the current feed was sent."""
         self._printed_seconds = MAX_PRINTED_SECONDS
         self._printed_at = float("-inf")
         """Monotonic seconds at which the printed bytes were last reported."""

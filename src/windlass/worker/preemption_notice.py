@@ -25,7 +25,7 @@ INTERRUPTION = "/latest/meta-data/spot/instance-action"
 """Path of the interruption notice, which EC2 gives two minutes ahead. Example of a notice: `{"action": "terminate",
 "time": "2026-09-18T08:22:00Z"}`."""
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-"""Path of the rebalance recommendation, which EC2 gives at a higher risk. Example: `{"noticeTime":
+"""Path of the rebalance recommendation, which EC2 gives at a higher risk of interruption. Example: `{"noticeTime":
 "2026-09-18T08:22:00Z"}`."""
 TIMEOUT_SECONDS = 1.0
 MAX_BYTES = 65536

@@ -91,7 +91,7 @@ class ResumeSpec(Value):
     """How a script that saves its own checkpoints is resumed; see `worker/resume.py`."""
 
     find: str
-    """File name pattern that the script's checkpoints match."""
+    """Glob pattern for the paths of the script's checkpoints."""
     words: tuple[str, ...]
     """Arguments that make the script resume; `{path}` is replaced by the checkpoint."""
     folder: str
@@ -550,7 +550,7 @@ class HostReport(Value):
     without_space: tuple[FileSystem, ...] = ()
     """Full file systems, if the rank failed for lack of disk space."""
     damaged_files: tuple[DamagedFile, ...] = ()
-    """Truncated or corrupted files of the kind that the rank failed to load."""
+    """Damaged files of the kind that the rank failed to load."""
     listeners: tuple[Listener, ...] = ()
     """Listening processes; empty unless the rank found a port in use."""
     reserved_port: Optional[int] = None

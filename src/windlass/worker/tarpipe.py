@@ -1,8 +1,8 @@
 """Converts a file or folder to a stream and back: `tarpipe.py send PATH` and `tarpipe.py receive PATH NAME`.
 
 The receiver does not trust the stream: it rejects names that lead out of the destination folder, never writes through a
-link, and creates only links that stay inside. Also runs by `python -c` in pods of any image: standard library of Python
-3.9 only.
+link, and creates only links that stay inside. Also runs with `python -c` in pods of any image, so it imports only the
+standard library of Python 3.9.
 """
 
 from __future__ import annotations

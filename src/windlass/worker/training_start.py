@@ -54,8 +54,8 @@ _EPOCH: Final = re.compile(r"(?<![a-z])epochs?[\s:=_#-]{0,3}(\d{1,9})\b", _FLAGS
 Reader = Callable[[bytes], "tuple[str, Progress] | None"]
 """Function that returns the progress in a line and its kind."""
 KINDS: Final = ("structured", "pattern", "known", "posted")
-"""Kinds of progress, best first. Posts of transformers' Trainer are last, because their first step lacks the
-checkpoint's steps."""
+"""Kinds of progress, best first. Posts of transformers' Trainer are last, because the first post lacks the
+checkpoint's step."""
 
 
 def restored(line: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Parses progress from one line of a training log, in the formats of common training code. Pure.
+"""Parses progress from one line of a training log, in the formats of common training code.
 
 Precision is preferred to recall: ambiguous lines are ignored.
 """
