@@ -33,6 +33,7 @@ from windlass.plan.steps import (
 )
 from windlass.runs.phase import Phase
 from windlass.runs.record import Status, Times
+from windlass.spec.targets import KubernetesTarget
 
 RECOMMENDED = {
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "component", "part-of", "managed-by", "version")
@@ -115,8 +116,18 @@ def test_name_is_converted_to_valid_label_value(text: str, wanted: str) -> None:
     assert labels.value(text) == wanted
 
 
-def test_jobs_of_commands_use_queue_and_secrets_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = TARGET.model_copy(update={"supervisor_queue": "small", "image_pull_secrets": ("registry",)})
+def test_jobs_of_commands_have_the_options_of_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = KubernetesTarget.model_validate(
+        {
+            **TARGET.model_dump(exclude_unset=True),
+            "supervisor_queue": "small",
+            "image_pull_secrets": ["registry"],
+            "labels": {"team": "ml"},
+            "annotations": {"company.example/cost-center": "42"},
+            "tolerations": ["dedicated=ml:NoSchedule"],
+            "supervisor_pod": {"spec": {"priorityClassName": "low"}},
+        }
+    )
     made: list[Mapping[str, Any]] = []
 
     def takes(_client: Any, job: Mapping[str, Any]) -> Any:
@@ -127,12 +138,24 @@ def test_jobs_of_commands_use_queue_and_secrets_of_the_target(monkeypatch: pytes
     client: Any = SimpleNamespace(namespace="research", get_if_exists=lambda *_: {})
     with pytest.raises(EngineError), claim_files(client, target, "data"):
         pass
-    plan = planned(FACTS, target, kubernetes={"results": {"size": "1GiB"}})
+    plan = planned(FACTS, target, kubernetes={"results": {"size": "1GiB"}}, priority="low")
     ended = Status(plan.run_id, plan.name, plan.target, Phase.SUCCEEDED, Times(0.0, 0.0), plan.output_dir)
     with pytest.raises(EngineError):
         RunPods(client, plan, ended).list_checkpoints(f"{layout.RESULTS}/checkpoints")
     made.append(network.objects(target, "probe")[-1])
+    made.append(capacity.waiting(attempt_objects(plan), "probe", 1))
     for job in made:
+        meta, spec = job["spec"]["template"]["metadata"], job["spec"]["template"]["spec"]
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+        assert meta["labels"]["team"] == job["metadata"]["labels"]["team"] == "ml"
+        assert meta["annotations"]["company.example/cost-center"] == "42"
+        assert {"key": "dedicated", "value": "ml", "effect": "NoSchedule", "operator": "Equal"} in spec["tolerations"]
+        assert spec["priorityClassName"] == "low"
+    assert len(made) == 4
+    for job in made[:3]:
         assert job["metadata"]["labels"][layout.QUEUE_LABEL] == "small"
-        assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
-    assert len(made) == 3
+        spec = job["spec"]["template"]["spec"]
+        [container] = spec["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert {"/tmp"} < {one["mountPath"] for one in container["volumeMounts"]}
+        assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in spec["volumes"]}

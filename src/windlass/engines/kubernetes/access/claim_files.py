@@ -14,7 +14,6 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
 from windlass.engines.kubernetes.access.files import OnProgress, PodFiles, require_claim
-from windlass.engines.kubernetes.objects import labels
 from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.worker import tarpipe
 
@@ -73,19 +72,10 @@ def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterato
     require_claim(client, claim)
     name, python = f"windlass-claim-{secrets.token_hex(3)}", target.python or PYTHON
     wait = [python, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
-    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, wait)
-    spec["containers"][0]["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
-    spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
-    made = probe_pods.job(
-        name,
-        POD_SECONDS,
-        1,
-        spec,
-        namespace=client.namespace,
-        labels=labels.of_helper(name, "copy"),
-        pull_secrets=target.image_pull_secrets,
-        queue=target.supervisor_queue,
-    )
+    volume = {"name": "claim", "persistentVolumeClaim": {"claimName": claim}}
+    mounted = volume, {"name": "claim", "mountPath": MOUNT}
+    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, wait, mounted)
+    made = probe_pods.target_job(target, client.namespace, name, "copy", POD_SECONDS, 1, spec)
     with probe_pods.made(client, made):
         [pod] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
         yield ClaimFiles(client, python, pod)

@@ -37,6 +37,8 @@ from windlass.worker import checkpoint_list, file_list, tarpipe
 HELPER_SECONDS: Final = 3600
 """Largest lifetime of a helper pod, in seconds."""
 START_SECONDS: Final = 300.0
+LIKE_A_NODE: Final = ("tolerations", "priorityClassName")
+"""Fields of the ranks' pod spec that decide whether the cluster admits and schedules a helper pod too."""
 RELATIVE: Final = "paths that do not begin with / are relative to the results: RUN:output/model.pt"
 PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/exec_command.py"
 
@@ -168,16 +170,17 @@ class RunPods:
         image = spec["containers"][0].get("image") or cluster.image
         user = spec.get("securityContext", {}).get("runAsUser") or cluster.user
         assert user is not None, "a plan with a runtime has the user of its pods"
-        made = probe_pods.pod_spec(image, user, wait)
-        made["containers"][0]["volumeMounts"] = [claim["mount"]]
-        made["volumes"] = [claim["volume"]]
+        made = probe_pods.pod_spec(image, user, wait, (claim["volume"], claim["mount"]))
+        made |= {key: spec[key] for key in LIKE_A_NODE if key in spec}
+        meta = attempt_objects(self._plan)[-1]["metadata"]
         return probe_pods.job(
             name,
             HELPER_SECONDS,
             1,
             made,
             namespace=self._client.namespace,
-            labels=labels.of_helper(name, "copy", attempt_objects(self._plan)[-1]["metadata"]["labels"]),
+            labels=labels.of_helper(name, "copy", meta["labels"]),
+            annotations=meta.get("annotations", {}),
             pull_secrets=probe_pods.secrets_of(spec),
             queue=cluster.supervisor_queue,
         )

@@ -11,18 +11,22 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
-from windlass.engines.kubernetes.objects import layout, manifests, pod_template
+from windlass.engines.kubernetes.objects import labels, layout, manifests, pod_template
 from windlass.engines.kubernetes.objects.labels import HELPER
 from windlass.engines.kubernetes.objects.object_reports import is_problem
+from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_status import STUCK, has_ended, pod_status
 from windlass.engines.kubernetes.objects.pods import Pod
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.errors import EngineError
 from windlass.worker import process
+
+if TYPE_CHECKING:
+    from windlass.spec.targets import KubernetesTarget
 
 Manifest = dict[str, Any]
 
@@ -78,6 +82,7 @@ def job(
     *,
     namespace: str,
     labels: Mapping[str, str],
+    annotations: Mapping[str, str],
     pull_secrets: Iterable[str],
     queue: str | None,
 ) -> Manifest:
@@ -86,7 +91,7 @@ def job(
     A Kueue that manages all Jobs does not start a Job without a `queue`.
     """
     queued = {**labels, layout.QUEUE_LABEL: queue} if queue else dict(labels)
-    meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": made_by(seconds)}
+    meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": {**annotations, **made_by(seconds)}}
     spec = {**spec, "imagePullSecrets": [{"name": secret} for secret in pull_secrets]}
     return {
         "apiVersion": BATCH,
@@ -99,9 +104,30 @@ def job(
             "backoffLimit": 0,
             "activeDeadlineSeconds": seconds,
             "ttlSecondsAfterFinished": 60,
-            "template": {"metadata": {"labels": dict(labels)}, "spec": spec},
+            "template": {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}, "spec": spec},
         },
     }
+
+
+def target_job(
+    target: KubernetesTarget, namespace: str, name: str, component: str, seconds: int, num_pods: int, spec: Manifest
+) -> Manifest:
+    """Returns such a Job with the target's options for pods of Windlass itself. Raises PatchRefused."""
+    shape = pod_template.target_shape(target, namespace, name)
+    made = job(
+        name,
+        seconds,
+        num_pods,
+        {**spec, "tolerations": [*spec["tolerations"], *shape.tolerations]},
+        namespace=namespace,
+        labels={**target.labels, **labels.of_helper(name, component)},
+        annotations=target.annotations,
+        pull_secrets=target.image_pull_secrets,
+        queue=target.supervisor_queue,
+    )
+    for patch in shape.supervisor_patches:
+        made["spec"]["template"] = patched(made["spec"]["template"], patch, labels.SUPERVISOR)
+    return made
 
 
 def secrets_of(spec: Mapping[str, Any]) -> list[str]:
@@ -109,9 +135,9 @@ def secrets_of(spec: Mapping[str, Any]) -> list[str]:
     return [str(one["name"]) for one in spec.get("imagePullSecrets", ())]
 
 
-def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
+def pod_spec(image: str, user: int, command: list[str], *mounted: tuple[Manifest, Manifest]) -> Manifest:
     """Returns the spec of a pod that runs a program under the `restricted` Pod Security Standard, and ends at once when
-    deleted.
+    deleted. `mounted` has volumes, each with its mount.
     """
     spec = {
         "restartPolicy": "Never",
@@ -132,8 +158,10 @@ def pod_spec(image: str, user: int, command: list[str]) -> Manifest:
                     "requests": {"cpu": "100m", "memory": "128Mi"},
                     "limits": {"cpu": "2", "memory": "2Gi"},
                 },
+                "volumeMounts": [mount for _, mount in mounted],
             }
         ],
+        "volumes": [volume for volume, _ in mounted],
     }
     return manifests.with_tmp(spec)
 

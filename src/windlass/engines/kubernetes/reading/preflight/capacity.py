@@ -31,6 +31,9 @@ LIKE_A_NODE: Final = (
     "priorityClassName",
     "serviceAccountName",
     "securityContext",
+    "affinity",
+    "runtimeClassName",
+    "schedulerName",
     "automountServiceAccountToken",
     "enableServiceLinks",
 )
@@ -113,6 +116,7 @@ def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Mani
         pod,
         namespace=meta["namespace"],
         labels=labels.of_helper(name, "capacity-probe", meta["labels"]),
+        annotations=meta.get("annotations", {}),
         pull_secrets=probe_pods.secrets_of(like),
         queue=meta["labels"].get(layout.QUEUE_LABEL),
     )

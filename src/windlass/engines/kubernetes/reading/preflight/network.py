@@ -18,7 +18,7 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import labels, layout, manifests, pod_template
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, READ_ONLY
 from windlass.errors import EngineError
 from windlass.worker import netprobe
 
@@ -69,15 +69,14 @@ class Findings:
 
 def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     """Returns the objects of the test: the ConfigMap with the program, the Service and the Job. The ConfigMap owns the
-    others.
+    others. Raises PatchRefused.
 
     Pure, except for an annotation that names the creating process.
     """
     command = [target.python or PYTHON, "-I", "-S", f"{layout.BOOT}/{PROGRAM}", "serve", str(PROBE_SECONDS)]
-    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command)
+    mounted = {"name": "boot", "configMap": {"name": name}}, {"name": "boot", "mountPath": layout.BOOT, **READ_ONLY}
+    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command, mounted)
     spec["subdomain"] = name
-    spec["volumes"] = [{"name": "boot", "configMap": {"name": name}}]
-    spec["containers"][0]["volumeMounts"] = [{"name": "boot", "mountPath": layout.BOOT, "readOnly": True}]
     pods = {labels.HELPER: name}
     spec["topologySpreadConstraints"] = pod_template.spread(pods)
     its = labels.of_helper(name, "network-check")
@@ -88,16 +87,7 @@ def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     return [
         program,
         manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
-        probe_pods.job(
-            name,
-            PROBE_SECONDS,
-            2,
-            spec,
-            namespace=target.namespace,
-            labels=its,
-            pull_secrets=target.image_pull_secrets,
-            queue=target.supervisor_queue,
-        ),
+        probe_pods.target_job(target, target.namespace, name, "network-check", PROBE_SECONDS, 2, spec),
     ]
 
 

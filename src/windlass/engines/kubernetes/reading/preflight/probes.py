@@ -23,7 +23,6 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.exec_stream import Stream
 from windlass.engines.kubernetes.access.files import last_line, parsed
-from windlass.engines.kubernetes.objects import labels
 from windlass.engines.kubernetes.objects.package import RUNNER, packed
 from windlass.engines.kubernetes.objects.pod_template import PYTHON
 from windlass.engines.kubernetes.reading.preflight import pod_findings, pod_program
@@ -205,23 +204,12 @@ def _job(
     client: Client, target: KubernetesTarget, asked: ProbeRequest, name: str, claim: str = ""
 ) -> probe_pods.Manifest:
     wait = [target.python or PYTHON, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
-    spec = probe_pods.pod_spec(asked.image, target.user, wait)
-    container = spec["containers"][0]
-    container["env"] += [{"name": key, "value": value} for key, value in target.env.items()]
+    volume = {"name": "claim", "persistentVolumeClaim": {"claimName": claim}}
+    mounted = [(volume, {"name": "claim", "mountPath": MOUNT})] if claim else []
+    spec = probe_pods.pod_spec(asked.image, target.user, wait, *mounted)
+    spec["containers"][0]["env"] += [{"name": key, "value": value} for key, value in target.env.items()]
     spec["serviceAccountName"] = asked.wanted.service_account
-    if claim:
-        container["volumeMounts"] = [{"name": "claim", "mountPath": MOUNT}]
-        spec["volumes"] = [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]
-    return probe_pods.job(
-        name,
-        POD_SECONDS,
-        1,
-        spec,
-        namespace=client.namespace,
-        labels=labels.of_helper(name, "doctor"),
-        pull_secrets=target.image_pull_secrets,
-        queue=target.supervisor_queue,
-    )
+    return probe_pods.target_job(target, client.namespace, name, "doctor", POD_SECONDS, 1, spec)
 
 
 def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
