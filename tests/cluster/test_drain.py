@@ -26,6 +26,7 @@ from tests.helpers.clock import BriefClock
 from tests.helpers.until import until
 
 from windlass.clusters.audit import audit
+from windlass.clusters.audit.scope import ClusterNetwork
 from windlass.clusters.aws import Aws
 from windlass.clusters.drain import Drained, DrainStep, drain, holdings
 from windlass.engines.kubernetes.access.client import Client
@@ -60,7 +61,7 @@ class Scene:
     def leaks(self) -> list[str]:
         """Returns the names of the load balancers that the audit reports."""
         with Aws(environ=self.aws.environ) as aws:
-            report = audit(CLUSTER, aws, vpc_id=self.controller.vpc_id, is_ours=True)
+            report = audit(CLUSTER, aws, network=ClusterNetwork(self.controller.vpc_id), is_ours=True)
         return [one.name for one in report.found if one.kind == "load balancer"]
 
     def serve(self, name: str, namespace: str) -> None:

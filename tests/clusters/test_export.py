@@ -76,3 +76,18 @@ def test_parts_that_eksctl_cannot_create_are_listed() -> None:
 
 def test_eksctl_config_has_the_karpenter_version_of_windlass() -> None:
     assert made(WHOLE)[0]["karpenter"]["version"] == KARPENTER.version
+
+
+def test_an_existing_vpc_and_its_subnets_are_named_by_id() -> None:
+    text = "name: vision\nregion: us-west-2\nnetwork: {vpc: vpc-0a, subnets: [subnet-0a, subnet-0b], proxy: 'http://p:1'}\n"
+    config, left_out = made(text)
+    jsonschema.Draft202012Validator(SCHEMA).validate(config)
+    assert (config["vpc"]["id"], "cidr" in config["vpc"], "nat" in config["vpc"]) == ("vpc-0a", False, False)
+    assert config["vpc"]["subnets"]["private"] == {id: {"id": id} for id in ("subnet-0a", "subnet-0b")}
+    assert "eksctl does not make the proxy of nodes and components" in left_out
+
+
+def test_a_vpc_without_nat_lacks_its_endpoints() -> None:
+    config, left_out = made("name: vision\nregion: us-west-2\nnetwork: {nat: none}\n")
+    assert config["vpc"]["nat"] == {"gateway": "Disable"}
+    assert "eksctl does not make the interface endpoints" in left_out

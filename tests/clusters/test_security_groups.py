@@ -68,3 +68,26 @@ def test_html_response_is_not_an_empty_list_of_rules_emulated(shared_aws: Emulat
         environ = {**shared_aws.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
         with Aws("us-east-1", environ=environ) as aws, pytest.raises(NoAnswer, match="answered by a page of HTML"):
             added_rules(aws, state(("aws_vpc", "vpc-1")))
+
+
+def test_in_an_existing_vpc_groups_of_others_are_not_compared_emulated(shared_aws: Emulator) -> None:
+    ec2 = shared_aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    groups = [
+        str(ec2.create_security_group(GroupName=name, Description="d", VpcId=vpc)["GroupId"])
+        for name in ("vision-node", "eks-cluster-sg-vision-1", "company-web")
+    ]
+    nodes, of_eks, _ = groups
+    for one in groups:
+        ec2.authorize_security_group_ingress(GroupId=one, IpPermissions=port(443))
+    cluster = StateResource(
+        "aws_eks_cluster.main",
+        "aws_eks_cluster",
+        "managed",
+        "vision",
+        is_tainted=False,
+        values={"vpc_config": [{"cluster_security_group_id": of_eks}]},
+    )
+    with Aws("us-east-1", environ=shared_aws.environ) as aws:
+        found = added_rules(aws, [*state(("aws_security_group", nodes)), cluster])
+    assert {one.group for one in found if "from" in one.text} == {"vision-node", "eks-cluster-sg-vision-1"}

@@ -169,3 +169,16 @@ def test_single_items_found_by_an_audit_can_be_priced() -> None:
     assert [row.per_month_usd for row in found.rows] == [pytest.approx(16.0), pytest.approx(32.85)]
     assert found.dates == ("2026-06-01", "2026-11-25")
     assert estimate([], "us-east-1", embedded()) == Estimate((), 0.0, (), (), ())
+
+
+def test_endpoints_are_priced_in_place_of_gateways() -> None:
+    rows = {row.what: row for row in priced(network={"nat": "none"}, components=[]).rows}
+    endpoints = rows["6 interface endpoints in 3 zones"]
+    assert endpoints.per_month_usd == pytest.approx(6 * 3 * 0.01 * 730)
+    assert rows["data through interface endpoints"].is_by_use
+    assert not any("NAT" in name or "IPv4" in name for name in rows)
+
+
+def test_an_existing_vpc_bills_nothing_for_its_network() -> None:
+    found = priced(network={"vpc": "vpc-0a", "subnets": ["subnet-0a", "subnet-0b"]})
+    assert not any(word in row.what for row in found.rows for word in ("NAT", "IPv4", "endpoint"))

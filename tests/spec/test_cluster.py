@@ -9,6 +9,8 @@ from windlass.spec.cluster import GIB
 from windlass.spec.parse import parse_cluster
 
 SHORT = "name: vision\nregion: us-west-2\n"
+EXISTING = "{vpc: vpc-0a, subnets: [subnet-0a, subnet-0b]}"
+"""An existing VPC."""
 
 
 def problems(text: str) -> list[str]:
@@ -48,6 +50,23 @@ def test_all_problems_are_reported_together_with_their_lines() -> None:
         ("network: {cidr: 8.8.0.0/16}", "is not private"),
         ("network: {cidr: 10.40.0.1/16}", "is not a range of addresses"),
         ("network: {public_access: [0.0.0.0/0]}", "opens the API server to the Internet"),
+        ("network: {vpc: vpc-0a}", "network.subnets: vpc and subnets belong together"),
+        ("network: {subnets: [subnet-0a, subnet-0b]}", "network.subnets: vpc and subnets belong together"),
+        ("network: {vpc: vpc-0a, subnets: [subnet-0a]}", "expected different subnets in two zones at least"),
+        ("network: {vpc: vpc-0a, subnets: [subnet-0a, subnet-0a]}", "expected different subnets in two zones at least"),
+        ("network: {vpc: main, subnets: [subnet-0a, subnet-0b]}", "network.vpc: 'main' is not the id of a VPC"),
+        ("network: {vpc: vpc-0a, subnets: [a, b]}", "network.subnets[0]: 'a' is not the id of a subnet"),
+        (f"network: {EXISTING[:-1]}, cidr: 10.1.0.0/16}}", "network.cidr: is for a new VPC, and vpc-0a has its own"),
+        (f"network: {EXISTING[:-1]}, nat: one}}", "network.nat: is for a new VPC, and vpc-0a has its own"),
+        (
+            f"zones: [us-west-2a, us-west-2b]\nnetwork: {EXISTING}",
+            "network: the subnets in vpc-0a are in zones of their own",
+        ),
+        ("network: {nat: two}", "network.nat: expected one, per-zone or none"),
+        ("network: {proxy: proxy.example.com}", "network.proxy: 'proxy.example.com' is not the URL of a proxy"),
+        ("network: {proxy: 'http://me:secret@proxy:3128'}", "is not the URL of a proxy"),
+        ("network: {no_proxy: [.example.com]}", "network.no_proxy: names exceptions from a proxy, and there is none"),
+        ("network: {proxy: 'http://p:1', no_proxy: ['a,b']}", "'a,b' is not a host, a domain or a range"),
         ("access: {admins: ['*']}", "is not the ARN"),
         ("storage: {fsx: {size: 1300GiB}}", "expected 1200GiB or a multiple of 2400GiB"),
         ("storage: {fsx: {throughput: 250}}", "is for persistent-2"),
@@ -111,3 +130,22 @@ def test_job_file_fields_are_not_suggested_for_cluster_files() -> None:
 def test_sizes_are_bytes() -> None:
     [pool] = parse_cluster(SHORT + "gpus: [{name: a, instances: [g5.xlarge], disk: 500GiB}]\n").gpus
     assert pool.disk == 500 * GIB
+
+
+def test_an_existing_vpc_has_no_nat_gateway_and_no_endpoint_of_windlass() -> None:
+    for line in (EXISTING, f"{EXISTING[:-1]}, nat: none}}"):
+        cluster = parse_cluster(f"{SHORT}network: {line}\n")
+        assert (cluster.network.num_gateways(3), cluster.endpoint_services) == (0, ())
+
+
+def test_a_new_vpc_without_nat_has_endpoints_of_the_services_in_use() -> None:
+    least = parse_cluster(f"{SHORT}network: {{nat: none}}\ncomponents: []\n")
+    assert least.endpoint_services == ("ec2", "ecr.api", "ecr.dkr", "eks", "eks-auth", "sts")
+    every = parse_cluster(f"{SHORT}network: {{nat: none}}\nstorage: {{efs: true, fsx: true}}\n")
+    added = {"sqs", "ssm", "elasticloadbalancing", "elasticfilesystem", "fsx"}
+    assert set(every.endpoint_services) - set(least.endpoint_services) == added
+    assert [
+        parse_cluster(f"{SHORT}network: {{nat: {nat}}}\n").network.num_gateways(3)
+        for nat in ("one", "per-zone", "none")
+    ] == [1, 3, 0]
+    assert parse_cluster(SHORT).endpoint_services == ()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from windlass.clusters.audit.named import audit
+from windlass.clusters.audit.named import audit, audited_network
 from windlass.clusters.audit.report import AuditReport
 from windlass.clusters.drain import Drained
 from windlass.clusters.eks.contents import contents
@@ -101,17 +101,15 @@ def down(
             destroyed = 0 if plan.summary.is_empty else terraform.apply(plan).destroyed
             on_event(StageStarted("auditing"))
             outputs = named.outputs()
-            vpc_id = found.contents.vpc_id or (outputs.vpc_id if outputs is not None else None)
+            network = audited_network(outputs, found.contents.vpc_id, named.cluster.network.vpc)
             name = named.cluster.storage.bucket or ""
-            subnets = outputs.private_subnet_ids if outputs is not None else ()
             seen = audit(
                 named.cluster.name,
                 aws,
                 context,
-                vpc_id=vpc_id,
+                network=network,
                 bucket=name,
                 volumes=remembered(named),
-                subnet_ids=subnets,
             )
         if seen.is_clean:
             named.folder.remove()

@@ -82,10 +82,11 @@ def cluster_config(cluster: Cluster) -> tuple[dict[str, Any], list[str]]:
 
 
 def _vpc(cluster: Cluster) -> dict[str, Any]:
-    public = cluster.network.public_access
+    network, public = cluster.network, cluster.network.public_access
+    gateway = {"one": "Single", "per-zone": "HighlyAvailable", "none": "Disable"}[network.nat]
+    existing = {"id": network.vpc, "subnets": {"private": {id: {"id": id} for id in network.subnets}}}
     return {
-        "cidr": cluster.network.cidr,
-        "nat": {"gateway": "HighlyAvailable" if cluster.network.nat == "per-zone" else "Single"},
+        **(existing if network.vpc else {"cidr": network.cidr, "nat": {"gateway": gateway}}),
         "clusterEndpoints": {"privateAccess": True, "publicAccess": bool(public)},
         **({"publicAccessCIDRs": list(public)} if public else {}),
     }
@@ -177,6 +178,8 @@ def _left_out(cluster: Cluster) -> list[str]:
         "the role of SageMaker": cluster.sagemaker,
         "the budget": cluster.budget is not None,
         "NodePools of Karpenter": bool(cluster.karpenter_pools),
+        "the interface endpoints": cluster.network.nat == "none" and not cluster.network.vpc,
+        "the proxy of nodes and components": cluster.network.proxy is not None,
         "operators (trainer, jobset, …)": bool(cluster.components),
     }
     return [f"eksctl does not make {what}" for what, is_wanted in wanted.items() if is_wanted]

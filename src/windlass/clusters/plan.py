@@ -96,21 +96,24 @@ def cluster_plan(named: ManagedCluster, plan: Plan, context: Context, notes: Ite
 
 
 def cluster_notes(named: ManagedCluster, aws: Aws, today: date) -> list[str]:
-    """Returns notes on a cluster file before it is applied: end of support of its Kubernetes version, and zones without
-    an instance type, in which no node would start. A failed AWS query is a note too.
+    """Returns notes on a cluster file before it is applied: end of support of its Kubernetes version, problems of an
+    existing VPC, and zones without an instance type, in which no node would start. A failed AWS query is a note too.
     """
+    from windlass.clusters.preflight.network import network_findings
     from windlass.clusters.preflight.offerings import offering_findings, zones_of
     from windlass.errors import WindlassError
     from windlass.pricing.kubernetes import support_note
 
     notes = [support_note(named.cluster.kubernetes, today)]
-    outputs = named.outputs()
+    outputs, cluster = named.outputs(), named.cluster
+    found = list(network_findings(aws, cluster))
     try:
-        zones = outputs.zones if outputs is not None and not named.cluster.zones else zones_of(aws, named.cluster)
-        found = [one for one in offering_findings(aws, named.cluster, zones) if one.level != "ok"]
-        notes += [f"{one.name}: {one.found}{f' ({one.fix})' if one.fix else ''}" for one in found]
+        is_first = outputs is None or cluster.zones or cluster.network.subnets
+        zones = zones_of(aws, cluster) if is_first or outputs is None else outputs.zones
+        found += offering_findings(aws, cluster, zones) if zones else ()
     except WindlassError as error:
         notes.append(f"which zones offer the instance types is unknown: {error.message}")
+    notes += [f"{one.name}: {one.found}{f' ({one.fix})' if one.fix else ''}" for one in found if one.level != "ok"]
     return [one for one in notes if one]
 
 

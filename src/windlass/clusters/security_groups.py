@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,15 +32,18 @@ class AddedRule:
 
 def added_rules(aws: Aws, state: Iterable[StateResource]) -> tuple[AddedRule, ...]:
     """Returns rules of the cluster's security groups that are not in the state. In groups that EKS and other tools
-    created in its VPC, only rules open to the world count. Raises AwsError.
+    created in its VPC, only rules open to the world count; in an existing VPC, only EKS's own group is compared besides
+    those of the state. Raises AwsError.
     """
     made = [one for one in state if one.mode == "managed"]
     own = {one.id for one in made if one.type in GROUPS}
     known = {one.id for one in made if one.type in RULES}
     vpcs = [one.id for one in made if one.type == "aws_vpc"]
+    of_eks = {id for one in made if one.type == "aws_eks_cluster" for id in _group_of_eks(one)}
+    by, values = ("vpc-id", vpcs) if vpcs else ("group-id", sorted(own | of_eks))
+    groups = _pages(aws, "describe_security_groups", "SecurityGroups", by, values)
     if not vpcs:
-        return ()
-    groups = _pages(aws, "describe_security_groups", "SecurityGroups", "vpc-id", vpcs)
+        groups = [one for one in groups if one["GroupId"] in own | of_eks]
     compared = {one["GroupId"]: one for one in groups if one["GroupId"] in own or not _is_controllers(one)}
     rules = _pages(aws, "describe_security_group_rules", "SecurityGroupRules", "group-id", sorted(compared))
     return tuple(
@@ -48,6 +51,13 @@ def added_rules(aws: Aws, state: Iterable[StateResource]) -> tuple[AddedRule, ..
         for one in rules
         if one["SecurityGroupRuleId"] not in known and _is_foreign(one, own)
     )
+
+
+def _group_of_eks(cluster: StateResource) -> Iterator[str]:
+    """Yields the security group that EKS created for a cluster."""
+    for each in cluster.values.get("vpc_config") or ():
+        if id := each.get("cluster_security_group_id"):
+            yield str(id)
 
 
 def _is_foreign(rule: dict[str, Any], own: Collection[str]) -> bool:

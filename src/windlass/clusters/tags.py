@@ -8,6 +8,9 @@ from typing import Final
 OWNER: Final = "windlass.dev/cluster"
 """Tag on every object that Windlass creates; its value outweighs all other evidence of ownership."""
 
+EXISTING_VPC: Final = "windlass.dev/existing-vpc"
+"""Tag on an EKS cluster in a VPC that others own, so that an audit from any machine leaves the VPC to them."""
+
 
 def flat(tags: object) -> dict[str, str]:
     """Converts the tags of any service to a dictionary, from a mapping or from pairs with differently named members."""

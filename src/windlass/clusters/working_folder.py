@@ -76,7 +76,7 @@ def write_folder(
         made |= bucket.variables()
     elif before.get("bucket_name") == made["bucket_name"]:
         made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
-    if not made["zones"] and (outputs := named.outputs()) is not None:
+    if not made["zones"] and not made["subnet_ids"] and (outputs := named.outputs()) is not None:
         made["zones"] = list(outputs.zones)  # a new zone of the region must not move the subnets of the first `up`
     if delete_bucket:
         made["bucket_force_destroy"] = True  # the destroy deletes the bucket's objects too

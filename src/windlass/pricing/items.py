@@ -27,12 +27,16 @@ def items_of(cluster: Cluster, *, disk_mib_per_second: int) -> list[Item]:
 
 
 def _platform(cluster: Cluster) -> Iterator[Item]:
-    gateways = (len(cluster.zones) or ZONES) if cluster.network.nat == "per-zone" else 1
+    zones = len(cluster.zones) or ZONES
     yield Item("EKS control plane", "eks.control-plane", 1)
-    yield Item(_count(gateways, "NAT gateway"), "nat.gateway", gateways)
-    yield Item(_count(gateways, "public IPv4 address", "es"), "ipv4.address", gateways)
+    if gateways := cluster.network.num_gateways(zones):
+        yield Item(_count(gateways, "NAT gateway"), "nat.gateway", gateways)
+        yield Item(_count(gateways, "public IPv4 address", "es"), "ipv4.address", gateways)
+        yield Item("data through NAT", "nat.data")
+    if services := cluster.endpoint_services:
+        yield Item(f"{len(services)} interface endpoints in {zones} zones", "vpc-endpoint.zone", len(services) * zones)
+        yield Item("data through interface endpoints", "vpc-endpoint.data")
     yield Item(_count(2, "KMS key"), "kms.key", 2)
-    yield Item("data through NAT", "nat.data")
     yield Item("logs of the control plane", "logs.ingestion")
 
 

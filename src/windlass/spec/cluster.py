@@ -100,6 +100,26 @@ PoolName = Annotated[
 InstanceType = Annotated[
     Line, matching(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "an instance type", "write for example g5.12xlarge")
 ]
+VpcId = Annotated[Line, matching(r"vpc-[0-9a-f]+", "the id of a VPC", "write for example vpc-0123456789abcdef0")]
+SubnetId = Annotated[
+    Line, matching(r"subnet-[0-9a-f]+", "the id of a subnet", "write for example subnet-0123456789abcdef0")
+]
+ProxyUrl = Annotated[
+    Line,
+    matching(
+        r"http://[A-Za-z0-9.-]+:\d{1,5}/?",
+        "the URL of a proxy",
+        "write http://HOST:PORT; a login is not possible, because user data of nodes can be read",
+    ),
+]
+ProxyException = Annotated[
+    Line,
+    matching(
+        r"\.?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?:/\d{1,2})?",
+        "a host, a domain or a range of addresses",
+        "write for example .corp.example.com or 10.0.0.0/8",
+    ),
+]
 TagKey = Annotated[
     Line,
     matching(
@@ -152,15 +172,58 @@ def _yes_or_more(given: object) -> object:
 
 
 class Network(Section):
-    """The VPC."""
+    """The VPC: a new one, or an existing one in which Windlass changes nothing."""
 
+    vpc: VpcId | None = None
+    """Id of an existing VPC, which is used as it is: no subnet, route, gateway or endpoint in it is created, changed or
+    tagged. Needs `subnets`. Default: a new VPC."""
+    subnets: Annotated[tuple[SubnetId, ...], OnlyList, Field(validate_default=True)] = ()
+    """Ids of the subnets of `vpc` for nodes and pods, in at least two zones, which become the zones of the cluster. The
+    first one of a zone also gets the mount targets of file systems. Default: new subnets."""
     cidr: Annotated[Line, AfterValidator(_network)] = "10.40.0.0/16"
-    """Private address range of nodes and pods. Default `10.40.0.0/16`; choose another if networks are peered."""
-    nat: Literal["one", "per-zone"] = "one"
-    """NAT gateways: `one` costs a third, but if its zone fails, the other zones lose Internet access. Default `one`."""
+    """Private address range of nodes and pods in a new VPC. Default `10.40.0.0/16`; choose another if networks are
+    peered."""
+    nat: Literal["one", "per-zone", "none"] = "one"
+    """NAT gateways of a new VPC: `one` costs a third, but if its zone fails, the other zones lose Internet access.
+    `none`: nodes have no route to the Internet; a new VPC gets interface endpoints of the AWS services that they need,
+    in an existing VPC these must exist. Default `one`; for an existing VPC, its own routes."""
+    proxy: ProxyUrl | None = None
+    """HTTP proxy for nodes (image pulls), the controllers that call AWS, and the pods of runs. Default: none."""
+    no_proxy: Annotated[tuple[ProxyException, ...], OnlyList] = ()
+    """Hosts, domains and ranges that are reached without the proxy, in addition to those of the cluster and of its VPC.
+    Default: none."""
     public_access: Annotated[tuple[Annotated[Line, AfterValidator(_addresses)], ...], OnlyList] = ()
     """Address ranges from which the API server can be reached over the Internet. Default: none; the API server is then
     reachable only from the VPC."""
+
+    @field_validator("subnets")
+    @classmethod
+    def _with_vpc(cls, subnets: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if "vpc" in info.data and bool(subnets) is not bool(info.data["vpc"]):
+            raise refuse("vpc and subnets belong together", "set both for an existing VPC, or neither for a new one")
+        if subnets and (len(subnets) < 2 or len(set(subnets)) != len(subnets)):
+            raise refuse(
+                f"expected different subnets in two zones at least, found {', '.join(subnets)}", "EKS needs two"
+            )
+        return subnets
+
+    @field_validator("cidr", "nat")
+    @classmethod
+    def _of_a_new_vpc(cls, value: str, info: ValidationInfo) -> str:
+        if value != "none" and (vpc := info.data.get("vpc")):
+            raise refuse(f"is for a new VPC, and {vpc} has its own addresses and routes", "leave it out")
+        return value
+
+    @field_validator("no_proxy")
+    @classmethod
+    def _of_a_proxy(cls, hosts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if hosts and "proxy" in info.data and info.data["proxy"] is None:
+            raise refuse("names exceptions from a proxy, and there is none", "set proxy: http://HOST:PORT")
+        return hosts
+
+    def num_gateways(self, num_zones: int) -> int:
+        """Returns the number of NAT gateways in a cluster of `num_zones` zones; 0 in an existing VPC."""
+        return 0 if self.vpc or self.nat == "none" else num_zones if self.nat == "per-zone" else 1
 
 
 class Access(Section):
@@ -329,7 +392,8 @@ class Cluster(Document):
     region: Region
     """AWS region."""
     zones: Annotated[tuple[Zone, ...], OnlyList] = ()
-    """Availability zones, at least two. Default: three that the region offers."""
+    """Availability zones, at least two. Default: three that the region offers, or those of the subnets of an existing
+    VPC."""
     kubernetes: Version = "1.35"
     """Kubernetes version. Default `1.35`."""
     network: Network = Field(default_factory=Network)
@@ -381,6 +445,13 @@ class Cluster(Document):
             raise refuse(f"{', '.join(elsewhere)} is not in {region}")
         return zones
 
+    @field_validator("network")
+    @classmethod
+    def _zones_of_subnets(cls, network: Network, info: ValidationInfo) -> Network:
+        if network.vpc and info.data.get("zones"):
+            raise refuse(f"the subnets in {network.vpc} are in zones of their own", "leave out zones")
+        return network
+
     @field_validator("gpus")
     @classmethod
     def _pools(cls, pools: tuple[GpuPool, ...], info: ValidationInfo) -> tuple[GpuPool, ...]:
@@ -414,6 +485,23 @@ class Cluster(Document):
         if by_karpenter and "karpenter" not in components:
             raise refuse(f"lacks karpenter, which starts the nodes of {by_karpenter[0]}", "add it")
         return components
+
+    @property
+    def endpoint_services(self) -> tuple[str, ...]:
+        """AWS services of the interface endpoints that Terraform creates; empty unless a new VPC has no NAT gateway."""
+        return () if self.network.vpc or self.network.nat != "none" else self.called_services
+
+    @property
+    def called_services(self) -> tuple[str, ...]:
+        """AWS services that nodes, add-ons and components call from the VPC, except S3, as in names of endpoints."""
+        storage = self.storage
+        return (
+            *("ec2", "ecr.api", "ecr.dkr", "eks", "eks-auth", "sts"),
+            *(("sqs", "ssm") if "karpenter" in self.components else ()),
+            *(("elasticloadbalancing",) if "aws-load-balancer-controller" in self.components else ()),
+            *(("elasticfilesystem",) if storage.efs is not None or storage.s3_files else ()),
+            *(("fsx",) if storage.fsx is not None else ()),
+        )
 
     @property
     def node_groups(self) -> tuple[GpuPool, ...]:

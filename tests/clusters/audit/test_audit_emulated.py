@@ -11,6 +11,7 @@ from tests.clusters.audit.planted import ROLE, Network, pairs, plant, spec
 from tests.fakeaws.emulator import ACCOUNT, REGION, Emulator, emulated_aws
 
 from windlass.clusters.audit import AuditReport, audit
+from windlass.clusters.audit.scope import ClusterNetwork
 from windlass.clusters.aws import Aws
 
 pytestmark = pytest.mark.slow
@@ -103,9 +104,9 @@ def aws(tmp_path: Path) -> Iterator[Emulator]:
         yield emulator
 
 
-def make_cluster(aws: Emulator, name: str, net: Network) -> None:
+def make_cluster(aws: Emulator, name: str, net: Network, tags: dict[str, str] | None = None) -> None:
     subnets = {"subnetIds": [net.subnet, net.other_subnet]}
-    aws.client("eks").create_cluster(name=name, roleArn=ROLE, resourcesVpcConfig=subnets)
+    aws.client("eks").create_cluster(name=name, roleArn=ROLE, resourcesVpcConfig=subnets, tags=tags or {})
 
 
 def test_audit_of_a_foreign_cluster_finds_only_objects_that_name_it_emulated(aws: Emulator) -> None:
@@ -146,7 +147,7 @@ def test_objects_in_a_vpc_used_only_by_the_cluster_are_possible_emulated(aws: Em
     for kind in ("NAT gateway", "VPC", "load balancer", "efs file system", "fsx file system", "VPC endpoint"):
         assert planted[kind] in possible, kind
     assert planted["bucket"] not in {one.id for one in report.found}
-    again = audited(aws, "gone", is_ours=False, vpc_id=net.vpc)
+    again = audited(aws, "gone", is_ours=False, network=ClusterNetwork(net.vpc))
     assert planted["NAT gateway"] not in {one.id for one in again.found}, "the VPC is used by another cluster"
 
 
@@ -187,7 +188,7 @@ def test_leftovers_of_controllers_are_recognized_by_their_tags_emulated(aws: Emu
     group = ec2.create_security_group(GroupName="k8s-web", Description="d", VpcId=net.vpc)["GroupId"]
     ec2.create_tags(Resources=[group], Tags=controller)
     interface = ec2.create_network_interface(SubnetId=net.subnet, Groups=[group], Description="ELB net/k8s-web-web-1/0")
-    report = audited(aws, "train", vpc_id=None)
+    report = audited(aws, "train")
     assert {one.id for one in report.leaks if one.kind != "volume"} == {
         balancer["LoadBalancers"][0]["LoadBalancerArn"],
         targets["TargetGroups"][0]["TargetGroupArn"],
@@ -265,3 +266,31 @@ def test_bucket_key_is_kept_and_its_pending_deletion_is_a_leak_emulated(
     assert found[key].detail.startswith("PendingDeletion until 20")
     assert f"encrypts {system}" in found[spare].detail
     assert f"aws kms cancel-key-deletion --key-id {key}" in found[key].remedy
+
+
+def test_an_existing_vpc_is_never_claimed_while_the_cluster_exists_and_after_it_emulated(aws: Emulator) -> None:
+    tags = {"Name": "shared-main", "karpenter.sh/discovery": "shared", "kubernetes.io/cluster/shared": "owned"}
+    net = Network(aws, tags)
+    of_others = plant(aws, net, "shop", {"team": "shop"})
+    endpoint = aws.client("ec2").create_vpc_endpoint(
+        VpcId=net.vpc,
+        ServiceName="com.amazonaws.us-east-1.ecr.api",
+        VpcEndpointType="Interface",
+        SubnetIds=[net.subnet],
+        TagSpecifications=spec("vpc-endpoint", {"Name": "shared-ecr"}),
+    )["VpcEndpoint"]["VpcEndpointId"]
+    group = aws.client("ec2").create_security_group(
+        GroupName="shared-node",
+        Description="d",
+        VpcId=net.vpc,
+        TagSpecifications=spec("security-group", {"windlass.dev/cluster": "shared"}),
+    )["GroupId"]
+    theirs = {net.vpc, net.subnet, net.other_subnet, net.table, net.gateway, net.group, endpoint, *of_others.values()}
+
+    known = ClusterNetwork(existing_vpc_id=net.vpc)
+    for report in (audited(aws, "shared", network=known), audited(aws, "gone", network=known)):
+        assert theirs.isdisjoint({one.id for one in report.found})
+    assert [one.id for one in audited(aws, "shared", network=known).found] == [group]
+
+    make_cluster(aws, "shared", net, {"windlass.dev/existing-vpc": net.vpc})
+    assert theirs.isdisjoint({one.id for one in audited(aws, "shared").found}), "another machine has no outputs"

@@ -63,9 +63,22 @@ def test_objects_in_the_cluster_vpc_belong_to_it_unless_tagged_otherwise() -> No
 
 
 def test_discovery_tag_on_a_foreign_network_does_not_prove_ownership() -> None:
-    tags = {"karpenter.sh/discovery": "train"}
-    assert THEIRS.owner(tags, is_network=True) is None
-    assert OURS.owner(tags, is_network=True) is not None
+    assert THEIRS.owner({"karpenter.sh/discovery": "train"}, is_network=True) is None
+    assert THEIRS.owner({"kubernetes.io/cluster/train": "owned"}, is_network=True) is not None
+
+
+def test_only_windlass_s_own_tag_shows_that_it_made_a_network() -> None:
+    assert OURS.owner({"windlass.dev/cluster": "train"}, is_network=True) is not None
+    for key, value in (("karpenter.sh/discovery", "train"), ("kubernetes.io/cluster/train", "owned")):
+        assert OURS.owner({key: value}, is_network=True) is None
+
+
+def test_parts_and_names_of_an_existing_vpc_do_not_belong_to_the_cluster() -> None:
+    scope = replace(OURS, existing_vpc_id="vpc-1")
+    assert scope.owner({"windlass.dev/cluster": "train"}, vpc_id="vpc-1", is_network=True) is None
+    assert scope.owner({"Name": "train-ecr"}, name="train-ecr", vpc_id="vpc-1") is None
+    assert scope.owner({}, name="train-ecr", vpc_id="vpc-2") is not None
+    assert scope.owner({"windlass.dev/cluster": "train"}, vpc_id="vpc-1") is not None
 
 
 def test_a_name_alone_is_possible_and_not_certain() -> None:

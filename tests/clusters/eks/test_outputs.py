@@ -95,3 +95,15 @@ def test_kubeconfig_contains_no_secret_and_is_readable(tmp_path: Path) -> None:
     login = found.user.settings["exec"]
     assert [login["command"], *login["args"][:4]] == ["aws", "eks", "get-token", "--cluster-name", "vision"]
     assert not {"token", "password", "client-key-data"} & set(found.user.settings)
+
+
+def test_jobs_on_the_target_get_the_proxy_in_both_cases_of_letters() -> None:
+    proxy = {"HTTP_PROXY": "http://p:3128", "HTTPS_PROXY": "http://p:3128", "NO_PROXY": "10.0.0.0/8,.svc"}
+    found = parsed({"vision": target(Outputs.of({**VALUES, "proxy_environment": proxy}), CLUSTER, "/k")})
+    assert found.env == {**proxy, **{name.lower(): value for name, value in proxy.items()}}
+    assert parsed({"vision": target(Outputs.of(VALUES), CLUSTER, "/k")}).env == {}
+
+
+def test_a_vpc_is_terraform_s_unless_the_outputs_say_otherwise() -> None:
+    assert Outputs.of(VALUES).vpc_managed
+    assert not Outputs.of({**VALUES, "vpc_managed": False}).vpc_managed

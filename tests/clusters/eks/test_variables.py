@@ -108,3 +108,13 @@ def test_file_systems_and_budget_become_variables() -> None:
         "export_deleted": False,
     }
     assert found["budget"] == {"limit_usd": 500, "email": "team@example.com"}
+
+
+def test_networks_become_variables() -> None:
+    existing = "network: {vpc: vpc-0a, subnets: [subnet-0a, subnet-0b], proxy: 'http://p:3128', no_proxy: [.corp]}\n"
+    found = made(SHORT + existing)
+    assert (found["vpc_id"], found["subnet_ids"], found["zones"]) == ("vpc-0a", ["subnet-0a", "subnet-0b"], [])
+    assert (found["proxy"], found["no_proxy"], found["endpoint_services"]) == ("http://p:3128", [".corp"], [])
+    found = made(SHORT + "network: {nat: none}\n")
+    assert (found["vpc_id"], found["subnet_ids"], found["nat"], found["proxy"]) == ("", [], "none", "")
+    assert "ecr.dkr" in found["endpoint_services"]

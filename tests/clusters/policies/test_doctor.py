@@ -15,6 +15,7 @@ from windlass.clusters.policies import Purpose, Statement, as_statements, statem
 from windlass.clusters.preflight.account import account_findings
 from windlass.clusters.preflight.finding import Finding
 from windlass.clusters.preflight.identity import PodsOf, association_finding
+from windlass.clusters.preflight.network import network_findings
 
 FILE: Final = """\
 name: vision
@@ -37,8 +38,12 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with emulated_aws(tmp_path_factory.mktemp("aws"), auth=True, environ=quotas) as aws:
         role = aws.client("iam").create_role(RoleName="vision-run", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
         vpc = aws.client("ec2").create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-        subnet = aws.client("ec2").create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20")["Subnet"]["SubnetId"]
-        aws.client("eks").create_cluster(name="vision", roleArn=role, resourcesVpcConfig={"subnetIds": [subnet]})
+        subnets = [
+            aws.client("ec2").create_subnet(VpcId=vpc, CidrBlock=f"10.0.{at}.0/20", AvailabilityZone=f"us-east-1{zone}")
+            for at, zone in ((0, "a"), (16, "b"))
+        ]
+        ids = {"subnetIds": [one["Subnet"]["SubnetId"] for one in subnets]}
+        aws.client("eks").create_cluster(name="vision", roleArn=role, resourcesVpcConfig=ids)
         aws.client("iam").create_user(UserName="checker")
         yield aws
 
@@ -53,6 +58,9 @@ def findings(emulator: Emulator, allowed: list[Statement], file: str = FILE) -> 
     wanted = cluster(file)
     with Aws(environ=emulator.environ | login) as aws:
         seen = list(account_findings(aws, wanted, lambda account: as_statements(wanted, account, Purpose.AUDIT)))
+        network = emulator.client("eks").describe_cluster(name="vision")["cluster"]["resourcesVpcConfig"]
+        line = f"network: {{vpc: {network['vpcId']}, subnets: [{', '.join(network['subnetIds'])}]}}\n"
+        seen += network_findings(aws, cluster(file + line))
         seen.append(association_finding(aws, PodsOf("vision", "training"), ROLE))
         return [*seen, *(_done(one) for one in seen if one.offer is not None)]
 

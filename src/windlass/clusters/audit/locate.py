@@ -14,7 +14,7 @@ from windlass.clusters.audit.finders.eks import describe
 from windlass.clusters.audit.finders.network import security_group_owner
 from windlass.clusters.audit.scope import Scope, clusters_of
 from windlass.clusters.aws import AwsError
-from windlass.clusters.tags import flat
+from windlass.clusters.tags import EXISTING_VPC, flat
 
 OPERATIONS: Final = (
     "eks:DescribeCluster",
@@ -53,7 +53,9 @@ def _others(calls: FinderCalls, scope: Scope) -> Scope:
 def _vpcs(calls: FinderCalls, scope: Scope, vpc_id: str | None) -> Scope:
     """Adds the VPCs of the cluster. A VPC shared with another cluster is excluded, because it has objects of both."""
     about = _described(calls, scope.name)
-    used = {vpc_id or "", _vpc_of(about)} - {""}
+    if EXISTING_VPC in flat(about.get("tags")):
+        scope = replace(scope, existing_vpc_id=_vpc_of(about))
+    used = {vpc_id or "", _vpc_of(about)} - {"", scope.existing_vpc_id}
     if used and not scope.is_ours:
         used -= {_vpc_of(_described(calls, other)) for other in sorted(scope.other_names)}
     issuer = ((about.get("identity") or {}).get("oidc") or {}).get("issuer", "").removeprefix("https://")
@@ -62,7 +64,7 @@ def _vpcs(calls: FinderCalls, scope: Scope, vpc_id: str | None) -> Scope:
     for one in calls.items("ec2", "describe_vpcs", "Vpcs"):
         tags, id = flat(one.get("Tags")), one["VpcId"]
         named |= clusters_of(tags)
-        if one.get("IsDefault") or scope.is_of_another(tags):
+        if one.get("IsDefault") or scope.is_of_another(tags) or id == scope.existing_vpc_id:
             excluded.add(id)
         elif (scope.is_ours and id == vpc_id) or scope.owner(tags, is_network=True):
             own.add(id)

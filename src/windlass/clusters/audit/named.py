@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from windlass.clusters.audit.scope import ClusterNetwork
 from windlass.clusters.storage.volumes import Volumes, remembered
 from windlass.errors import UsageError
 from windlass.runs.context import Context
@@ -13,6 +13,7 @@ from windlass.runs.context import Context
 if TYPE_CHECKING:
     from windlass.clusters.audit import AuditReport
     from windlass.clusters.aws import Aws
+    from windlass.clusters.eks.outputs import Outputs
 
 EKS_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 """Valid EKS cluster names. With an empty name, an audit would match every object of the account."""
@@ -24,10 +25,9 @@ def audit(
     context: Context,
     *,
     is_ours: bool = True,
-    vpc_id: str | None = None,
+    network: ClusterNetwork | None = None,
     bucket: str = "",
     volumes: Volumes | None = None,
-    subnet_ids: Iterable[str] = (),
 ) -> AuditReport:
     """Audits the AWS resources of the cluster `name` by listing each service. Raises AwsError without valid
     credentials.
@@ -40,12 +40,11 @@ def audit(
     report = list_all(
         name,
         aws,
-        vpc_id=vpc_id,
+        network=network or ClusterNetwork(),
         is_ours=is_ours,
         bucket=bucket,
         volume_names=known.names,
         volume_ids=known.ids,
-        subnet_ids=tuple(subnet_ids),
     )
     return priced(report, load(context.home))
 
@@ -68,8 +67,19 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> A
     with Aws(chosen, environ=context.environ) as aws:
         if outputs is not None and is_ours:
             require_owner(name, {outputs.run_role_arn.split(":")[4]}, aws)
-        vpc_id, subnets = (outputs.vpc_id, outputs.private_subnet_ids) if outputs is not None else (None, ())
+        network = audited_network(outputs, None, named.cluster.network.vpc if named is not None else None)
         volumes = remembered(named) if named is not None else None
-        return audit(
-            name, aws, context, is_ours=is_ours, vpc_id=vpc_id, bucket=bucket, volumes=volumes, subnet_ids=subnets
-        )
+        return audit(name, aws, context, is_ours=is_ours, network=network, bucket=bucket, volumes=volumes)
+
+
+def audited_network(outputs: Outputs | None, vpc_in_state: str | None, vpc_in_file: str | None) -> ClusterNetwork:
+    """Returns the network of a cluster that Windlass created: its own VPC with its subnets, or an existing one.
+
+    An existing VPC belongs to others. What Terraform has made is decided by its state and its outputs, because the
+    cluster file may have changed since.
+    """
+    if outputs is not None and not outputs.vpc_managed:
+        return ClusterNetwork(vpc_in_state, existing_vpc_id=outputs.vpc_id)
+    if outputs is None:
+        return ClusterNetwork(vpc_in_state, existing_vpc_id="" if vpc_in_state else vpc_in_file or "")
+    return ClusterNetwork(vpc_in_state or outputs.vpc_id, outputs.private_subnet_ids)

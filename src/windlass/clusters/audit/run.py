@@ -12,7 +12,7 @@ from windlass.clusters.audit.finder import Finder
 from windlass.clusters.audit.finders import FINDERS
 from windlass.clusters.audit.locate import OPERATIONS, locate
 from windlass.clusters.audit.report import AuditReport, FoundObject, Unknown
-from windlass.clusters.audit.scope import Scope
+from windlass.clusters.audit.scope import NO_NETWORK, ClusterNetwork, Scope
 from windlass.clusters.aws import Aws, AwsError, partition
 
 FINDER_THREADS: Final = 8
@@ -24,19 +24,19 @@ def audit(
     cluster: str,
     aws: Aws,
     *,
-    vpc_id: str | None = None,
+    network: ClusterNetwork = NO_NETWORK,
     is_ours: bool,
     bucket: str = "",
     volume_names: Collection[str] = (),
     volume_ids: Collection[str] = (),
-    subnet_ids: Collection[str] = (),
 ) -> AuditReport:
     """Finds everything in the region of `aws`, and globally, that belongs to the named cluster, even if the cluster is
     gone.
 
-    `is_ours`: whether Windlass created the cluster. If so, every object in the VPC `vpc_id`, or in a VPC tagged for the
+    `is_ours`: whether Windlass created the cluster. If so, every object in its own VPC, or in a VPC tagged for the
     cluster, belongs to it, and objects whose name starts with the cluster's name are reported as possible. If not,
-    objects in a VPC that only this cluster uses are reported as possible. The other arguments are fields of `Scope`.
+    objects in a VPC that only this cluster uses are reported as possible. The other arguments are fields of
+    `Scope`.
 
     Changes nothing. A failed query becomes a row of `unknown`, never an empty list. Raises NotLoggedIn or another
     AwsError if AWS does not identify the credentials.
@@ -51,7 +51,8 @@ def audit(
         bucket=bucket,
         volume_names=frozenset(volume_names),
         volume_ids=frozenset(volume_ids),
-        subnet_ids=frozenset(subnet_ids),
+        subnet_ids=frozenset(network.subnet_ids),
+        existing_vpc_id=network.existing_vpc_id,
     )
     found: list[FoundObject] = []
     with (
@@ -61,7 +62,7 @@ def audit(
         try:
             audit_calls = AuditCalls(aws, details)
             first = FinderCalls(audit_calls, "eks", "cluster and its VPC", OPERATIONS)
-            scope = locate(first, scope, vpc_id)
+            scope = locate(first, scope, network.vpc_id)
             unknown = first.unknown
             for rows, failed in threads.map(lambda finder: run_finder(finder, audit_calls, scope), FINDERS):
                 found += rows

@@ -45,6 +45,21 @@ CSI_TAGS: Final = ("ebs.csi.aws.com/cluster", "efs.csi.aws.com/cluster", "CSIVol
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterNetwork:
+    """What a caller knows about the network of a cluster."""
+
+    vpc_id: str | None = None
+    """VPC that was created for the cluster."""
+    subnet_ids: tuple[str, ...] = ()
+    """Subnets that were created for the cluster."""
+    existing_vpc_id: str = ""
+    """VPC of others in which the cluster was created."""
+
+
+NO_NETWORK: Final = ClusterNetwork()
+
+
+@dataclass(frozen=True, slots=True)
 class Owner:
     """Reason why an object belongs to the cluster."""
 
@@ -85,6 +100,9 @@ class Scope:
     """EBS volumes that the cluster has, or is known to have had."""
     subnet_ids: frozenset[str] = frozenset()
     """Subnets of the cluster, including deleted ones."""
+    existing_vpc_id: str = ""
+    """VPC of others that the cluster only uses: neither the VPC, its subnets, routes and gateways nor the name of an
+    object in it show that the cluster owns them."""
 
     def owner(
         self, tags: Mapping[str, str] | None = None, *, name: str = "", vpc_id: str = "", is_network: bool = False
@@ -94,7 +112,9 @@ class Scope:
         `is_network` is for VPCs and subnets, which may carry tags of a cluster that only uses them. A tag that names
         another cluster outweighs VPC and name.
         """
-        tags = tags or {}
+        tags, is_existing = tags or {}, bool(vpc_id) and vpc_id == self.existing_vpc_id
+        if is_network and is_existing:
+            return None
         if OWNER in tags:
             return Owner(f"tag {OWNER}={self.name}") if tags[OWNER] == self.name else None
         if named := self._tag(tags, is_network):
@@ -107,7 +127,7 @@ class Scope:
             return Owner(f"tag {CLAIM_VOLUME}={tags[CLAIM_VOLUME]}, a volume of the cluster")
         if vpc_id and vpc_id in self.used_vpc_ids:
             return Owner(f"in {vpc_id}, the VPC that the cluster uses", is_certain=False)
-        is_elsewhere = bool(vpc_id and self.vpc_ids)
+        is_elsewhere = is_existing or bool(vpc_id and self.vpc_ids)
         if self.is_ours and not is_elsewhere and self.begins(name):
             return Owner(f"name begins with {self.name}; no tag names a cluster", is_certain=False)
         return self._claimed(tags)
@@ -146,8 +166,10 @@ class Scope:
         return not any(_begins(bare, other) for other in longer)
 
     def _tag(self, tags: Mapping[str, str], is_network: bool) -> str:
+        if is_network and self.is_ours:  # Windlass tags its networks; tags of others are also on networks in use
+            return ""
         for key in NAME_TAGS:
-            if tags.get(key) == self.name and not (is_network and key in SELECTORS and not self.is_ours):
+            if tags.get(key) == self.name and not (is_network and key in SELECTORS):
                 return f"{key}={self.name}"
         for prefix in OWNED_PREFIXES:
             if tags.get(prefix + self.name) == "owned":

@@ -45,6 +45,7 @@ resource "aws_eks_cluster" "main" {
   name     = local.names["aws_eks_cluster.main"]
   version  = var.kubernetes_version
   role_arn = aws_iam_role.cluster.arn
+  tags     = local.own_vpc == 1 ? {} : { "windlass.dev/existing-vpc" = var.vpc_id }
 
   enabled_cluster_log_types = ["api", "audit", "authenticator", "controllerManager", "scheduler"]
   # EKS manages the add-ons that are configured below.
@@ -56,7 +57,7 @@ resource "aws_eks_cluster" "main" {
   }
 
   vpc_config {
-    subnet_ids              = [for zone in local.zones : aws_subnet.private[zone].id]
+    subnet_ids              = local.subnet_ids
     endpoint_private_access = true
     endpoint_public_access  = length(var.endpoint_public_cidrs) > 0
     public_access_cidrs     = length(var.endpoint_public_cidrs) > 0 ? var.endpoint_public_cidrs : null
@@ -79,7 +80,7 @@ resource "aws_eks_cluster" "main" {
 
     precondition {
       condition     = length(local.zones) >= 2
-      error_message = "EKS needs two availability zones, but the region offers ${length(local.zones)}: list zones in the variable zones."
+      error_message = "EKS needs two availability zones, but there are ${length(local.zones)} (${join(", ", local.zones)}): list zones in the variable zones, or subnets of two in subnet_ids."
     }
   }
 

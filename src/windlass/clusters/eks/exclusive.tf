@@ -11,8 +11,11 @@ locals {
       is_made  = true, name = aws_iam_role.node.name, inline = [],
       attached = [for one in aws_iam_role_policy_attachment.node : one.policy_arn]
     }
-    flow = { is_made = true, name = aws_iam_role.flow.name, inline = [aws_iam_role_policy.flow.name], attached = [] }
-    run  = { is_made = true, name = aws_iam_role.run.name, inline = [aws_iam_role_policy.run.name], attached = [] }
+    flow = {
+      is_made  = local.own_vpc == 1, name = one(aws_iam_role.flow[*].name), inline = aws_iam_role_policy.flow[*].name,
+      attached = []
+    }
+    run = { is_made = true, name = aws_iam_role.run.name, inline = [aws_iam_role_policy.run.name], attached = [] }
     ebs_csi = {
       is_made  = true, name = aws_iam_role.ebs_csi.name, inline = [],
       attached = [aws_iam_role_policy_attachment.ebs_csi.policy_arn]

@@ -37,7 +37,7 @@ resource "aws_fsx_lustre_file_system" "main" {
   storage_capacity            = var.fsx.size_gib
   deployment_type             = var.fsx.deployment
   per_unit_storage_throughput = var.fsx.deployment == "PERSISTENT_2" ? coalesce(var.fsx.throughput, 125) : null
-  subnet_ids                  = [aws_subnet.private[local.gpu_zone].id]
+  subnet_ids                  = [local.subnets[local.gpu_zone][0]]
   security_group_ids          = [aws_security_group.filesystem[0].id]
   kms_key_id                  = var.fsx.deployment == "PERSISTENT_2" ? aws_kms_key.main.arn : null
   file_system_type_version    = "2.15"

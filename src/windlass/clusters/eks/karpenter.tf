@@ -55,7 +55,7 @@ data "aws_iam_policy_document" "karpenter" {
   statement {
     sid       = "StartIn"
     actions   = ["ec2:CreateFleet", "ec2:RunInstances"]
-    resources = concat([for subnet in aws_subnet.private : subnet.arn], [aws_security_group.node.arn])
+    resources = concat(local.subnet_arns, [aws_security_group.node.arn])
   }
 
   # Selects the group that EKS creates by its tag. With the cluster's attribute, the policy would be unknown whenever a

@@ -36,7 +36,7 @@ data "aws_iam_policy_document" "load_balancer_controller" {
   statement {
     sid       = "ReadGroups"
     actions   = ["ec2:GetSecurityGroupsForVpc"]
-    resources = [aws_vpc.main.arn]
+    resources = [local.vpc_arn]
   }
 
   # Certificate discovery for TLS listeners.
@@ -73,14 +73,14 @@ data "aws_iam_policy_document" "load_balancer_controller" {
     condition {
       test     = "ArnEquals"
       variable = "ec2:Vpc"
-      values   = [aws_vpc.main.arn]
+      values   = [local.vpc_arn]
     }
   }
 
   statement {
     sid       = "CreateGroup"
     actions   = ["ec2:CreateSecurityGroup"]
-    resources = [local.ec2_groups, aws_vpc.main.arn]
+    resources = [local.ec2_groups, local.vpc_arn]
   }
 
   statement {

@@ -1,4 +1,5 @@
-# A VPC across the zones: public subnets for NAT and load balancers, private subnets for nodes and pods.
+# A VPC across the zones: public subnets for NAT and load balancers, private subnets for nodes and pods. With vpc_id, an
+# existing one.
 
 data "aws_availability_zones" "available" {
   #checkov:skip=CKV_AWS_394:Only the first zone_count of the sorted names are used; the variable zones fixes them.
@@ -13,17 +14,56 @@ data "aws_availability_zones" "available" {
   }
 }
 
+# An existing VPC and its subnets are only read: no resource of this configuration changes or tags them.
+data "aws_vpc" "existing" {
+  count = 1 - local.own_vpc
+  id    = var.vpc_id
+}
+
+data "aws_subnet" "existing" {
+  for_each = toset(var.subnet_ids)
+  id       = each.key
+
+  lifecycle {
+    postcondition {
+      condition     = self.vpc_id == var.vpc_id
+      error_message = "${self.id} is in ${self.vpc_id}, not in ${var.vpc_id}: list subnets of one VPC."
+    }
+  }
+}
+
 locals {
-  zones = length(var.zones) > 0 ? var.zones : slice(
-    sort(data.aws_availability_zones.available.names), 0, min(var.zone_count, length(data.aws_availability_zones.available.names))
+  own_vpc      = var.vpc_id == "" ? 1 : 0
+  has_internet = local.own_vpc == 1 && var.nat != "none"
+
+  zones = local.own_vpc == 0 ? distinct([for id in var.subnet_ids : data.aws_subnet.existing[id].availability_zone]) : (
+    length(var.zones) > 0 ? var.zones : slice(
+      sort(data.aws_availability_zones.available.names), 0, min(var.zone_count, length(data.aws_availability_zones.available.names))
+    )
   )
   # Six eighths of the range are private, the last eighth is public: appending a zone does not move existing subnets.
-  private_cidrs = { for index, zone in local.zones : zone => cidrsubnet(var.vpc_cidr, 3, index) }
-  public_cidrs  = { for index, zone in local.zones : zone => cidrsubnet(cidrsubnet(var.vpc_cidr, 3, 7), 3, index) }
-  nat_zones     = var.nat == "one" ? slice(local.zones, 0, 1) : local.zones
+  private_cidrs = { for index, zone in local.zones : zone => cidrsubnet(var.vpc_cidr, 3, index) if local.own_vpc == 1 }
+  public_cidrs  = { for index, zone in local.zones : zone => cidrsubnet(cidrsubnet(var.vpc_cidr, 3, 7), 3, index) if local.has_internet }
+  nat_zones     = !local.has_internet ? [] : var.nat == "one" ? slice(local.zones, 0, 1) : local.zones
+
+  vpc_id  = one(concat(aws_vpc.main[*].id, data.aws_vpc.existing[*].id))
+  vpc_arn = one(concat(aws_vpc.main[*].arn, data.aws_vpc.existing[*].arn))
+  vpc_cidrs = local.own_vpc == 1 ? [var.vpc_cidr] : [
+    for association in data.aws_vpc.existing[0].cidr_block_associations : association.cidr_block
+  ]
+  # Subnets of nodes by zone. An existing VPC may have several in a zone; the first one gets mount targets.
+  subnets = {
+    for zone in local.zones : zone => concat(
+      [for key, subnet in aws_subnet.private : subnet.id if key == zone],
+      [for id in var.subnet_ids : id if data.aws_subnet.existing[id].availability_zone == zone],
+    )
+  }
+  subnet_ids  = flatten([for zone in local.zones : local.subnets[zone]])
+  subnet_arns = concat([for subnet in aws_subnet.private : subnet.arn], [for subnet in data.aws_subnet.existing : subnet.arn])
 }
 
 resource "aws_vpc" "main" {
+  count                = local.own_vpc
   cidr_block           = var.vpc_cidr
   enable_dns_hostnames = true
   enable_dns_support   = true
@@ -32,18 +72,20 @@ resource "aws_vpc" "main" {
 
 # The default security group stays without rules: nothing uses it.
 resource "aws_default_security_group" "main" {
-  vpc_id = aws_vpc.main.id
+  count  = local.own_vpc
+  vpc_id = aws_vpc.main[0].id
   tags   = { Name = local.names["aws_default_security_group.main"] }
 }
 
 resource "aws_internet_gateway" "main" {
-  vpc_id = aws_vpc.main.id
+  count  = local.has_internet ? 1 : 0
+  vpc_id = aws_vpc.main[0].id
   tags   = { Name = local.names["aws_internet_gateway.main"] }
 }
 
 resource "aws_subnet" "private" {
   for_each          = local.private_cidrs
-  vpc_id            = aws_vpc.main.id
+  vpc_id            = aws_vpc.main[0].id
   availability_zone = each.key
   cidr_block        = each.value
 
@@ -56,7 +98,7 @@ resource "aws_subnet" "private" {
 
 resource "aws_subnet" "public" {
   for_each          = local.public_cidrs
-  vpc_id            = aws_vpc.main.id
+  vpc_id            = aws_vpc.main[0].id
   availability_zone = each.key
   cidr_block        = each.value
 
@@ -84,32 +126,34 @@ resource "aws_nat_gateway" "main" {
 }
 
 resource "aws_route_table" "public" {
-  vpc_id = aws_vpc.main.id
+  count  = local.has_internet ? 1 : 0
+  vpc_id = aws_vpc.main[0].id
   tags   = { Name = local.names["aws_route_table.public"] }
 }
 
 resource "aws_route" "public" {
-  route_table_id         = aws_route_table.public.id
+  count                  = local.has_internet ? 1 : 0
+  route_table_id         = aws_route_table.public[0].id
   destination_cidr_block = "0.0.0.0/0"
-  gateway_id             = aws_internet_gateway.main.id
+  gateway_id             = aws_internet_gateway.main[0].id
 }
 
 # Keys come from variables and zones, not from other resources, so that `terraform import` can resolve them.
 resource "aws_route_table_association" "public" {
   for_each       = local.public_cidrs
-  route_table_id = aws_route_table.public.id
+  route_table_id = aws_route_table.public[0].id
   subnet_id      = aws_subnet.public[each.key].id
 }
 
 # One route table per zone even with a single NAT gateway, so that a change to several gateways replaces only routes.
 resource "aws_route_table" "private" {
   for_each = local.private_cidrs
-  vpc_id   = aws_vpc.main.id
+  vpc_id   = aws_vpc.main[0].id
   tags     = { Name = replace(local.names["aws_route_table.private"], "{key}", each.key) }
 }
 
 resource "aws_route" "private" {
-  for_each               = local.private_cidrs
+  for_each               = local.has_internet ? local.private_cidrs : {}
   route_table_id         = aws_route_table.private[each.key].id
   destination_cidr_block = "0.0.0.0/0"
   nat_gateway_id         = aws_nat_gateway.main[var.nat == "one" ? local.zones[0] : each.key].id
@@ -121,20 +165,53 @@ resource "aws_route_table_association" "private" {
   subnet_id      = aws_subnet.private[each.key].id
 }
 
-# Keeps S3 traffic off the NAT gateway, which would cost 0.045 USD/GB.
+# Keeps S3 traffic off the NAT gateway, which would cost 0.045 USD/GB; without one, it is the only way to S3.
 resource "aws_vpc_endpoint" "s3" {
-  vpc_id            = aws_vpc.main.id
+  count             = local.own_vpc
+  vpc_id            = aws_vpc.main[0].id
   service_name      = "com.amazonaws.${var.region}.s3"
   vpc_endpoint_type = "Gateway"
-  route_table_ids   = concat([aws_route_table.public.id], [for table in aws_route_table.private : table.id])
+  route_table_ids   = concat(aws_route_table.public[*].id, [for table in aws_route_table.private : table.id])
   tags              = { Name = local.names["aws_vpc_endpoint.s3"] }
 }
 
+resource "aws_security_group" "endpoint" {
+  count       = length(var.endpoint_services) > 0 ? 1 : 0
+  name        = local.names["aws_security_group.endpoint"]
+  description = "Interface endpoints of ${var.name}: from its nodes alone"
+  vpc_id      = local.vpc_id
+  tags        = { Name = local.names["aws_security_group.endpoint"] }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "endpoint" {
+  count                        = length(var.endpoint_services) > 0 ? 1 : 0
+  security_group_id            = aws_security_group.endpoint[0].id
+  referenced_security_group_id = aws_security_group.node.id
+  ip_protocol                  = "tcp"
+  from_port                    = 443
+  to_port                      = 443
+  description                  = "HTTPS from nodes"
+  tags                         = { Name = "${local.names["aws_security_group.endpoint"]}-https" }
+}
+
+resource "aws_vpc_endpoint" "interface" {
+  for_each            = toset(var.endpoint_services)
+  vpc_id              = local.vpc_id
+  service_name        = "com.amazonaws.${var.region}.${each.key}"
+  vpc_endpoint_type   = "Interface"
+  private_dns_enabled = true
+  subnet_ids          = [for zone in local.zones : local.subnets[zone][0]]
+  security_group_ids  = [aws_security_group.endpoint[0].id]
+  tags                = { Name = replace(local.names["aws_vpc_endpoint.interface"], "{key}", each.key) }
+}
+
+# The owner of an existing VPC decides what of it is logged.
 resource "aws_flow_log" "main" {
-  vpc_id          = aws_vpc.main.id
+  count           = local.own_vpc
+  vpc_id          = aws_vpc.main[0].id
   traffic_type    = "REJECT"
-  iam_role_arn    = aws_iam_role.flow.arn
-  log_destination = aws_cloudwatch_log_group.flow.arn
+  iam_role_arn    = aws_iam_role.flow[0].arn
+  log_destination = aws_cloudwatch_log_group.flow[0].arn
   tags            = { Name = local.names["aws_flow_log.main"] }
 }
 
@@ -142,7 +219,7 @@ resource "aws_flow_log" "main" {
 resource "aws_security_group" "node" {
   name        = local.names["aws_security_group.node"]
   description = "Nodes of ${var.name}: all traffic between them, and outwards"
-  vpc_id      = aws_vpc.main.id
+  vpc_id      = local.vpc_id
 
   tags = {
     Name                     = local.names["aws_security_group.node"]
@@ -172,4 +249,23 @@ resource "aws_vpc_security_group_egress_rule" "node_all" {
   ip_protocol       = "-1"
   description       = "Images, packages and the services of AWS"
   tags              = { Name = "${local.names["aws_security_group.node"]}-outwards" }
+}
+
+# The proxy's environment for nodes, controllers and the pods of runs. Names match subdomains too.
+locals {
+  no_proxy = concat(
+    ["localhost", "127.0.0.1", "169.254.169.254", "169.254.170.23", ".svc", ".cluster.local"],
+    # EKS takes the addresses of Services from one of these ranges.
+    ["10.100.0.0/16", "172.20.0.0/16"],
+    local.vpc_cidrs,
+    ["${var.region}.eks.${data.aws_partition.current.dns_suffix}"],
+    local.own_vpc == 1 ? ["s3.${var.region}.${data.aws_partition.current.dns_suffix}"] : [],
+    [for service in var.endpoint_services : "${join(".", reverse(split(".", service)))}.${var.region}.${
+      service == "eks-auth" ? "api.aws" : data.aws_partition.current.dns_suffix
+    }"],
+    var.no_proxy,
+  )
+  proxy_environment = var.proxy == "" ? {} : {
+    HTTP_PROXY = var.proxy, HTTPS_PROXY = var.proxy, NO_PROXY = join(",", local.no_proxy)
+  }
 }

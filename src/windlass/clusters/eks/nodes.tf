@@ -28,32 +28,35 @@ locals {
     pool.zone != null ? [pool.zone] : (var.fsx != null || pool.efa_interfaces > 0 || pool.placement_group) ? [local.gpu_zone] : local.zones
   }
 
-  # Configuration for nodeadm: images and scratch data on local NVMe disks, and parallel unpacking of image layers.
+  # Configuration for nodeadm: images and scratch data on local NVMe disks, parallel unpacking of image layers, and the
+  # proxy of containerd and kubelet. System nodes have the key "".
+  environment = var.proxy == "" ? {} : { environment = { default = local.proxy_environment } }
+  node_configs = merge(
+    var.proxy == "" ? {} : { "" = { instance = local.environment } },
+    { for name, pool in var.gpu_pools : name => merge(
+      { instance = merge({ localStorage = { strategy = "RAID0" } }, local.environment) },
+      pool.parallel_pull ? { featureGates = { FastImagePull = true } } : {},
+    ) },
+  )
   user_data = {
-    for name, pool in var.gpu_pools : name => <<-EOT
+    for name, spec in local.node_configs : name => <<-EOT
       MIME-Version: 1.0
       Content-Type: multipart/mixed; boundary="windlass"
 
       --windlass
       Content-Type: application/node.eks.aws
 
-      ${indent(6, yamlencode({
-    apiVersion = "node.eks.aws/v1alpha1"
-    kind       = "NodeConfig"
-    spec = merge(
-      { instance = { localStorage = { strategy = "RAID0" } } },
-      pool.parallel_pull ? { featureGates = { FastImagePull = true } } : {},
-    )
-}))}
+      ${indent(6, yamlencode({ apiVersion = "node.eks.aws/v1alpha1", kind = "NodeConfig", spec = spec }))}
       --windlass--
     EOT
-}
+  }
 }
 
 resource "aws_launch_template" "system" {
   name                   = local.names["aws_launch_template.system"]
   description            = "System nodes of ${var.name}"
   update_default_version = true
+  user_data              = var.proxy == "" ? null : base64encode(local.user_data[""])
   vpc_security_group_ids = local.node_groups
 
   block_device_mappings {
@@ -86,7 +89,7 @@ resource "aws_eks_node_group" "system" {
   cluster_name    = aws_eks_cluster.main.name
   node_group_name = local.names["aws_eks_node_group.system"]
   node_role_arn   = aws_iam_role.node.arn
-  subnet_ids      = [for zone in local.zones : aws_subnet.private[zone].id]
+  subnet_ids      = local.subnet_ids
   ami_type        = local.system_is_arm ? "AL2023_ARM_64_STANDARD" : "AL2023_x86_64_STANDARD"
   instance_types  = var.system_nodes.instance_types
   labels          = { "windlass.dev/pool" = "system" }
@@ -110,7 +113,7 @@ resource "aws_eks_node_group" "system" {
     ignore_changes = [scaling_config[0].desired_size]
   }
 
-  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private]
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
 }
 
 resource "aws_placement_group" "gpu" {
@@ -197,7 +200,7 @@ resource "aws_eks_node_group" "gpu" {
   cluster_name    = aws_eks_cluster.main.name
   node_group_name = replace(local.names["aws_eks_node_group.gpu"], "{key}", each.key)
   node_role_arn   = aws_iam_role.node.arn
-  subnet_ids      = [for zone in local.pool_zones[each.key] : aws_subnet.private[zone].id]
+  subnet_ids      = flatten([for zone in local.pool_zones[each.key] : lookup(local.subnets, zone, [])])
   ami_type        = each.value.ami_type
   capacity_type   = { on-demand = "ON_DEMAND", spot = "SPOT", capacity-block = "CAPACITY_BLOCK" }[each.value.capacity]
   instance_types  = each.value.capacity == "capacity-block" ? null : each.value.instance_types
@@ -233,9 +236,9 @@ resource "aws_eks_node_group" "gpu" {
 
     precondition {
       condition     = length(setsubtract(local.pool_zones[each.key], local.zones)) == 0
-      error_message = "The pool ${each.key} is in ${join(", ", local.pool_zones[each.key])}, but the cluster is in ${join(", ", local.zones)}: add the zone to zones."
+      error_message = "The pool ${each.key} is in ${join(", ", local.pool_zones[each.key])}, but the cluster is in ${join(", ", local.zones)}: add the zone to zones, or a subnet in it to subnet_ids."
     }
   }
 
-  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private]
+  depends_on = [aws_iam_role_policy_attachment.node, aws_eks_addon.node, aws_route.private, aws_route_table_association.private, aws_vpc_endpoint.interface]
 }

@@ -9,6 +9,7 @@ resource "aws_cloudwatch_log_group" "cluster" {
 
 resource "aws_cloudwatch_log_group" "flow" {
   #checkov:skip=CKV_AWS_338:log_retention_days sets the retention; the default is a year.
+  count             = local.own_vpc
   name              = local.names["aws_cloudwatch_log_group.flow"]
   retention_in_days = var.log_retention_days
   kms_key_id        = aws_kms_key.main.arn
@@ -23,6 +24,7 @@ resource "aws_cloudwatch_log_group" "fsx" {
 }
 
 resource "aws_iam_role" "flow" {
+  count                = local.own_vpc
   name                 = local.names["aws_iam_role.flow"]
   path                 = var.iam.path
   permissions_boundary = var.iam.permissions_boundary
@@ -31,17 +33,20 @@ resource "aws_iam_role" "flow" {
 }
 
 data "aws_iam_policy_document" "flow" {
+  count = local.own_vpc
+
   statement {
     sid       = "Write"
     actions   = ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"]
-    resources = [aws_cloudwatch_log_group.flow.arn, "${aws_cloudwatch_log_group.flow.arn}:log-stream:*"]
+    resources = [aws_cloudwatch_log_group.flow[0].arn, "${aws_cloudwatch_log_group.flow[0].arn}:log-stream:*"]
   }
 }
 
 resource "aws_iam_role_policy" "flow" {
+  count  = local.own_vpc
   name   = "logs"
-  role   = aws_iam_role.flow.id
-  policy = data.aws_iam_policy_document.flow.json
+  role   = aws_iam_role.flow[0].id
+  policy = data.aws_iam_policy_document.flow[0].json
 }
 
 # For the whole account, because costs by tag require that the account has activated the tag for cost allocation.

@@ -49,8 +49,13 @@ class Outputs:
     namespace: str
     run_role_arn: str
     """Role of the runs' pods."""
+    vpc_managed: bool = True
+    """Whether Terraform created the VPC; false for an existing one."""
+    proxy_environment: Mapping[str, str] | None = None
+    """Environment variables of the proxy. This field and the ones below are None if absent: Terraform omits null
+    outputs."""
     load_balancer_controller_role_arn: str | None = None
-    """Role of the AWS Load Balancer Controller; None, like the fields below, if Terraform omits the output."""
+    """Role of the AWS Load Balancer Controller."""
     efs_id: str | None = None
     efs_access_point_id: str | None = None
     fsx_id: str | None = None
@@ -94,6 +99,9 @@ def target(outputs: Outputs, cluster: Cluster, kubeconfig_path: str) -> dict[str
         "region": outputs.region,
         "storage": f"s3://{outputs.bucket}/windlass/",
     }
+    if proxy := outputs.proxy_environment:
+        # Programs read one case or the other.
+        entry["env"] = {**proxy, **{name.lower(): value for name, value in proxy.items()}}
     claim = FSX_CLAIM if outputs.fsx_id else EFS_CLAIM if outputs.efs_id else None
     if claim is not None:
         entry["data"] = {"claim": claim}

@@ -40,7 +40,17 @@ output "oidc_issuer" {
 
 output "vpc_id" {
   description = "Id of the VPC."
-  value       = aws_vpc.main.id
+  value       = local.vpc_id
+}
+
+output "vpc_managed" {
+  description = "Whether Terraform created the VPC."
+  value       = local.own_vpc == 1
+}
+
+output "proxy_environment" {
+  description = "Environment variables of the proxy, or null."
+  value       = var.proxy == "" ? null : local.proxy_environment
 }
 
 output "zones" {
@@ -50,12 +60,12 @@ output "zones" {
 
 output "private_subnet_ids" {
   description = "Subnets of nodes and pods, in the order of the zones."
-  value       = [for zone in local.zones : aws_subnet.private[zone].id]
+  value       = local.subnet_ids
 }
 
 output "public_subnet_ids" {
-  description = "Subnets of NAT gateways and load balancers, in the order of the zones."
-  value       = [for zone in local.zones : aws_subnet.public[zone].id]
+  description = "Subnets of NAT gateways and load balancers, in the order of the zones; empty in an existing VPC."
+  value       = [for zone in keys(local.public_cidrs) : aws_subnet.public[zone].id]
 }
 
 output "cluster_security_group_id" {

@@ -70,12 +70,12 @@ resource "aws_cloudcontrolapi_resource" "s3_files" {
 }
 
 resource "aws_cloudcontrolapi_resource" "s3_files_mount_target" {
-  for_each  = var.s3_files ? local.private_cidrs : {}
+  for_each  = toset(var.s3_files ? local.zones : [])
   type_name = "AWS::S3Files::MountTarget"
 
   desired_state = jsonencode({
     FileSystemId   = jsondecode(aws_cloudcontrolapi_resource.s3_files[0].properties)["FileSystemId"]
-    SubnetId       = aws_subnet.private[each.key].id
+    SubnetId       = local.subnets[each.key][0]
     SecurityGroups = [aws_security_group.filesystem[0].id]
   })
 }

@@ -106,7 +106,7 @@ resource "aws_security_group" "filesystem" {
   count       = local.has_efs_driver || var.fsx != null ? 1 : 0
   name        = local.names["aws_security_group.filesystem"]
   description = "File systems of ${var.name}: from its nodes alone"
-  vpc_id      = aws_vpc.main.id
+  vpc_id      = local.vpc_id
   tags        = { Name = local.names["aws_security_group.filesystem"] }
 }
 
@@ -181,9 +181,9 @@ resource "aws_efs_file_system_policy" "main" {
 }
 
 resource "aws_efs_mount_target" "main" {
-  for_each        = var.efs != null ? local.private_cidrs : {}
+  for_each        = toset(var.efs != null ? local.zones : [])
   file_system_id  = aws_efs_file_system.main[0].id
-  subnet_id       = aws_subnet.private[each.key].id
+  subnet_id       = local.subnets[each.key][0]
   security_groups = [aws_security_group.filesystem[0].id]
 }
 

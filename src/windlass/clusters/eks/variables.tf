@@ -72,14 +72,52 @@ variable "vpc_cidr" {
   }
 }
 
+variable "vpc_id" {
+  description = "Id of an existing VPC, in which no subnet, route, gateway or endpoint is created or changed. Default \"\" = a new VPC. Free; traffic costs what its routes cost."
+  type        = string
+  default     = ""
+}
+
+variable "subnet_ids" {
+  description = "Ids of the subnets of `vpc_id` for nodes and pods, in at least two zones. Default [] = new subnets. Free."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = (var.vpc_id == "") == (length(var.subnet_ids) == 0) && (var.vpc_id == "" || length(var.zones) == 0)
+    error_message = "An existing VPC needs vpc_id and subnet_ids, and no zones: they are those of the subnets."
+  }
+}
+
 variable "nat" {
-  description = "NAT gateways: `one`, or one `per-zone` so that zones do not depend on each other. Default one. Each costs 0.045 USD/hour and 0.045 USD/GB."
+  description = "NAT gateways of a new VPC: `one`, one `per-zone` so that zones do not depend on each other, or `none` for no way to the Internet. Default one. Each costs 0.045 USD/hour and 0.045 USD/GB."
   type        = string
   default     = "one"
   validation {
-    condition     = contains(["one", "per-zone"], var.nat)
-    error_message = "The value must be one or per-zone."
+    condition     = contains(["one", "per-zone", "none"], var.nat)
+    error_message = "The value must be one, per-zone or none."
   }
+}
+
+variable "endpoint_services" {
+  description = "AWS services of the interface endpoints in a new VPC, such as ec2 and ecr.api, for nodes without a way to the Internet; S3 always has a gateway endpoint. Default []. Each costs 0.01 USD/hour in each zone, and 0.01 USD/GB."
+  type        = list(string)
+  default     = []
+  validation {
+    condition     = var.vpc_id == "" || length(var.endpoint_services) == 0
+    error_message = "The owner of an existing VPC creates its endpoints."
+  }
+}
+
+variable "proxy" {
+  description = "URL of an HTTP proxy for nodes, such as http://proxy.example.com:3128; also an output for components and runs. Default \"\" = none. Free."
+  type        = string
+  default     = ""
+}
+
+variable "no_proxy" {
+  description = "Hosts, domains and CIDR ranges reached without the proxy, in addition to those of the cluster and its VPC. Default []. Free."
+  type        = list(string)
+  default     = []
 }
 
 variable "endpoint_public_cidrs" {

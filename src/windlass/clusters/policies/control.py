@@ -140,8 +140,9 @@ def passed(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     found = {
         "cluster": ("eks.amazonaws.com",),
         "node": ("ec2.amazonaws.com", "eks.amazonaws.com"),
-        "flow": ("vpc-flow-logs.amazonaws.com",),
     }
+    if not cluster.network.vpc:
+        found["flow"] = ("vpc-flow-logs.amazonaws.com",)
     pods = ["run", "ebs-csi"]
     if cluster.storage.efs is not None or cluster.storage.s3_files:
         pods.append("efs-csi")
@@ -232,7 +233,7 @@ def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
 
 
 def _logs(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
-    groups = [f"/aws/eks/{scope.name}/cluster", f"/windlass/{scope.name}/flow"]
+    groups = [f"/aws/eks/{scope.name}/cluster", *([] if scope.vpc else [f"/windlass/{scope.name}/flow"])]
     if cluster.storage.fsx is not None:
         groups.append(f"/aws/fsx/{scope.name}")
     yield Statement("ListLogs", ("logs:DescribeLogGroups",), conditions=scope.here)

@@ -19,11 +19,15 @@ def statements(scope: ArnScope) -> Iterator[Statement]:
             "DescribeAvailabilityZones",
             "DescribeInstanceTypeOfferings",
             "DescribeInstances",
+            "DescribeRouteTables",
+            "DescribeSubnets",
+            "DescribeVpcEndpoints",
             "DescribeVpcs",
         ),
         conditions=scope.here,
         why="EC2 Describe actions cannot be limited to resources",
     )
+    yield Statement("ReadDnsOfVpc", ("ec2:DescribeVpcAttribute",), (scope.vpc_arn,), why="for an existing VPC")
     quotas = scope.arns("servicequotas", "ec2/*", "vpc/*")
     yield Statement(
         "ReadDefaultQuotas",

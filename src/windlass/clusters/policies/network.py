@@ -1,4 +1,4 @@
-"""EC2 actions that Terraform needs for a cluster: a VPC and its parts, launch templates, placement groups.
+"""EC2 actions that Terraform needs for a cluster: a new VPC and its parts, launch templates, placement groups.
 
 EC2 objects have generated ids; Windlass's names are tags. Therefore new objects must be tagged with the cluster, and
 only objects with that tag may be changed.
@@ -30,6 +30,15 @@ MADE: Final = {
 """Resource type created by each action."""
 PLACEMENT: Final = {"CreatePlacementGroup": "placement-group"}
 """Additional action for pools with a placement group."""
+OF_A_NEW_VPC: Final = frozenset({
+    "AllocateAddress", "AssociateRouteTable", "AttachInternetGateway", "CreateFlowLogs", "CreateInternetGateway",
+    "CreateNatGateway", "CreateRoute", "CreateRouteTable", "CreateSubnet", "CreateVpc", "CreateVpcEndpoint",
+    "DeleteFlowLogs", "DeleteInternetGateway", "DeleteNatGateway", "DeleteRoute", "DeleteRouteTable", "DeleteSubnet",
+    "DeleteVpc", "DeleteVpcEndpoints", "DescribeVpcAttribute", "DetachInternetGateway", "DisassociateAddress",
+    "DisassociateRouteTable", "ModifyVpcAttribute", "ModifyVpcEndpoint", "ReleaseAddress", "ReplaceRoute", "elastic-ip",
+    "internet-gateway", "natgateway", "route-table", "subnet", "vpc", "vpc-endpoint", "vpc-flow-log",
+})  # fmt: skip
+"""Actions and resource types that no cluster in an existing VPC needs."""
 DESCRIBED: Final = (
     "Addresses", "AddressesAttribute", "AvailabilityZones", "FlowLogs", "InstanceTypeOfferings", "InternetGateways",
     "LaunchTemplateVersions", "LaunchTemplates", "NatGateways", "NetworkAcls", "NetworkInterfaces", "PlacementGroups",
@@ -39,8 +48,15 @@ DESCRIBED: Final = (
 
 def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the EC2 statements that `up` and `down` need."""
-    made = MADE | (PLACEMENT if cluster.node_groups else {})
+    made = {name: MADE[name] for name in _used(scope, MADE)} | (PLACEMENT if cluster.node_groups else {})
     kinds = sorted(set(made.values()))
+    if scope.vpc:
+        yield Statement(
+            "UseExistingVpc",
+            actions("ec2", "CreateSecurityGroup", "DescribeVpcAttribute"),
+            (scope.vpc_arn,),
+            why="the security groups of the cluster are in it; nothing else of it is changed",
+        )
     yield Statement(
         "ReadNetwork",
         actions("ec2", *(f"Describe{name}" for name in DESCRIBED)),
@@ -57,21 +73,21 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     )
     yield Statement(
         "MakeInOwnNetwork",
-        actions(
-            "ec2", "AssociateRouteTable", "AttachInternetGateway", "AuthorizeSecurityGroupEgress",
+        actions("ec2", *_used(scope, [
+            "AssociateRouteTable", "AttachInternetGateway", "AuthorizeSecurityGroupEgress",
             "AuthorizeSecurityGroupIngress", "CreateFlowLogs", "CreateNatGateway", "CreateRoute", "CreateRouteTable",
             "CreateSecurityGroup", "CreateSubnet", "CreateVpcEndpoint",
-        ),
+        ])),
         _ec2(scope, ["elastic-ip", "internet-gateway", "route-table", "security-group", "subnet", "vpc"]), scope.own,
         why="an object is created inside another one, for which AWS checks the same action",
     )  # fmt: skip
     yield Statement(
         "ChangeOwnNetwork",
-        actions(
-            "ec2", "CreateLaunchTemplateVersion", "DescribeVpcAttribute", "DisassociateRouteTable",
+        actions("ec2", *_used(scope, [
+            "CreateLaunchTemplateVersion", "DescribeVpcAttribute", "DisassociateRouteTable",
             "ModifyLaunchTemplate", "ModifyVpcAttribute", "ModifyVpcEndpoint",
             "ReplaceRoute", "RevokeSecurityGroupEgress", "RevokeSecurityGroupIngress",
-        ),
+        ])),
         _ec2(scope, ["launch-template", "route-table", "security-group", "security-group-rule", "subnet", "vpc",
                      "vpc-endpoint"]), scope.own,
     )  # fmt: skip
@@ -88,20 +104,26 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         _ec2(scope, kinds),
         both(scope.own, {"ForAllValues:StringNotEquals": {"aws:TagKeys": OWNER}}),
     )
-    yield Statement(
-        "TagDefaultGroup",
-        ("ec2:CreateTags",),
-        _ec2(scope, ["security-group"]),
-        scope.new,
-        why="EC2 creates the VPC's default group without tags, and Terraform removes its rules, so it must be tagged "
-        "first. A user with this permission could tag, and so change, another security group of the region",
-    )
+    if not scope.vpc:
+        yield Statement(
+            "TagDefaultGroup",
+            ("ec2:CreateTags",),
+            _ec2(scope, ["security-group"]),
+            scope.new,
+            why="EC2 creates the VPC's default group without tags, and Terraform removes its rules, so it must be "
+            "tagged first. A user with this permission could tag, and so change, another security group of the region",
+        )
     yield from _deleting(cluster, scope)
     yield from _launching(cluster, scope)
 
 
 def _ec2(scope: ArnScope, kinds: Iterable[str]) -> tuple[str, ...]:
-    return scope.arns("ec2", *(f"{kind}/*" for kind in kinds))
+    return scope.arns("ec2", *(f"{kind}/*" for kind in _used(scope, kinds)))
+
+
+def _used(scope: ArnScope, names: Iterable[str]) -> list[str]:
+    """Returns the actions or resource types that a cluster needs: in an existing VPC, none of the VPC's own."""
+    return [name for name in names if not scope.vpc or name not in OF_A_NEW_VPC]
 
 
 def _deleting(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
@@ -112,7 +134,7 @@ def _deleting(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
              "subnet", "vpc", "vpc-endpoint", "vpc-flow-log"]  # fmt: skip
     if cluster.node_groups:
         names, kinds = [*names, "DeletePlacementGroup"], sorted([*kinds, "placement-group"])
-    yield Statement("DeleteOwnNetwork", actions("ec2", *names), _ec2(scope, kinds), scope.own)
+    yield Statement("DeleteOwnNetwork", actions("ec2", *_used(scope, names)), _ec2(scope, kinds), scope.own)
 
 
 def _launching(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
@@ -142,7 +164,7 @@ def _launching(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     yield Statement(
         "LaunchIn",
         ("ec2:RunInstances",),
-        (*_ec2(scope, [*with_pools, "security-group", "subnet"]), *public),
+        (*_ec2(scope, [*with_pools, "security-group"]), scope.subnets_arn, *public),
         {"ArnLike": {"ec2:LaunchTemplate": scope.arn("ec2", "launch-template/*")}},
         why=f"{why}; the security group created by EKS for the cluster has no Windlass tag",
     )

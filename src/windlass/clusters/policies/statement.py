@@ -28,14 +28,16 @@ class ArnScope:
     """Names of the image repositories."""
     path: str = "/"
     """Path of the roles and instance profiles."""
+    vpc: str | None = None
+    """Id of an existing VPC; None for a new one."""
 
     @classmethod
     def of(cls, cluster: Cluster, account: str) -> ArnScope:
         """Builds the scope of a cluster in an account."""
         bucket = cluster.storage.bucket or f"windlass-{cluster.name}-{account}"
-        return cls(
-            cluster.name, cluster.region, account, bucket, cluster.repositories or (cluster.name,), cluster.iam.path
-        )
+        repositories = cluster.repositories or (cluster.name,)
+        path, vpc = cluster.iam.path, cluster.network.vpc
+        return cls(cluster.name, cluster.region, account, bucket, repositories, path, vpc)
 
     @property
     def partition(self) -> str:
@@ -62,6 +64,16 @@ class ArnScope:
     def bucket_arn(self) -> str:
         """ARN of the data bucket."""
         return f"arn:{self.partition}:s3:::{self.bucket}"
+
+    @property
+    def vpc_arn(self) -> str:
+        """ARN of the existing VPC, of any account, because VPCs can be shared; a pattern for all VPCs without one."""
+        return f"arn:{self.partition}:ec2:{self.region}:*:vpc/{self.vpc or '*'}"
+
+    @property
+    def subnets_arn(self) -> str:
+        """Pattern of the ARNs of subnets, which another account owns if the VPC is shared."""
+        return f"arn:{self.partition}:ec2:{self.region}:{'*' if self.vpc else self.account}:subnet/*"
 
     @property
     def here(self) -> Conditions:

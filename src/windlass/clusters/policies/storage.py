@@ -96,11 +96,11 @@ def _efs(scope: ArnScope) -> Iterator[Statement]:
 
 
 def _mount_targets(scope: ArnScope) -> Iterator[Statement]:
-    kinds = ("network-interface", "security-group", "subnet")
+    kinds = ("network-interface", "security-group")
     yield Statement(
         "InterfacesOfMountTargets",
         actions("ec2", "CreateNetworkInterface", "DeleteNetworkInterface", "ModifyNetworkInterfaceAttribute"),
-        scope.arns("ec2", *(f"{kind}/*" for kind in kinds)),
+        (*scope.arns("ec2", *(f"{kind}/*" for kind in kinds)), scope.subnets_arn),
         THROUGH_A_SERVICE,
         why="a mount target is a network interface, which EFS creates with the caller's permissions",
     )
@@ -151,8 +151,8 @@ def _fsx(scope: ArnScope) -> Iterator[Statement]:
     yield Statement(
         "GroupsForFsx",
         ("ec2:GetSecurityGroupsForVpc",),
-        scope.arns("ec2", "vpc/*"),
-        scope.own,
+        (scope.vpc_arn,) if scope.vpc else scope.arns("ec2", "vpc/*"),
+        {} if scope.vpc else scope.own,
         why="FSx checks security groups with the caller's permissions",
     )
     name = "s3.data-source.lustre.fsx.amazonaws.com"

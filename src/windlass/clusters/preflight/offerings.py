@@ -8,23 +8,25 @@ from typing import Final
 from windlass.clusters.aws import Aws, aws_errors
 from windlass.clusters.eks.variables import num_adapters
 from windlass.clusters.preflight.finding import Finding, unknown
+from windlass.clusters.preflight.network import NO_CONTROL_PLANE, subnets_of
 from windlass.errors import WindlassError
 from windlass.pricing.instances import efa_of
 from windlass.spec.cluster import Cluster, GpuPool
 
-NO_CONTROL_PLANE: Final = ("use1-az3", "usw1-az2", "cac1-az3")
-"""Ids of zones in which EKS runs no control plane; the Terraform configuration excludes them too."""
 NUM_ZONES: Final = 3
 Offered = Mapping[str, Collection[str]]
 """Zones that offer each instance type."""
 
 
 def zones_of(aws: Aws, cluster: Cluster) -> tuple[str, ...]:
-    """Returns the zones of the cluster: those in its file, or the first ones that Terraform would use. Raises
-    AwsError.
+    """Returns the zones of the cluster: those in its file, of its subnets, or the first ones that Terraform would use.
+    Raises AwsError.
     """
     if cluster.zones:
         return tuple(cluster.zones)
+    if subnets := cluster.network.subnets:
+        zones = {one["SubnetId"]: str(one["AvailabilityZone"]) for one in subnets_of(aws, "subnet-id", *subnets)}
+        return tuple(dict.fromkeys(zones[id] for id in subnets if id in zones))
     filters = [
         {"Name": "state", "Values": ["available"]},
         {"Name": "opt-in-status", "Values": ["opt-in-not-required"]},

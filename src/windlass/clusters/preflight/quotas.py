@@ -41,9 +41,10 @@ def quota_findings(aws: Aws, cluster: Cluster, zones: int) -> Iterator[Finding]:
     if unclear:
         text = f"unknown: which quota {', '.join(unclear)} count against, or how many vCPUs they have"
         yield Finding("quota", "warn", text, f"{CONSOLE}?region={aws.region}")
-    gateways = 1 if cluster.network.nat == "one" else zones
-    yield _asked("quota addresses", lambda name: account.counted(name, ADDRESSES, gateways, cluster.name))
-    yield _asked("quota VPCs", lambda name: account.counted(name, VPCS, 1, cluster.name))
+    if gateways := cluster.network.num_gateways(zones):
+        yield _asked("quota addresses", lambda name: account.counted(name, ADDRESSES, gateways, cluster.name))
+    if not cluster.network.vpc:
+        yield _asked("quota VPCs", lambda name: account.counted(name, VPCS, 1, cluster.name))
 
 
 def _asked(name: str, ask: Callable[[str], Finding]) -> Finding:

@@ -5,7 +5,7 @@ mock_provider "aws" {
     defaults = { account_id = "123456789012" }
   }
   mock_data "aws_partition" {
-    defaults = { partition = "aws" }
+    defaults = { partition = "aws", dns_suffix = "amazonaws.com" }
   }
   mock_data "aws_availability_zones" {
     defaults = { names = ["eu-west-1c", "eu-west-1a", "eu-west-1b", "eu-west-1d"] }
@@ -26,6 +26,10 @@ variables {
 run "defaults" {
   command = plan
 
+  assert {
+    condition     = aws_launch_template.system.user_data == null && output.proxy_environment == null && length(aws_vpc_endpoint.interface) == 0 && output.vpc_managed
+    error_message = "Without a proxy nothing names one, and with NAT there are no interface endpoints."
+  }
   assert {
     condition     = output.zones == tolist(["eu-west-1a", "eu-west-1b", "eu-west-1c"])
     error_message = "The first three zones by name must be used."
@@ -209,8 +213,8 @@ run "roles_of_a_company" {
   assert {
     condition = alltrue([
       for role in concat(
-        [aws_iam_role.cluster, aws_iam_role.node, aws_iam_role.flow, aws_iam_role.run, aws_iam_role.ebs_csi],
-        aws_iam_role.efs_csi, aws_iam_role.s3_csi, aws_iam_role.s3_files, aws_iam_role.karpenter,
+        [aws_iam_role.cluster, aws_iam_role.node, aws_iam_role.run, aws_iam_role.ebs_csi],
+        aws_iam_role.flow, aws_iam_role.efs_csi, aws_iam_role.s3_csi, aws_iam_role.s3_files, aws_iam_role.karpenter,
         aws_iam_role.karpenter_node, aws_iam_role.load_balancer_controller, aws_iam_role.sagemaker,
       ) : role.path == "/team/" && role.permissions_boundary == "arn:aws:iam::123456789012:policy/team"
     ])
@@ -248,6 +252,176 @@ run "fsx_without_controllers" {
     condition     = output.karpenter == null && length(aws_sqs_queue.karpenter) == 0 && length(aws_cloudwatch_event_target.karpenter) == 0 && length(aws_iam_role.load_balancer_controller) == 0
     error_message = "Nothing of the controllers is made."
   }
+}
+
+run "existing_vpc" {
+  command = plan
+
+  variables {
+    vpc_id     = "vpc-0a"
+    subnet_ids = ["subnet-0c", "subnet-0b", "subnet-0a"]
+    efs        = {}
+    fsx        = {}
+    s3_files   = true
+    proxy      = "http://proxy.example.com:3128"
+    no_proxy   = [".corp.example.com"]
+    gpu_pools  = { p5 = { instance_types = ["p5.48xlarge"], zone = "eu-west-1b", efa_interfaces = 32, placement_group = true } }
+  }
+
+  override_data {
+    target = data.aws_vpc.existing[0]
+    values = {
+      id                      = "vpc-0a"
+      arn                     = "arn:aws:ec2:eu-west-1:210987654321:vpc/vpc-0a"
+      cidr_block_associations = [{ cidr_block = "10.8.0.0/16" }, { cidr_block = "100.64.0.0/16" }]
+    }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0a"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1b", arn = "arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0a" }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0b"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1b", arn = "arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0b" }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0c"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1a", arn = "arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0c" }
+  }
+
+  assert {
+    condition     = length(aws_vpc.main) + length(aws_subnet.private) + length(aws_subnet.public) + length(aws_route_table.private) + length(aws_route_table.public) + length(aws_route.private) + length(aws_route.public) + length(aws_route_table_association.private) + length(aws_route_table_association.public) + length(aws_nat_gateway.main) + length(aws_eip.nat) + length(aws_internet_gateway.main) + length(aws_vpc_endpoint.s3) + length(aws_vpc_endpoint.interface) + length(aws_default_security_group.main) + length(aws_flow_log.main) + length(aws_iam_role.flow) + length(aws_cloudwatch_log_group.flow) == 0
+    error_message = "Nothing of an existing VPC must be created or adopted."
+  }
+  assert {
+    condition     = output.zones == tolist(["eu-west-1a", "eu-west-1b"]) && tolist(output.private_subnet_ids) == tolist(["subnet-0c", "subnet-0b", "subnet-0a"]) && output.vpc_id == "vpc-0a" && !output.vpc_managed && length(output.public_subnet_ids) == 0
+    error_message = "Zones are those of the subnets, in the order of the list."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.vpc_config[0].subnet_ids == toset(["subnet-0a", "subnet-0b", "subnet-0c"]) && aws_eks_node_group.system.subnet_ids == toset(["subnet-0a", "subnet-0b", "subnet-0c"])
+    error_message = "The control plane and the nodes use all subnets."
+  }
+  assert {
+    condition     = aws_eks_node_group.gpu["p5"].subnet_ids == toset(["subnet-0a", "subnet-0b"]) && aws_fsx_lustre_file_system.main[0].subnet_ids == tolist(["subnet-0b"])
+    error_message = "Nodes of a placement group use all subnets of one zone, and FSx the first one there."
+  }
+  assert {
+    condition     = { for zone, target in aws_efs_mount_target.main : zone => target.subnet_id } == { eu-west-1a = "subnet-0c", eu-west-1b = "subnet-0b" } && toset(keys(aws_cloudcontrolapi_resource.s3_files_mount_target)) == toset(["eu-west-1a", "eu-west-1b"])
+    error_message = "A file system has one mount target in each zone, in its first subnet."
+  }
+  assert {
+    condition     = alltrue([for group in [aws_security_group.node, aws_security_group.filesystem[0]] : group.vpc_id == "vpc-0a"])
+    error_message = "Security groups are in the existing VPC."
+  }
+  assert {
+    condition     = !contains(keys(local.roles), "flow") && local.vpc_arn == "arn:aws:ec2:eu-west-1:210987654321:vpc/vpc-0a" && contains(local.subnet_arns, "arn:aws:ec2:eu-west-1:210987654321:subnet/subnet-0c")
+    error_message = "Policies name a VPC that another account shares by its own ARN."
+  }
+  assert {
+    condition     = output.proxy_environment.HTTPS_PROXY == "http://proxy.example.com:3128" && output.proxy_environment.NO_PROXY == "localhost,127.0.0.1,169.254.169.254,169.254.170.23,.svc,.cluster.local,10.100.0.0/16,172.20.0.0/16,10.8.0.0/16,100.64.0.0/16,eu-west-1.eks.amazonaws.com,.corp.example.com"
+    error_message = "The API server, Services, the VPC and the listed hosts are reached without the proxy."
+  }
+  assert {
+    condition     = alltrue([for data in [aws_launch_template.system.user_data, aws_launch_template.gpu["p5"].user_data] : strcontains(base64decode(data), "\"HTTPS_PROXY\": \"http://proxy.example.com:3128\"")])
+    error_message = "All nodes get the proxy."
+  }
+}
+
+run "no_nat" {
+  command = plan
+
+  variables {
+    nat               = "none"
+    endpoint_services = ["ec2", "ecr.api", "eks-auth"]
+    proxy             = "http://10.9.0.1:3128"
+  }
+
+  assert {
+    condition     = length(aws_nat_gateway.main) + length(aws_eip.nat) + length(aws_internet_gateway.main) + length(aws_subnet.public) + length(aws_route.private) + length(aws_route.public) == 0 && length(aws_subnet.private) == 3
+    error_message = "There must be no way to the Internet."
+  }
+  assert {
+    condition     = toset(keys(aws_vpc_endpoint.interface)) == toset(["ec2", "ecr.api", "eks-auth"]) && length(aws_vpc_endpoint.s3) == 1
+    error_message = "There must be the endpoint of each service, and that of S3."
+  }
+  assert {
+    condition     = alltrue([for endpoint in aws_vpc_endpoint.interface : endpoint.private_dns_enabled]) && aws_vpc_endpoint.interface["ecr.api"].service_name == "com.amazonaws.eu-west-1.ecr.api" && aws_vpc_security_group_ingress_rule.endpoint[0].from_port == 443
+    error_message = "Names of services must lead to the endpoints, which nodes reach by HTTPS."
+  }
+  assert {
+    condition     = length(setsubtract(["10.40.0.0/16", "s3.eu-west-1.amazonaws.com", "api.ecr.eu-west-1.amazonaws.com", "eks-auth.eu-west-1.api.aws"], local.no_proxy)) == 0
+    error_message = "Endpoints must be reached without the proxy."
+  }
+}
+
+run "a_subnet_of_another_vpc_is_refused" {
+  command = plan
+  variables {
+    vpc_id     = "vpc-0a"
+    subnet_ids = ["subnet-0a", "subnet-0b"]
+  }
+  override_data {
+    target = data.aws_vpc.existing[0]
+    values = { cidr_block_associations = [{ cidr_block = "10.8.0.0/16" }] }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0a"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1a" }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0b"]
+    values = { vpc_id = "vpc-0b", availability_zone = "eu-west-1b" }
+  }
+  expect_failures = [data.aws_subnet.existing["subnet-0b"]]
+}
+
+run "subnets_of_one_zone_are_refused" {
+  command = plan
+  variables {
+    vpc_id     = "vpc-0a"
+    subnet_ids = ["subnet-0a", "subnet-0b"]
+  }
+  override_data {
+    target = data.aws_vpc.existing[0]
+    values = { cidr_block_associations = [{ cidr_block = "10.8.0.0/16" }] }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0a"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1a" }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0b"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1a" }
+  }
+  expect_failures = [aws_eks_cluster.main]
+}
+
+run "endpoints_in_an_existing_vpc_are_refused" {
+  command = plan
+  variables {
+    vpc_id            = "vpc-0a"
+    subnet_ids        = ["subnet-0a", "subnet-0b"]
+    endpoint_services = ["ec2"]
+  }
+  override_data {
+    target = data.aws_vpc.existing[0]
+    values = { cidr_block_associations = [{ cidr_block = "10.8.0.0/16" }] }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0a"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1a" }
+  }
+  override_data {
+    target = data.aws_subnet.existing["subnet-0b"]
+    values = { vpc_id = "vpc-0a", availability_zone = "eu-west-1b" }
+  }
+  expect_failures = [var.endpoint_services]
+}
+
+run "a_vpc_without_subnets_is_refused" {
+  command = plan
+  variables { vpc_id = "vpc-0a" }
+  expect_failures = [var.subnet_ids]
 }
 
 run "an_open_endpoint_is_refused" {
