@@ -310,7 +310,7 @@ class ClusterStep(Step):
     """Selects the cluster, the namespace, and the workload kind of the pods."""
 
     kind = "cluster"
-    shared = ("namespace", "via", "why", "expires_seconds", "supervisor_queue", "image", "user", "keeps_claim")
+    shared = ("namespace", "via", "why", "expires_seconds", "keeps_claim")
     namespace: str
     via: str
     """Workload kind: `job`, `jobset`, …"""
@@ -321,12 +321,6 @@ class ClusterStep(Step):
     """Why this workload kind was selected."""
     expires_seconds: float | None = None
     """Time for which the run is kept in the cluster after its end; null if it does not expire."""
-    supervisor_queue: str = ""
-    """Queue that admits the supervisor's pod."""
-    image: str = ""
-    """Image of the runtime on which the pods are based; empty without a runtime."""
-    user: int | None = None
-    """User id of pods based on a runtime; null without one."""
     keeps_claim: bool = False
     """Whether the claim with the results remains when the run is removed."""
 
@@ -399,6 +393,13 @@ class CheckJobStep(ManifestStep):
 
     kind = "check-job"
     names = ("-outputs-check",)
+
+
+class ReadJobStep(ManifestStep):
+    """Creates the Job whose pod mounts the claim of the results after the run, for commands that read files."""
+
+    kind = "read-job"
+    names = ("-cp",)
 
 
 class DataClaimStep(ManifestStep):

@@ -20,7 +20,7 @@ from windlass.worker.values import REQUIRED, ShapeError, Value, read_as
 
 Json = Mapping[str, Any]
 E = TypeVar("E", bound="Entry")
-RECORD_VERSION: Final = 4
+RECORD_VERSION: Final = 5
 """Version of the JSON of statuses and events; plans have a separate version. Runs recorded in another version cannot be
 read. Every change to a field of `Status`, its parts or an event must increment this number."""
 EMPTY: Final[Json] = {}

@@ -130,7 +130,7 @@ def test_jobs_of_commands_have_the_options_of_the_target(monkeypatch: pytest.Mon
     )
     made: list[Mapping[str, Any]] = []
 
-    def takes(_client: Any, job: Mapping[str, Any]) -> Any:
+    def takes(_client: Any, _seconds: float, job: Mapping[str, Any]) -> Any:
         made.append(job)
         raise EngineError("the cluster is not asked")
 

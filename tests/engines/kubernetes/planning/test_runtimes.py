@@ -115,8 +115,6 @@ def test_settings_missing_in_the_job_come_from_the_runtime() -> None:
     assert "resourcesPerNode" not in trainer
     asked: dict[str, Any] = {"image": "mine:1", "resources": {"cpus": 2}}
     trainer = train_job(on(runtime(), **asked))["spec"]["trainer"]
-    assert on(runtime(), **asked).only(ClusterStep).image == "mine:1"
-    assert on(runtime()).only(ClusterStep).image == "pytorch/pytorch:2.7.1"
     assert (trainer["image"], trainer["resourcesPerNode"]["limits"]) == ("mine:1", {"cpu": "2"})
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 1)
 
@@ -137,7 +135,7 @@ def test_helper_pods_use_the_image_of_the_runtime(found: dict[str, Any] | None, 
     made = on(found, **fields)
     assert blockers(made) == {}
     jobs = [step.request for step in made.steps if step.request.get("kind") == "Job"]
-    assert len(jobs) >= 3, "the supervisor, and the check and the upload of outputs"
+    assert len(jobs) == 4, "the supervisor, the check and the upload of outputs, and the reader of the claim"
     containers = [one for job in jobs for one in job["spec"]["template"]["spec"]["containers"]]
     assert {one["image"] for one in containers} == {image}
     [upload] = on(found, image="own:1", **fields).manifests(UploadJobStep)

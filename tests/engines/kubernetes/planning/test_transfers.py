@@ -256,6 +256,6 @@ def test_every_object_of_a_plan_is_checked_on_import() -> None:
 def test_dry_run_covers_every_pod() -> None:
     made = planned(data=[DIGITS], outputs="s3://bucket/runs", kubernetes={**CLAIM, **RESULTS})
     jobs = {step.request["metadata"]["name"] for step in made.steps if step.kind.endswith("-job")}
-    assert jobs == {"digits-7f3k2-data", "digits-7f3k2-outputs", "digits-7f3k2-outputs-check"}
+    assert jobs == {f"digits-7f3k2-{name}" for name in ("data", "outputs", "outputs-check", "cp")}
     asked = {pods.what.rpartition(" ")[2] for pods in run_pods(made)}
     assert asked >= jobs

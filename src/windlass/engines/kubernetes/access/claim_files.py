@@ -14,15 +14,14 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.exec_stream import Pod
 from windlass.engines.kubernetes.access.files import OnProgress, PodFiles, require_claim
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
+from windlass.engines.kubernetes.objects.helper_manifests import COPY_SECONDS, helper_job, mounted, sleeping
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, target_shape
 from windlass.worker import tarpipe
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
 
 MOUNT: Final = "/claim"
-POD_SECONDS: Final = 3600
-"""Largest lifetime of the helper pod, in seconds."""
 START_SECONDS: Final = 300.0
 EXEC: Final = """
 import os, signal, sys
@@ -71,11 +70,9 @@ def claim_files(client: Client, target: KubernetesTarget, claim: str) -> Iterato
     """
     require_claim(client, claim)
     name, python = f"windlass-claim-{secrets.token_hex(3)}", target.python or PYTHON
-    wait = [python, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
-    volume = {"name": "claim", "persistentVolumeClaim": {"claimName": claim}}
-    mounted = volume, {"name": "claim", "mountPath": MOUNT}
-    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, wait, mounted)
-    made = probe_pods.target_job(target, client.namespace, name, "copy", POD_SECONDS, 1, spec)
-    with probe_pods.made(client, made):
-        [pod] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
-        yield ClaimFiles(client, python, pod)
+    waits = sleeping(target.image or IMAGE, python, COPY_SECONDS)
+    pod = mounted(waits, {"persistentVolumeClaim": {"claimName": claim}}, MOUNT)
+    made = helper_job(target_shape(target, client.namespace, name), "copy", pod, COPY_SECONDS)
+    with probe_pods.made(client, COPY_SECONDS, made):
+        [running] = probe_pods.running(client, name, 1, START_SECONDS, lambda _text: None)
+        yield ClaimFiles(client, python, running)

@@ -6,6 +6,7 @@ Files are read from a running pod, or, once the pods are deleted, from a helper 
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ from windlass.engines.kubernetes.access.files import (
     require_claim,
 )
 from windlass.engines.kubernetes.objects import labels, layout
+from windlass.engines.kubernetes.objects.helper_manifests import COPY_SECONDS
 from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_assignment import beginning_pods
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec
@@ -30,15 +32,11 @@ from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.pods import Pod, by_id
 from windlass.errors import EngineError, UsageError
 from windlass.plan.plan import Plan
-from windlass.plan.steps import ClusterStep
+from windlass.plan.steps import ReadJobStep
 from windlass.runs.record import Status
 from windlass.worker import checkpoint_list, file_list, tarpipe
 
-HELPER_SECONDS: Final = 3600
-"""Largest lifetime of a helper pod, in seconds."""
 START_SECONDS: Final = 300.0
-LIKE_A_NODE: Final = ("tolerations", "priorityClassName")
-"""Fields of the ranks' pod spec that decide whether the cluster admits and schedules a helper pod too."""
 RELATIVE: Final = "paths that do not begin with / are relative to the results: RUN:output/model.pt"
 PROGRAM: Final = f"{layout.TRAVEL}/windlass/worker/exec_command.py"
 
@@ -158,32 +156,17 @@ class RunPods:
             )
         require_claim(self._client, claim["volume"]["persistentVolumeClaim"]["claimName"], f" of {run_id}")
         name = f"{run_id}-cp-{secrets.token_hex(3)}"
-        with probe_pods.made(self._client, self._helper(name, spec, claim)):
+        with probe_pods.made(self._client, COPY_SECONDS, self._helper(name)):
             [pod] = probe_pods.running(self._client, name, 1, START_SECONDS, lambda _text: None)
             yield pod
 
-    def _helper(self, name: str, spec: Pod, claim: Pod) -> probe_pods.Manifest:
-        """Returns the Job of a helper pod that mounts the claim, and sleeps."""
-        wait = [*self._python, "-c", f"import time; time.sleep({HELPER_SECONDS})"]
-        # With a training runtime, the pods' image and user are in no manifest of the run, but in the plan.
-        cluster = self._plan.only(ClusterStep)
-        image = spec["containers"][0].get("image") or cluster.image
-        user = spec.get("securityContext", {}).get("runAsUser") or cluster.user
-        assert user is not None, "a plan with a runtime has the user of its pods"
-        made = probe_pods.pod_spec(image, user, wait, (claim["volume"], claim["mount"]))
-        made |= {key: spec[key] for key in LIKE_A_NODE if key in spec}
-        meta = attempt_objects(self._plan)[-1]["metadata"]
-        return probe_pods.job(
-            name,
-            HELPER_SECONDS,
-            1,
-            made,
-            namespace=self._client.namespace,
-            labels=labels.of_helper(name, "copy", meta["labels"]),
-            annotations=meta.get("annotations", {}),
-            pull_secrets=probe_pods.secrets_of(spec),
-            queue=cluster.supervisor_queue,
-        )
+    def _helper(self, name: str) -> probe_pods.Manifest:
+        """Returns the planned Job of a pod that mounts the claim, with a name of its own."""
+        made = copy.deepcopy(dict(self._plan.only(ReadJobStep).manifest))
+        made["metadata"]["name"] = name
+        for meta in (made["metadata"], made["spec"]["template"]["metadata"]):
+            meta["labels"][labels.HELPER] = name
+        return made
 
 
 def _absolute(path: str) -> str:

@@ -10,27 +10,21 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused
-from windlass.engines.kubernetes.objects import labels, layout, manifests, pod_template
+from windlass.engines.kubernetes.objects import manifests
 from windlass.engines.kubernetes.objects.labels import HELPER
 from windlass.engines.kubernetes.objects.object_reports import is_problem
-from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_status import STUCK, has_ended, pod_status
 from windlass.engines.kubernetes.objects.pods import Pod
-from windlass.engines.kubernetes.objects.workloads.job import BATCH
 from windlass.errors import EngineError
 from windlass.worker import process
 
-if TYPE_CHECKING:
-    from windlass.spec.targets import KubernetesTarget
-
 Manifest = dict[str, Any]
 
-CONTAINER: Final = "node"
 MADE_BY: Final = "windlass.dev/made-by"
 KINDS: Final = (("batch/v1", "Job"), ("v1", "ConfigMap"))
 """Kinds of objects of a probe that have no owner."""
@@ -74,105 +68,15 @@ def sweep(client: Client) -> list[str]:
     return removed
 
 
-def job(
-    name: str,
-    seconds: int,
-    num_pods: int,
-    spec: Manifest,
-    *,
-    namespace: str,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    pull_secrets: Iterable[str],
-    queue: str | None,
-) -> Manifest:
-    """Returns a Job whose pods the cluster ends after `seconds`, and then removes. `spec` is the pod spec.
-
-    A Kueue that manages all Jobs does not start a Job without a `queue`.
-    """
-    queued = {**labels, layout.QUEUE_LABEL: queue} if queue else dict(labels)
-    meta = {"name": name, "namespace": namespace, "labels": queued, "annotations": {**annotations, **made_by(seconds)}}
-    spec = {**spec, "imagePullSecrets": [{"name": secret} for secret in pull_secrets]}
-    return {
-        "apiVersion": BATCH,
-        "kind": "Job",
-        "metadata": meta,
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": num_pods,
-            "parallelism": num_pods,
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": seconds,
-            "ttlSecondsAfterFinished": 60,
-            "template": {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}, "spec": spec},
-        },
-    }
-
-
-def target_job(
-    target: KubernetesTarget, namespace: str, name: str, component: str, seconds: int, num_pods: int, spec: Manifest
-) -> Manifest:
-    """Returns such a Job with the target's options for pods of Windlass itself. Raises PatchRefused."""
-    shape = pod_template.target_shape(target, namespace, name)
-    made = job(
-        name,
-        seconds,
-        num_pods,
-        {**spec, "tolerations": [*spec["tolerations"], *shape.tolerations]},
-        namespace=namespace,
-        labels={**target.labels, **labels.of_helper(name, component)},
-        annotations=target.annotations,
-        pull_secrets=target.image_pull_secrets,
-        queue=target.supervisor_queue,
-    )
-    for patch in shape.supervisor_patches:
-        made["spec"]["template"] = patched(made["spec"]["template"], patch, labels.SUPERVISOR)
-    return made
-
-
-def secrets_of(spec: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the image pull secrets of a pod spec."""
-    return [str(one["name"]) for one in spec.get("imagePullSecrets", ())]
-
-
-def pod_spec(image: str, user: int, command: list[str], *mounted: tuple[Manifest, Manifest]) -> Manifest:
-    """Returns the spec of a pod that runs a program under the `restricted` Pod Security Standard, and ends at once when
-    deleted. `mounted` has volumes, each with its mount.
-    """
-    spec = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_template.restricted(user),
-        "tolerations": [pod_template.GPU_TOLERATION],  # The cluster may have only GPU nodes.
-        "affinity": manifests.RATHER_WITHOUT_GPUS,
-        "containers": [
-            {
-                "name": CONTAINER,
-                "image": image,
-                "command": command,
-                "env": [{"name": "HOME", "value": "/tmp"}],
-                # A namespace with a quota rejects pods without requests and limits.
-                "resources": {
-                    "requests": {"cpu": "100m", "memory": "128Mi"},
-                    "limits": {"cpu": "2", "memory": "2Gi"},
-                },
-                "volumeMounts": [mount for _, mount in mounted],
-            }
-        ],
-        "volumes": [volume for volume, _ in mounted],
-    }
-    return manifests.with_tmp(spec)
-
-
 @contextlib.contextmanager
-def made(client: Client, *objects: Manifest) -> Iterator[None]:
-    """Creates the objects for the `with` block and deletes them after it; the first object owns the others. Raises
-    EngineError.
+def made(client: Client, seconds: float, *objects: Manifest) -> Iterator[None]:
+    """Creates the objects for the `with` block, which uses them for at most `seconds`, and deletes them after it; the
+    first object owns the others. Raises EngineError.
     """
     sweep(client)
     first, *others = objects
+    meta = first["metadata"]
+    first = {**first, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), **made_by(seconds)}}}
     api, kind, name = first["apiVersion"], first["kind"], first["metadata"]["name"]
     try:
         owner = client.create(first)

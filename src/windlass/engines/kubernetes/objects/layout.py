@@ -55,6 +55,8 @@ text there."""
 FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
 """Annotation with the place in the attempt of a replica type's first pod. Some operators number the pods of each type
 from 0."""
+PREFIX: Final = "windlass.dev/"
+"""Prefix of labels and annotations that Windlass alone sets."""
 RUN_LABEL: Final = "windlass.dev/run"
 ATTEMPT_LABEL: Final = "windlass.dev/attempt"
 JOB_LABEL: Final = "windlass.dev/job"
@@ -111,6 +113,11 @@ def piece_name(run_id: str, digest: str, number: int) -> str:
 def supervisor_name(run_id: str) -> str:
     """Returns the name of the supervisor's objects, which is also the host name at which pods connect to it."""
     return f"{run_id}-supervisor"
+
+
+def capacity_name(run_id: str) -> str:
+    """Returns the name of the Job whose idle pods probe the capacity for the missing nodes of a run."""
+    return f"{run_id}-capacity"
 
 
 def key_name(run_id: str) -> str:

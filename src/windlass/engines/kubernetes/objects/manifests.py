@@ -27,6 +27,7 @@ from windlass.engines.kubernetes.objects.pod_template import (
     Shape,
     labels,
     pod_template,
+    restricted,
 )
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest, WorkloadRequest
@@ -186,17 +187,27 @@ def attempt(shape: Shape, job: Job, number: int, num_nodes: int) -> list[Manifes
     return WORKLOADS[shape.via].made(meta, pod_template(shape, job, number, num_nodes), asked)
 
 
-def own_job(shape: Shape, job: Job, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int) -> Manifest:
-    """Returns a Job with one pod that supervises a run or transfers its files; `its` are the labels of both Job and
-    pod.
+def own_job(
+    shape: Shape, job: Job | None, name: str, its: Mapping[str, str], pod: Manifest, max_failures: int
+) -> Manifest:
+    """Returns a Job with one pod of Windlass itself, which has the options of target and job; `its` are the labels of
+    both Job and pod.
 
-    The pod tolerates the same taints as the training pods: all nodes of the cluster may have
-    these taints. Raises PatchRefused.
+    The pod keeps to the `restricted` Pod Security Standard, and tolerates the same taints as the training pods: all
+    nodes of the cluster may have these taints. Raises PatchRefused.
     """
-    tolerations = [*shape.tolerations, *pod["tolerations"]]
-    pod = {**with_tmp(pod), "tolerations": tolerations, "affinity": RATHER_WITHOUT_GPUS}
-    if job.priority is not None:  # A run of a higher priority must not evict the supervisor of this one.
-        pod["priorityClassName"] = job.priority
+    pod = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": restricted(shape.user),
+        **with_tmp(pod),
+        "tolerations": [*shape.tolerations, *pod["tolerations"]],
+        "affinity": RATHER_WITHOUT_GPUS,
+    }
+    if shape.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
+    if job is not None and job.priority is not None:
+        pod["priorityClassName"] = job.priority  # A run of a higher priority must not evict the supervisor of this one.
     queue = {layout.QUEUE_LABEL: shape.supervisor_queue} if shape.supervisor_queue else {}
     notes = dict(shape.pods.annotations)
     meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}, "annotations": notes}

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.engines.kubernetes.objects import layout, manifests, pod_template
+from windlass.engines.kubernetes.objects import layout, manifests
 from windlass.engines.kubernetes.objects.labels import COMPONENT, SUPERVISOR
 from windlass.engines.kubernetes.objects.lost_pods import SUPERVISOR_LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.manifests import core
@@ -112,13 +112,11 @@ def stamped(made: Mapping[str, Any]) -> Manifest:
 
 def _pod(shape: Shape, notify: str | None) -> Manifest:
     name = layout.supervisor_name(shape.run_id)
-    spec: Manifest = {
+    return {
         "restartPolicy": "OnFailure",
         "serviceAccountName": layout.SUPERVISOR_ACCOUNT,
         "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": pod_template.restricted(shape.user),
         "tolerations": lost_tolerations(SUPERVISOR_LOST_SECONDS),
         "containers": [_container(shape, notify)],
         "volumes": [
@@ -127,9 +125,6 @@ def _pod(shape: Shape, notify: str | None) -> Manifest:
             *order_client_fields(shape.run_id, shape.namespace)["volumes"],
         ],
     }
-    if shape.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
-    return spec
 
 
 def _home_limit(shape: Shape) -> str:

@@ -25,7 +25,6 @@ from windlass.engines.kubernetes.objects.pod_template import (
     Shape,
     labels,
     of_store,
-    restricted,
     variables,
 )
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
@@ -72,7 +71,7 @@ def helper_objects(shape: Shape, job: Job, sets: Sequence[Mapping[str, str]]) ->
     """Returns the ConfigMap for the transfer program and the Job that stages `sets`, for a command without a run. Both
     names begin with `shape.run_id`.
     """
-    its = named.of_helper(shape.run_id, named.TRANSFER)
+    its = {**shape.labels, **named.of_helper(shape.run_id, named.TRANSFER)}
     program, made = contents(shape, job), stage_job(shape, job, sets)
     queue = {name: text for name, text in made["metadata"]["labels"].items() if name == layout.QUEUE_LABEL}
     program["metadata"]["labels"] = its
@@ -138,17 +137,12 @@ def _pod(shape: Shape, job: Job, asked: Mapping[str, Any], claimed: Claimed | No
     spec: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": restricted(shape.user),
         "tolerations": lost_tolerations(LOST_SECONDS),
         "containers": [_container(shape, job, asked, mounts)],
         "volumes": volumes,
     }
     if job.kubernetes.service_account is not None:
         spec["serviceAccountName"] = job.kubernetes.service_account
-    if shape.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": secret} for secret in shape.pull_secrets]
     return spec
 
 

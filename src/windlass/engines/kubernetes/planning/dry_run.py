@@ -23,6 +23,7 @@ from windlass.plan.steps import (
     MountVolumeStep,
     NetworkPolicyStep,
     ObjectStep,
+    ReadJobStep,
     StageJobStep,
     SupervisorStep,
     TransferStep,
@@ -44,7 +45,7 @@ def dry_run(plan: Plan) -> list[Note]:
     client = Client(cluster.context, cluster.namespace, cluster.kubeconfig)
     of_attempt = attempt_objects(plan)
     helpers = [one for one in plan.manifests(SupervisorStep) if one["kind"] == "Job"]
-    helpers += plan.manifests(StageJobStep, UploadJobStep, CheckJobStep)
+    helpers += plan.manifests(StageJobStep, UploadJobStep, CheckJobStep, ReadJobStep)
     others = plan.manifests(
         ObjectStep, NetworkPolicyStep, ClaimStep, DataClaimStep, MountVolumeStep, MountClaimStep, TransferStep
     )

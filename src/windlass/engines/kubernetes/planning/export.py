@@ -32,6 +32,7 @@ from windlass.plan.compose import Continuation, compose
 from windlass.plan.notes import Note
 from windlass.plan.plan import Plan
 from windlass.plan.steps import (
+    AttemptPartStep,
     ClaimStep,
     ClusterStep,
     CodeStep,
@@ -143,7 +144,7 @@ def _mount(spec: Mapping[str, Any], pieces: list[Manifest]) -> None:
 
 def _stands_on_another(plan: Plan) -> bool:
     """Returns whether the pods are defined by an existing runtime, for which a TrainJob cannot set a deadline."""
-    return plan.only(ClusterStep).user is not None
+    return plan.only(ClusterStep).via == "trainjob" and not plan.manifests(AttemptPartStep)
 
 
 def _notes(plan: Plan) -> Iterator[Note]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from windlass.engines.kubernetes.objects import transfer_manifests
+from windlass.engines.kubernetes.objects.helper_manifests import read_job
 from windlass.engines.kubernetes.objects.labels import SUPERVISOR
 from windlass.engines.kubernetes.objects.pod_patch import PatchRefused
 from windlass.engines.kubernetes.objects.pod_template import Shape, pod_template
@@ -59,7 +61,10 @@ def _with(shape: Shape, job: Job, pods: str, patch: Mapping[str, Any]) -> Shape:
         pod_template(shape, job, 1, job.nodes.max)
     else:
         shape = replace(shape, supervisor_patches=(*shape.supervisor_patches, patch))
+        # A patch may conflict with one of these pods alone, such as by the name of a volume.
         supervisor_job(shape, job)
+        transfer_manifests.check_job(shape, job, "s3://")
+        read_job(shape, job, shape.run_id)
     return shape
 
 

@@ -234,7 +234,7 @@ def _nodes(
 
 def _cluster_step(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts, why: str) -> ClusterStep:
     """Returns the step with the cluster, the namespace, and facts for later commands that no object contains."""
-    results, of_runtime = job.kubernetes.results, shape.runtime is not None
+    results = job.kubernetes.results
     return ClusterStep(
         f"{why}: {WORKLOADS[shape.via].api} in namespace {shape.namespace} of context {target.context}",
         namespace=shape.namespace,
@@ -243,9 +243,6 @@ def _cluster_step(shape: Shape, job: Job, target: KubernetesTarget, facts: Facts
         kubeconfig=facts.kubeconfig,
         why=why,
         expires_seconds=shape.expires_seconds,
-        supervisor_queue=shape.supervisor_queue,
-        image=shape.image or _runtimes(facts).image if of_runtime else "",
-        user=shape.user if of_runtime else None,
         keeps_claim=results is not None and results.keep,
     )
 

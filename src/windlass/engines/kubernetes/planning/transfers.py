@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from windlass.engines.kubernetes.objects import layout, transfer_manifests
+from windlass.engines.kubernetes.objects.helper_manifests import read_job
 from windlass.engines.kubernetes.objects.pod_template import Shape
 from windlass.engines.kubernetes.objects.transfer_manifests import REACHED, READ, needs_obstore
 from windlass.plan.notes import Note, blocker, image_notes
@@ -14,6 +15,7 @@ from windlass.plan.steps import (
     CheckJobStep,
     CollectStep,
     DataClaimStep,
+    ReadJobStep,
     StageJobStep,
     StageStep,
     Step,
@@ -114,7 +116,11 @@ def _staging_steps(shape: Shape, job: Job, target: KubernetesTarget, cluster: Cl
 
 def _upload_steps(shape: Shape, job: Job) -> Iterator[Step]:
     results = job.kubernetes.results
-    if not (to := _destination(shape, job)) or results is None:
+    if results is None:
+        return
+    made = read_job(shape, job, results.claim or shape.run_id)
+    yield ReadJobStep(f"make Job {made['metadata']['name']} while cp reads files of the claim after the run", made)
+    if not (to := _destination(shape, job)):
         return
     yield UploadStep.of_job(job, layout.OUTPUT, to)
     made = transfer_manifests.upload_job(shape, job, results.claim or shape.run_id, to)

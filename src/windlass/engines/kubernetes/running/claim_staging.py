@@ -69,7 +69,7 @@ def stage_set(
         client.create_if_absent(transfers.claim_of_data(client.namespace, wanted))
     program, job = objects(client.namespace, target, wanted, source, keys, service_account)
     image = job["spec"]["template"]["spec"]["containers"][0]["image"]
-    with probe_pods.made(client, transfers.filled(program)):
+    with probe_pods.made(client, MAX_SECONDS, transfers.filled(program)):
         owner = client.get("v1", "ConfigMap", program["metadata"]["name"])
         transfer = JobTransfer(client, manifests.owned(job, owner), lambda made: _created(client, made))
         try:
@@ -96,7 +96,6 @@ def objects(
     )
     shape = pod_template.target_shape(target, namespace, name, wanted.claim)
     program, made = transfers.helper_objects(shape, job, [{"name": SET, "source": source}])
-    program["metadata"]["annotations"] = probe_pods.made_by(MAX_SECONDS)
     made["spec"] |= {"activeDeadlineSeconds": MAX_SECONDS, "ttlSecondsAfterFinished": KEPT_SECONDS}
     return program, made
 

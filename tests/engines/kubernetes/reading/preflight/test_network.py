@@ -87,7 +87,6 @@ def test_image_without_torch_is_no_failure() -> None:
 def test_one_delete_removes_test_objects_and_deadline_ends_them() -> None:
     first, service, job = objects(TARGET, "windlass-net-1")
     assert first["kind"] == "ConfigMap"
-    assert probe_pods.MADE_BY in first["metadata"]["annotations"]
     assert {one["metadata"]["labels"][labels.HELPER] for one in (first, service, job)} == {"windlass-net-1"}
     assert (job["spec"]["activeDeadlineSeconds"], job["spec"]["ttlSecondsAfterFinished"]) == (600, 60)
     assert job["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True

@@ -148,10 +148,15 @@ def test_every_pod_of_a_run_has_requests_and_limits_where_its_job_sets_resources
         kubernetes={"data": {"claim": "sets"}, "results": {"claim": "results"}},
     )
     pods = list(run_pods(plan))
-    assert len(pods) == 5
+    assert len(pods) == 6
     for one in pods:
         [container] = one.pod["spec"]["containers"]
         assert all({"cpu", "memory"} <= set(container["resources"][kind]) for kind in ("requests", "limits")), one.what
+
+
+def test_idle_pods_of_an_elastic_run_are_tried_too() -> None:
+    tried = {one.what: one.pod["metadata"]["name"] for one in run_pods(planned(INSIDE, nodes={"min": 1, "max": 2}))}
+    assert tried["the pods that reserve capacity"] == "digits-7f3k2-capacity-0"
 
 
 def test_all_pods_of_a_run_tolerate_taints_of_training_nodes() -> None:

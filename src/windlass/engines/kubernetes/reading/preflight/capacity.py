@@ -11,11 +11,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from windlass.engines.kubernetes.access import background, probe_pods
+from windlass.engines.kubernetes.access import background
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects import labels, layout, manifests
+from windlass.engines.kubernetes.objects.helper_manifests import bounded_job
 from windlass.engines.kubernetes.objects.planned import attempt_objects
-from windlass.engines.kubernetes.objects.pod_spec import pod_spec
+from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.pod_status import container_state
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import BATCH
@@ -25,19 +26,18 @@ LOOK_SECONDS: Final = 2.0
 HOLD_SECONDS: Final = 3600
 """Maximum lifetime of probe pods in seconds, so that they do not occupy nodes after the supervisor has died."""
 WAIT: Final = "import signal; signal.pause()"
-LIKE_A_NODE: Final = (
-    "nodeSelector",
-    "tolerations",
-    "priorityClassName",
-    "serviceAccountName",
-    "securityContext",
-    "affinity",
-    "runtimeClassName",
-    "schedulerName",
-    "automountServiceAccountToken",
-    "enableServiceLinks",
+OF_RANKS: Final = (
+    "activeDeadlineSeconds",
+    "hostname",
+    "initContainers",
+    "setHostnameAsFQDN",
+    "subdomain",
+    "topologySpreadConstraints",
+    "volumes",
 )
-"""Fields of a pod spec that determine where a pod is scheduled and whether it is admitted."""
+"""Fields of a pod spec that idle pods do not need. All others determine where a pod is scheduled, or its admission."""
+OF_CONTAINER: Final = ("name", "image", "securityContext", "resources")
+"""Fields of the ranks' container that idle pods have too."""
 
 
 class CapacityProbe:
@@ -46,7 +46,7 @@ class CapacityProbe:
     def __init__(self, client: Client, plan: Plan) -> None:
         self._client = client
         self._plan = plan
-        self._name = f"{plan.run_id}-capacity"
+        self._name = layout.capacity_name(plan.run_id)
         self.is_elastic = plan.policy.min_nodes < plan.num_nodes
         self._away: tuple[int, ...] = ()
         self._found = 0
@@ -100,23 +100,32 @@ class CapacityProbe:
 
 def waiting(made: Sequence[Mapping[str, Any]], name: str, num_pods: int) -> Manifest:
     """Returns a Job with `num_pods` idle pods that have the same requests as an attempt's pods. Pure."""
-    like, meta = pod_spec(made), made[-1]["metadata"]
-    [container] = like["containers"]
-    asks = {key: container[key] for key in ("name", "image", "securityContext", "resources") if key in container}
+    owner = made[-1]["metadata"]
+    like = next(template for one in made for template in pod_templates(one))
+    [container] = like["spec"]["containers"]
+    asks = {key: container[key] for key in OF_CONTAINER if key in container}
     pod = {
+        **{key: value for key, value in like["spec"].items() if key not in OF_RANKS},
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
-        **{key: like[key] for key in LIKE_A_NODE if key in like},
         "containers": [{**asks, "command": [container["command"][0], "-c", WAIT]}],
     }
-    return probe_pods.job(
-        name,
-        HOLD_SECONDS,
-        num_pods,
-        pod,
-        namespace=meta["namespace"],
-        labels=labels.of_helper(name, "capacity-probe", meta["labels"]),
-        annotations=meta.get("annotations", {}),
-        pull_secrets=probe_pods.secrets_of(like),
-        queue=meta["labels"].get(layout.QUEUE_LABEL),
-    )
+    its = labels.of_helper(name, "capacity-probe", like["metadata"]["labels"])
+    notes = {key: text for key, text in like["metadata"]["annotations"].items() if not key.startswith(layout.PREFIX)}
+    queue = {key: text for key, text in owner["labels"].items() if key == layout.QUEUE_LABEL}
+    meta = {"name": name, "namespace": owner["namespace"], "labels": {**its, **queue}, "annotations": notes}
+    template = {"metadata": {"labels": its, "annotations": notes}, "spec": _apart(pod, name)}
+    job = {"apiVersion": BATCH, "kind": "Job", "metadata": meta, "spec": {"template": template}}
+    return bounded_job(job, HOLD_SECONDS, num_pods)
+
+
+def _apart(pod: Manifest, name: str) -> Manifest:
+    """Returns the spec of a probe pod which, where ranks must be apart, is also apart from the other probe pods."""
+    affinity = pod.get("affinity", {})
+    rules = affinity.get("podAntiAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", ())
+    if not rules:
+        return pod
+    probes = {"matchLabels": {labels.HELPER: name}}
+    rules = [*rules, *({**rule, "labelSelector": probes} for rule in rules)]
+    apart = {**affinity["podAntiAffinity"], "requiredDuringSchedulingIgnoredDuringExecution": rules}
+    return {**pod, "affinity": {**affinity, "podAntiAffinity": apart}}

@@ -18,7 +18,8 @@ from windlass.engines.kubernetes.access import exec_stream, probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.files import last_line, parsed
 from windlass.engines.kubernetes.objects import labels, layout, manifests, pod_template
-from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON, READ_ONLY
+from windlass.engines.kubernetes.objects.helper_manifests import helper_job, helper_pod, mounted
+from windlass.engines.kubernetes.objects.pod_template import IMAGE, PYTHON
 from windlass.errors import EngineError
 from windlass.worker import netprobe
 
@@ -69,25 +70,21 @@ class Findings:
 
 def objects(target: KubernetesTarget, name: str) -> list[probe_pods.Manifest]:
     """Returns the objects of the test: the ConfigMap with the program, the Service and the Job. The ConfigMap owns the
-    others. Raises PatchRefused.
-
-    Pure, except for an annotation that names the creating process.
+    others. Pure.
     """
     command = [target.python or PYTHON, "-I", "-S", f"{layout.BOOT}/{PROGRAM}", "serve", str(PROBE_SECONDS)]
-    mounted = {"name": "boot", "configMap": {"name": name}}, {"name": "boot", "mountPath": layout.BOOT, **READ_ONLY}
-    spec = probe_pods.pod_spec(target.image or IMAGE, target.user, command, mounted)
-    spec["subdomain"] = name
     pods = {labels.HELPER: name}
-    spec["topologySpreadConstraints"] = pod_template.spread(pods)
-    its = labels.of_helper(name, "network-check")
+    pod = mounted(helper_pod(target.image or IMAGE, command), {"configMap": {"name": name}}, layout.BOOT, readOnly=True)
+    pod |= {"subdomain": name, "topologySpreadConstraints": pod_template.spread(pods)}
+    job = helper_job(pod_template.target_shape(target, target.namespace, name), "network-check", pod, PROBE_SECONDS, 2)
+    its = job["spec"]["template"]["metadata"]["labels"]
     program = manifests.core(
         "ConfigMap", name, target.namespace, its, data={PROGRAM: Path(netprobe.__file__).read_text(encoding="utf-8")}
     )
-    program["metadata"]["annotations"] = probe_pods.made_by(PROBE_SECONDS)
     return [
         program,
         manifests.naming_service(name, target.namespace, its, pods, "master", layout.MASTER_PORT),
-        probe_pods.target_job(target, target.namespace, name, "network-check", PROBE_SECONDS, 2, spec),
+        job,
     ]
 
 
@@ -97,7 +94,7 @@ def probe(client: Client, target: KubernetesTarget, on_line: OnLine) -> Findings
     found = Findings()
     try:
         on_line("making two pods")
-        with probe_pods.made(client, *objects(target, name)):
+        with probe_pods.made(client, PROBE_SECONDS, *objects(target, name)):
             pods = probe_pods.running(client, name, 2, START_SECONDS, on_line)
             found.nodes = [str(pod["spec"].get("nodeName")) for pod in pods]
             _try(_Pair(client, target, pods), name, found, on_line)

@@ -10,15 +10,19 @@ from typing import Any, Final, NamedTuple
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
+from windlass.engines.kubernetes.objects import layout
+from windlass.engines.kubernetes.objects.planned import attempt_objects
 from windlass.engines.kubernetes.objects.pod_spec import pod_templates
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
+from windlass.engines.kubernetes.reading.preflight.capacity import waiting
 from windlass.plan.notes import Note, blocker
 from windlass.plan.plan import Plan
 from windlass.plan.steps import (
     AttemptPartStep,
     AttemptStep,
     CheckJobStep,
+    ReadJobStep,
     StageJobStep,
     SupervisorStep,
     UploadJobStep,
@@ -56,12 +60,15 @@ def run_pods(plan: Plan) -> Iterator[Pods]:
         for template in pod_templates(owner):
             yield Pods("the pods of the run", pod_from(owner, template), most, least)
             break  # the pods of an MPIJob's Launcher and Workers are identical
+    if least < plan.num_nodes:
+        idle = waiting(attempt_objects(plan), layout.capacity_name(plan.run_id), 1)
+        yield Pods("the pods that reserve capacity", pod_from(idle, idle["spec"]["template"]), 0, 0)
     for owner in plan.manifests(SupervisorStep):
         if owner["kind"] == "Job":
             yield Pods(SUPERVISOR, pod_from(owner, owner["spec"]["template"]), 1, 1)
     # A quota need not admit these pods together with the training pods: staging and upload pods run before and after
     # them, and the pod that checks a store is optional.
-    for owner in plan.manifests(StageJobStep, UploadJobStep, CheckJobStep):
+    for owner in plan.manifests(StageJobStep, UploadJobStep, CheckJobStep, ReadJobStep):
         yield Pods(f"the pod of Job {owner['metadata']['name']}", pod_from(owner, owner["spec"]["template"]), 0, 0)
 
 

@@ -23,8 +23,9 @@ from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.errors import Refused, Unreachable
 from windlass.engines.kubernetes.access.exec_stream import Stream
 from windlass.engines.kubernetes.access.files import last_line, parsed
+from windlass.engines.kubernetes.objects.helper_manifests import helper_job, mounted, sleeping
 from windlass.engines.kubernetes.objects.package import RUNNER, packed
-from windlass.engines.kubernetes.objects.pod_template import PYTHON
+from windlass.engines.kubernetes.objects.pod_template import PYTHON, target_shape, variables
 from windlass.engines.kubernetes.reading.preflight import pod_findings, pod_program
 from windlass.engines.kubernetes.reading.preflight.pod_findings import Association
 from windlass.errors import EngineError
@@ -82,7 +83,7 @@ def probe(
     """Yields checks by pods in the namespace, each as it completes. Raises EngineError if no pod can be created."""
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
-    with probe_pods.made(client, _job(client, target, asked, name)):
+    with probe_pods.made(client, POD_SECONDS, _job(client, target, asked, name)):
         try:
             pod = _running(client, name, on_line)
         except EngineError as error:
@@ -99,7 +100,7 @@ def probe(
 def _of_image(client: Client, target: KubernetesTarget, asked: ProbeRequest, on_line: Callable[[str], None]) -> Check:
     name = f"windlass-doctor-{secrets.token_hex(3)}"
     on_line(f"making a pod of image {asked.image}")
-    with probe_pods.made(client, _job(client, target, asked, name)):
+    with probe_pods.made(client, POD_SECONDS, _job(client, target, asked, name)):
         try:
             pod = _running(client, name, on_line)
         except EngineError as error:
@@ -138,7 +139,8 @@ def _of_claims(
                 continue
             names[claim] = f"windlass-doctor-{secrets.token_hex(3)}"
             try:
-                pods.enter_context(probe_pods.made(client, _job(client, target, asked, names[claim], claim)))
+                job = _job(client, target, asked, names[claim], claim)
+                pods.enter_context(probe_pods.made(client, POD_SECONDS, job))
             except EngineError as error:
                 yield Check(f"claim {claim}", "fail", f"no pod can be created for it: {error.message}", error.hint)
                 del names[claim]
@@ -203,13 +205,12 @@ def _answer(client: Client, pod: Json, python: str, question: Json) -> Json:
 def _job(
     client: Client, target: KubernetesTarget, asked: ProbeRequest, name: str, claim: str = ""
 ) -> probe_pods.Manifest:
-    wait = [target.python or PYTHON, "-I", "-S", "-c", f"import time; time.sleep({POD_SECONDS})"]
-    volume = {"name": "claim", "persistentVolumeClaim": {"claimName": claim}}
-    mounted = [(volume, {"name": "claim", "mountPath": MOUNT})] if claim else []
-    spec = probe_pods.pod_spec(asked.image, target.user, wait, *mounted)
-    spec["containers"][0]["env"] += [{"name": key, "value": value} for key, value in target.env.items()]
-    spec["serviceAccountName"] = asked.wanted.service_account
-    return probe_pods.target_job(target, client.namespace, name, "doctor", POD_SECONDS, 1, spec)
+    pod = sleeping(asked.image, target.python or PYTHON, POD_SECONDS)
+    pod["containers"][0]["env"] += variables(target.env)
+    pod["serviceAccountName"] = asked.wanted.service_account
+    if claim:
+        pod = mounted(pod, {"persistentVolumeClaim": {"claimName": claim}}, MOUNT)
+    return helper_job(target_shape(target, client.namespace, name), "doctor", pod, POD_SECONDS)
 
 
 def _running(client: Client, name: str, on_line: Callable[[str], None]) -> Json:
