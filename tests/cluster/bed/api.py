@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 Object = dict[str, Any]
-PATCH = "application/merge-patch+json"
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class ApiError(Exception):
@@ -70,8 +71,8 @@ class Api:
     def create(self, path: str, body: Object) -> Object:
         return self._call("POST", path, body)
 
-    def patch(self, path: str, body: Object) -> Object:
-        return self._call("PATCH", path, body)
+    def patch(self, path: str, body: Object, kind: str = MERGE) -> Object:
+        return self._call("PATCH", path, body, kind)
 
     def delete(self, path: str) -> Object:
         return self._call("DELETE", path)
@@ -111,11 +112,11 @@ class Api:
         finally:
             connection.close()
 
-    def _call(self, method: str, path: str, body: Object | None = None) -> Object:
+    def _call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
         connection = self._connect(60)
         try:
             content = None if body is None else json.dumps(body)
-            connection.request(method, path, body=content, headers=self._headers(method))
+            connection.request(method, path, body=content, headers=self._headers(kind))
             reply = connection.getresponse()
             text = reply.read().decode(errors="replace")
         finally:
@@ -125,8 +126,7 @@ class Api:
         answer: Object = json.loads(text)
         return answer
 
-    def _headers(self, method: str = "GET") -> dict[str, str]:
-        kind = PATCH if method == "PATCH" else "application/json"
+    def _headers(self, kind: str = "application/json") -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "application/json"}
 
     def _connect(self, timeout: float) -> http.client.HTTPSConnection:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_patch import PatchRefused, patched
+from windlass.engines.kubernetes.objects.pod_patch import MERGE_KEYS, PatchRefused, patched
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_templates
-from windlass.engines.kubernetes.objects.pod_template import Shape, pod_template
+from windlass.engines.kubernetes.objects.pod_template import SECRETS_VOLUME, Shape, pod_template
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.spec.job import Job
@@ -23,7 +26,7 @@ SIDECAR = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
 
 
 def merged(**spec: Any) -> Any:
-    return patched(BASE, {"spec": spec}, "node")["spec"]
+    return patched(BASE, [{"spec": spec}], "node")["spec"]
 
 
 def container(**fields: Any) -> dict[str, Any]:
@@ -90,18 +93,59 @@ def test_pods_in_the_network_of_the_host_find_names_of_the_cluster() -> None:
         ({"metadata": {"labels": {"windlass.dev/run": "r-2"}}}, "metadata.labels.windlass.dev/run"),
         ({"metadata": {"labels": None}}, "metadata.labels"),
         ({"spec": None}, "spec"),
+        ({"spec": {"volumes": {}}}, "spec.volumes"),
+        ({"spec": {"containers": {"name": "node"}}}, "spec.containers"),
+        ({"spec": container(env="A=1")}, "spec.containers[0].env"),
+        ({"spec": container(env=[{"name": 5}])}, "spec.containers[0].env[0]"),
+        ({"spec": {"volumes": [{"name": ["a"]}]}}, "spec.volumes[0]"),
+        ({"spec": {"volumes": [{"name": "a", "$patch": "replace"}]}}, "spec.volumes[0].$patch"),
+        ({"spec": {"affinity": {"$patch": "merge"}}}, "spec.affinity.$patch"),
+        ({"spec": {1: "a"}}, "spec.1"),
+        ({"metadata": {"finalizers": ["example.com/a"]}}, "metadata.finalizers"),
     ],
 )  # fmt: skip
 def test_patch_that_would_break_a_run_is_refused_with_its_path(patch: Mapping[str, Any], path: str) -> None:
     with pytest.raises(PatchRefused) as refused:
-        patched(BASE, patch, "node")
+        patched(BASE, [patch], "node")
     assert refused.value.path == path
     assert refused.value.hint
 
 
+def test_a_patch_may_change_what_an_earlier_one_has_set() -> None:
+    of_target = {"runtimeClassName": "nvidia", "volumes": [{"name": "x", "hostPath": {"path": "/x"}}]}
+    of_job = {"runtimeClassName": "kata", "volumes": [{"name": "x", "hostPath": {"path": "/y"}}]}
+    found = patched(BASE, [{"spec": of_target}, {"spec": of_job}], "node")["spec"]
+    assert found["runtimeClassName"] == "kata"
+    assert found["volumes"] == [*BASE["spec"]["volumes"], *of_job["volumes"]]
+    with pytest.raises(PatchRefused):
+        patched(BASE, [{"spec": of_target}, {"spec": {"subdomain": "x"}}], "node")
+
+
+NAMES = sorted(
+    {*MERGE_KEYS, *MERGE_KEYS.values(), "spec", "valueFrom", "secretKeyRef", "key", "$patch", "securityContext"}
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([*NAMES, "node", "delete", "replace", "/tmp", "work"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+CONTAINER = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4).map(lambda fields: container(**fields))
+
+
+@given(patch=st.fixed_dictionaries({"spec": st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4) | CONTAINER}))
+def test_any_patch_is_applied_or_refused(patch: Mapping[str, Any]) -> None:
+    with contextlib.suppress(PatchRefused):
+        found = pod_template(replace(SHAPE, pod_patches=(patch,)), JOB, 1, 2)["spec"]
+        [ours] = found["containers"]
+        for name in ("command", "image", "workingDir"):
+            assert ours[name] == BASE["spec"]["containers"][0][name]
+        for name in ("volumes", "containers"):
+            assert {one["name"] for one in BASE["spec"][name]} <= {one["name"] for one in found[name]}
+
+
 def test_a_value_that_windlass_sets_already_may_be_repeated() -> None:
     work = next(one for one in BASE["spec"]["volumes"] if one["name"] == "work")
-    assert patched(BASE, {"spec": {"volumes": [work]}}, "node") == BASE
+    assert patched(BASE, [{"spec": {"volumes": [work]}}], "node") == BASE
 
 
 @pytest.mark.parametrize("via", WORKLOADS)
@@ -129,7 +173,7 @@ def test_worker_masks_a_variable_from_one_key_of_a_secret() -> None:
     reference = {"secretKeyRef": {"name": "login", "key": "token"}}
     patch = {"spec": container(env=[{"name": "API_TOKEN", "valueFrom": reference}])}
     spec = pod_template(replace(SHAPE, pod_patches=(patch,)), JOB, 1, 2)["spec"]
-    [volume] = [one for one in spec["volumes"] if one["name"] == "secrets"]
+    [volume] = [one for one in spec["volumes"] if one["name"] == SECRETS_VOLUME]
     items = [{"key": "token", "path": "API_TOKEN"}]
     assert {"secret": {"name": "login", "items": items, "optional": True}} in volume["projected"]["sources"]
     assert {"secret": {"name": "hf", "optional": True}} in volume["projected"]["sources"]

@@ -212,8 +212,7 @@ def own_job(
     notes = dict(shape.pods.annotations)
     meta = {"name": name, "namespace": shape.namespace, "labels": {**its, **queue}, "annotations": notes}
     template = {"metadata": {"labels": dict(its), "annotations": {**notes, **layout.KEPT_ON_ITS_NODE}}, "spec": pod}
-    for patch in shape.supervisor_patches:
-        template = patched(template, patch, named.SUPERVISOR)
+    template = patched(template, shape.supervisor_patches, named.SUPERVISOR)
     spec = {"backoffLimit": max_failures, "podReplacementPolicy": "TerminatingOrFailed", "template": template}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 

@@ -1,13 +1,14 @@
 """Applies strategic merge patches to pod templates, and refuses those that would break a run. Pure.
 
 A patch merges as in `kubectl patch`: mappings merge by field, lists of `MERGE_KEYS` by the key of their items, other
-lists are replaced, null removes a field, `$patch: delete` an item. A value that Windlass sets may be changed only at
+lists are replaced, null removes a field, `$patch: delete` an item. New items come last, and not first as there, so that
+a variable can refer to those of the run. A value that Windlass sets may be changed only at
 the paths in `CHANGEABLE`: the ranks depend on all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from windlass.engines.kubernetes.objects import layout
@@ -78,49 +79,62 @@ class PatchRefused(EngineError):
         self.why = why
 
 
-def patched(template: Manifest, patch: Mapping[str, Any], container: str) -> Manifest:
-    """Returns the pod template with the patch; `container` is the name that the patch uses for the template's only
-    container. Raises PatchRefused.
+def patched(template: Manifest, patches: Iterable[Mapping[str, Any]], container: str) -> Manifest:
+    """Returns the pod template with the patches, applied one after the other; `container` is the name that patches use
+    for the template's only container. Raises PatchRefused.
+
+    A patch may change what an earlier one has set.
     """
-    [ours] = template["spec"]["containers"]
-    renamed = {**template["spec"], "containers": [{**ours, "name": container}]}
-    merged = _Merge(container).mapping({**template, "spec": renamed}, patch, "", "")
-    [ours] = merged["spec"]["containers"]
-    spec = {**merged["spec"], "containers": [{**ours, "name": template["spec"]["containers"][0]["name"]}]}
+    [only] = template["spec"]["containers"]
+    merged = ours = {**template, "spec": {**template["spec"], "containers": [{**only, "name": container}]}}
+    for patch in patches:
+        merged = _Merge(container).mapping(merged, ours, patch, "", "")
+    [changed] = merged["spec"]["containers"]
+    spec = {**merged["spec"], "containers": [{**changed, "name": only["name"]}]}
     if spec.get("hostNetwork"):  # Otherwise a pod in the host's network does not find the names of the other pods.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     return {**merged, "spec": spec}
 
 
 class _Merge:
-    """One merge. Paths are passed twice: as the user sees them, and without the indices of lists."""
+    """One merge. Paths are passed twice: as the user sees them, and without the indices of lists. `ours` is the value
+    that Windlass sets at a path.
+    """
 
     def __init__(self, container: str) -> None:
         self._container = container
 
-    def mapping(self, base: Mapping[str, Any], patch: Mapping[str, Any], shown: str, path: str) -> Manifest:
+    def mapping(
+        self, base: Mapping[str, Any], ours: Mapping[str, Any], patch: Mapping[str, Any], shown: str, path: str
+    ) -> Manifest:
         """Returns a mapping with the fields of its patch."""
         if "$patch" in patch:
-            if base:
-                raise PatchRefused(f"{shown}.$patch".lstrip("."), "replaces fields that a run needs", "name each field")
-            patch = {name: value for name, value in patch.items() if name != "$patch"}
+            at = f"{shown}.$patch".lstrip(".")
+            if patch["$patch"] not in ("replace", "delete"):
+                raise PatchRefused(at, f"is {patch['$patch']!r}", "write replace or delete")
+            if ours and not path.startswith(CHANGEABLE):
+                raise PatchRefused(at, "replaces fields that a run needs", "name each field")
+            base, ours = {}, {}
+            patch = {} if patch["$patch"] == "delete" else {key: one for key, one in patch.items() if key != "$patch"}
         merged = dict(base)
         for name, value in patch.items():
             at, below = f"{shown}.{name}".lstrip("."), f"{path}.{name}".lstrip(".")
-            self._check(base, name, value, at, below)
+            self._check(ours, name, value, at, below)
             if value is None:
                 merged.pop(name, None)
             elif isinstance(value, Mapping):
-                old = base.get(name)
-                merged[name] = self.mapping(old if isinstance(old, Mapping) else {}, value, at, below)
-            elif name in MERGE_KEYS and isinstance(value, list | tuple):
-                merged[name] = self._items(base.get(name, []), value, at, below, MERGE_KEYS[name])
+                merged[name] = self.mapping(_mapping(base.get(name)), _mapping(ours.get(name)), value, at, below)
+            elif name in MERGE_KEYS:
+                old = base.get(name, ()), ours.get(name, ())
+                merged[name] = self._items(*old, value, at, below, MERGE_KEYS[name])
             else:
                 merged[name] = value
         return merged
 
-    def _check(self, base: Mapping[str, Any], name: str, value: Any, at: str, path: str) -> None:
+    def _check(self, ours: Mapping[str, Any], name: object, value: Any, at: str, path: str) -> None:
         """Refuses a field that the ranks depend on."""
+        if not isinstance(name, str):
+            raise PatchRefused(at, "is a number, and names of fields are text", "quote it")
         if name.startswith("$"):
             raise PatchRefused(at, "is a directive that is not supported", "supported is $patch: delete of an item")
         # Pods of Windlass itself exist also without a job, whose `priority` they have otherwise.
@@ -128,37 +142,42 @@ class _Merge:
         if path in FIELDS and not is_own_priority:
             fix = f"use {FIELDS[path]}" if FIELDS[path] else "leave it out"
             raise PatchRefused(at, "is set by Windlass", fix)
+        if path.startswith("metadata.") and not path.startswith(("metadata.labels", "metadata.annotations")):
+            raise PatchRefused(at, "is set by Kubernetes", "of metadata, a patch sets labels and annotations")
         if "windlass.dev/" in name and path.startswith("metadata."):
             raise PatchRefused(at, "has a prefix that is not for users", "choose another prefix")
-        merges = isinstance(value, Mapping) or name in MERGE_KEYS
-        is_ours = name in base and base[name] != value and not path.startswith(CHANGEABLE) and not is_own_priority
+        is_list = name in MERGE_KEYS
+        if is_list and value is not None and not isinstance(value, list | tuple):
+            raise PatchRefused(at, "is a list in a pod", f"write [{{{MERGE_KEYS[name]}: …}}]")
+        merges = is_list or (isinstance(value, Mapping) and isinstance(ours.get(name), Mapping))
+        is_ours = name in ours and ours[name] != value and not path.startswith(CHANGEABLE) and not is_own_priority
         if is_ours and (not merges or value is None):
-            raise PatchRefused(at, f"is {base[name]!r} in every pod of a run", "leave it out")
+            raise PatchRefused(at, f"is {ours[name]!r} in every pod of a run", "leave it out")
 
-    def _items(self, base: Any, patch: Any, shown: str, path: str, key: str) -> list[Manifest]:
+    def _items(self, base: Any, ours: Any, patch: Any, shown: str, path: str, key: str) -> list[Manifest]:
         """Returns a list whose items have a key, with the items of its patch; those of the patch that are new come
         last.
         """
-        merged = {one[key]: one for one in base}
+        merged, known = ({one[key]: one for one in items} for items in (base, ours))
         for index, one in enumerate(patch):
-            at = f"{shown}[{index}]"
-            if not isinstance(one, Mapping) or key not in one:
-                raise PatchRefused(
-                    at, f"needs the field {key}, which tells the items of this list apart", f"add {key}:"
-                )
-            old = merged.get(one[key])
-            self._check_item(old, one, at, path)
-            if one.get("$patch") == "delete":
-                merged.pop(one[key], None)
-            else:
-                merged[one[key]] = self.mapping(old or {}, one, at, path)
+            self._check_item(known, one, f"{shown}[{index}]", path, key)
+        deleted = {one[key] for one in patch if one.get("$patch") == "delete"}
+        merged = {name: one for name, one in merged.items() if name not in deleted}
+        for index, one in enumerate(patch):
+            if "$patch" not in one:
+                name, at = one[key], f"{shown}[{index}]"
+                merged[name] = self.mapping(merged.get(name, {}), known.get(name, {}), one, at, path)
         return list(merged.values())
 
-    def _check_item(self, old: Mapping[str, Any] | None, one: Mapping[str, Any], at: str, path: str) -> None:
-        """Refuses an item of a list that the ranks depend on."""
+    def _check_item(self, known: Mapping[Any, Manifest], one: Any, at: str, path: str, key: str) -> None:
+        """Refuses an item of a list without a key, or one that the ranks depend on."""
         from windlass.spec.names import CONTRACT_ENV  # a supervisor in the cluster has no pydantic
 
-        is_delete = one.get("$patch") == "delete"
+        if not isinstance(one, Mapping) or not isinstance(one.get(key), int if key == "containerPort" else str):
+            raise PatchRefused(at, f"needs the field {key}, which tells the items of this list apart", f"add {key}:")
+        ours, is_delete = known.get(one[key]), one.get("$patch") == "delete"
+        if "$patch" in one and not is_delete:
+            raise PatchRefused(f"{at}.$patch", f"is {one['$patch']!r}", "supported is $patch: delete of an item")
         if path == "spec.containers":
             if one["name"] != self._container:
                 raise PatchRefused(
@@ -168,9 +187,13 @@ class _Merge:
                 )
             if is_delete:
                 raise PatchRefused(at, "removes the container of the ranks", "leave it out")
-        elif old is not None and old != one and not path.startswith(CHANGEABLE):
-            raise PatchRefused(at, "changes or removes an item that Windlass sets", "choose another name")
+        elif ours is not None and ours != one and not path.startswith(CHANGEABLE):
+            raise PatchRefused(at, "changes or removes an item that Windlass sets", f"choose another {key}")
         if path == "spec.containers.env" and (one["name"] in CONTRACT_ENV or one["name"].startswith("WINDLASS_")):
             raise PatchRefused(f"{at}.name", f"is {one['name']}, which Windlass sets", "leave it out")
         if path == "spec.containers.volumeMounts" and f"{one['mountPath']}/".startswith(f"{layout.ROOT}/"):
             raise PatchRefused(f"{at}.mountPath", f"is below {layout.ROOT}, which Windlass uses", "choose another path")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

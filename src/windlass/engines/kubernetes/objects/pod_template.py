@@ -60,6 +60,8 @@ memory of a node."""
 READ_ONLY: Final[Manifest] = {"readOnly": True}
 TMP: Final = "/tmp"
 TMP_VOLUME: Final = "tmp"
+SECRETS_VOLUME: Final = "windlass-secrets"
+"""Name of a volume that is added after patches, which may have volumes of any other name."""
 NODE: Final = "node"
 """Name of the ranks' container in patches, whatever the workload kind calls it."""
 
@@ -173,10 +175,7 @@ def spread(pods: Mapping[str, str]) -> list[Manifest]:
 
 def pod_template(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
     """Returns the template of the pods of attempt `number` with `num_nodes` nodes. Raises PatchRefused."""
-    template = _unpatched(shape, job, number, num_nodes)
-    for patch in shape.pod_patches:
-        template = patched(template, patch, NODE)
-    return _masked(template)
+    return _masked(patched(_unpatched(shape, job, number, num_nodes), shape.pod_patches, NODE))
 
 
 def _unpatched(shape: Shape, job: Job, number: int, num_nodes: int) -> Manifest:
@@ -222,26 +221,37 @@ def _masked(template: Manifest) -> Manifest:
     """
     [container] = template["spec"]["containers"]
     whole = [one["secretRef"]["name"] for one in container.get("envFrom", ()) if "secretRef" in one]
-    keys = [(one["name"], one.get("valueFrom", {}).get("secretKeyRef")) for one in container["env"]]
+    keys = [(one["name"], one["valueFrom"]["secretKeyRef"]) for one in container["env"] if _is_of_secret(one)]
     # A missing Secret is reported because of the variables themselves.
     sources = [
         *({"secret": {"name": name, "optional": True}} for name in whole),
         *(
             {"secret": {"name": ref["name"], "items": [{"key": ref["key"], "path": name}], "optional": True}}
             for name, ref in keys
-            if ref is not None
         ),
     ]
     if not sources:
         return template
-    volume = {"name": "secrets", "projected": {"sources": sources, "defaultMode": 0o400}}
+    volume = {"name": SECRETS_VOLUME, "projected": {"sources": sources, "defaultMode": 0o400}}
     container = {
         **container,
         "env": [*container["env"], {"name": masking.FOLDER, "value": layout.SECRETS}],
-        "volumeMounts": [*container["volumeMounts"], {"name": "secrets", "mountPath": layout.SECRETS, **READ_ONLY}],
+        "volumeMounts": [
+            *container["volumeMounts"],
+            {"name": SECRETS_VOLUME, "mountPath": layout.SECRETS, **READ_ONLY},
+        ],
     }
     spec = {**template["spec"], "containers": [container], "volumes": [*template["spec"]["volumes"], volume]}
     return {**template, "spec": spec}
+
+
+def _is_of_secret(variable: Manifest) -> bool:
+    """Returns whether a variable has the value of a key of a Secret; one without name or key is the API server's to
+    refuse.
+    """
+    source = variable.get("valueFrom")
+    reference = source.get("secretKeyRef") if isinstance(source, Mapping) else None
+    return isinstance(reference, Mapping) and {"name", "key"} <= reference.keys()
 
 
 def _described(shape: Shape, job: Job) -> dict[str, str]:
