@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from windlass.plan.plan import Plan
 
 VALUED = ("-o", "--output", "--on")
-"""Options of the subcommands that take a value and are also accepted before the run."""
+"""Subcommand options with a value, which the user may also write before the run."""
 NEVER_REMOVED = (Fault.UNREADABLE, Fault.UNKNOWN_FORMAT)
 
 
 class RunFirst(click.Group):
-    """A group whose first argument is a run unless it is a command; the default command is `list`."""
+    """A command group that accepts a run before the subcommand; the default subcommand is `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Reorders `[OPTIONS] [RUN] [COMMAND]` to `RUN COMMAND OPTIONS`, with an empty run for the newest."""
+        """Reorders `[OPTIONS] [RUN] [COMMAND]` to `RUN COMMAND OPTIONS`; an empty RUN means the newest run."""
         ahead, rest = [], list(args)
         while rest and rest[0].startswith("-"):
             valued = rest[0] in VALUED
             ahead.append(rest.pop(0))
             if valued and rest:
                 ahead.append(rest.pop(0))
-        if ctx.resilient_parsing and not rest:  # completion of an incomplete line
+        if ctx.resilient_parsing and not rest:  # the shell is completing an unfinished line
             return super().parse_args(ctx, args)
         if "--help" in ahead or "-h" in ahead:
             return super().parse_args(ctx, ["--help"])
@@ -50,14 +50,14 @@ class RunFirst(click.Group):
 
 
 def _complete_first(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Completes run ids, and commands, which apply to the newest run."""
+    """Completes run ids and subcommands; a subcommand without a run applies to the newest run."""
     assert isinstance(ctx.command, click.Group)
     commands = [name for name in ctx.command.commands if name.startswith(incomplete)]
     return [*options.complete_run(ctx, parameter, incomplete), *commands]
 
 
 def _run(ctx: click.Context) -> str | None:
-    """Returns the run given before the command; None for the newest."""
+    """Returns the run given before the subcommand; None means the newest run."""
     assert ctx.parent is not None
     return ctx.parent.params.get("run") or None
 
@@ -164,7 +164,7 @@ def prune(ctx: click.Context, keep: int | None, older_than: str | None, on: str 
     done = actions.prune(seen, keep, age, plan)
     left, _ = _look(seen.status.id, on)
     kept = tuple(one.name for one in left.complete)
-    # A checkpoint that was renamed as damaged and then removed had another name before.
+    # `prune` renames a damaged checkpoint before it removes it; `seen` lists the checkpoint by its old name.
     sizes = {one.name: one.bytes for one in seen.found}
     freed = sum(sizes.get(name, sizes.get(name.removesuffix(ASIDE), 0)) for name in done.removed)
     lines = [f"{name} is damaged: renamed to {name}{ASIDE}" for name in done.set_aside]
@@ -223,7 +223,9 @@ def list_lines(report: views.CheckpointList, now: float, paint: Paint) -> list[s
 
 
 def verified_lines(report: views.VerifiedCheckpoints, words: Mapping[str, str], paint: Paint) -> list[str]:
-    """Returns the output lines of `windlass checkpoints verify`; `words` maps states to text."""
+    """Returns the output lines of `windlass checkpoints verify`; `words` maps checkpoint names to their states in
+    words.
+    """
     colours = {"verified": "green", Fault.DAMAGED.value: "red"}
     rows = [
         [

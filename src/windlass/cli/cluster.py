@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REFUSED: Final = 1
 """Exit code if the user answers no."""
 LEFTOVERS: Final = 1
-"""Exit code if an audit finds leftovers, or a service did not respond."""
+"""Exit code if an audit finds leftovers, or an AWS service did not respond."""
 
 
 def complete_cluster(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
@@ -95,7 +95,7 @@ def init(
     from windlass.runs.context import here
 
     context = here()
-    path = draft.path_for(context, force=force)  # checked before the questions
+    path = draft.path_for(context, force=force)  # refuses an existing file before any question is asked
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     answers = draft.Answers(
         name=_asked(name, "Name of the cluster", "training", can_ask, lambda text: draft.check(name=text)),
@@ -118,7 +118,7 @@ def init(
 
 
 def _taken(answers: Answers, given: Mapping[str, object]) -> list[str]:
-    """Returns the values that were used without asking, as options."""
+    """Returns the values that the user did not give, written as command-line options."""
     words = {
         "name": f"--name {answers.name}",
         "region": f"--region {answers.region}",
@@ -137,7 +137,7 @@ def _asked(given: str | None, question: str, default: str, can_ask: bool, check:
 
 
 def _prompted(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Asks a question, again until `check` does not raise WindlassError, and returns the answer."""
+    """Asks a question, repeats it while `check` raises WindlassError for the answer, and returns the answer."""
     from windlass.errors import WindlassError, error_line
 
     def checked(text: str) -> str:
@@ -273,7 +273,7 @@ def _agree(found: ClusterPlan, question: str, *, yes: bool) -> bool:
 
 
 def _can_ask(what: str) -> bool:
-    """Raises UsageError if there is no terminal to ask on."""
+    """Returns true if there is a terminal to ask on; otherwise raises UsageError."""
     from windlass.errors import UsageError
 
     if not sys.stdin.isatty():

@@ -14,9 +14,9 @@ from windlass.cli.style import can_draw
 from windlass.runs.clock import Clock
 
 QUIET_SECONDS: Final = 30.0
-"""Seconds after which a pending resource is named again if the output is not a terminal."""
+"""Seconds between two lines about a pending resource if the output is not a terminal."""
 OF_TARGETS: Final = frozenset({"Resource targeting is in effect", "Applied changes may be incomplete"})
-"""Terraform's warnings on targeted plans, which Windlass uses as intermediate steps of a full plan."""
+"""Terraform's warnings about targeted plans, not shown because these plans are only steps of a full plan."""
 WORDS: Final = {"create": "made", "update": "changed", "delete": "removed", "read": "read", "import": "imported"}
 
 
@@ -34,7 +34,7 @@ def shown(form: str) -> Iterator[Callable[[Any], None]]:
 
 
 class Progress:
-    """Prints events as lines, and pending operations on one line that is rewritten."""
+    """Prints each event as a line, and all pending operations on one line that is rewritten."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Progress:
         self._named_at = self._clock.monotonic()
         self._is_drawn = False
         self._command = ""
-        """Terraform command that is running."""
+        """Name of the running Terraform command."""
 
     def __call__(self, event: Any) -> None:
         """Shows an event; unknown events are ignored."""
@@ -60,7 +60,7 @@ class Progress:
             handler(event)
 
     def clear(self) -> None:
-        """Removes the line with pending operations."""
+        """Erases the line with pending operations from the terminal."""
         if self._is_drawn:
             self._write("\r\x1b[K")
             self._is_drawn = False
@@ -76,7 +76,7 @@ class Progress:
         self._write(f"{text}\n")
 
     def _draw(self) -> None:
-        """Shows pending operations: rewritten on a terminal, elsewhere repeated every 30 s."""
+        """Shows pending operations: on a terminal in a line that is rewritten, elsewhere in a new line every 30 s."""
         if self._is_brief or not self._under_way:
             self.clear()
             return
@@ -117,7 +117,7 @@ class Progress:
         self._line(f"  {self._paint('failed', 'red')} {event.address}", is_important=True)
 
     def _Diagnostic(self, event: Any) -> None:  # noqa: N802
-        if not event.is_error and event.summary not in OF_TARGETS:  # errors are in the exception that follows
+        if not event.is_error and event.summary not in OF_TARGETS:  # the raised exception shows errors
             where = f" ({event.where})" if event.where else ""
             self._line(f"  {self._paint('warning', 'yellow')} {visible(event.summary)}{where}", is_important=True)
 
@@ -126,7 +126,7 @@ class Progress:
 
     def _TerraformNote(self, event: Any) -> None:  # noqa: N802
         text = " ".join(click.unstyle(event.text).split())
-        if text:  # messages of `init` on providers are not shown
+        if text:  # `terraform init` reports on its providers, which users need not see
             self._line(f"  {visible(text)}", is_important=self._command != "init")
 
     def _Step(self, event: Any) -> None:  # noqa: N802

@@ -25,7 +25,7 @@ PRIVATE: Final = (
 )
 INCOMPLETE: Final = "not complete according to this machine: windlass cluster up; after a lost state: --recover"
 SHOWN: Final = 12
-"""Maximum number of resources of one kind of change that are listed."""
+"""Maximum number of resources listed for each kind of change."""
 _USERS: Final = frozenset(
     {
         "autoscaling autoscaling group",
@@ -36,10 +36,10 @@ _USERS: Final = frozenset(
         "iam instance profile",
     }
 )
-"""Kinds of objects that use others, and are removed first."""
+"""Kinds of AWS resources that use other resources, and are therefore removed first."""
 _USED: Final = ("", "iam role", "iam policy", "ec2 elastic IP address", "ec2 network interface", "ec2 subnet",
                 "ec2 route table", "ec2 internet gateway", "ec2 security group", "ec2 VPC")  # fmt: skip
-"""Kinds of objects that others use, and are removed last, in this order."""
+"""Kinds of AWS resources that other resources use, in the order of removal, after all other kinds."""
 NOT_COMPARED: Final = (
     "not compared: what controllers made (load balancers, volumes, nodes), objects in buckets and in Kubernetes, and "
     "rules of groups of EKS that are not open to the world"
@@ -63,7 +63,7 @@ def plan_lines(plan: ClusterPlan, paint: Paint) -> list[str]:
 
 
 def _changes(changes: Sequence[Change], paint: Paint) -> list[str]:
-    """Lists a few changes by address, or many by type."""
+    """Lists changed resources by address; more than `SHOWN` are counted by type."""
     lines = []
     for action in dict.fromkeys(one.action for one in changes):
         chosen = [one for one in changes if one.action == action]
@@ -208,13 +208,13 @@ def audit_lines(found: AuditReport, paint: Paint) -> list[str]:
 
 
 def _turn(one: FoundObject) -> int:
-    """Returns the order of removal: AWS refuses to delete objects that others use."""
+    """Returns the sort key for removal: AWS refuses to delete a resource that another one uses."""
     kind = f"{one.service} {one.kind}"
     return -1 if kind in _USERS else _USED.index(kind) if kind in _USED else 0
 
 
 def _objects(group: Sequence[FoundObject], paint: Paint) -> list[str]:
-    """Returns a table that fits a terminal, and below it the commands, unwrapped so that they can be copied."""
+    """Returns a table of resources, and below it the commands that remove them, each on one line to be copied."""
     rows = [
         [
             f"{one.service} {one.kind}",

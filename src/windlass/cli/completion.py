@@ -64,7 +64,8 @@ def completion(shell: str) -> int:
     found = get_completion_class(shell)
     assert found is not None
     script = BASH if shell == "bash" else found(cli, {}, "windlass", VARIABLE).source()
-    click.echo(script.replace('string split ","', 'string split --max 1 ","'))  # help texts contain commas too
+    # splits at the first comma only, because help texts contain commas
+    click.echo(script.replace('string split ","', 'string split --max 1 ","'))
     if sys.stdout.isatty():
         click.echo(f"# To install it: {INSTALL[shell]}", err=True)
     return 0

@@ -53,7 +53,7 @@ def how_to_price(plan: Plan) -> list[str]:
     target = plan.target
     if not engine_class(plan.engine).has_prices:
         return [f"{target} is this machine, and has no price"]
-    if target == DEFAULT:  # `local` always exists, and may be missing from the file
+    if target == DEFAULT:  # the target `local` may be missing from targets.yaml
         return [
             f"{target} has no price. Set what a node costs an hour in targets.yaml:",
             f"  {target}: {{kind: {target}, price_per_hour: 0.526, currency: USD}}",

@@ -35,16 +35,16 @@ _claim: Final = click.option(
 
 
 def _complete_address(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Completes URL schemes of stores, and paths of this machine."""
+    """Completes URL schemes of stores, and local paths."""
     return options.or_file(SCHEMES if incomplete else (), incomplete)
 
 
 COPYING: Final = ("cp", "download", "fetch", "get", "import", "pull", "push", "put", "sync", "upload")
-"""Names that other tools have for `copy`."""
+"""Names of the command `copy` in other tools."""
 
 
 class DataGroup(click.Group):
-    """A group that suggests `copy` if the user types another tool's name for it."""
+    """A command group that suggests `copy` if the user types the name of this command in another tool."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -276,7 +276,7 @@ def _stage_in_claim(
                 secrets=secrets,
                 service_account=service_account,
             )
-    except (KeyboardInterrupt, SystemExit) as ended:  # the Job has been deleted
+    except (KeyboardInterrupt, SystemExit) as ended:  # the Job that fetched the data is deleted by now
         so_far = "nothing was fetched yet" if progress.is_listing else f"{size(progress.bytes_done)} are in the claim"
         click.echo(f"interrupted: {so_far}; run the same command again to continue", err=True)
         return int(ended.code or 0) if isinstance(ended, SystemExit) else 130

@@ -79,7 +79,7 @@ def _draw(what: str, progress: Progress, over: threading.Event) -> None:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """Transfer rate in MiB/s, like all other sizes; rich's own column has MB."""
+        """Progress bar column with the transfer rate in MiB/s; rich's own column shows MB/s."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed

@@ -119,7 +119,7 @@ def _of_cluster(on: str, pod_role: str) -> Iterator[OfferedCheck]:
 
 
 def _requested(offers: Iterable[Offer], *, yes: bool) -> Iterator[Check]:
-    """Carries out the offers that the user accepts, and yields their checks."""
+    """Carries out the offered fixes that the user accepts, and yields the result of each as a check."""
     from windlass.actions.doctor import taken_up
 
     for offer in offers:
@@ -137,7 +137,7 @@ def check_lines(check: Check, paint: Paint) -> list[str]:
 
 
 def sum_of(found: Sequence[Check]) -> str:
-    """Returns how many checks failed or warned."""
+    """Returns the numbers of failures and warnings as text."""
     levels = [check.level for check in found]
     counted = ((levels.count("fail"), "failure"), (levels.count("warn"), "warning"))
     return ", ".join(count(many, noun) for many, noun in counted if many) or "All checks passed."

@@ -6,7 +6,8 @@ import sys
 def main() -> None:
     """Imports and runs the command line. Does not return."""
     try:
-        from windlass.cli.main import main  # most of a command's start-up time, seconds on a slow file system
+        # imported here, because Ctrl-C during the slow imports must not show a traceback
+        from windlass.cli.main import main
 
         main()
     except (KeyboardInterrupt, RuntimeError) as error:

@@ -93,7 +93,7 @@ def is_notable(event: Event) -> bool:
     if isinstance(entry, events.CheckpointChanged):
         return entry.action == "restored" or entry.action in _BAD_CHECKPOINTS
     if isinstance(entry, events.ShutdownBegun):
-        return entry.reason == "timeout"  # other reasons are reported in more detail by another event
+        return entry.reason == "timeout"  # for any other reason, another event has the details
     return isinstance(entry, _NOTABLE)
 
 
@@ -123,7 +123,7 @@ def event_line(event: Event, began_at: float, paint: Paint) -> str:
 
 
 def sentence(event: Event) -> str:
-    """Formats an event as a sentence; an event of an unknown kind as its fields."""
+    """Formats an event as a sentence; for an unknown kind of event, lists its fields."""
     anything = ", ".join(f"{name} {value}" for name, value in event.data.items())
     return visible(_sentence(event.entry) or f"{event.kind} {anything}".rstrip())
 

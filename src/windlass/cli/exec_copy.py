@@ -16,12 +16,12 @@ from windlass.cli.run import TakesRest
 from windlass.cli.style import interactive
 
 PARTS = ("output/", "checkpoints/", "code/")
-"""Prefixes of relative paths of a run."""
+"""Path prefixes that completion offers after `RUN:`."""
 SHOW_SECONDS = 0.2
 
 
 def _complete_end(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Completes runs and their paths, and paths of this machine."""
+    """Completes runs, their paths, and local paths."""
     run, colon, path = incomplete.partition(":")
     if colon:
         return [f"{run}:{part}" for part in PARTS if part.startswith(path)]

@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.02
 BATCH_BYTES: Final = 256 << 10
-"""Bytes of logs after which they are written, even while more arrive."""
+"""Bytes of collected log lines after which they are written, even while more arrive."""
 TICK_SECONDS: Final = 0.25
-"""Maximum seconds for which a burst of logs may delay reading the state."""
+"""Maximum seconds between two reads of the run's state while many log lines arrive."""
 LOGS_SECONDS: Final = 10.0
 """Maximum seconds to wait for the last lines of a run in a cluster after its end."""
 PROGRESS_LINE_SECONDS: Final = 10.0
 IMPORT_SECONDS: Final = 1.0
-"""Shorter imports are not reported: a fork of a warm process needs none."""
+"""Minimum duration in seconds of a reported import; ranks forked from a warm process import almost nothing."""
 PACE_SECONDS: Final = 30.0
 
 
 class OutputLost(Exception):
-    """Standard output cannot be written any more: its reader has closed it, or its disk is full."""
+    """Raised when standard output cannot be written any more: the pipe is closed, or the disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -64,7 +64,7 @@ class Pace:
         step, at = progress.step, progress.at
         if step is not None and at is not None:
             if self._seen and step < self._seen[-1][1]:
-                self._seen.clear()  # a new epoch or a new attempt
+                self._seen.clear()  # the step counter restarts with a new epoch or attempt
             if not self._seen or step > self._seen[-1][1]:
                 self._seen.append((at, step))
             while len(self._seen) > 2 and self._seen[0][0] < at - PACE_SECONDS:
@@ -199,7 +199,7 @@ class Follower:
         self._staleness = engine.staleness()
         self._stale = ""
         self._absences: set[str] = set()
-        """Reasons for a missing supervisor since one was last running; reasons may alternate."""
+        """Reports about the missing supervisor that were already shown; cleared once a supervisor is running."""
         self._pending: list[LogBlock] = []
         self._looked_at = 0.0
         self._over_at = float("inf")
@@ -208,7 +208,7 @@ class Follower:
         self.status: Status = self._engine.status(run_id)
 
     def run(self) -> Status:
-        """Follows until the run has ended or the user detaches; returns the last status. Raises OutputLost."""
+        """Follows the run until it ends or the user detaches; returns the last status. Raises OutputLost."""
         if not self._show_logs:
             while not self._is_over():
                 pass
@@ -216,7 +216,7 @@ class Follower:
         with contextlib.ExitStack() as stack:
             try:
                 folder, has_all = stack.enter_context(self._engine.logs(self._run_id, follow=True))
-            except EngineError as error:  # the cluster does not respond at the moment; following does not need it
+            except EngineError as error:  # without a response of the cluster, only the state is followed
                 self._view.note(f"its logs cannot be read: {error.message}; windlass logs -f {self._run_id}")
                 folder, has_all = self._store.run_dir(self._run_id), None
             self._write_logs(RunLogs(folder), has_all or (lambda: True))
@@ -232,7 +232,7 @@ class Follower:
             return self._interrupts.choice is Choice.LEAVE or is_late or has_all()
 
         pending_bytes = 0
-        # `_is_over` sleeps, after the logs that were read have been written.
+        # `poll_seconds` is 0 because `_is_over` sleeps, after it has written the logs that were read.
         for block in logs.read_batches(is_over=is_over, since_ns=self._since_ns, poll_seconds=0):
             self._pending.append(block)
             pending_bytes = pending_bytes + len(block.data) if len(self._pending) > 1 else len(block.data)
@@ -257,7 +257,7 @@ class Follower:
             self._pending.clear()
 
     def _look(self, wait_seconds: float) -> bool:
-        """Reads the user's keys and the state of the run, and shows it; returns whether following is over."""
+        """Reads the user's keys, and reads and shows the run's state; returns whether following is over."""
         if self._interrupts.listen(wait_seconds):
             self._obey(self._interrupts.choice)
         self.status = self._engine.status(self._run_id)
@@ -322,7 +322,7 @@ def follow(
     | Ctrl-C (SIGINT) without a terminal for the question: the run continues | 130 |
     | SIGTERM, or standard output cannot be written any more: the run continues | 101 |
     """
-    if form != "table":  # programs get only the last state
+    if form != "table":  # with -o json or yaml, only the last state is printed
         code = watch(run_id, engine, form=form)
         run = recorded_run(engine.status(run_id), engine.store, time.time())
         print_data(run, form, "")
@@ -331,7 +331,7 @@ def follow(
     stream = sys.stdout if live else sys.stderr
     make_run = run_viewer(run_id, engine.store)
     try:
-        # Signals are handled first: drawing takes a moment to load, and Ctrl-C must ask by then too.
+        # Signal handlers are installed first, so that Ctrl-C asks even while the drawing module is loaded.
         with (
             Interrupts(can_ask=sys.stdin.isatty() and sys.stderr.isatty()) as interrupts,
             contextlib.closing(
@@ -341,7 +341,7 @@ def follow(
             status = Follower(
                 run_id, engine, view, interrupts, show_logs=not quiet, since_seq=since_seq, since=since
             ).run()
-    except (BrokenPipeError, OutputLost) as lost:  # not a request to stop the run
+    except (BrokenPipeError, OutputLost) as lost:  # output is lost, but the run continues
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         why = getattr(lost, "why", "")
         emit([*([f"{run_id}: {why}"] if why else []), *in_background(run_id)], sys.stderr)
@@ -362,8 +362,9 @@ def follow(
 
 
 def explain(status: Status, engine: Engine, paint: Paint) -> tuple[str, list[str]]:
-    """Returns the code and the lines of the verdict on a run that failed, was lost, or was stopped without a request;
-    empty for other ends, or if the traceback is sufficient.
+    """Returns the verdict's code and lines for a run that failed, was lost, or was stopped without a request.
+
+    Both are empty for other ends, and if the traceback is sufficient.
     """
     is_explained = status.phase is Phase.STOPPED and status.supervision.stop_requested
     if is_explained or status.phase not in (Phase.FAILED, Phase.LOST, Phase.STOPPED):
@@ -410,7 +411,7 @@ def _view(
 
 
 def in_background(run_id: str) -> list[str]:
-    """Returns lines that say that a run continues without this command."""
+    """Returns the message that the run continues in the background, and how to follow and stop it."""
     return [
         f"{run_id} runs in the background; follow it: windlass logs -f {run_id}",
         f"  stop it: windlass stop {run_id}",

@@ -26,9 +26,9 @@ GAP: Final = 2
 """Spaces between the columns of a table."""
 _WORDS: Final = re.compile("( *)([^ ]+)")
 LONG_LINE: Final = 400
-"""Maximum characters that a summary shows of a line from outside Windlass."""
+"""Maximum characters of a line from the script or another program in a summary."""
 _LEAD: Final = re.compile(r" *(?:(?:ok|warn|fail) +)?(?:\S+(?: \S+)? {2,})?(?:[·→│] )?")
-"""Matches a label, with the level of a check and the spaces after it."""
+"""Matches the start of a line: the level of a check, a label, and the spaces after both."""
 
 
 def painter(stream: IO[Any]) -> Paint:
@@ -74,7 +74,7 @@ def number(value: Any) -> str:
 def money(amount: float, currency: str, of: float | None = None) -> str:
     """Formats an amount of money: `12.30 USD`; below one, with enough digits to differ from zero: `0.00042 USD`.
 
-    Parts of a sum get as many digits as the sum, `of`.
+    If the amount is a part of the sum `of`, it gets as many decimals as the sum.
     """
     whole = amount if of is None else of
     digits = 2 if whole >= 1 or whole <= 0 else min(9, 1 - math.floor(math.log10(whole)))
@@ -116,7 +116,7 @@ def count(many: int, noun: str, plural: str = "") -> str:
 
 
 def spans(numbers: Iterable[int], limit: int = 8) -> str:
-    """Formats whole numbers as ranges: `0–3, 7`; after `limit` ranges, the number of further ones."""
+    """Formats whole numbers as ranges: `0–3, 7`; ranges after the first `limit` are only counted."""
     found: list[list[int]] = []
     for value in sorted(set(numbers)):
         if found and value == found[-1][1] + 1:
@@ -141,7 +141,7 @@ def bar(share: float, width: int = 24) -> str:
 
 
 def width_of(text: str) -> int:
-    """Returns the terminal columns of a text; escape sequences take none, wide characters two."""
+    """Returns the number of terminal columns of a text: none for escape sequences, two for wide characters."""
     plain = click.unstyle(text) if "\x1b" in text else text
     if plain.isascii():
         return len(plain)
@@ -152,7 +152,7 @@ def width_of(text: str) -> int:
 
 
 def fitted(text: str) -> str:
-    """Wraps lines to the width of this terminal, between words."""
+    """Wraps lines between words to the width of the terminal."""
     columns = shutil.get_terminal_size().columns
     return "\n".join(row for line in text.split("\n") for row in wrapped(line, columns))
 
@@ -207,10 +207,10 @@ def fitting(
     paint: Paint,
     columns: int | None,
 ) -> list[str]:
-    """Formats a table with a header row, narrowed to `columns` of a terminal; not narrowed if that is None.
+    """Formats a table with a header row, narrowed to `columns` terminal columns; None leaves it unchanged.
 
-    The `cuts`, pairs of a title and a minimum width, are applied in turn until the lines fit. A minimum of 0 removes
-    the column, and a last line lists the removed columns.
+    The `cuts` are pairs of a column title and a minimum width. They are applied in turn until the lines fit. A minimum
+    of 0 removes the column, and a last line lists the removed columns.
     """
     shown = {cells[0]: cells for cells in zip(titles, *rows, strict=True)}
     for title, least in cuts if columns is not None else ():
@@ -246,9 +246,7 @@ def tilde(path: str) -> str:
 
 
 def in_place(output_dir: str) -> str:
-    """Formats where results are, for use after a verb or noun: `in ~/out`, `in the pods of d-1, while they are
-    there`.
-    """
+    """Formats the location of results with its preposition: `in ~/out`, `in the pods of d-1, while they are there`."""
     return output_dir if output_dir.startswith("in ") else f"in {tilde(output_dir)}"
 
 
@@ -258,10 +256,10 @@ def harmless(text: str) -> str:
 
 
 def shortened(line: str) -> str:
-    """Truncates a line from outside to `LONG_LINE` characters, because an exception may print a whole batch."""
+    """Truncates a line of a script to `LONG_LINE` characters, because an exception may print a whole batch."""
     return line if len(line) <= LONG_LINE else f"{line[:LONG_LINE]} …"
 
 
 def visible(text: str) -> str:
-    """Replaces all control characters except tab in a text from outside, so that the text cannot move the cursor."""
+    """Replaces control characters, except tab, in untrusted text, which could otherwise move the cursor."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "�" for letter in text)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.runs.context import Context
 
 TEMPLATES = ("torchrun", "tensorflow", "jax", "mpi", "plain")
-"""Copy of the templates of `actions.init`, so that --help need not import that module."""
+"""Template names, as in `actions.init`; copied here so that --help need not import that module."""
 
 
 @click.command()

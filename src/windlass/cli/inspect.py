@@ -27,7 +27,7 @@ SORTS: Final[dict[str, Callable[[RunSummary], Any]]] = {
     "age": lambda run: run.created_at,
     "time": lambda run: -run.elapsed(time.time()),
 }
-"""Sort keys of `ps`: oldest first, longest first, phases from queued to ended."""
+"""Sort keys of `ps --sort`: `age` puts the oldest first, `time` the longest, `phase` queued runs before ended ones."""
 
 
 @click.command()
@@ -137,7 +137,7 @@ def status(run: str | None, watch: bool, exit_code: bool, on: str | None, form: 
                 from windlass.cli.follow import watch as watch_run
 
                 code = watch_run(run_id, engine, form=form)
-            else:  # programs get no events to follow
+            else:  # this machine has no record of the run
                 from windlass.cli.statetext import watch_runs
 
                 code = watch_runs(engine, str(on), form, run_id)
@@ -240,7 +240,7 @@ def events(run: str | None, follow: bool, on: str | None, form: str) -> int:
     with opened(run, on) as (engine, run_id):
         began_at = engine.status(run_id).times.created_at
         found: Iterable[Event] = engine.events(run_id, follow=follow)
-        if form == "table" and not follow:  # late reports of nodes are sorted by the time of the event
+        if form == "table" and not follow:  # nodes may report late, so events are sorted by time
             found = sorted(found, key=lambda event: event.time)
         for event in found:
             print_event(event, form, began_at)

@@ -4,8 +4,8 @@
        ▲                  │ │
        └──c, Enter, Esc───┘ └─s, Ctrl-C──▶ stopping ──Ctrl-C──▶ killing ──Ctrl-C──▶ left
 
-Without a terminal there is no question: the first SIGINT detaches. SIGTERM always detaches. The run continues in both
-cases; only `s`, a second Ctrl-C and `windlass stop` end it.
+Without a terminal, the command asks nothing and the first SIGINT detaches. SIGTERM always detaches. After detaching,
+the run continues; only `s`, a second Ctrl-C and `windlass stop` end the run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUESTION: Final = "Ctrl-C: [d]etach, the run continues · [s]top it · [c]ontinu
 
 
 class Choice(enum.Enum):
-    """The user's choice while a command follows a run."""
+    """State of a command that follows a run, as chosen by the user."""
 
     WATCH = "watching"
     ASK = "asking"
@@ -50,7 +50,7 @@ class Interrupts:
     def __init__(self, *, can_ask: bool) -> None:
         self.choice = Choice.WATCH
         self.exit_code = 0
-        """Exit code of the command if it detaches: 0 by choice, 130 by Ctrl-C, 101 by SIGTERM."""
+        """Exit code of the command if it detaches: 0 by the key `d`, 130 by Ctrl-C, 101 by SIGTERM."""
         self._can_ask = can_ask
         self._num_interrupts = 0
         self._terminated = False
@@ -109,7 +109,7 @@ def tidy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
-    """Context manager that installs signal handlers, by signal number.
+    """Context manager that installs a handler for each signal number.
 
     A signal that this process inherited as ignored (from nohup, or from a shell for background jobs) stays ignored.
     """
@@ -140,7 +140,7 @@ def _single_keys() -> Iterator[None]:
     try:
         descriptor = sys.stdin.fileno()
         before = termios.tcgetattr(descriptor)
-        tty.setcbreak(descriptor, termios.TCSANOW)  # TCSANOW keeps keys typed before
+        tty.setcbreak(descriptor, termios.TCSANOW)  # TCSANOW, unlike the default, keeps keys already typed
     except (OSError, ValueError, termios.error):  # the terminal is closed
         yield
         return

@@ -1,4 +1,4 @@
-"""Prints the runs of this machine, or of a target, without importing modules for the text of a single run."""
+"""Prints lists of runs of this machine or a target, without importing modules that format a single run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _watch_here(store: Store, look: Callable[[], list[RunSummary]], form: str) -
                     words += [f"attempt {len(run.attempts)}"] if len(run.attempts) > 1 else []
                     print_item(run, form, "  ".join(words))
                     shown[run.id] = state
-            # removed, older than the shown runs, or no longer matched by the filter
+            # A run leaves the list if it is removed, is no longer among the newest, or no longer matches the filter.
             for gone in shown.keys() - found.keys():
                 del shown[gone]
                 if not _is_there(store, gone):

@@ -101,7 +101,7 @@ class LiveView:
         self._draw("".join(terminal_lines(block) for block in blocks))
 
     def state(self, status: Status, rate: float | None) -> None:
-        """Redraws the panel if the state has changed, else four times a second."""
+        """Redraws the panel if the state has changed, else at most four times a second."""
         self._status, self._rate = status, rate
         now = (status.phase, status.progress.step, status.ranks, self._question)
         if status.phase.is_terminal:
@@ -125,7 +125,7 @@ class LiveView:
         self._draw(f"{click.style('windlass', bold=True)} {text}\n")
 
     def stale(self, why: str) -> None:
-        """Shows in the panel that the state may be stale."""
+        """Shows in the panel that the state may be outdated."""
         self._stale = why
         self._draw("")
 
@@ -140,7 +140,7 @@ class LiveView:
 
     def _draw(self, above: str, *, panel: bool = True) -> None:
         width = shutil.get_terminal_size().columns
-        # A terminal that has become narrower wraps each of the old lines to several.
+        # A narrower terminal wraps each line drawn before, so that more rows must be erased.
         rows = self._height * max(1, math.ceil(self._width / max(1, width)))
         erase = f"\x1b[{rows}A\r\x1b[J" if rows else "\r\x1b[J" if self._drawn_at else ""
         lines = self._panel_lines() if panel and self._status is not None else []

@@ -37,11 +37,12 @@ def write_logs(
     stamped: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Writes the logs of the ranks of a run; with `is_over`, follows them until it returns true.
+    """Writes the logs of the ranks of a run; with `is_over`, follows the logs until `is_over()` returns true.
 
-    `terminal` says whether `out` is a terminal, for colours. `tail` selects the last lines that match `pattern`; with
-    `is_over`, the matches among the last `tail` lines, and all later ones. `stamped` writes the time before each line,
-    `as_json` one JSON object per line. Raises UsageError for a rank or attempt that does not exist.
+    `terminal` says whether `out` is a terminal, for colours. `tail` is the number of last matches of `pattern` to
+    write. With `is_over`, all matches among the last `tail` lines, and all later matches, are written. `stamped` writes
+    the time before each line, `as_json` one JSON object per line. Raises UsageError for a rank or attempt that does not
+    exist.
     """
     logs, chosen = RunLogs(run_dir), ranks or None
     if is_over is None:
@@ -69,7 +70,7 @@ def _found(blocks: Iterable[LogBlock], pattern: re.Pattern[str]) -> Iterator[Log
 
 
 def _single(blocks: Iterable[LogBlock]) -> Iterator[LogBlock]:
-    """Yields each line as a separate block."""
+    """Splits blocks into blocks of one line."""
     for block in blocks:
         for line in block.lines():
             yield block._replace(data=line.data + b"\n")
@@ -105,7 +106,7 @@ def write_blocks(
         else:
             out.write(block.prefixed(stamp.encode() + (b"" if plain else b"[%d] " % block.rank)))
             if not block.data.endswith(b"\n"):
-                out.write(b"\n")  # the next line may be from another rank
+                out.write(b"\n")  # a line of another rank must not continue this line
         if flush:
             out.flush()
     out.flush()

@@ -17,9 +17,9 @@ import click
 import windlass
 from windlass.errors import WindlassError
 
-# Imports create many objects: garbage collection with the default thresholds takes a tenth of the start-up time.
+# Imports create many objects: with the default thresholds, garbage collection takes 10 % of the start-up time.
 gc.set_threshold(100_000, 20, 20)
-# At exit, the interpreter collects garbage among all objects, which takes a seventh of the time of `ps --on`.
+# Frozen objects are not searched for garbage at exit; the search takes a seventh of the time of `ps --on`.
 atexit.register(gc.freeze)
 
 
@@ -30,18 +30,18 @@ READING: Final = frozenset({
 })  # fmt: skip
 """Read-only commands, which exit quietly if the reader of their output closes the pipe, as `head` does."""
 LONG_WORD: Final = 6
-"""Length from which a misspelled command may have two wrong letters."""
+"""Minimum length of a misspelled command that may have two wrong letters."""
 UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""Errors of a write to an open file."""
+"""Error numbers (errno) of a failed write to an open file."""
 
 
 class Entry(NamedTuple):
-    """A command whose module is imported when it is called."""
+    """A command; its module is imported only when the command is called."""
 
     module: str
     help: str
     function: str = ""
-    """Name of the command's function in the module, if it differs."""
+    """Name of the command's function in the module, if it differs from the name of the command."""
 
 
 COMMANDS: Final[dict[str, Entry]] = {
@@ -99,7 +99,7 @@ VERBS: Final = {
     **dict.fromkeys(("clean", "gc"), "prune"),
     **dict.fromkeys(("dryrun", "dry-run", "preview"), "plan"),
 }
-"""Names that other tools use, and the command with the same meaning."""
+"""Maps names of commands in other tools to commands of Windlass."""
 
 
 ALIASES: Final = {
@@ -107,8 +107,8 @@ ALIASES: Final = {
     "version": ((), ("--version",)),
     "wait": (("status",), ("--watch", "--exit-code")),
 }
-"""Names that other tools use for a command with options, as words to put before and after the rest of the line:
-`windlass help run` is `windlass run --help`."""
+"""Maps commands of other tools to the words that replace them before and after the other arguments: `windlass help run`
+becomes `windlass run --help`."""
 
 
 def _near(word: str) -> str:
@@ -124,7 +124,7 @@ def _near(word: str) -> str:
 
 
 def _distance(one: str, other: str) -> int:
-    """Returns the optimal string alignment distance: letters missing, added, wrong or swapped with the next one."""
+    """Returns the optimal string alignment distance: the number of missing, added, wrong or swapped letters."""
     rows = [list(range(len(other) + 1))]
     for i, letter in enumerate(one, 1):
         row = [i]
@@ -137,9 +137,7 @@ def _distance(one: str, other: str) -> int:
 
 
 class BrokenPipe(Exception):
-    """A pipe or connection without a reader. click treats every such error as standard output, and exits with 1
-    silently.
-    """
+    """Replaces BrokenPipeError, for which click would exit with 1 silently, whichever pipe or connection is broken."""
 
     def __init__(self, error: BrokenPipeError) -> None:
         super().__init__(str(error))
@@ -223,26 +221,26 @@ def main(argv: list[str] | None = None) -> None:
         code = _report(error, ours)
     except click.exceptions.Abort:
         code = 130
-    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+    except click.exceptions.NoArgsIsHelpError as error:  # a command group was called without a subcommand
         click.echo(error.ctx.get_help() if error.ctx is not None else error.message, err=True)
         code = 2
     except click.ClickException as error:
         code = _show_help() if arguments == ["--"] else _report_usage(error, ours)
     except BrokenPipe as broken:
-        # The rest of the buffer cannot be written.
+        # Otherwise the interpreter would fail at exit, when it writes the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0 if READING & {*ours[:1], " ".join(ours[:2])} else _report(_CUT_SHORT, ours, cause=broken.error)
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # see entry.py
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C during an import, see entry.py
             sys.exit(130)
         code = _report(_of_file(error) or _internal(error), ours, cause=error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _open_streams() -> None:
-    """Opens standard streams that the caller has closed, so that no other file gets their descriptors."""
+    """Opens standard streams that the caller has closed; otherwise, other files would get their descriptors."""
     names = ("stdin", "stdout", "stderr")
     for number, name in enumerate(names):
         if getattr(sys, name) is None:
@@ -254,10 +252,10 @@ def _open_streams() -> None:
 
 
 def _of_file(error: Exception) -> WindlassError | None:
-    """Converts an error of a file or folder to a WindlassError; None for any other exception."""
+    """Converts an OSError to a WindlassError; returns None for any other exception."""
     if not isinstance(error, OSError) or error.strerror is None:
         return None
-    if error.filename is None:  # an open file, usually standard output
+    if error.filename is None:  # a failed write to an open file, usually standard output
         hint = "check the free space for the output and in WINDLASS_HOME; --debug shows the trace"
         return WindlassError(f"cannot write: {error.strerror}", hint) if error.errno in UNWRITABLE else None
     hint = "check who owns it, and WINDLASS_HOME if it is below that; --debug shows the trace"
@@ -280,7 +278,7 @@ def _report(error: WindlassError, arguments: list[str], cause: Exception | None 
 
         traceback.print_exception(cause or error)
     else:
-        from windlass.cli.formatting import harmless  # a pod or an API server may have written part of the message
+        from windlass.cli.formatting import harmless  # the message may quote a pod or an API server
 
         problems = getattr(error, "problems", ())
         _print_error(error.exit_code, error.message, error.hint or "", arguments, problems, clean=harmless)
@@ -296,7 +294,7 @@ def _show_help() -> int:
 
 def _report_usage(error: click.ClickException, arguments: list[str]) -> int:
     context = getattr(error, "ctx", None)
-    if isinstance(error, click.NoSuchOption):  # click suggests --help for --lr
+    if isinstance(error, click.NoSuchOption):  # click's own suggestions are too distant, such as --help for --lr
         most = max(2, len(error.option_name) // 3)
         near = [one for one in error.possibilities or () if _distance(one, error.option_name) <= most]
         error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)

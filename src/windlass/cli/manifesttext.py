@@ -77,7 +77,7 @@ def _print_notes(notes: Sequence[Note]) -> None:
 
 
 def head_lines(found: Manifests, name: str) -> list[str]:
-    """Returns comments for readers of the manifest."""
+    """Returns comment lines for the top of the manifest."""
     if found.head:
         return [f"# {line}" for line in (*found.head, *(f"Note: {note.message}" for note in found.notes))]
     wanted = f"-n {found.namespace} {','.join(found.kinds)} -l windlass.dev/run={found.run_id}"

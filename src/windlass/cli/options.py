@@ -32,7 +32,7 @@ def debug(command: Command) -> Command:
 
 
 def output(command: Command, forms: Sequence[str] = ("table", "json", "yaml")) -> Command:
-    """Adds `-o table|json|yaml`, or other `forms`, and `--debug`."""
+    """Adds `--debug` and `-o table|json|yaml`, or `-o` with other `forms`."""
     option = click.option(
         "-o", "--output", "form", type=click.Choice(forms), default="table", help="Output format.", show_default=True
     )
@@ -50,7 +50,7 @@ def verbose(command: Command) -> Command:
 
 
 def job_arguments(command: Command) -> Command:
-    """Adds the job argument, the target and the options that override job fields."""
+    """Adds the job argument, and the options that set the target and override job fields."""
     on = click.option(
         "--on",
         default="local",
@@ -64,7 +64,7 @@ def job_arguments(command: Command) -> Command:
 
 
 def job_options(command: Command) -> Command:
-    """Adds the target and the options that override job fields, for an earlier run's job."""
+    """Adds the options that set the target and override job fields, for a command that reuses an earlier run's job."""
     text = "Target, or the first of several that can run the job. Default: that of the run."
     return click.option("--on", metavar="TARGET[,…]", shell_complete=complete_targets, help=text)(_changes(command))
 
@@ -85,9 +85,7 @@ def after(command: Command) -> Command:
 
 
 def resume_options(command: Command) -> Command:
-    """Adds the options that may change in a resumed run: all except those that its record and objects are named
-    after.
-    """
+    """Adds the options that override job fields of a resumed run, except those on which names of objects depend."""
     return _changes(command, but=("--name", "--label", "--via"))
 
 
@@ -142,7 +140,7 @@ def on_cluster(command: Command) -> Command:
 
 
 def require_named(run: str | None, on: str | None, labels: Sequence[str] = ()) -> None:
-    """Raises UsageError for a command that would change the newest run of a target, which may be another user's."""
+    """Raises UsageError for `--on` without a run or label: the newest run of a target may be another user's."""
     if on is not None and run is None and not labels:
         raise click.UsageError("with --on, name the run")
 
@@ -158,12 +156,12 @@ def runs_argument(command: Command) -> Command:
 
 
 def labelled(text: str) -> Callable[[Command], Command]:
-    """Adds `--label KEY[=VALUE]`, which selects runs; with this help."""
+    """Adds `--label KEY[=VALUE]`, which selects runs; `text` is its help."""
     return click.option("--label", "-l", "labels", multiple=True, metavar="KEY[=VALUE]", help=text)
 
 
 def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Completes ids of runs that the command accepts, and names of jobs with several runs."""
+    """Completes ids of runs to which the command applies, and names of jobs with several runs."""
     from collections import Counter
 
     from windlass.errors import WindlassError
@@ -180,12 +178,12 @@ def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: st
         ids = [status.id for status in begun]
         names = Counter(map(job_name, ids) if command != "rm" else ())  # `rm` accepts no job names
         return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
-    except WindlassError:  # completion prints no messages
+    except WindlassError:  # an error message would disturb the shell's completion
         return []
 
 
 def or_file(names: Iterable[str], incomplete: str) -> list[Any]:
-    """Completes the names that begin with `incomplete`, and files, for arguments that may be either."""
+    """Completes an argument that is a name or a file: names that begin with `incomplete`, and files."""
     from click.shell_completion import CompletionItem
 
     found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -193,7 +191,7 @@ def or_file(names: Iterable[str], incomplete: str) -> list[Any]:
 
 
 def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Completes names of targets, including the last one of `a,b`."""
+    """Completes names of targets; in a list such as `a,b`, the last name."""
     from windlass.actions.targets import target_names
     from windlass.runs.context import here
 
@@ -202,7 +200,7 @@ def complete_targets(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Completes fields of a job file with `=`, and the values of fields with few values."""
+    """Completes the field in `FIELD=VALUE`, and the value if the field allows only a few."""
     from click.shell_completion import CompletionItem
 
     from windlass.spec.schema import job_settings
@@ -218,7 +216,7 @@ def complete_setting(_ctx: click.Context, _parameter: click.Parameter, incomplet
 
 
 def complete_checkpoint(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Completes names of checkpoints of the run given to this command or its group."""
+    """Completes names of the checkpoints of the run that is named earlier on the command line."""
     from windlass.actions.checkpoints import find_checkpoints
     from windlass.actions.runs import find
     from windlass.errors import WindlassError
@@ -262,7 +260,7 @@ def overrides(
     labels: tuple[str, ...] = (), gpus: int | None = None, restarts: int | None = None, env_files: tuple[str, ...] = (),
     queue: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Returns the job fields set by the options above. Raises UsageError."""
+    """Returns the job fields set by the options of `job_options`. Raises UsageError."""
     fields: dict[str, Any] = {}
     for setting in settings:
         path, value = _pair(setting, "--set")
@@ -295,7 +293,7 @@ def overrides(
 
 @contextlib.contextmanager
 def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager: a JobFileError on a field set by an option names the option in place of the file."""
+    """Context manager: in a JobFileError, replaces the file by the option that has set the invalid field."""
     from windlass.errors import JobFileError
 
     try:
@@ -306,7 +304,7 @@ def named_by_flag(given: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _flags(given: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the options of `overrides` by the fields that they set."""
+    """Maps each job field that an option has set to that option, as the user wrote it."""
     fields = ("name", "nodes", "procs_per_node", "timeout", "python", "restarts", "queue")
     named = {field: f"--{field.replace('_', '-')}" for field in fields if given.get(field) is not None}
     named |= {f"env.{item.partition('=')[0]}": f"--env {item.partition('=')[0]}" for item in given.get("env", ())}
@@ -320,7 +318,7 @@ def _flags(given: Mapping[str, Any]) -> dict[str, str]:
 def _by_flag(problem: Problem, named: Mapping[str, str]) -> Problem:
     from dataclasses import replace
 
-    if ":" in problem.where:  # a problem at a line of the file
+    if ":" in problem.where:  # the problem is in the job file, not in an option
         return problem
     for field, flag in named.items():
         if problem.field == field or problem.field.startswith((f"{field}.", f"{field}[")):
@@ -375,7 +373,7 @@ def _number(text: str) -> Any:
     try:
         return int(text)
     except ValueError:
-        return text  # `auto`; for other text, the parser reports the error
+        return text  # the text is `auto`, or the parser reports the error
 
 
 def _assign(fields: dict[str, Any], option: str, path: Sequence[str], value: Any) -> None:

@@ -26,7 +26,7 @@ from windlass.plan.steps import Added, CodeStep, NetworkStep, NodeStep, SentFile
 from windlass.worker.protocol import NodeSpec
 
 NODES_SHOWN: Final = 8
-"""Maximum number of nodes shown; further nodes differ only in their rank."""
+"""Maximum number of nodes shown; the commands of further nodes differ only in their ranks."""
 LARGEST_SHOWN: Final = 5
 RULES_SHOWN: Final = 8
 
@@ -93,7 +93,7 @@ def _policy(plan: Plan, paint: Paint) -> list[str]:
 def _step(
     place: int, step: Step, paint: Paint, *, verbose: int, common: Mapping[str, str], has_setup: bool
 ) -> list[str]:
-    # the command is shown below
+    # the summary without the command, which has its own line
     summary = step.summary.split(": ", 1)[0] if isinstance(step, NodeStep) else step.summary
     lines = []
     if isinstance(step, CodeStep) and step.added is not None:
@@ -156,7 +156,7 @@ def _code(step: CodeStep, added: Added, paint: Paint, *, verbose: int) -> list[s
 
 
 def _folders(files: Sequence[SentFile]) -> list[tuple[int, str]]:
-    """Returns the bytes of each top-level folder, the largest first."""
+    """Returns the bytes and the name of each top-level folder, the largest first."""
     found: Counter[str] = Counter()
     for one in files:
         top, slash, _ = one.name.partition("/")

@@ -20,7 +20,7 @@ NOTHING = "–"
 
 
 def _complete_type(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-    """Completes instance families up to the dot, then sizes."""
+    """Completes an instance type: first its family, such as `g5`, then its size."""
     from windlass.pricing.instances import instance_types
 
     found = instance_types(incomplete)

@@ -17,7 +17,7 @@ from windlass.views.disk import DiskUse, PrunedRuns
 LARGEST: Final = 10
 """Maximum number of runs shown by `du`."""
 WORTH_BYTES: Final = 1 << 20
-"""Minimum bytes of a folder that `du` lists."""
+"""Minimum size in bytes of a folder that `du` lists."""
 ENDED_PHASES: Final = tuple(phase.value for phase in Phase if phase in TERMINAL)
 
 
@@ -47,7 +47,7 @@ def rm(runs: tuple[str, ...], labels: tuple[str, ...], force: bool, on: str | No
         raise click.UsageError("Missing argument 'RUN…', or --label KEY=VALUE")
     context = here()
     with context.store() as store:
-        # All ids are resolved, and all runs checked, before the first is removed.
+        # All runs are resolved and checked before the first run is removed.
         unreadable = [] if on is not None else actions.unreadable_ids(runs, store)
         found = [actions.find_by_id(run, store, on) for run in runs if run not in unreadable]
         if labels:

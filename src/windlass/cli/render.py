@@ -34,16 +34,16 @@ CUTS = (
                                "ATTEMPT", "AGE", "PODS", "HOSTS", "WAITS FOR", "PROGRESS")),
 )  # fmt: skip
 """Columns of a list of runs that are shortened or removed on a narrow terminal, in this order, with their minimum
-width. NAME may go because the id begins with the name."""
+width. NAME may be removed because each run id begins with the name of its job."""
 NAMED = 8
 """Maximum number of runs listed in a note."""
 
 
 def emit(lines: Iterable[str], stream: IO[Any] | None = None) -> None:
-    """Prints lines that may be coloured; characters that the terminal's encoding lacks become `?`.
+    """Prints lines that may be coloured; replaces characters that the terminal cannot encode by `?`.
 
-    On a terminal, long lines are wrapped between words. Lines may contain names and messages of clusters, pods and
-    files, so all other escape sequences are removed.
+    On a terminal, long lines are wrapped between words. Lines may contain text of clusters, pods and files; therefore
+    all escape sequences except colours are removed.
     """
     out = sys.stdout if stream is None else stream
     shown = list(lines)
@@ -100,7 +100,7 @@ def print_runs(runs: Sequence[RunSummary], form: str, *, hidden: int, quiet: boo
 
 
 def run_rows(runs: Sequence[RunSummary], now: float, paint: Paint, columns: int | None = None) -> list[str]:
-    """Formats a table of runs for `columns`; columns that are usually empty appear only if a run has a value."""
+    """Formats a table of runs in `columns` terminal columns; columns without any value are left out."""
     from windlass.cli.statustext import attempt_word
 
     shown: list[tuple[str, Callable[[RunSummary], str]]] = [

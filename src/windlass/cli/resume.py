@@ -64,7 +64,7 @@ def resume(
     with runs.opened(run, on) as (engine, run_id):
         runs.require_record(engine, run_id, "resume")
         since, seq = time.time(), engine.store.status(run_id).last_seq
-        # Compared before the resume, while the folder of the next attempt has no files.
+        # Compared before the resume, because the comparison needs the last attempt's report of changed files.
         changed = runs.changed_code(engine, run_id, context) if form == "table" and not quiet else []
         with options.named_by_flag(given):
             changes, more = options.overrides(**given), ctx.meta.get("rest") or ()

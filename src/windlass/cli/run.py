@@ -44,11 +44,11 @@ FLAGS: Final = {
     "-n": "write --nodes N",
     "-t": "write --timeout 2h",
 }
-"""Options of other tools, and the equivalent in Windlass."""
+"""Maps options of other tools to a hint with the equivalent in Windlass."""
 
 
 def _meant(option: str) -> str:
-    """Returns what to write for an option that `run` and `plan` do not have; empty if that is unknown."""
+    """Returns what to write instead of an option that Windlass does not have; empty if unknown."""
     if option in FLAGS or not option.startswith("--"):
         return FLAGS.get(option, "")
     from windlass.spec.schema import job_schema, job_settings
@@ -65,7 +65,7 @@ def _meant(option: str) -> str:
 
 
 def _is_of_script(script: str, option: str) -> bool:
-    """Whether the text of a script defines an option of this name."""
+    """Whether the script's text contains this option in quotes, as in `add_argument("--lr")`."""
     with suppress(OSError), open(script, "rb") as file:
         text = file.read(SCRIPT_BYTES)
         return any(quote + option.encode() + quote in text for quote in (b"'", b'"'))
@@ -114,23 +114,23 @@ class TakesRest(click.Command):
 
 
 def _is_program(word: str) -> bool:
-    """Whether a word in the place of a job or a script is a program: `torchrun`, `python`."""
+    """Whether the word, given as job or script, is a program in the PATH, such as `torchrun`."""
     return not Path(word).exists() and "." not in word and shutil.which(word) is not None
 
 
 def _is_misspelled(error: click.NoSuchOption) -> bool:
     """Whether an unknown option differs from an option of Windlass by one or two letters."""
     return any(
-        one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2  # --node, --nodse
+        # such as --node or --nodse for --nodes
+        one.startswith(error.option_name) or len(set(one) ^ set(error.option_name)) < 2
         for one in error.possibilities or ()
     )
 
 
 def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> tuple[list[str], list[str], str]:
-    """Splits a command line into Windlass's words, other words, and the first word that is no option: the script or the
-    run.
+    """Splits a command line into Windlass's words, words of the script, and the script or run itself.
 
-    For a line with an unknown option before that word, the other words are only that option.
+    If an unknown option precedes the script or run, the words of the script are only this option.
     """
     known = {name: one for one in command.get_params(ctx) if isinstance(one, click.Option) for name in one.opts}
     ours: list[str] = []
@@ -145,7 +145,7 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> t
             has_value = word in option.opts and not option.is_flag and not option.count
             ours += [words.popleft()] if has_value and words else []
         elif not named and word.startswith("-"):
-            # arguments of a script follow the script, so this is an unknown option
+            # The script's arguments follow the script, so an option before the script is unknown to Windlass.
             return ours, [word.partition("=")[0]], ""
         elif named:
             theirs.append(word)
@@ -156,7 +156,7 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> t
 
 
 def _read(ctx: click.Context, /, job: str | None, given: dict[str, Any]) -> tuple[Any, str, Any]:
-    """Returns the ready job, the target's name and the context, from the options of `plan` and `run`."""
+    """Reads the options of `plan` and `run`; returns the job, the name of the target, and the context."""
     from windlass.actions.jobs import read_job
     from windlass.runs.context import here
 
@@ -192,7 +192,7 @@ def plan(ctx: click.Context, /, job: str | None, form: str, verbose: int, files:
     """
     from windlass.actions.runs import make_plan
 
-    # Manifests and requests that other tools apply get a run id of their own.
+    # Other tools may apply a printed manifest or request, so its run id must be unique.
     to_look = form in ("table", "json", "yaml")
     made = make_plan(*_read(ctx, job, given), to_look=to_look)
     if form.startswith("manifest"):
@@ -250,9 +250,7 @@ def run(
 
 
 def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, after: Sequence[str]) -> int:
-    """Submits a plan, to start `after` these runs, and follows the run unless `detach` is set. Returns the exit
-    code.
-    """
+    """Submits a plan, to start after the runs `after`, and follows the run unless `detach`. Returns the exit code."""
     from windlass.actions.runs import after_runs, submit
     from windlass.engines import engine_class
     from windlass.runs.context import here
@@ -263,7 +261,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
 
         emit(note_lines(made.warnings, painter(sys.stderr)), sys.stderr)
     context = here()
-    with context.store() as store:  # opened only once the job is known to be valid
+    with context.store() as store:  # opened late: an invalid job must not create a record
         engine = engine_class(made.engine).connect(store)
         try:
             status = submit(engine, after_runs(made, after, store, context), context)
@@ -273,7 +271,7 @@ def _start(made: Plan, form: str, *, detach: bool, quiet: bool, verbose: int, af
             from windlass.cli.follow import follow
 
             return follow(status.id, engine, form=form, quiet=quiet, verbose=verbose)
-        except KeyboardInterrupt:  # before `follow` handles Ctrl-C; an incomplete submission has been undone
+        except KeyboardInterrupt:  # Ctrl-C before `follow` handles it; an incomplete submission is undone by now
             from windlass.cli.follow import in_background
 
             with suppress(NoSuchRun):
@@ -356,7 +354,7 @@ def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: boo
     context = here()
     with context.store() as store:
         found = actions.find_all(runs, labels, store, on, context, is_over=False)
-        # All runs get their stop request before the first is awaited, so that their grace periods overlap.
+        # Requests all stops before waiting for the first run to end, so that the grace periods overlap.
         stopped = [_request_stop(engine, run_id, form, now=now, no_wait=no_wait) for engine, run_id in found]
         for engine, run_id, grace, note in stopped:
             if grace is not None:
@@ -370,7 +368,7 @@ def stop(runs: tuple[str, ...], labels: tuple[str, ...], now: bool, no_wait: boo
 
 
 def _name_unfinished(store: Store, job: str, named: Collection[str]) -> None:
-    """Prints other unfinished runs after a stop of a run, chosen as the newest, that had ended already."""
+    """Prints which other runs are unfinished, if the newest run was to be stopped and had ended already."""
     others = [one for one in store.statuses() if not one.phase.is_terminal and (one.name == job or not named)]
     ids = " ".join(one.id for one in others[:FEW_NAMES])
     if others:
@@ -380,8 +378,8 @@ def _name_unfinished(store: Store, job: str, named: Collection[str]) -> None:
 def _request_stop(
     engine: Engine, run_id: str, form: str, *, now: bool, no_wait: bool
 ) -> tuple[Engine, str, float | None, str]:
-    """Requests the stop of a run. Returns the run, the grace period to wait for (None: do not wait), and a note for its
-    line.
+    """Requests the stop of a run. Returns the engine, the run id, the grace period to wait for (None: do not wait), and
+    a note to print.
     """
     from windlass.actions import runs
 
@@ -392,7 +390,7 @@ def _request_stop(
     grace = 0.0 if now or is_over else engine.grace_seconds(run_id)
     left: list[str] = []
     if is_over:
-        with suppress(EngineError):  # the stop itself contacts the target again
+        with suppress(EngineError):  # an unreachable target is reported by `engine.stop` below
             left = engine.still_running(run_id)
     engine.stop(run_id, now=now)
     if host := runs.supervised_elsewhere(engine.status(run_id), engine.store):
@@ -413,9 +411,7 @@ def _request_stop(
 
 
 def stopping(before: Status, grace: float, *, now: bool, is_slow: bool, is_recorded: bool) -> str:
-    """Describes the effect of a stop on a run with the status `before`; its attempts are unknown unless it is recorded
-    here.
-    """
+    """Describes the effect of a stop on a run; `before` is its status, with attempts only if `is_recorded`."""
     from windlass.runs.phase import Phase
 
     if before.phase is Phase.UPLOADING:

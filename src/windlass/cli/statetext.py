@@ -1,4 +1,4 @@
-"""Prints runs as their engine reports them: with time accounting if a record exists, else with their pods."""
+"""Prints runs as reported by their engine: with time accounting if a record exists, else with their pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ EVERY = Filter()
 def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Filter = EVERY) -> int:
     """Prints the runs of a target, then a line for each run that changes, until Ctrl-C or the end of the named run.
 
-    For a program, nothing is printed for a named run, because the caller prints its end. Returns the exit code.
+    With -o json or yaml, nothing is printed for a named run, because the caller prints how the run ended. Returns the
+    exit code.
     """
     shown: dict[str, RunOnCluster] = {}
     trouble: str | None = None
@@ -55,7 +56,7 @@ def watch_runs(engine: Engine, on: str, form: str, run_id: str = "", wanted: Fil
 
 
 def _print_answer(answer: ClusterAnswer, form: str, *, is_one: bool) -> None:
-    """Prints whether the cluster responds: as data if standard output contains data."""
+    """Prints whether the cluster responds: on standard output with -o json or yaml, else as text on standard error."""
     if form == "table" or is_one:
         states = "the state of 1 run is" if answer.runs == 1 else f"the states of {answer.runs} runs are"
         since = f"cluster {answer.target} does not answer since {clock_time(answer.as_of)}: {answer.stale}"
@@ -81,7 +82,7 @@ def print_state(engine: Engine, state: RunState, form: str, *, verbose: int = 0)
 
 
 def print_end(engine: Engine, run_id: str, form: str, note: str) -> None:
-    """Prints a run after a stop request in a few lines, after a `note`."""
+    """Prints a `note`, and then a short summary of a run that was stopped."""
     now = time.time()
     state = engine.state(run_id, now)
     if form == "table" and note:
@@ -93,9 +94,7 @@ def print_end(engine: Engine, run_id: str, form: str, note: str) -> None:
 
 
 def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Paint) -> list[str]:
-    """Returns the output lines of `windlass status --on` for a run whose record is on another machine, from its
-    pods.
-    """
+    """Returns the output lines of `windlass status --on` for a run whose pods are known but not its record."""
     age = f"begun {duration(now - run.created_at)} ago"
     head = [paint(run.id, bold=True), phase_word(run.phase, paint), age, f"on {run.target}, started on another machine"]
     lines = ["  ".join(head)]
@@ -107,7 +106,7 @@ def pod_lines(state: RunState, run: RunOnClusterWithPods, now: float, paint: Pai
     lines += labelled("warning", statustext.warning_lines(run.warnings, paint), paint)
     members = "pods" if run.namespace else "hosts"
     lines += labelled(members, [f"{run.pods_ready} of {run.pods_total} ready", *_pod_rows(run, paint)], paint)
-    if run.namespace and not run.pods:  # the logs were deleted with the pods
+    if run.namespace and not run.pods:  # no logs to show: they were deleted with the pods
         return lines
     what = "show the output" if run.phase.is_terminal else "follow the output"
     command = f"windlass logs {'' if run.phase.is_terminal else '-f '}{run.id} --on {run.target}"

@@ -63,7 +63,7 @@ ENDED: Final = {
     "not-admitted": "a run before it did not succeed",
     "resume": "it was resumed",
 }
-"""Why an attempt ended, as a clause."""
+"""Clause that explains why an attempt ended, by reason."""
 STARTED: Final = {
     "failure": "after a failure",
     "preemption": "after a preemption",
@@ -72,7 +72,7 @@ STARTED: Final = {
     "resize": "with another number of nodes",
     "resume": "by a resume",
 }
-"""Why an attempt was started."""
+"""Words that explain why an attempt was started, by the end of the attempt before."""
 BEFORE_RANKS: Final = frozenset({Phase.QUEUED, Phase.PROVISIONING, Phase.PULLING, Phase.STAGING})
 """Phases in which ranks wait for their pods, or for data."""
 _QUIET: Final = frozenset({"done", "running", "starting", "not started"})
@@ -97,7 +97,7 @@ def advance_words(run: RunSummary, now: float, rate: float | None = None) -> tup
 
 
 def importing_words(run: Run) -> str:
-    """Returns `importing torch` while the ranks of a starting run import modules; else empty."""
+    """Returns text such as `importing torch` while ranks import modules at their start; else empty."""
     is_importing = run.phase is Phase.STARTING and any(rank.pid is not None for rank in run.ranks)
     return f"importing {', '.join(run.imports)}" if is_importing and run.imports else ""
 
@@ -166,7 +166,7 @@ def exit_words(code: int) -> str:
 
 
 def rank_word(state: RankState, phase: Phase) -> str:
-    """Returns what a rank is doing in this phase, or how it ended; `gone` if its end was not observed."""
+    """Returns the state of a rank in this phase, or how it ended; `gone` if the end was not observed."""
     if state.exit_code is not None:
         return "done" if state.exit_code == 0 else exit_words(state.exit_code)
     if state.pid is None:
@@ -230,12 +230,12 @@ def cause_headline(cause: events.RootCause) -> str:
 
 
 def cause_lines(cause: events.RootCause, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """Formats the root cause with the end of its traceback, and the ranks that failed as a result."""
+    """Formats the root cause with the end of the traceback, and the ranks that failed as a result."""
     lines = [paint(cause_headline(cause), "red", bold=True)]
     if cause.node_lost is not None:
         how = "with all its ranks" if cause.rank is not None else "before a rank was started"
         lines.append(f"  node {cause.node_lost} was lost {how}")
-    # Caret markers below a line of code are misplaced once a narrow terminal wraps that line.
+    # Lines of carets are left out: under a wrapped line of code, they mark the wrong place.
     trace = [visible(line) for line in cause.traceback.splitlines() if line.strip(" ^~") or not line]
     num_lines = VERBOSE_TRACEBACK_LINES if verbose else TRACEBACK_LINES
     if len(trace) > num_lines:
@@ -291,7 +291,7 @@ def attempt_word(run: RunSummary) -> str:
 
 
 def remaining_words(run: Run, now: float) -> str:
-    """Returns the newest checkpoint of a run that ended early, else files that its script may have saved itself."""
+    """Formats what to resume from: the newest checkpoint, else a file that the script may have saved itself."""
     if run.checkpoint is not None:
         return checkpoint_words(run, now)
     if (save := run.own_save) is not None:
@@ -335,7 +335,7 @@ def warning_lines(warnings: Sequence[RunWarning], paint: Paint) -> list[str]:
 def labelled(
     label: str, lines: str | Sequence[str], paint: Paint, colour: str | None = None, width: int = LABEL_WIDTH
 ) -> list[str]:
-    """Formats lines after a label of `width` columns; nothing for empty text."""
+    """Formats lines with a label of `width` columns before the first line; returns nothing for empty text."""
     shown = [lines] if isinstance(lines, str) else lines
     return [
         paint(("" if place else label).ljust(width), dim=True) + paint(line, colour)
@@ -446,7 +446,8 @@ def summary_lines(
 ) -> list[str]:
     """Returns the summary at the end of `windlass run`: how and why the run ended, its time accounting and its results.
 
-    `why` are the lines of a diagnosis, which replace the root cause reported by the worker; `verdict` is its code.
+    `why` contains the lines of a diagnosis, which replace the root cause reported by the worker; `verdict` is the code
+    of the diagnosis.
     """
     warnings = [one for one in run.warnings if one.code != verdict]
     lines = [f"{paint(run.id, bold=True)} {phase_word(run.phase, paint)} after {duration(run.elapsed(now))}", *why]
@@ -470,7 +471,7 @@ def summary_lines(
 def output_words(
     output_dir: str, collected: events.OutputsCollected | None = None, run_id: str = "RUN", *, is_over: bool = False
 ) -> str:
-    """Formats where the results are, and whether there are any."""
+    """Formats the location of the results, or that there are none."""
     shown = tilde(output_dir)
     if not output_dir.startswith("/"):
         if collected is None:
@@ -504,7 +505,7 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
         lines.append("They changed while this run trained, and another run may overwrite them.")
     else:
         lines.append("That folder was deleted with the machines of this run.")
-    if not found.patterns:  # with patterns, a warning explains why the files were not copied
+    if not found.patterns:  # if the job has patterns, a warning explains why no file was copied
         return lines
     patterns = json.dumps([*found.wanted, *found.patterns], ensure_ascii=False)
     one = shlex.quote(f"outputs.collect={patterns}")
@@ -513,7 +514,7 @@ def changed_files_lines(found: ChangedFiles | None) -> list[str]:
 
 
 def _end_of(path: str) -> str:
-    """Returns the end of a path that is longer than a line, so that no row of the table wraps."""
+    """Shortens a long path to its end, so that no row of the table wraps."""
     return path if len(path) <= PATH_CHARS else f"…{path[1 - PATH_CHARS :]}"
 
 
@@ -527,7 +528,7 @@ def _rank_lines(run: Run, paint: Paint, *, verbose: int) -> list[str]:
 
 
 def _network_lines(run: Run, paint: Paint) -> list[str]:
-    """Formats the address of each node with a network namespace, and while that exists, how to enter it."""
+    """Formats the address of each node that has a network namespace, and the command to enter an existing namespace."""
     nodes = run.network.nodes if run.network is not None else ()
     rows = [
         [
@@ -542,7 +543,9 @@ def _network_lines(run: Run, paint: Paint) -> list[str]:
 
 
 def _next_lines(run: Run, paint: Paint, *, is_explained: bool = True) -> list[str]:
-    """Returns commands to type next, with their effect, including `windlass why` if no verdict is shown."""
+    """Returns commands that the user may type next, each with its effect; `windlass why` only if no verdict is
+    shown.
+    """
     cause, saved = run.cause, run.checkpoint
     pairs: list[tuple[str, str]] = []
     if not is_explained and (run.waits_for or run.phase in (Phase.FAILED, Phase.LOST)):

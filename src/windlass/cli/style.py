@@ -38,7 +38,9 @@ def phase_word(phase: Phase, paint: Callable[..., str]) -> str:
 
 
 def coloured(stream: IO[Any]) -> bool:
-    """Whether to colour output to `stream`: https://no-color.org, then `FORCE_COLOR`, then whether it is a terminal."""
+    """Whether to colour output to `stream`: decided by `NO_COLOR` (https://no-color.org), then `FORCE_COLOR`, then by
+    whether the stream is a terminal.
+    """
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):

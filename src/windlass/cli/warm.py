@@ -114,7 +114,7 @@ def _table(found: list[dict[str, Any]], now: float, paint: Paint) -> list[str]:
 
 
 def _modules(one: dict[str, Any]) -> str:
-    """Formats the imported modules of a warm process, those left to the scripts, and those still being tried."""
+    """Formats the modules of a warm process: imported ones, ones left to the scripts, and ones still being tried."""
     if "why" in one:
         return str(one["why"])
     parts = [" ".join(one.get("imported", one.get("modules", ())))]

@@ -18,7 +18,7 @@ LABEL: Final = 10
 WIDTH: Final = 110
 """Maximum line width, because longer lines are hard to read."""
 COMMANDS: Final = ("windlass", "kubectl", "aws", "python", "uv", "poetry", "chmod")
-"""Programs that start the text of a fix."""
+"""Programs whose command line may begin the text of a fix."""
 RESTARTS: Final = 8
 """Maximum number of restarts shown in full; otherwise the first and the last ones are shown."""
 
@@ -57,7 +57,7 @@ def restart_words(restart: Restart) -> str:
 
 
 def verdict_lines(found: Diagnosis, paint: Paint, *, verbose: int = 0) -> list[str]:
-    """Formats the verdict with its evidence and fix; other explanations by their codes, or in full if requested."""
+    """Formats the verdict with its evidence and fix; lists other explanations by code, or in full if requested."""
     not_seen = _items("not seen", found.not_seen, paint, dim=True)
     if found.verdict.code == NONE:
         return [*_labelled("why", [paint(found.verdict.summary, "green")], paint), *not_seen]
@@ -93,7 +93,7 @@ def _wrapped(text: str, hang: int = 0) -> list[str]:
 
 
 def _sentence(text: str) -> str:
-    """Capitalizes a sentence unless it begins with a command or a name."""
+    """Capitalizes a sentence, except one that begins with a command or a name."""
     first = text.split(" ")[0]
     return text[:1].upper() + text[1:] if first.isalpha() and first not in COMMANDS else text
 
