@@ -74,7 +74,7 @@ class Run:
 
         with contextlib.suppress(WindlassError), self._opened() as engine:
             return run_table(engine.status(self.id), time.time())
-        return None  # the notebook falls back to the text form
+        return None  # the notebook then shows the text form of the run
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Run) and (self.id, self._home) == (other.id, other._home)
@@ -127,7 +127,7 @@ class Run:
             seq = after
             with self._opened() as engine:
                 while not unwanted.is_set():
-                    # the phase must be read before the events
+                    # The phase is read before the events: events recorded before a final phase are then not missed.
                     over = not follow or engine.status(self.id).phase.is_terminal
                     for event in engine.events(self.id, follow=False, after=seq):
                         seq = event.seq
@@ -152,7 +152,7 @@ class Run:
 
         def read(unwanted: threading.Event) -> Iterator[LogLine]:
             with self._opened() as engine:
-                # raises NoSuchRun; the missing folder of a removed run would just yield no lines
+                # Raises NoSuchRun for a removed run, whose missing folder would otherwise yield no lines.
                 engine.store.status(self.id)
                 with engine.logs(self.id, follow=follow) as (folder, has_all):
 
@@ -289,7 +289,7 @@ class Run:
             async for status in feed:
                 self._raise_unless_succeeded(status)
         finally:
-            feed.close()  # otherwise the traceback of a cancellation would keep the frame, and with it the feed, alive
+            feed.close()  # a cancelled task's traceback keeps this frame alive, so the feed is closed here
         return status
 
     def _raise_unless_succeeded(self, status: Status) -> None:
@@ -386,7 +386,7 @@ class Run:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Engine]:
-        """Opens the engine with a separate record: a forked process must not use its parent's SQLite connection."""
+        """Opens the engine with a new connection to the record; SQLite connections must not be used after a fork."""
         with Store(self._home, self._engine.store.machine) as store:
             yield self._engine.reconnected(store)
 
@@ -409,7 +409,7 @@ def _context(given: Context | None) -> Context:
 
 
 def _recorded_run(run_id: str, home: Path) -> Run:
-    """Restores a pickled run. Raises NoSuchRun, StoreError."""
+    """Unpickles a `Run` from its id. Raises NoSuchRun, StoreError."""
     with Store(home) as store:
         return Run(run_id, actions.engine_for(run_id, store))
 
@@ -419,10 +419,10 @@ def run(
 ) -> Run:
     """Starts a job and returns immediately: `windlass.run("job.yaml").wait()`.
 
-    `job` is a `Job`, the path of a job file or script, or a mapping of job fields. Its paths are relative to the
-    working folder (for a job file, to the folder of the file). `on` names a target, or is an engine with its own
-    planner, such as the fake engine in tests of your programs. On this machine, the run starts once the runs in `after`
-    have succeeded. Raises JobFileError, PlanError, UsageError, EngineError, StoreError.
+    `job` is a `Job`, the path of a job file or script, or a mapping of job fields. Paths in the job are relative to the
+    working folder, or to the folder of the job file. `on` names a target, or is an engine with its own planner, such as
+    the fake engine for tests. On this machine, the run starts once the runs in `after` have succeeded. Raises
+    JobFileError, PlanError, UsageError, EngineError, StoreError.
     """
     from windlass.engines.base import Engine
 
@@ -438,7 +438,7 @@ def run(
 
 
 def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | str]) -> Run:
-    """Submits a plan; returns its run."""
+    """Submits a plan; returns the started run."""
     if isinstance(after, str | Run):
         after = (after,)
     made.require_runnable()
@@ -447,7 +447,7 @@ def _started(made: Plan, store: Store, context: Context, after: Sequence[Run | s
     engine = engine_class(made.engine).connect(store)
     try:
         return Run(actions.submit(engine, made, context).id, engine)
-    except KeyboardInterrupt as interrupt:  # an incomplete submission has been undone by now
+    except KeyboardInterrupt as interrupt:  # `submit` has undone an incomplete submission
         with contextlib.suppress(NoSuchRun):
             interrupt.add_note(f"{store.status(made.run_id).id} was started: windlass.get({made.run_id!r})")
         raise

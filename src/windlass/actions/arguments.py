@@ -21,7 +21,7 @@ def require(value: object, kind: type | UnionType, what: str, hint: str) -> None
 
 
 def refuse(value: object, what: str, hint: str) -> NoReturn:
-    """Raises UsageError for a value that is not a valid `what`."""
+    """Raises UsageError for an invalid value; `what` names the expected kind of value."""
     from windlass.spec.positions import found
 
     shown = f"bytes ({value[:40]!r})" if isinstance(value, bytes) else found(value)
@@ -50,7 +50,7 @@ def rank_numbers(value: object) -> frozenset[int]:
 
 
 def seconds(value: object) -> float:
-    """Converts a duration to seconds. Raises UsageError, also for NaN, which no timeout reaches."""
+    """Converts a duration to seconds. Raises UsageError, also for NaN, because a timeout of NaN never passes."""
     if not isinstance(value, Real) or isinstance(value, bool) or math.isnan(value):
         refuse(value, "a number of seconds", "leave it out to wait without a limit")
     return float(value)

@@ -48,7 +48,7 @@ def list_artifacts(engine: Engine, run_id: str, *, reach: bool = False) -> Artif
 def _read(
     engine: Engine, status: Status, place: ResultsLocation, *, reach: bool
 ) -> tuple[Listing | None, Listing | None]:
-    """Returns the output files, and the checkpoints in a cluster; None for results that are not read."""
+    """Lists the output files, and the checkpoints in a cluster; None for a list that is not read."""
     outputs = saved = None
     if place.kind in ("claim", "pods") and reach and not _is_gone(status, place):
         outputs, saved = engine.list_results(status.id)
@@ -92,7 +92,7 @@ def _outputs(status: Status, place: ResultsLocation, listing: Listing | None) ->
 
 
 def _risk(status: Status, place: ResultsLocation) -> str:
-    """Describes when results that are not stored permanently are lost."""
+    """Describes when results that are only in pods are lost; for other places, returns the engine's note."""
     if place.kind != "pods":
         return place.note
     return "deleted with the pods" if _is_gone(status, place) else "deleted with the pods when the run ends"
@@ -101,7 +101,7 @@ def _risk(status: Status, place: ResultsLocation) -> str:
 def _checkpoints(
     engine: Engine, status: Status, place: ResultsLocation, listing: Listing | None, *, reach: bool
 ) -> Iterator[Artifact]:
-    """Yields the folder of checkpoints, if any checkpoint is known."""
+    """Yields the checkpoint folder as an artifact, if any checkpoint is known."""
     folder, copy = engine.checkpoint_dir(status.id), f"windlass cp {status.id}:checkpoints ."
     kind = "folder" if place.kind == "store" else place.kind
     claim, note = place.claim, "" if place.note else _risk(status, place)
@@ -128,7 +128,7 @@ def _checkpoints(
 
 
 def _in_the_code(status: Status, plan: Plan) -> Iterator[Artifact]:
-    """Yields new and changed files of the code folder, if that folder is on this machine."""
+    """Yields the new and changed files of a code folder on this machine as one artifact."""
     found = changed_files(status.files.code_files, plan)
     if found is not None and found.left and found.is_kept:
         largest = ", ".join(one.path for one in found.largest[:NAMED])

@@ -1,4 +1,4 @@
-"""Lists, verifies, prunes and exports the checkpoints of a run, and finds the only copy to resume from."""
+"""Lists, verifies, prunes and exports the checkpoints of a run; detects a run with the only copy of a checkpoint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Checkpoints:
     others: int
     """Number of other entries in the folder."""
     in_cluster: bool = False
-    """Whether the folder is in a cluster. Then this machine has only a listing of it."""
+    """Whether the folder is in a cluster, so that this machine has only a listing of the folder."""
 
     @property
     def complete(self) -> list[Found]:
@@ -60,14 +60,14 @@ class Checkpoints:
         exact = [one for one in self.found if one.name == name] or [
             one
             for one in self.found
-            if str(one.step) == name  # steps match before name suffixes, which may be digits too: `-a1f3c8`
+            if str(one.step) == name  # a step is matched before name suffixes, which may consist of digits too
         ]
         near = exact or [one for one in self.found if one.name.startswith(name) or one.name.endswith(name)]
         if len(near) == 1 and name:
             return near[0]
         which = f"{self.status.id} has several checkpoints" if near else f"{self.status.id} has no checkpoint"
         hint = f"windlass checkpoints {self.status.id} lists them"
-        if not self.found:  # that command does not list checkpoints saved by the script itself
+        if not self.found:  # `windlass checkpoints` does not list checkpoints in the script's own format
             hint = f"name a file or folder in {self.folder}, or give its path"
         raise UsageError(f"{which} called '{name}'", hint)
 
@@ -101,7 +101,7 @@ def listed(status: Status, folder: str, listing: Mapping[str, Any]) -> Checkpoin
     try:
         with tempfile.TemporaryDirectory(prefix="windlass-checkpoints-") as place:
             for name, seen in listing["checkpoints"].items():
-                if is_plain_name(name):  # names from a pod are not trusted
+                if is_plain_name(name):  # a name from a pod could lead out of the folder
                     _sketch(Path(place, name), seen)
             found = [replace(one, path=f"{folder}/{one.name}") for one in files.list_checkpoints(place)]
         return Checkpoints(status, folder, tuple(found), int(listing["others"]), in_cluster=True)
@@ -147,12 +147,12 @@ def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem
 
 
 def is_unfinished(found: Found) -> bool:
-    """Whether the save of the checkpoint is in progress or was interrupted, which is not damage."""
+    """Whether the checkpoint's save is in progress or was interrupted; such a checkpoint is not damaged."""
     return not found.complete and found.fault is Fault.UNFINISHED
 
 
 def newest_verified(seen: Checkpoints) -> tuple[Found | None, dict[str, list[Problem]]]:
-    """Returns the newest verified checkpoint, and the problems of newer ones that are not verified."""
+    """Returns the newest verified checkpoint, and the problems of newer checkpoints that are not verified."""
     passed_over: dict[str, list[Problem]] = {}
     for one in seen.found:
         if is_unfinished(one) or one.is_set_aside:
@@ -176,7 +176,7 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Pla
         keep = (plan.job.get("checkpoint") or {}).get("keep", DEFAULT_KEEP)
     checked: dict[str, list[Problem]] = {}
     num_verified = 0
-    for one in seen.complete:  # stops early, because verification reads every byte
+    for one in seen.complete:  # newest first; the loop stops early, because verification reads every byte
         if num_verified >= (keep or 1):
             break
         if one.run_id == seen.status.id:
@@ -247,7 +247,7 @@ STATES: Final = {
 
 
 def state_words(problems: list[Problem]) -> str:
-    """Returns `damaged`, `unreadable`, …; `verified` without problems."""
+    """Returns the state of a checkpoint: `damaged`, `unreadable`, …; `verified` if it has no problems."""
     fault = worst(problems)
     return STATES[fault] if fault is not None else "verified"
 
@@ -295,12 +295,12 @@ def to_resume_from(seen: Checkpoints, wanted: str) -> str:
     """
     if not wanted:
         raise UsageError("no checkpoint is named to continue from", f"windlass checkpoints {seen.status.id} lists them")
-    if seen.in_cluster:  # the ranks verify the checkpoint when they load it
+    if seen.in_cluster:  # verified later, by the ranks that load the checkpoint
         return wanted if wanted.startswith("/") else seen.one(wanted).name
     ours = any(wanted in (one.name, str(one.step)) for one in seen.found)
     if is_address(wanted):
         return _elsewhere(wanted, seen)
-    # pathlib raises for a name that is too long, and for the home folder of an unknown user.
+    # os.path is used because pathlib raises for a name that is too long and for an unknown user's home folder.
     beside = f"{seen.folder}/{wanted}"
     if not ours and "/" not in wanted and wanted not in (".", "..") and os.path.exists(beside):  # noqa: PTH110
         return wanted
@@ -354,12 +354,12 @@ def kept_only_here(engine: Engine, status: Status) -> str:
         return "its outputs, which are not uploaded"
     folder, run_dir = engine.checkpoint_dir(status.id), engine.store.run_dir(status.id)
     if is_address(folder) or not Path(folder).resolve().is_relative_to(run_dir.resolve()):
-        return ""  # the checkpoints are stored outside the run's folder
+        return ""  # removing the run's folder keeps these checkpoints
     seen = find_checkpoints(engine, status.id)
     verified, passed_over = newest_verified(seen)
     if verified is not None:
         return f"the only checkpoint of step {verified.step:,}"
-    # Checkpoints that are not proved damaged may be intact.
+    # An unverified checkpoint may be intact unless it was proved to be damaged.
     unknown = [name for name, problems in passed_over.items() if worst(problems) is not Fault.DAMAGED]
     if unknown:
         return f"{len(unknown)} checkpoint{'s' if len(unknown) > 1 else ''} that cannot be read"

@@ -17,8 +17,9 @@ _CONDAS: Final = ("conda run", "mamba run", "micromamba run")
 
 
 def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller:
-    """Returns the context in which command lines are interpreted. `read_text` reads a file, given its path and display
-    name.
+    """Returns the context in which command lines are interpreted.
+
+    `read_text` reads a file, given its path and display name.
     """
     from windlass.spec.commandline import Caller
 
@@ -31,10 +32,9 @@ def caller_of(context: Context, read_text: Callable[[Path, str], str]) -> Caller
 
 
 def find_python(environment: PythonEnvironment, context: Context) -> str | None:
-    """Returns the interpreter of an environment; a relative path if it is below the working folder, to mark it as
-    local.
+    """Returns the path of an environment's interpreter, relative if the environment is below the working folder.
 
-    None if the environment does not exist; environments are never created or updated.
+    Returns None if the environment does not exist; environments are never created or updated.
     """
     of_conda = environment.tool in _CONDAS
     folders = _of_conda(environment, context) if of_conda else _of_project(environment, context)
@@ -47,9 +47,7 @@ def find_python(environment: PythonEnvironment, context: Context) -> str | None:
 
 
 def python_of(program: str | None, context: Context) -> str | None:
-    """Returns the interpreter for `python`, `torchrun` and similar programs in the PATH: the one next to the
-    launcher.
-    """
+    """Returns the interpreter for a program in the PATH, such as `torchrun`: the one in the program's folder."""
     if program is None or program in ("python", "python3"):
         return program
     found = shutil.which(program, path=context.environ.get("PATH", ""))
@@ -58,7 +56,7 @@ def python_of(program: str | None, context: Context) -> str | None:
 
 
 def _of_project(environment: PythonEnvironment, context: Context) -> Iterator[Path]:
-    """Yields folders in which uv, poetry and others keep a project's environment, most likely first."""
+    """Yields folders where uv, poetry and similar tools keep a project's environment, the most likely first."""
     if environment.tool == "uv run" and (own := context.environ.get("UV_PROJECT_ENVIRONMENT")):
         yield Path(own)
     start = context.cwd / environment.path
@@ -94,7 +92,7 @@ def _of_conda(environment: PythonEnvironment, context: Context) -> Iterator[Path
 
 
 def _accelerate_defaults(context: Context) -> str | None:
-    """Returns the file that `accelerate config` writes, if it exists."""
+    """Returns the path of the file that `accelerate config` writes; None if the file does not exist."""
     environ = context.environ
     cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/"), ".cache")
     path = Path(environ.get("HF_HOME") or Path(cache, "huggingface"), "accelerate", "default_config.yaml")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def cost(run: str | None, store: Store, context: Context, on: str | None = None) -> tuple[CostReport, Plan]:
-    """Returns the cost of a run and its recorded plan; no cost if its target has no price. Raises NoSuchRun.
+    """Returns the cost of a run, and its recorded plan; the cost is null if the target has no price. Raises NoSuchRun.
 
-    The price in the plan is used, so the cost does not change with the price list. If the target had no price at that
-    time, its current price is used.
+    Costs use the price in the plan, so they do not change with the price list. If the plan has no price, the target's
+    current price is used.
     """
     from windlass.runs.ledger import cost_of, fold_ledger
     from windlass.views.cost import CostReport

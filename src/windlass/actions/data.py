@@ -67,8 +67,8 @@ def copy(
 ) -> DataCopied:
     """Copies new and changed files from one location to another.
 
-    `by_content`: also reads and compares files of equal size and version. `is_signed`: signs requests to a source in
-    S3. Raises UsageError, StorageError, MissingExtra.
+    `by_content` also compares the contents of files with equal size and version. `is_signed` signs requests to a source
+    in S3. Raises UsageError, StorageError, MissingExtra.
     """
     home = _own_home(context)
     of, to = _ends(source, destination, selection, home, context, is_signed=is_signed)
@@ -142,7 +142,7 @@ def verify(address: str, context: Context, progress: Progress | None = None) -> 
     place = _open(address, context)
     done: Verified = _wait(verify_place(place, progress))
     if done.damaged:
-        # the manifest may be read-only, or in use by a copy
+        # The marks are optional: the manifest may be read-only, or in use by a copy.
         with suppress(StorageError), no_copy_to(place.address, context.home):
             _wait(note_damage(place, done.damaged))
     return DataVerified(str(place.address), done)
@@ -175,7 +175,7 @@ def list_files(address: str, context: Context) -> DataList:
 
 
 def _digest_of(entry: Entry, known: File | None) -> str:
-    """Returns the digest of a file in this version from the manifest."""
+    """Returns the digest of a file from the manifest; empty if the manifest has another version of the file."""
     is_same = known is not None and (known.size, known.version) == (entry.size, entry.version) and not known.is_damaged
     return known.digest if known is not None and is_same else ""
 
@@ -278,7 +278,7 @@ def _engine_of(on: str, context: Context) -> Iterator[Engine]:
 
 
 def _named(which: str, context: Context) -> str:
-    """Returns a digest unchanged, and resolves any other name to an address."""
+    """Resolves a name to an address, except a digest, which is returned unchanged."""
     return which if DIGEST.fullmatch(which) else str(Address.parse(which, context.cwd))
 
 
@@ -315,7 +315,7 @@ def _require_folder(of: Address) -> None:
 
 
 def _wait(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Runs a coroutine to its end. If several errors occur at once, raises one of them, a WindlassError if possible."""
+    """Runs a coroutine to its end. From a group of errors, raises only one, a WindlassError if possible."""
     return_freed_blocks()
     try:
         return asyncio.run(work)

@@ -13,7 +13,8 @@ from windlass.worker import file_list
 def disk_use(store: Store) -> DiskUse:
     """Returns the disk space of each run and of each other folder in the home folder, largest first."""
     runs = [run_disk(store, status) for status in store.statuses()]
-    folders = [one for one in store.home.iterdir() if one.name != "runs"]  # the folder `runs` is counted per run
+    # in the folder `runs`, each run is measured separately
+    folders = [one for one in store.home.iterdir() if one.name != "runs"]
     others = {one.name: _bytes(one) for one in folders}
     total = sum(one.bytes for one in runs) + sum(others.values())
     return DiskUse(
@@ -40,7 +41,7 @@ def _bytes(path: Path) -> int:
 
 
 def _look(folder: Path) -> tuple[int, int]:
-    """Returns the number and bytes of the files in a folder; zeros if it does not exist. Raises OSError."""
+    """Returns the number and total bytes of the files in a folder; zeros for a missing folder. Raises OSError."""
     try:
         found = file_list.list_files(str(folder))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checks whether a cluster and its account meet the requirements of runs, before and after its creation."""
+"""Checks whether a cluster and its AWS account meet the requirements of runs, also before the cluster exists."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 OnLine = Callable[[str], None]
 SERVICE_ACCOUNT: Final = "default"
-"""Service account of pods whose job sets none."""
+"""Service account of the pods of a job that sets no service account."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedCheck:
-    """A check, and the fix that Windlass can carry out with the user's consent."""
+    """A check, with a fix that Windlass offers to carry out; None if it offers none."""
 
     check: Check
     offer: Offer | None = None
@@ -40,7 +40,7 @@ class OfferedCheck:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a check: a cluster with a file, a target, or both."""
+    """Subject of `windlass doctor`: a cluster with a cluster file, a Kubernetes target, or both."""
 
     named: ManagedCluster | None
     target: KubernetesTarget | None
@@ -122,7 +122,7 @@ def _account(named: ManagedCluster, context: Context, on: str) -> Iterator[Offer
     except WindlassError as error:
         yield OfferedCheck(Check("identity", "fail", error.message, error.hint))
         return
-    # The connections stay open, because offers are carried out after the last check.
+    # `aws` is not closed, because accepted offers use its connections after the last check.
     for finding in account_findings(aws, cluster, lambda account: as_statements(cluster, account, Purpose.UP)):
         yield diagnosis(finding, on)
 
@@ -180,7 +180,7 @@ def _cluster(target: KubernetesTarget, context: Context, expected: Expected, on_
     try:
         for check in platform(target, context.environ, replace(expected, images=_images(context)), on_line):
             yield OfferedCheck(check)
-    except WindlassError as error:  # the login program or the kubeconfig failed
+    except WindlassError as error:  # the kubeconfig or its login program failed
         yield OfferedCheck(Check("login", "fail", error.message, error.hint))
 
 
@@ -211,7 +211,7 @@ def _expected(named: ManagedCluster, outputs: Outputs) -> Expected:
 
 
 def _of_aws(name: str, region: str, context: Context, finding: Callable[[Aws], Finding]) -> OfferedCheck:
-    """Runs a check that queries AWS; `name` is its title if AWS cannot be queried."""
+    """Runs a check that queries AWS; `name` is the title of the check if the query fails."""
     try:
         return diagnosis(finding(Aws(region, environ=context.environ)))
     except WindlassError as error:

@@ -24,8 +24,8 @@ CLAIM: Final = "claim:"
 CODE: Final = "code"
 """Path prefix for the code at the start of a run."""
 WRITABLE: Final = ("", "output", "checkpoints", CODE)
-"""First components of paths that can be written to. Absolute paths, which start with an empty component, are paths of
-the pod; `code` is refused later with a better message."""
+"""First components of paths that can be written to. An absolute path, whose first component is empty, is a path of the
+pod. `code` is refused later with a better message."""
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Valid names of PersistentVolumeClaims."""
 
@@ -105,7 +105,9 @@ def copied(
     into_folder: bool = False,
     on_progress: Callable[[int], None] = lambda _bytes: None,
 ) -> CopiedFiles:
-    """Copies from `there` to `local`, or from `local` to `here`; both are pairs of a run or claim, and a path.
+    """Copies from `there` to `local`, or from `local` to `here`.
+
+    `there` and `here` are each a pair of a run or claim, and a path.
 
     With `into_folder`, `local` is a folder, which is created. Raises the errors of `copy`.
     """
@@ -140,7 +142,7 @@ def _made(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the folder is not empty
+        with contextlib.suppress(OSError):  # rmdir fails if the folder is not empty
             folder.rmdir()
 
 
@@ -153,12 +155,13 @@ def _copied(
     node: int | None,
     on_progress: Callable[[int], None],
 ) -> tuple[str, Received]:
-    """Copies from `there` or to `here`, each a run or claim and a path; returns the name of the run or claim, and the
-    result.
+    """Copies from `there` or to `here`, each a pair of a run or claim, and a path.
+
+    Returns the name of the run or claim, and the copied files.
     """
     of, path = there or here or ("", "")
     if there is not None:
-        path = path.rstrip("/") or path  # a trailing slash has no meaning for a source
+        path = path.rstrip("/") or path  # for a source, `data/` means `data`
     if of.startswith(CLAIM):
         _refuse_node(of, None, node)
         with _claim_files(of.removeprefix(CLAIM), on, store) as files:
@@ -182,7 +185,7 @@ def _copied(
 
 
 def _code(engine: Engine, run_id: str, path: str, local: Path, *, is_read: bool) -> Received:
-    """Copies `code/…` as it was at the start of the run to this machine. Raises UsageError, EngineError, OSError."""
+    """Copies code of the run, as it was at the start, to this machine. Raises UsageError, EngineError, OSError."""
     import tarfile
 
     from windlass.code.snapshot import extract_snapshot
@@ -251,7 +254,7 @@ def _relative(path: str) -> str:
 
 
 def _node(engine: Engine, status: Status, rank: int | None, node: int | None) -> int:
-    """Returns the node of `rank`, or `node`, or the first node. Raises UsageError for one that does not exist."""
+    """Returns the node of `rank`, or `node`, or the first node. Raises UsageError for an unknown rank or node."""
     if rank is not None and node is not None:
         raise UsageError("--rank and --node exclude each other", "give one of them")
     if rank is not None:

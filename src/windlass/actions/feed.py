@@ -1,4 +1,4 @@
-"""Iterates over the output of a run: by `for` in this thread, or by `async for` without blocking the event loop."""
+"""Iterates over the output of a run: with `for` in this thread, or with `async for` without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Item = TypeVar("Item")
 AHEAD: Final = 1000
 """Maximum number of items that the thread reads in advance."""
 LOOK_SECONDS: Final = 0.1
-"""Seconds between checks of a waiting reader for whether it should end."""
+"""Seconds after which a waiting reader checks whether it should end."""
 
 
 class Feed(Generic[Item]):
-    """Items as they arrive. Supports one `for` loop and one `async for` loop."""
+    """Iterator over items as they arrive. Supports one `for` loop and one `async for` loop."""
 
     def __init__(self, read: Callable[[threading.Event], Iterator[Item]]) -> None:
-        """`read` creates an iterator, for this or another thread, that ends when the given event is set."""
+        """`read(ended)` returns an iterator, for this or another thread, that ends when the event `ended` is set."""
         self._read = read
         self._iterator: Iterator[Item] | None = None
         self._ahead: _Ahead[Item] | None = None
@@ -100,7 +100,7 @@ def _read_ahead(
 
     def put(kind: str, value: Any = None) -> None:
         arrived.append((kind, value))
-        # with more items the event loop is already awake, and waking it is the most expensive part
+        # Only the first item wakes the event loop: waking is expensive, and the loop is awake while items are left.
         if len(arrived) == 1:
             with contextlib.suppress(RuntimeError):  # the event loop was closed
                 wake()

@@ -1,7 +1,7 @@
 """Creates the job that calls a function of an importable module, and reads the values that the function returned.
 
-Arguments are JSON on the command line of the ranks, and results are JSON in the outputs: this works for any target, and
-the record shows both. Decision 0109 has the reasons.
+Arguments are JSON on the command line of the ranks, and results are JSON in the outputs. This works on any target, and
+the record contains arguments and results. Decision 0109 has the reasons.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _fetched(engine: Engine, run_id: str, name: str) -> str:
 
 
 def _why_not(function: object) -> str:
-    """Explains why a rank could not import the function; empty if it can."""
+    """Explains why ranks cannot import the function; empty if they can."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not callable(function) or not isinstance(name, str) or not isinstance(module, str):
         return f"a value of type {type(function).__name__}, which has no name in a module"
@@ -119,9 +119,7 @@ def _why_not(function: object) -> str:
 
 
 def _root(function: Callable[..., Any]) -> str | None:
-    """Returns the folder from which the function's module is imported; None for an installed module, which ranks have
-    too.
-    """
+    """Returns the folder from which the function's module is imported; None for an installed module."""
     file = getattr(sys.modules[function.__module__], "__file__", None)
     if file is None or {"site-packages", "dist-packages"} & {*Path(file).parts}:
         return None
@@ -132,7 +130,7 @@ def _root(function: Callable[..., Any]) -> str | None:
 
 
 def _is_lazy(function: Callable[..., Any]) -> str:
-    """Returns the kind of a function whose call does not run its body, such as a generator; empty if a call runs it."""
+    """Returns the kind of a function whose call does not run its body, such as a generator; empty for others."""
     kinds = {
         "a coroutine function": inspect.iscoroutinefunction,
         "a generator function": inspect.isgeneratorfunction,
@@ -144,10 +142,9 @@ def _is_lazy(function: Callable[..., Any]) -> str:
 def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises UsageError for arguments that the function does not accept."""
     try:
-        # The signature of the decorator counts: it may pass other arguments to the wrapped function, as hydra.main
-        # does.
+        # Uses the decorator's signature, because a decorator such as hydra.main may change the arguments.
         signature = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # some functions written in C have no known signature
+    except (TypeError, ValueError):  # the signature of some functions in C is unknown
         return
     try:
         signature.bind(*args, **kwargs)
@@ -158,7 +155,7 @@ def _require_accepted(function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Converts the arguments to JSON that reads back as equal values. Raises UsageError."""
+    """Converts arguments to JSON. Raises UsageError for values that JSON would change."""
     named = {**{str(place): value for place, value in enumerate(args, 1)}, **kwargs}
     for name, value in named.items():
         try:
@@ -170,7 +167,7 @@ def _as_json(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
                 f"argument {name} is of type {type(value).__name__}, and JSON does not hold it as it is",
                 "pass numbers, text, lists and dicts with text as keys; for anything else, the path of a file",
             )
-    # Prevents the substitution of `$NAME` in arguments by variables of `env`.
+    # Escapes `$`, so that `$NAME` in an argument is not replaced by a variable of `env`.
     text = json.dumps({"args": list(args), "kwargs": dict(kwargs)}).replace("$", "\\u0024")
     if len(text) > MAX_BYTES:
         raise UsageError(

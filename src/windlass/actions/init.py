@@ -36,18 +36,18 @@ _IMPORTS: Final[tuple[tuple[Template, tuple[str, ...]], ...]] = (
     ("mpi", ("horovod", "mpi4py", "deepspeed.comm.mpi")),
     ("tensorflow", ("tensorflow.distribute.MultiWorkerMirroredStrategy",)),
     ("jax", ("jax.distributed",)),
-    ("plain", ("ray",)),  # Ray starts its workers itself, including those of torch
+    ("plain", ("ray",)),  # Ray starts its own workers, also for torch
     ("torchrun", ("torch.distributed", "torch.nn.parallel", "lightning", "pytorch_lightning", "transformers",
                   "accelerate", "deepspeed", "torchtitan", "composer")),
-    # windlass.train also works with a single rank. With several ranks, each would train on all data.
+    # With these libraries, several ranks would each train on all data; windlass.train also works with a single rank.
     ("plain", ("ultralytics", "tensorflow", "keras", "jax", "xgboost", "lightgbm", "sklearn", "catboost",
                "windlass.train")),
 )  # fmt: skip
-"""Template by the imports of a script; the first match wins."""
+"""Templates with the imports for which each is chosen; the first match wins."""
 
 
 _SAVE: Final = re.compile(r"save|dump|to_csv|to_json|to_parquet|export")
-"""Matches the start of function names that write to a path argument."""
+"""Matches the start of names of functions that write to a path argument."""
 _USUAL: Final = {"lightning": "lightning_logs/", "pytorch_lightning": "lightning_logs/", "ultralytics": "runs/"}
 """Default output folders of libraries."""
 _PLACE: Final = re.compile(
@@ -61,12 +61,12 @@ class Finding:
     """Facts about a script that determine its job file."""
 
     script: str
-    """Path relative to the folder, with `/`."""
+    """Path of the script relative to the working folder, with `/`."""
     template: Template
     reason: str
     """Reason for the template, as the end of a sentence: `it imports torch.distributed`."""
     is_program: bool
-    """Whether the script has an `if __name__ == "__main__"`."""
+    """Whether the script has an `if __name__ == "__main__"` block."""
     trains: bool = False
     """Whether the script imports a library that trains models."""
     saves: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ def draft(
     )
     from windlass.spec.parse import parse_job
 
-    parse_job(text, JOB_FILES[0])  # the text must parse; this also rejects an invalid name
+    parse_job(text, JOB_FILES[0])  # rejects an invalid name
     schema = context.cwd / SCHEMA_FILE if with_schema else None
     return Draft(context.cwd / JOB_FILES[0], text, chosen, reason, schema)
 
@@ -137,7 +137,7 @@ def write_files(texts: Mapping[Path, str], *, force: bool) -> list[Path]:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)
         except OSError as error:
-            with contextlib.suppress(OSError):  # a read-only file system refuses the cleanup too
+            with contextlib.suppress(OSError):  # on a read-only file system, unlink fails too
                 partial.unlink()
             hint = "check the folder's rights, and its space"
             if isinstance(error, FileNotFoundError):
@@ -171,7 +171,7 @@ def likeliest(folder: Path, template: Template | None = None) -> Finding:
     scripts = sorted(path for path in folder.glob("*.py") if path.is_file())[:MAX_SCRIPTS]
     found = [_finding(path, path.name) for path in scripts]
     findings = [finding for finding in found if finding.is_program]
-    if not findings and len(found) == 1:  # many training scripts have no main block
+    if not findings and len(found) == 1:  # a single script is chosen even without a main block
         return found[0]
     if not findings:
         hint = "name the script: windlass init src/train.py"
@@ -210,7 +210,7 @@ def _finding(path: Path, shown: str) -> Finding:
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yields all imported modules, and modules of torch and JAX that are accessed as attributes."""
+    """Yields imported modules, and modules that are used as attributes, such as `torch.distributed`."""
     yield from imports(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -290,7 +290,7 @@ def _torchrun(script: str) -> tuple[str, str]:
 
 
 def _other(launcher: str, why: str) -> Callable[[str], tuple[str, str]]:
-    """Returns a template like the one of torchrun, with another launcher."""
+    """Returns the template of torchrun with `launcher` in place of torchrun."""
 
     def start(script: str) -> tuple[str, str]:
         run, size = _torchrun(script)

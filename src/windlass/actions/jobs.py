@@ -23,7 +23,7 @@ JOB_FILES: Final = ("job.yaml", "job.yml")
 
 
 class Parts(dict[str, Any]):
-    """Mapping that is merged into the old value, key by key; a plain mapping replaces the old value."""
+    """Override of a mapping that is merged with the old value key by key; any other mapping replaces the old value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class ReadyJob:
     remarks: tuple[Remark, ...] = ()
     """Remarks for the author of a command line, shown before the run."""
     path_python: str | None = None
-    """Interpreter on this machine. For a command line that names it or its launcher without a folder, the one in the
-    PATH; for a recorded plan, the interpreter used by that plan."""
+    """Interpreter on this machine: the one in the PATH for a command line such as `python train.py` or `torchrun
+    train.py`, the recorded one for a recorded plan."""
 
     def __post_init__(self) -> None:
         """Raises JobFileError, without the value, for a command or a `setup` that contains a secret."""
@@ -90,7 +90,7 @@ def read_job(
         return _changed(ReadyJob(line.job, context.cwd, "command line", line.remarks, python), overrides)
     if what == "":
         raise UsageError("the name of the job is empty", "leave it out for the job.yaml of this folder")
-    # pathlib raises for the home folder of an unknown user.
+    # os.path is used because pathlib raises for the home folder of an unknown user.
     path = context.cwd / os.path.expanduser(what or "")
     if os.path.isdir(path):  # noqa: PTH112 - Path's own raises for a name that is too long
         path = _job_file_in(path)
@@ -138,7 +138,7 @@ def _of_file(text: str, shown: str) -> Job:
 def planned_job(plan: Plan, overrides: Mapping[str, Any], more: Sequence[str] = ()) -> ReadyJob:
     """Returns the job of a recorded plan, with fields replaced and arguments appended. Raises JobFileError.
 
-    The base folder of its paths and the interpreter are taken from the plan, because another environment may be active
+    The interpreter and the folder of relative paths are taken from the plan, because another environment may be active
     now.
     """
     from windlass.plan.steps import CodeStep, FolderStep, ServiceStep
@@ -152,7 +152,8 @@ def planned_job(plan: Plan, overrides: Mapping[str, Any], more: Sequence[str] = 
     elif not code.is_absolute():
         base = base.parents[len(code.parts) - 1] if code.parts else base
     is_given = job.python is not None or job.script_kind == "program" or plan.first(CodeStep) is not None
-    python = None if is_given else plan.nodes.worker_python  # the interpreter is only valid on this machine
+    # the interpreter of a plan whose code is sent is on another machine
+    python = None if is_given else plan.nodes.worker_python
     return _changed(ReadyJob(job, Path(base), plan.name, path_python=python), overrides, more)
 
 

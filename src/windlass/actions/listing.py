@@ -19,7 +19,7 @@ class Filter:
     """Job name or pattern: `digits*`."""
     phases: frozenset[Phase] = frozenset()
     labels: Mapping[str, str | None] = field(default_factory=dict)
-    """Required labels with their values; None for any value."""
+    """Required labels by key; the value None matches any value."""
     target: str = ""
     since: float = 0.0
     """Earliest creation time in Unix seconds."""

@@ -27,7 +27,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Exception:
-    """Returns the error for a document that is not a job file: a hint to the import command for another tool, else
+    """Returns the error for an invalid job file: for a file of another tool, a hint to the import command; else
     `refused`.
     """
     if not isinstance(document, dict):
@@ -40,7 +40,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
         what, option = "an AppDef of TorchX", "--torchx "
     elif (found := _signs_of_sky(document)) > 1:
         what, option = "a task of SkyPilot", "--sky "
-    elif found:  # this may be a job file with one invalid field
+    elif found:  # one field of SkyPilot may be a mistake in a job file
         problem = Problem(shown, "", "looks like a task of SkyPilot", f"windlass import --sky {shlex.quote(shown)}")
         return JobFileError([*refused.problems, problem])
     else:
@@ -49,7 +49,7 @@ def of_another_tool(document: Any, shown: str, refused: JobFileError) -> Excepti
 
 
 def refuse_what_is_no_script(path: Path, shown: str) -> None:
-    """Raises UsageError, with the right command, for a file that is not Python and could not be started."""
+    """Raises UsageError, with the right command, for a file that is neither Python nor executable."""
     if path.suffix == ".py":
         return
     with open(path, "rb") as file:
@@ -77,14 +77,14 @@ def refuse_what_is_no_script(path: Path, shown: str) -> None:
 
 
 def _signs_of_sky(document: dict[str, Any]) -> int:
-    """Returns the number of fields that only SkyPilot has; 0 if a field is unknown to SkyPilot."""
+    """Returns the number of fields that exist only in SkyPilot; 0 if any field does not exist in SkyPilot."""
     resources = document.get("resources")
     inside = set(resources) if isinstance(resources, dict) else set()
     return len(_ONLY_SKY & set(document)) + len(_ONLY_SKY_RESOURCES & inside) if _SKY.issuperset(document) else 0
 
 
 def _launch(text: str, asked: list[str]) -> str | None:
-    """Returns the last command line that starts Python or a launcher; None without one."""
+    """Returns the script's last command line that starts Python or a launcher; None without such a line."""
     for line in reversed(re.sub(r"\\\n", " ", text).splitlines()):
         words: list[str] = []
         with contextlib.suppress(ValueError):

@@ -14,7 +14,7 @@ from windlass.runs.store import Store
 from windlass.views.disk import PrunedRun, PrunedRuns
 
 RESULTS: Final = "results"
-"""Reason for keeping a run with results in its folder."""
+"""Value of `kept_for` for a run that is kept because its folder contains results."""
 
 
 def prune(
@@ -29,9 +29,9 @@ def prune(
 ) -> PrunedRuns:
     """Removes runs that ended before `before` (Unix seconds); if `phases` are given, only runs in these phases.
 
-    Unless forced, a run is kept if it holds the only checkpoint to resume it from, or if its engine cannot remove it
-    now, for example because the cluster does not respond. A run with results in its folder is kept unless forced or
-    called with `with_results`. `is_dry` removes nothing.
+    Without `force`, a run with the only copy of its checkpoints is kept, and a run that its engine cannot remove now,
+    for example because the cluster does not respond. A run with results in its folder is kept unless `force` or
+    `with_results` is set. `is_dry` removes nothing.
     """
     removed: list[PrunedRun] = []
     kept: list[PrunedRun] = []
@@ -51,7 +51,7 @@ def prune(
 
 
 def _why_kept(status: Status, store: Store, *, force: bool, is_dry: bool) -> str:
-    """Removes a run; returns why it was not removed. Raises NoSuchRun."""
+    """Removes a run; returns why the run was kept, or an empty text. Raises NoSuchRun."""
     try:
         engine = runs.engine_for(status.id, store)
         if not force:

@@ -37,17 +37,17 @@ OF_RUN: Final = (
     "checkpoint.folder", "code", "data", "kubernetes.namespace", "kubernetes.results", "kubernetes.via", "labels",
     "local", "name", "outputs.at", "outputs.to", "volumes",
 )  # fmt: skip
-"""Job fields that determine the name of a run and the locations of its data and results."""
+"""Job fields that cannot change in a resumed run: they determine its name and the locations of data and results."""
 PROGRAM_TEXT: Final = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini")
-"""Extensions of files that count as code even if the run has written similar files."""
+"""Extensions of program and settings files, which count as code even if they resemble results of the run."""
 SHARED_RUNS: Final = 20
-"""Number of newest runs that are searched for identical code, whose stored file is then shared."""
+"""Number of newest runs that are searched for identical code; runs with identical code share one stored file."""
 
 
 def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = False) -> Plan:
     """Plans a run of this job on the target `on`, or on the first of several targets (`a,b`) that can run it.
 
-    `to_look` is for a plan that is only displayed: its run id ends with `xxxxx` instead of a random suffix. Changes
+    With `to_look`, the plan is only displayed: the run id ends with `xxxxx` instead of a random suffix. Changes
     nothing. Raises UsageError, JobFileError.
     """
     from windlass.code.revision import read_revision
@@ -59,9 +59,8 @@ def make_plan(ready: ReadyJob, on: str, context: Context, *, to_look: bool = Fal
 
 
 def _plan_for_first(ready: ReadyJob, targets: Sequence[Target], run_id: str, context: Context) -> Plan:
-    """Returns the plan for the first target that can run the job, with notes on why earlier targets cannot.
-
-    If none can, returns the plan for the first target, with notes on the others. Raises UsageError if the only target
+    """Returns the plan for the first target that can run the job, with notes on why earlier targets cannot. If no
+    target can, returns the plan for the first target, with notes on the others. Raises UsageError if the only target
     cannot be used at all.
     """
     from windlass.plan.notes import Note
@@ -97,14 +96,14 @@ def plan_for(ready: ReadyJob, target: Target, run_id: str, context: Context) -> 
     engine = engine_class(target.kind, f"target {target.name}")
     job, notes = _with_variables(ready.job if engine.is_remote else ready.local_job, ready.base)
     made = engine.make_plan(job, target, run_id, ready.base, context)
-    # the interpreter is local to this machine; a later plan takes it from the node spec
+    # The recorded job omits an interpreter of this machine; a later plan takes the interpreter from the node spec.
     if job.python != ready.job.python:
         made = replace(made, job={name: one for name, one in made.job.items() if name != "python"})
     return replace(made, notes=(*(Note(*remark) for remark in ready.remarks), *notes, *made.notes))
 
 
 def _with_variables(job: Job, base: Path) -> tuple[Job, list[Note]]:
-    """Returns the job with `launcher: torchrun` and a note, if its single rank needs the torchrun variables."""
+    """Adds `launcher: torchrun` and a note to a job whose single rank needs the torchrun variables."""
     from windlass.code.process_group import needs_variables
     from windlass.plan.notes import Note
 
@@ -170,8 +169,9 @@ def rerun_plan(
 
 
 def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
-    """Returns files of the code folder that are new or changed since the start of the run; empty if unknown. Results
-    that the script wrote there are not code.
+    """Returns files of the code folder that are new or changed since the start of the run; empty if unknown.
+
+    Results that the script wrote into the code folder are left out.
     """
     from windlass.actions.jobs import code_folder
     from windlass.code.snapshot import differing
@@ -186,9 +186,7 @@ def changed_code(engine: Engine, run_id: str, context: Context) -> list[str]:
 
 
 def _is_result(name: str, written: ChangedFiles) -> bool:
-    """Whether a file resembles results that the run wrote into its code folder, and is not a program or
-    settings file.
-    """
+    """Whether a file resembles results that the run wrote into its code folder, and is no program or settings file."""
     from windlass.views.code_files import pattern_of
     from windlass.worker.collect import matches
 
@@ -233,7 +231,7 @@ def engine_for(run_id: str, store: Store) -> Engine:
 def _engine(kind: str, store: Store, needed_by: str = "") -> Engine:
     """Returns the engine for this kind of run. Raises UsageError if it is not installed."""
     found = engine_class(kind, needed_by)
-    # a remote engine records the status of its target, which a read-only record does not allow
+    # A remote engine would write the status of its target into the record, which is read-only here.
     if store.is_read_only and found.is_remote:
         from windlass.engines.recorded import RecordedEngine
 
@@ -334,11 +332,11 @@ def opened(run: str | None, on: str | None = None) -> Iterator[tuple[Engine, str
 
 
 def statuses(store: Store, *, last: int | None = None) -> list[Status]:
-    """Returns the current status of active runs, and the `last` newest runs (None: all), newest first. Unfinished
-    cleanup of ended runs is retried.
+    """Returns the current status of active runs, and the `last` newest runs (None: all), newest first. Also retries the
+    unfinished cleanup of ended runs.
     """
     if last is None:
-        store.empty_trash()  # cheap compared with listing all runs
+        store.empty_trash()  # deletes the files of removed runs; cheap compared with listing all runs
     fresh, by_kind = {}, dict[str, list[Status]]()
     for unfinished in store.statuses(unfinished=True):
         fresh[unfinished.id] = unfinished
@@ -367,7 +365,7 @@ def states(found: Iterable[Status], store: Store, now: float) -> list[RunState]:
     for kind, some in by_kind.items():
         with contextlib.suppress(UsageError):  # runs of an engine that is not installed must not hide the others
             known |= {state.status.id: state for state in _engine(kind, store).states(some, now)}
-    # An engine returns one state per status, in order. The phase may differ, the run id does not.
+    # Matched by run id, because the phase in a state may be newer than the phase in `found`.
     return [known.get(status.id) or RunState(status, now) for status in found]
 
 
@@ -442,8 +440,8 @@ def resume(
 def wait_stopped(engine: Engine, run_id: str, grace_seconds: float) -> Status:
     """Blocks until a run with a stop request has ended.
 
-    Raises EngineError if the end is not confirmed `STOP_SECONDS` after the grace period, because the target does not
-    respond or reports that pods still run; otherwise the terminal would block forever. Raises NoSuchRun.
+    Raises EngineError if the target has not confirmed the end `STOP_SECONDS` after the grace period, because it does
+    not respond or reports running pods. Raises NoSuchRun.
     """
     give_up = time.monotonic() + grace_seconds + STOP_SECONDS
     while True:
@@ -471,14 +469,14 @@ def require_here(engine: Engine, run_id: str) -> None:
 
 
 def supervised_elsewhere(status: Status, store: Store) -> str | None:
-    """Returns the name of the other machine that supervises an active run; None for runs supervised here and ended
-    runs.
+    """Returns the name of another machine that supervises the active run; None if this machine does, or if the run
+    ended.
     """
     return None if status.phase.is_terminal else store.host_elsewhere(status)
 
 
 def _waiting_for(run_id: str, store: Store) -> list[str]:
-    """Returns queued runs that wait for the success of this run (`--after`) and may not have noticed it yet."""
+    """Returns queued runs that start after the success of this run (`--after`) and may not have read its status yet."""
     from windlass.plan.steps import AfterStep
 
     waiting = [one for one in store.statuses(unfinished=True) if one.phase is Phase.QUEUED and not one.attempts]
@@ -486,7 +484,8 @@ def _waiting_for(run_id: str, store: Store) -> list[str]:
 
 
 def require_removable(engine: Engine, run_id: str, on: str | None = None) -> None:
-    """Raises UsageError for an active run, a run that others wait for, or a run with the only copy of its checkpoints;
+    """Raises UsageError for a run that is active, that other runs wait for, or that has the only copy of checkpoints.
+
     `on` is the target named by the user.
     """
     from windlass.actions.checkpoints import kept_only_here

@@ -20,9 +20,7 @@ FILE: Final = "targets.yaml"
 
 
 def target_files(context: Context) -> list[Path]:
-    """Returns the files that define targets: next to the job first, then the user's, then those of the user's
-    clusters.
-    """
+    """Returns targets files by precedence: in the working folder, the user's, and those of the user's clusters."""
     config = Path(context.environ.get("XDG_CONFIG_HOME") or Path(context.environ.get("HOME", "/")) / ".config")
     return [context.cwd / FILE, config / "windlass" / FILE, *sorted(context.home.glob(f"clusters/*/{FILE}"))]
 
@@ -46,7 +44,7 @@ def named_targets(context: Context) -> dict[str, tuple[Target, Path | None]]:
             from windlass.spec.parse import parse_targets
 
             found = parse_targets(read_text(path, str(path)), str(path), target_model, added_kinds)
-            # excludes the `local` that the parser adds
+            # leaves out the `local` that the parser adds to every file
             named = {name for name, target in found.items() if "kind" in target.model_fields_set}
             known |= {name: (target, path) for name, target in found.items() if name in named}
     return known
@@ -64,7 +62,7 @@ def target_names(context: Context) -> list[str]:
 
 
 def remote_names(context: Context) -> list[str]:
-    """Returns names of targets that may have runs of other machines; unreadable files are skipped."""
+    """Returns names of targets on which other machines may have started runs; skips unreadable targets files."""
     from windlass.spec.yamltext import read_yaml
 
     found: dict[str, bool] = {}
@@ -79,8 +77,7 @@ def remote_names(context: Context) -> list[str]:
 def find_address(name: str, context: Context) -> Target | ClusterAddress:
     """Returns the connection settings of the named target, for commands on existing runs.
 
-    Of a cluster's target only these settings are read, which halves the start-up time. Raises the errors of
-    `find_target`.
+    Skipping the other settings of a Kubernetes target halves the start-up time. Raises the errors of `find_target`.
     """
     from windlass.spec.address import read_address
 

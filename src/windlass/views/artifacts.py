@@ -17,16 +17,16 @@ class Artifact:
     place: str
     """`folder` on this machine, `claim` or `pods` of a cluster, or `store`."""
     where: str
-    """Path (relative to the claim for a claim), or address in an object store."""
+    """Location of the result: a path, relative to the claim if `claim` is set, or an address in an object store."""
     claim: str = ""
     """Name of the claim; empty for other places."""
     files: int | None = None
-    """Number of files; null if they were not counted, and for checkpoints."""
+    """Number of files of the result; null for checkpoints, and if the files were not counted."""
     bytes: int | None = None
-    """Size in bytes. For checkpoints, the total of the complete ones, or of the newest one if only that is known; null
-    if unknown."""
+    """Size in bytes; null if unknown. For checkpoints, the total size of the complete ones, or the size of the newest
+    one if no other is known."""
     digest: str = ""
-    """Digest of the uploaded set."""
+    """Digest of the uploaded outputs."""
     steps: tuple[int, ...] | None = None
     """Steps of complete checkpoints, newest first; null if they were not read."""
     newest_step: int | None = None
@@ -36,7 +36,7 @@ class Artifact:
     copy: str = ""
     """Command that copies the result to this machine; empty if there is nothing to copy."""
     note: str = ""
-    """Remark for the user, such as: deleted with the pods."""
+    """Remark for the user, such as `deleted with the pods`."""
 
 
 @dataclass(frozen=True, slots=True)

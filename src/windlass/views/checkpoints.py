@@ -12,7 +12,7 @@ class CheckpointView:
     name: str
     path: str
     step: int
-    """Completed steps over the whole run."""
+    """Number of training steps of the whole run at the save."""
     epoch: int
     """Epoch in which training continues."""
     created_at: float
@@ -37,12 +37,12 @@ class CheckpointList:
     id: str
     folder: str
     checkpoints: tuple[CheckpointView, ...]
-    """Newest first."""
+    """Checkpoints, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
-    """A checkpoint after every byte was read."""
+    """A checkpoint after a verification that has read every byte."""
 
     name: str
     state: str

@@ -45,13 +45,13 @@ class RunOnCluster:
     user: str
     """User who started the run; empty if the cluster does not record it."""
     supervisor: str
-    """`cluster` if the supervisor is a pod of the cluster, which then also has the record; else empty."""
+    """`cluster` if the supervisor and the record are in the cluster; else empty."""
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str
     """Note on the run, if its record is in the cluster or on this machine."""
     warnings: tuple[RunWarning, ...]
-    """Conditions that did not end the run but may spoil its result; empty if its record is on another machine."""
+    """Conditions that may spoil the result without ending the run; empty if the record is on another machine."""
 
 
 def on_cluster(state: RunState) -> RunOnCluster:
@@ -61,11 +61,11 @@ def on_cluster(state: RunState) -> RunOnCluster:
 
 
 def placed(state: RunState) -> dict[str, Any]:
-    """Returns the fields about a run's location and pods."""
+    """Returns the fields of a view that describe a run's location and pods."""
     placement = state.placement
     assert placement is not None
     return {
-        # Pods are named after the attempt that created them; later attempts may reuse them.
+        # A later attempt may reuse pods named after an earlier one; the record then has the higher number.
         "attempt": max(placement.attempt, len(state.status.attempts)),
         "namespace": placement.namespace,
         "pods_ready": placement.pods_ready,
@@ -101,7 +101,7 @@ class RunOnClusterWithPods(RunOnCluster):
 
 @dataclass(frozen=True, slots=True)
 class ClusterAnswer:
-    """Whether the cluster responds, as an entry of a watched list."""
+    """Entry of a watched list that says whether the cluster responds."""
 
     target: str
     stale: str | None

@@ -20,7 +20,7 @@ MOST_PATTERNS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ChangedFiles:
-    """Files of the code folder that are new or changed since the start of the run, as of the end of its ranks."""
+    """Files of the code folder that were new or changed when the ranks ended, compared with the start of the run."""
 
     folder: str
     """Path of the code folder as seen by the ranks."""
@@ -50,7 +50,7 @@ def changed_files(found: Sequence[events.CodeFiles], plan: Plan) -> ChangedFiles
     is_kept = plan.runs_here
     wanted = plan.nodes.collect.patterns if plan.nodes.collect is not None else ()
     if is_kept:
-        found = found[-1:]  # all nodes share one folder, and the last report is complete
+        found = found[-1:]  # all nodes share this folder, so the last report covers all nodes
     if not found or not (wanted or any(one.left for one in found)):
         return None
     largest = sorted((file for one in found for file in one.largest), key=lambda file: -file.bytes)[:MOST]
@@ -78,9 +78,7 @@ def newest_save(reports: Sequence[events.CodeFiles]) -> SavedState | None:
 
 
 def pattern_of(path: str) -> str:
-    """Returns a pattern that matches a file and similar ones: `out/**` for a file in a folder, `*.pt` for one at the
-    top.
-    """
+    """Returns a pattern that matches a file and similar files: `out/**` for `out/a.pt`, `*.pt` for `a.pt`."""
     folder, slash, _ = path.partition("/")
     if slash:
         return f"{_literal(folder)}/**"

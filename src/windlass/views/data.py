@@ -59,7 +59,7 @@ class CachedData:
     """A data set in the cache of this machine."""
 
     digest: str
-    """Digest of the data set; empty if it was only partially fetched."""
+    """Digest of the data set; empty if the set was only partially fetched."""
     folder: str
     """Folder with the files; after `data stage --on`, the claim that contains them."""
     files: int

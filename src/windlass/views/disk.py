@@ -39,7 +39,7 @@ class DiskUse:
 
 @dataclass(frozen=True, slots=True)
 class PrunedRun:
-    """A run that ended long ago."""
+    """A run that `prune` has removed or kept."""
 
     id: str
     phase: Phase

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def run_table(status: Status, now: float) -> str:
-    """Returns HTML with a run's target, phase, duration, progress, and result location."""
+    """Returns an HTML table with a run's target, phase, duration, progress, and location of results."""
     seconds = (now if status.times.ended_at is None else status.times.ended_at) - status.times.created_at
     progress = {name: getattr(status.progress, name) for name in ("step", "total", "epoch", "loss")}
     rows = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventView:
-    """An event. Fields specific to its kind are on the same level, see docs/concepts/record.md."""
+    """An event of a run. Fields specific to the kind of event are on the same level, see docs/concepts/record.md."""
 
     seq: int
     """Number of the event within the run, starting at 1."""

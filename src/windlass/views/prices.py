@@ -61,7 +61,7 @@ class RegionUpdated:
     num_spot: int
     """Number of instance types with a range of spot prices."""
     missing: tuple[str, ...]
-    """Charges whose price remains unknown."""
+    """Names of charges whose price is still unknown."""
     problem: str
     """Why there are no spot prices; empty if there are."""
 

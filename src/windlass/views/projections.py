@@ -1,7 +1,8 @@
 """Defines which attributes of domain values `-o json` prints, and their names; other dataclasses print all fields.
 
-Each row has a class and its printed attributes in order: fields and properties, also of nested attributes (`ref.kind`).
-The JSON name is the last part of the path, or NAME in NAME=PATH; `:2` after a path rounds an amount to cents.
+Each row has a class and its printed attributes in order. An attribute is the path of a field or property, such as
+`ref.kind`. The JSON name is the last part of the path, or NAME in NAME=PATH; `:2` after a path rounds an amount to
+cents.
 """
 
 from __future__ import annotations

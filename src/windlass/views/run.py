@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windlass.runs.store import Store
 
 LEDGER_SECONDS: Final = 1.0
-"""Maximum age in seconds of the ledger in a view, because it is computed from all events."""
+"""Maximum age in seconds of the time accounting in a view, which is slow to compute from all events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class RunSummary:
     condition: events.ConditionChanged | None
     """Condition that prevents supervision of the run; null if there is none."""
     logs_dropped: tuple[Dropped, ...]
-    """Output missing in the logs; empty if they are complete."""
+    """Output that is missing in the logs; empty if the logs are complete."""
     output_dir: str
     """Folder in which the script writes its results."""
     as_of: float | None
@@ -121,7 +121,7 @@ class Run(RunSummary):
     revision: Revision | None
     """Git commit of the code; null outside a git work tree."""
     code_not_kept: str
-    """Why the code at the start was not stored next to the record; empty if it was."""
+    """Why the code of the run was not stored next to the record; empty if the code was stored."""
     imports: tuple[str, ...]
     """Slow-to-import libraries that the script imported."""
     ledger: Ledger
@@ -163,7 +163,7 @@ class Advance:
 
 
 def summary_of(status: Status, now: float, *, is_here: bool, current: RunState | None = None) -> RunSummary:
-    """Builds the list view of a run; `current` contains why its state may be outdated."""
+    """Builds the list view of a run; `current` has the reason why the state may be outdated."""
     return view_of(
         RunSummary,
         status,
@@ -250,14 +250,14 @@ def run_viewer(run_id: str, store: Store) -> Callable[[Status], Run]:
 
 
 def advance_of(run: RunSummary, now: float, rate: float | None = None) -> Advance:
-    """Returns the progress of a run. `rate`, in steps per second, is measured by the caller, for scripts that report
-    none.
+    """Returns the progress of a run. `rate` is measured by the caller in steps per second, for scripts that report no
+    rate.
     """
     progress = run.progress
     step = progress.step if progress.step is not None and progress.step >= 0 else None
     total = progress.total if progress.total is not None and progress.total > 0 else None
     if total is not None and (step or 0) > total:
-        total = None  # the reported total is per epoch
+        total = None  # the script reported the total of one epoch
     share = None
     if step is not None and total is not None:
         share = min(1.0, step / total)
@@ -275,9 +275,7 @@ def advance_of(run: RunSummary, now: float, rate: float | None = None) -> Advanc
 
 
 def _mean_rate(run: RunSummary, step: int | None, now: float) -> float | None:
-    """Returns steps per second since training began; only for the first attempt, because a later one may resume at any
-    step.
-    """
+    """Returns steps per second since training began; None in later attempts, which may have resumed at any step."""
     if not step or len(run.attempts) != 1:
         return None
     seconds = run.phases.get(Phase.TRAINING, 0.0)

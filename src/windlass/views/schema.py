@@ -89,9 +89,9 @@ PRINTED: Final[Mapping[str, Any]] = {
     "doctor": targets.DoctorReport,
     "error": error.ErrorReport,
 }
-"""Views that each command prints. `run` and `resume` print the first with --detach. `status`, `stop` and `ps` print the
-second with --on. `ps --watch` prints one of the others per line; `events` and `logs` print one per line. `check` prints
-the second for a cluster."""
+"""Views that each command prints. For `run` and `resume`, the first view is that of --detach. For `status`, `stop` and
+`ps`, the second view is that of --on. `ps --watch` prints one of the further views per line; `events` and `logs` print
+one view per line. For `check`, the second view is that of a cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ class StepView:
 
 
 _DOCSTRINGS: Final[dict[type, Mapping[str, str]]] = {}
-"""Field docstrings of dataclasses that replace another class in a schema."""
+"""Field docstrings of generated dataclasses, each of which replaces another class in a schema."""
 _OPEN: Final[set[type]] = {lines.EventView}
-"""Dataclasses whose objects may have additional fields: values from the record."""
+"""Dataclasses of values from the record, whose JSON objects may have additional fields."""
 
 
 def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
-    """Returns pydantic's schema of a `Value`: that of an equivalent dataclass; for a step, that of its request."""
+    """Returns pydantic's schema of a `Value`: the schema of an equivalent dataclass, or of `StepView` for a step."""
     if kind is Step:
         return handler(StepView)
     fields: list[Any] = [
@@ -128,7 +128,7 @@ def _of_value(kind: Any, _source: Any, handler: Any) -> Any:
 
 
 def _of_projection(kind: type, _source: Any, handler: Any) -> Any:
-    """Returns pydantic's schema of a class with a projection: that of a dataclass with the printed attributes."""
+    """Returns pydantic's schema of a class with a projection: the schema of a dataclass with the printed attributes."""
     found = {one.name: _attribute(kind, one.path) for one in projection(kind)}
     fields = [(name, hint) for name, (hint, _) in found.items()]
     return handler(_stand_in(kind, fields, {name: text for name, (_, text) in found.items() if text}))
@@ -151,7 +151,7 @@ def _attribute(kind: type, path: str) -> tuple[Any, str]:
         hint, text = get_type_hints(member.fget)["return"], " ".join((member.__doc__ or "").split())
     else:
         alone = {"__annotations__": {name: base.__annotations__[name]}, "__module__": base.__module__}
-        # other fields may have types that are imported only for type checking
+        # Resolves this annotation alone: types of other fields may be imported only for type checking.
         hint = get_type_hints(type("Alone", (), alone))[name]
         text = docstrings(kind).get(name, "")
     return _attribute(hint, rest) if rest else (hint, text)
@@ -197,7 +197,8 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def is_instance_schema(self, schema: Any) -> dict[str, Any]:
-        return {"type": "object"}  # a value of the worker protocol, whose module must not import pydantic
+        # values of the worker protocol have no pydantic schema: its module must not import pydantic
+        return {"type": "object"}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

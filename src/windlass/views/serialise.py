@@ -1,4 +1,4 @@
-"""Converts a value to JSON data: by its projection, or else every field by name, with null for None."""
+"""Converts a value to JSON data: the attributes in the projection of its class, or else every field by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 def to_json(value: Any) -> Any:
     """Converts a value to JSON data."""
     kind = type(value)
-    if kind in _PLAIN:  # fast path for nearly all values in long lists of runs
+    if kind in _PLAIN:  # fast path: nearly all values in long lists of runs are plain
         return value
     if printed := projection(kind):
         return {one.name: to_json(one.read(value)) for one in printed}
