@@ -107,9 +107,8 @@ def copied(
 ) -> CopiedFiles:
     """Copies from `there` to `local`, or from `local` to `here`.
 
-    `there` and `here` are each a pair of a run or claim, and a path.
-
-    With `into_folder`, `local` is a folder, which is created. Raises the errors of `copy`.
+    `there` and `here` are each a pair of a run or claim, and a path. With `into_folder`, `local` is a folder, which is
+    created. Raises the errors of `copy`.
     """
     from windlass.views.artifacts import CopiedFiles
     from windlass.worker.tarpipe import SPECIAL, is_special

@@ -39,11 +39,11 @@ PLACES: Final = (
     "huggingface/token",
     "huggingface/stored_tokens",
 )
-"""Ends of the paths of files with credentials, in lower case."""
+"""Patterns for the last part of paths of files with credentials, in lower case."""
 PUBLIC: Final = (".ssh/*.pub", ".ssh/known_hosts", ".ssh/config")
 HEAD_BYTES: Final = 64
 MAX_BYTES: Final = 256 << 10
-"""Only the first `HEAD_BYTES` of larger files are read, because such files are data."""
+"""Size in bytes above which only the first `HEAD_BYTES` of a file are read, because large files are data."""
 _PRIVATE_KEY: Final = re.compile(rb"\s*-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY")
 _CONTENTS: Final = (
     (re.compile(r".*\.json"), (re.compile(rb'"private_key"\s*:'),)),
@@ -56,7 +56,8 @@ _CONTENTS: Final = (
         ),
     ),
 )
-"""Patterns that must all match in files with ambiguous names: service accounts, npm tokens, kubeconfig files."""
+"""For files with ambiguous names: a pattern of the name, and patterns that must all match in the content. The entries
+detect service accounts, npm tokens and kubeconfig files."""
 
 
 def is_credential(name: str, path: Path, num_bytes: int) -> bool:

@@ -1,8 +1,8 @@
 """Parses ignore files and matches paths against them, exactly as git does: gitignore(5) and git's wildmatch.c.
 
 Patterns are matched as bytes against one entry at a time. A caller that walks a tree and does not enter ignored folders
-gets the same result as git. tests/code/test_ignore.py compares both on generated trees; the package pathspec 1.1
-differs from git on one tree in eight.
+gets the same result as git. tests/code/test_ignore.py compares the results on generated trees; the results of the
+package pathspec 1.1 differ from git's on one tree in eight.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Rule:
     pattern: str
     """The line as written."""
     keeps: bool
-    """Whether the line begins with `!`, so that matching entries are not ignored."""
+    """Whether the line begins with `!`, which means that matching entries are not ignored."""
     folders_only: bool
     is_path: bool
-    """Whether the pattern is matched against the path below `base`; otherwise against the last name only."""
+    """Whether the pattern is matched against the whole path below `base`; otherwise against the last name only."""
     expression: re.Pattern[bytes]
 
     def matches(self, path: bytes, *, is_folder: bool) -> bool:
-        """Whether the rule matches this entry itself; `path` is absolute and below `base`."""
+        """Whether the rule matches the entry at `path`, which is absolute and below `base`; parents are not tested."""
         if self.folders_only and not is_folder:
             return False
         text = path[len(self.base) + 1 :] if self.is_path else path[path.rfind(b"/") + 1 :]
@@ -58,8 +58,8 @@ class Rule:
 
 
 def last_match(rules: Iterable[list[Rule]], path: bytes, *, is_folder: bool) -> Rule | None:
-    """Returns the rule that decides on an entry: the last match in the last list that has one. `rules` are in ascending
-    order of precedence.
+    """Returns the rule that decides on an entry: the last match in the last list with a match. `rules` contains lists
+    in ascending order of precedence.
     """
     for group in reversed(list(rules)):
         for rule in reversed(group):
@@ -108,8 +108,8 @@ def _trimmed(line: bytes) -> bytes:
 def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
     """Translates a pattern into a regular expression; None for a pattern that cannot match."""
     first = _SPECIAL.search(pattern)
-    # git compares the part before the first special character separately, and a `**` directly after it is treated as if
-    # at the start of the pattern: `foo**/bar` matches foo/x/bar.
+    # git compares the literal prefix of a pattern separately, and matches the rest as a new pattern. Therefore `**`
+    # after a literal prefix also matches folders: `foo**/bar` matches foo/x/bar.
     start = first.start() if first is not None else len(pattern)
     pieces: list[bytes] = []
     at = 0
@@ -135,8 +135,10 @@ def _translated(pattern: bytes, *, is_path: bool) -> bytes | None:
 
 
 def _joined(pieces: list[bytes]) -> bytes:
-    """Joins the pieces into one expression. The text between two stars is matched only at its first occurrence (an
-    atomic group), which gives the same result and avoids exponential backtracking.
+    """Joins the pieces of a pattern into one regular expression.
+
+    Text between two stars is matched only at its first occurrence (atomic group). This avoids exponential backtracking,
+    with the same result.
     """
     out, is_open = b"", False
     last_star = max((at for at, piece in enumerate(pieces) if piece in _STARS), default=-1)
@@ -151,7 +153,7 @@ def _joined(pieces: list[bytes]) -> bytes:
 
 
 def _stars(pattern: bytes, at: int, start: int, *, is_path: bool) -> tuple[bytes, int]:
-    """Returns the expression for a row of `*`, and the offset after it."""
+    """Returns the regular expression for consecutive `*`, and the offset after them."""
     end = at
     while pattern[end : end + 1] == b"*":
         end += 1
@@ -171,9 +173,9 @@ def _bracket(pattern: bytes, at: int) -> tuple[set[int], int] | None:
     is_negated = pattern[at : at + 1] in (b"!", b"^")
     at += is_negated
     members: set[int] = set()
-    before = -1  # the low end of a range, if a range may begin
+    before = -1  # first letter of a range such as a-z; -1 if no range may begin here
     first = at
-    while at < len(pattern) and (pattern[at] != 0x5D or at == first):  # "]" as the first member is a literal
+    while at < len(pattern) and (pattern[at] != 0x5D or at == first):  # a first "]" is a literal
         letter = pattern[at : at + 1]
         if letter == b"-" and before > 0 and at + 1 < len(pattern) and pattern[at + 1] != 0x5D:
             at += 2 if pattern[at + 1 : at + 2] == b"\\" else 1

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 PRELOADED: Final = ("numpy", "torch", "torchvision", "scipy", "sklearn", "pandas", "transformers", "datasets",
                     "accelerate", "torchdata", "timm", "einops")  # fmt: skip
-"""Modules that are preloaded if the script imports them: slow to import, widely used, and safe to fork.
-
-Lightning and torchmetrics are missing because they store the rank of the process at import.
+"""Modules that are preloaded if the script imports them: slow to import, widely used, and safe to fork. Lightning and
+torchmetrics are not preloaded because they store the rank of the process at import.
 """
 SLOW: Final = ("torch", "tensorflow", "jax", "keras", "lightning", "pytorch_lightning", "transformers", "datasets",
                "deepspeed", "ultralytics", "ray", "xgboost", "lightgbm", "sklearn", "pandas")  # fmt: skip
-"""Libraries with a noticeable import time, most popular first."""
+"""Libraries that take noticeable time to import, the most popular first."""
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 1 << 20
 
@@ -40,7 +39,8 @@ def parsed_files(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
     argv = job.script_argv
     if job.script_kind == "program":
         return
-    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:  # a submitted function: the script is its module
+    if argv[:2] == ("-m", "windlass.train.call") and len(argv) > 2:
+        # for a submitted function, the script is the module that defines it
         argv = ("-m", argv[2].partition(":")[0])
     first = code_dir / (argv[1].replace(".", "/") + ".py" if argv[0] == "-m" and len(argv) > 1 else argv[0])
     folders = [first.parent, code_dir]
@@ -60,7 +60,8 @@ def parsed_files(job: Job, code_dir: Path) -> Iterator[tuple[Path, ast.Module]]:
 
 def modules_to_preload(job: Job, imported: Collection[str]) -> list[str]:
     """Returns the modules to preload before the ranks of a job are forked; empty for a cold start."""
-    if job.script_kind == "program" or job.start == "cold" or job.setup:  # `setup` may install other packages
+    if job.script_kind == "program" or job.start == "cold" or job.setup:
+        # the job's `setup` may install other versions of the modules
         return []
     return list(job.warm) or [name for name in PRELOADED if name in imported]
 
@@ -83,7 +84,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 def _parsed(path: Path) -> ast.Module | None:
     try:
         found = path.stat()
-        # reading a pipe would block, and reading a device would not end
+        # Only regular files are read: a pipe would block, and a device may never end.
         if path.is_file() and found.st_size <= MAX_BYTES:
             return _parsed_once(path, found.st_mtime_ns, found.st_size)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -97,7 +98,7 @@ def _parsed_once(path: Path, _modified: int, _size: int) -> ast.Module:
 
 
 def _files(name: str, folders: list[Path]) -> list[Path]:
-    """Returns the local files of a module."""
+    """Returns the files in the code folder that belong to a module."""
     paths = [folder / name.replace(".", "/") for folder in folders]
     candidates = [path.with_name(path.name + ".py") for path in paths] + [path / "__init__.py" for path in paths]
     return [path for path in candidates if path.is_file()]

@@ -53,8 +53,7 @@ class Packed:
 
 
 def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[str, Path] | None = None) -> Packed:
-    """Creates an archive of a folder, under the name `code`, and of the files and packages in `added`, under their
-    names.
+    """Creates an archive with a folder, as `code`, and with the files and packages in `added`, under their names.
 
     `limit` is the maximum number of bytes before compression, which is checked before any file is read. `environ`
     locates the user's git configuration. Raises UsageError for an oversized folder, files with credentials, a link to
@@ -73,14 +72,15 @@ def pack(folder: Path, limit: int, environ: Mapping[str, str], added: Mapping[st
         )
     refuse_credentials(selection.files, folder)
     members = [(f"{CODE}/{file.name}", file.path, folder) for file in selection.files]
-    # An installer may have created links.
+    # Files of added packages may be links, created by an installer, so their targets are packed.
     data = archive_of([*members, *((name, path.resolve(), path.parent) for name, path in others)])
     digest = hashlib.sha256(data).hexdigest()
     return Packed(data, digest, files, selection.counted(), len(others), added_bytes)
 
 
 def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
-    """Creates a gzipped tar of files, each with its name in the archive and the folder that its links must not leave.
+    """Creates a gzipped tar of files. `members` has the name in the archive, the path, and the folder that a link must
+    not leave.
 
     The same files give the same bytes. Raises UsageError for a link to outside the folder and for an unreadable file.
     """
@@ -92,14 +92,14 @@ def archive_of(members: Iterable[tuple[str, Path, Path]]) -> bytes:
 
 
 def _added(name: str, path: Path) -> list[tuple[str, Path]]:
-    """Returns the name in the archive and the path of a file, or of all files of a Python package."""
+    """Returns pairs of archive name and path: one for a file, or one for each file of a Python package."""
     if path.is_file():
         return [(name, path)]
     return [(f"{name}/{file.relative_to(path).as_posix()}", file) for file in path.rglob("*.py")]
 
 
 def _add(archive: tarfile.TarFile, name: str, path: Path, folder: Path) -> None:
-    """Adds one file without metadata of this machine: no owner, no time, and of the mode only the executable bit."""
+    """Adds one file without owner and time; of the file mode, only the executable bit is kept."""
     entry = tarfile.TarInfo(name)
     found = path.lstat()
     entry.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644

@@ -1,7 +1,7 @@
 """Finds the first unconditional use of torchrun's variables in a script, without running it.
 
 A script that tests for the variables first (`if int(os.environ.get("RANK", -1)) != -1`) also runs as a single process
-without them. So a call counts only if it is unconditional, from the first line of the script through its functions.
+without them. Therefore only a use that every run of the script reaches is reported, also inside called functions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _CALLS: Final = {"init_process_group", "init_device_mesh", "deepspeed.initialize", "deepspeed.init_distributed"}
 _BY_ARGUMENTS: Final = {"init_method", "store", "rank", "world_size"}
-"""Keywords of `init_process_group` that replace the variables."""
+"""Keyword arguments of `init_process_group` that replace torchrun's variables."""
 _VARIABLES: Final[set[object]] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _LEAVES: Final = (ast.Return, ast.Break, ast.Continue)
-"""Statements with which a condition skips the rest without ending the script, unlike `raise`."""
+"""Statements that skip the rest of a body without ending the script."""
 _CONDITIONAL: Final = (ast.If, ast.IfExp, ast.BoolOp, ast.Lambda, ast.While, ast.For, ast.AsyncFor, ast.Match)
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -90,7 +90,7 @@ def _need(node: ast.AST) -> str | None:
 
 
 def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
-    """Yields the nodes that are evaluated whenever the body is, in order."""
+    """Yields the syntax nodes that are always evaluated when the body runs, in order."""
     for statement in body:
         if isinstance(statement, _DEFINITIONS):
             continue
@@ -110,13 +110,15 @@ def _always(body: Sequence[ast.stmt]) -> Iterator[ast.AST]:
         elif not isinstance(statement, (ast.Try, *_CONDITIONAL)):
             yield from _reached(statement)
         if isinstance(statement, ast.If | ast.Try) and any(isinstance(one, _LEAVES) for one in ast.walk(statement)):
-            return  # the following statements are not reached on every path
+            return  # the branch may skip the following statements
         if isinstance(statement, ast.Return | ast.Raise):
             return
 
 
 def _reached(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields a node and its unconditional descendants, in the order of evaluation: arguments before their call."""
+    """Yields a syntax node and the nodes below it that are always evaluated, in the order of evaluation: arguments
+    before their call.
+    """
     if not isinstance(node, _CONDITIONAL):
         for child in ast.iter_child_nodes(node):
             yield from _reached(child)

@@ -1,7 +1,6 @@
-"""Finds the ignore files that apply to a folder: up to the root of its git repository, and the user's.
-
-The files are read without git. Only `core.excludesFile` is read with git, if it is installed: only git resolves all
-includes of its configuration. Without git, the configuration files in their usual paths are read.
+"""Finds the ignore files that apply to a folder: those of its git repository, and the user's global one. Only the
+setting `core.excludesFile` is read with git, because only git resolves all includes of its configuration. If git is not
+installed, the configuration files in their usual paths are read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from windlass.errors import UsageError
 
 GIT_SECONDS: Final = 10.0
 _OF_A_HOOK: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE")
-"""Variables that a git hook of another repository may have set."""
+"""Variables that git sets for hooks, and that would make git read another repository."""
 MAX_BYTES: Final = 1 << 20
 """Maximum bytes of an ignore file."""
 _SECTION: Final = re.compile(r"^\s*(\[[^\]\n]*\])", re.MULTILINE)
@@ -33,9 +32,7 @@ def root_of(folder: Path) -> Path | None:
 
 
 def git_folder(root: Path) -> Path | None:
-    """Returns the `.git` folder of a work tree, or of the main one for a linked worktree; None if `root` is not
-    a root.
-    """
+    """Returns the `.git` folder of a work tree; for a linked one, the main work tree's; None if `root` is no root."""
     dot = root / ".git"
     if (dot / "HEAD").is_file():
         return dot
@@ -49,7 +46,7 @@ def git_folder(root: Path) -> Path | None:
     try:
         return found / (found / "commondir").read_text(encoding="utf-8", errors="surrogateescape").strip()
     except (OSError, ValueError):
-        return found  # a submodule has its own git folder
+        return found  # a submodule, unlike a linked worktree, has its own git folder
 
 
 def excluded_by(root: Path) -> list[Rule]:
@@ -72,7 +69,7 @@ def rules_of(path: Path, base: Path, *, shown: str, follow: bool = False) -> lis
     """Returns the rules of a file, relative to `base`; empty if it does not exist. Raises UsageError if it cannot be
     read.
 
-    As in git, a link is only followed if the file is not part of a work tree.
+    As in git, a link is followed only outside of work trees.
     """
     if not path.is_file() or (path.is_symlink() and not follow):
         return []
@@ -120,7 +117,9 @@ def _from_git(folder: Path, environ: Mapping[str, str]) -> str | None:
 
 
 def _configured(root: Path | None, home: str, config: str, environ: Mapping[str, str]) -> str | None:
-    """Returns `core.excludesFile` of the configuration files in their usual paths; the last file that sets it wins."""
+    """Returns `core.excludesFile` from configuration files in their usual paths; the last file with the setting
+    wins.
+    """
     if "GIT_CONFIG_GLOBAL" in environ:
         user = [environ["GIT_CONFIG_GLOBAL"]]
     else:
@@ -130,7 +129,8 @@ def _configured(root: Path | None, home: str, config: str, environ: Mapping[str,
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True, inline_comment_prefixes=("#", ";"))
     for path in ("/etc/gitconfig", *user, *own):
         with contextlib.suppress(OSError, configparser.Error):
-            # git ignores indentation and the case of section names, and allows an entry on the same line.
+            # Adapts git's syntax to configparser: indentation and the case of section names do not matter, and an entry
+            # may follow the section name on the same line.
             text = _SECTION.sub(lambda line: f"{line[1].lower()}\n", Path(path).read_text(errors="surrogateescape"))
             parser.read_string(re.sub(r"(?m)^\s+", "", text))
     value = parser.get("core", "excludesfile", fallback=None)

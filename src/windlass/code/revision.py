@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 GIT_SECONDS: Final = 5.0
-"""Time limit for git: a work tree on a slow file system must not delay a run, whose commit is then not recorded."""
+"""Time limit for git in seconds, so that a slow file system does not delay the run; after the limit, the commit is not
+recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ def read_revision(folder: Path, environ: Mapping[str, str]) -> Revision | None:
     try:
         if root_of(folder) is None:
             return None
-    except OSError:  # such as a name that is too long
+    except OSError:  # for example, a name in the path is too long
         return None
     words = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "-z", "--", "."]
     found = ask_git(folder, {**environ, "GIT_OPTIONAL_LOCKS": "0"}, words, GIT_SECONDS)
@@ -43,7 +44,7 @@ def parse_status(text: str) -> Revision:
     head = {"oid": "", "head": ""}
     changed, is_old_name = 0, False
     for line in text.split("\0"):
-        if is_old_name:  # the old path of a renamed file
+        if is_old_name:  # skips the old path of a renamed file
             is_old_name = False
         elif line.startswith("# branch."):
             name, _, value = line.removeprefix("# branch.").partition(" ")

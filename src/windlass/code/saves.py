@@ -20,14 +20,12 @@ SAVE_BY_THEMSELVES: Final = frozenset({
     "windlass", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "ultralytics", "ignite",
     "composer", "keras", "signal",
 })  # fmt: skip
-"""Modules whose training loops or callbacks save, and `signal`, with which a script may save on SIGTERM."""
+"""Modules whose training loops or callbacks save; and `signal`, because the script may save on SIGTERM."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
 def saves_at_end(job: Job, code_dir: Path) -> str:
-    """Returns where the job's script saves, `train.py:40`, if it saves only after its loops; otherwise or if unknown,
-    empty.
-    """
+    """Returns the line at which the script saves, `train.py:40`, if it saves only after its loops; otherwise empty."""
     path, tree = next(parsed_files(job, code_dir), (code_dir, ast.Module([], [])))
     if SAVE_BY_THEMSELVES & {name.split(".")[0] for name in imports(tree)}:
         return ""
@@ -41,7 +39,7 @@ def _only_at_end(tree: ast.Module) -> int:
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     repeated: set[str] = set()
     waiting = [node for node in ast.walk(tree) if id(node) in in_loops]
-    while waiting:  # functions called in a loop count as part of the loop
+    while waiting:  # a function that a loop calls counts as part of the loop
         for name in (_names(waiting.pop()) & functions.keys()) - repeated:
             repeated.add(name)
             inside = list(ast.walk(functions[name]))

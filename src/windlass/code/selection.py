@@ -2,8 +2,8 @@
 
 Rules are read from the user's global ignore file, `.git/info/exclude`, `.gitignore` of the folders from the root of the
 repository down, and `.windlassignore` of the same folders; the last match decides. As in git, nothing below an ignored
-folder is included again. Unlike in git, a tracked file that is ignored is excluded, so that the same rules apply with
-and without git, and the folder itself is selected even if a rule matches it.
+folder is included again. Unlike in git, a tracked file that matches a rule is excluded, so that the result does not
+depend on git. The code folder itself is selected even if a rule matches it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv",
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
                          "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
                          "slots", "sagemaker-local", "sagemaker-storage"})  # fmt: skip
-"""Files of Windlass in a folder with run records, which are never selected or opened: a process that closes a file of
-an SQLite database drops its locks on the file, and another process could then truncate what this process has mapped."""
+"""Files of Windlass in a folder with run records, which are never selected or opened: closing a file of an SQLite
+database drops this process's locks on the file, and another process could then truncate the mapped file."""
 RECORD: Final = frozenset({"record.db", "runs"})
-"""Entries that identify a folder with run records."""
+"""Names of entries that a folder with run records always has."""
 BUILT_IN: Final = "built-in rule"
 SHOWN: Final = 8
 """Maximum number of files with credentials that the error lists."""
 Rules = tuple[list[list[Rule]], list[list[Rule]]]
-"""Rules of git's ignore files and rules of `OWN`, each in ascending order of precedence."""
+"""Rules of git's ignore files, and rules of `.windlassignore` files, each in ascending order of precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None 
 
 
 def with_credentials(files: list[File]) -> list[str]:
-    """Returns the names of files that contain credentials and that no `.windlassignore` lists with a `!` line.
+    """Returns the names of files with credentials, except files that a `!` line of `.windlassignore` includes.
 
     Raises UsageError for a file that cannot be read.
     """
@@ -117,7 +117,7 @@ def with_credentials(files: list[File]) -> list[str]:
 
 
 def refuse_credentials(files: list[File], folder: Path) -> None:
-    """Raises UsageError if files contain credentials and no `.windlassignore` lists them with a `!` line."""
+    """Raises UsageError if files contain credentials, unless a `!` line of `.windlassignore` includes them."""
     if held := with_credentials(files):
         more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
         raise UsageError(
@@ -128,7 +128,7 @@ def refuse_credentials(files: list[File], folder: Path) -> None:
 
 
 def _inside(place: Path, root: Path, rules: Rules) -> Rules:
-    """Returns the rules for the entries of `place`: the rules of the folders above, then those of its own files."""
+    """Returns the rules for the entries of the folder `place`: first the rules of the folders above, then its own."""
 
     def rules_in(name: str) -> list[Rule]:
         return rules_of(place / name, place, shown=os.path.relpath(place / name, root))
@@ -149,7 +149,8 @@ def _walk(found: Selection, root: Path, folder: Path, rules: Rules) -> None:
     for entry in entries:
         path = folder / entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):  # the data cache
+        if entry.name in never or (is_home and entry.name == "data" and (path / "sets").is_dir()):
+            # the data cache of Windlass
             found.excluded[BUILT_IN, entry.name] += 1
             continue
         name = os.fsencode(path)

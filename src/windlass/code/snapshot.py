@@ -1,6 +1,6 @@
 """Keeps the code of a run with its record: `code.tar.gz` in the folder of the run.
 
-The archive has the files that would be uploaded to a cluster. Runs with the same code share one file on the disk.
+The archive contains the files that would be uploaded to a cluster. Runs with the same code share one file on disk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from windlass.code.unpack import extract
 from windlass.errors import UsageError
 
 LIMIT_BYTES: Final = 16_000_000
-"""Maximum bytes of the files before compression: a larger folder contains data, and would take seconds."""
+"""Maximum bytes of the files before compression; packing more takes seconds, and larger folders usually contain
+data."""
 MAX_ENTRIES: Final = 20_000
-"""Maximum entries of the folder, without ignored entries and `.git`: listing more takes seconds."""
+"""Maximum number of entries of the folder, without ignored entries and `.git`; listing more takes seconds."""
 
 
 def keep_snapshot(
@@ -124,7 +125,7 @@ def extract_snapshot(run_dir: Path, path: str, destination: Path) -> tuple[int, 
             if not entries and name != CODE:
                 raise UsageError(f"the code of {run_dir.name} has no {path}", f"windlass cp {run_dir.name}:code FOLDER")
             extract(tar, entries, new)
-        (new / CODE).mkdir(exist_ok=True)  # for a folder without files
+        (new / CODE).mkdir(exist_ok=True)  # the archive of an empty folder has no entry `code`
         (new / name).rename(destination)
     finally:
         shutil.rmtree(new, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Extracts an archive into a folder by the rules of tarfile's `data` filter, which Python has since 3.11.4."""
+"""Extracts an archive into a folder with the rules of tarfile's `data` filter, available since Python 3.11.4."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def extract_permitted(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> l
         _remove_links(folder, os.path.normpath(member.name))
     try:
         extract(tar, good, folder)
-    except OSError:  # such as a full disk: a truncated file must not pass for a whole one
+    except OSError:
+        # After an error, such as a full disk, extracted files are removed, because a file may be truncated.
         for member in good:
             if member.isreg():
                 with suppress(OSError):

@@ -1,8 +1,8 @@
 """Replaces names such as `$WINDLASS_CHECKPOINT_DIR` and `$WINDLASS_LOCAL_RANK` in the arguments of a job. Pure.
 
-A script without knowledge of Windlass can thus get its folders and its rank as command-line options. Folders are
-inserted when the plan is made; numbers of ranks and group sizes are inserted by `compose`. Variables of the job's `env`
-were inserted earlier, by `spec/runline.py`.
+A script that does not read Windlass's variables can thus get folders and ranks as command-line options. Folders are
+inserted when the plan is made. `compose` inserts numbers of ranks and group sizes. `spec/runline.py` has inserted
+variables of the job's `env` before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAME = re.compile(r"\$(?:\{(WINDLASS_[A-Z0-9_]+)\}|(WINDLASS_[A-Z0-9_]+))")
 
 
 def fill_in(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Returns the arguments with the names `$NAME` or `${NAME}` replaced by these values."""
+    """Replaces `$NAME` and `${NAME}` in arguments by the values of these names."""
     return [_NAME.sub(lambda match: values.get(match[1] or match[2], match[0]), word) for word in words]
 
 
@@ -35,7 +35,7 @@ def folders_in(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def script_arguments(job: Job, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the arguments of every rank: those of `run` with folders inserted, those of `command` unchanged."""
+    """Returns the arguments of every rank: from `run` with folders inserted, or from `command` unchanged."""
     words = job.script_argv[1:] if job.script_kind == "program" else job.script_argv
     return tuple(words) if job.command is not None else tuple(fill_in(words, folders_in(env)))
 
@@ -46,7 +46,7 @@ def differ_by_rank(job: Job) -> bool:
 
 
 def left_over(job: Job, env: Mapping[str, str]) -> list[Note]:
-    """Returns notes on names of Windlass in the arguments that will not be replaced although they look so."""
+    """Returns notes on `$WINDLASS_…` names in the arguments that will not be replaced."""
     of_run, of_checkpoint = {*folders_in(env), *NUMBERS}, set(folders_in(env))
     in_run = () if job.run is None else job.script_argv
     in_checkpoint = (job.checkpoint.find or "", *job.resume_argv)
@@ -74,7 +74,7 @@ def hidden_launchers(job: Job) -> list[Note]:
     """Returns a note if the program of the ranks is torchrun or another launcher."""
     if job.script_kind != "program":
         return []
-    from windlass.spec.commandline import hidden_launcher  # imported here because supervisors import this module
+    from windlass.spec.commandline import hidden_launcher  # imported here to keep the start of supervisors fast
 
     if (name := hidden_launcher(job.script_argv)) is None:
         return []
@@ -92,7 +92,7 @@ def _is_shell(word: str) -> bool:
 
 
 def resume_spec(job: Job, env: Mapping[str, str], code_dir: str) -> ResumeSpec | None:
-    """Returns how a script with its own checkpoints resumes; None if the job does not define it."""
+    """Returns how a script with its own checkpoints resumes; None for a job without `checkpoint.find`."""
     if job.checkpoint.find is None:
         return None
     [find] = fill_in([job.checkpoint.find], {name: glob.escape(value) for name, value in folders_in(env).items()})

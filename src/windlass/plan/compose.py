@@ -1,9 +1,9 @@
 """Composes node specs: numbers the ranks of an attempt over its members, and merges their environments. Pure.
 
-Every engine uses this module for both. `plan/environment.py` defines the names and values: Windlass's own for all
-ranks, and those of torchrun, TensorFlow or JAX by the job's launcher.
+`plan/environment.py` defines the names and values of the variables: Windlass's own for all ranks, and the variables of
+torchrun, TensorFlow or JAX as the job's launcher requires.
 
-Precedence of variables, a later source overriding the earlier ones:
+Precedence of variables: a later source overrides the earlier sources.
 
 1. the environment that the worker is started in: the shell's on this machine, the image's and pod's on a cluster
 2. the attempt: `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RESTART_COUNT`, `WINDLASS_ATTEMPT`, `WINDLASS_HOSTS`
@@ -17,9 +17,9 @@ Precedence of variables, a later source overriding the earlier ones:
 9. `WINDLASS_RESUME_FROM`, if the user has requested a checkpoint
 10. the rank: `RANK`, `LOCAL_RANK`, `ROLE_RANK`, `NODE_RANK`, `GROUP_RANK`, `WINDLASS_RANK`, `TF_CONFIG`, …
 
-A user therefore cannot override 9 and 10. The worker finally adds variables that only it can determine: where the
-rank's status is posted and where its exit is recorded. Children of an external launcher inherit its variables
-(`OMPI_…`) in addition to 1.
+A user therefore cannot override 9 and 10. Finally, the worker adds variables that are known only on the node: where the
+rank's status is posted and where its exit is recorded. Ranks of an external launcher also inherit the launcher's
+variables (`OMPI_…`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ from windlass.worker.values import StrictValue
 
 
 class NodeTemplate(StrictValue):
-    """Common part of the nodes of all attempts of a run, from which `compose` creates the specs of one attempt."""
+    """Node settings that are the same in all attempts of a run; `compose` creates the node specs of an attempt from
+    them.
+    """
 
     run_id: str
     num_nodes: int
@@ -60,17 +62,17 @@ class NodeTemplate(StrictValue):
     """Variables that the script may rely on and that are the same in all attempts: run id, folders, checkpoint
     settings."""
     defaults: Environment
-    """Variables that the engine sets unless the user does."""
+    """Variables of the engine, which the user can override."""
     target_env: Environment
     job_env: Environment
     grace_seconds: float
     node_env: Mapping[str, Environment] = EMPTY
-    """Variables of single nodes by node number: their share of the machine's GPUs."""
+    """Variables that differ between nodes, by node number: each node's share of the machine's GPUs."""
     known_at_start: tuple[str, ...] = ()
     progress: str | None = None
     warm: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
-    """Libraries imported by the script that take long to import; displayed while the ranks start."""
+    """Slow libraries that the script imports; displayed while the ranks start."""
     reuse_wait_seconds: float = 0.0
     outputs_max: int = 0
     setup: str = ""
@@ -81,9 +83,9 @@ class NodeTemplate(StrictValue):
     networks: tuple[NetworkSpec, ...] = ()
     """Network of each node, if nodes have separate networks."""
     launchers: tuple[LauncherSpec, ...] = ()
-    """External launcher for each place of an attempt; the last one also serves all further places."""
+    """External launcher for each place of an attempt; all further places use the last launcher."""
     launcher: str = "torchrun"
-    """Launcher of the job, which decides by which variables ranks find each other."""
+    """Launcher of the job; it determines the variables with which ranks find each other."""
     argv_by_rank: bool = False
     """Whether `argv` contains numbers of the rank or sizes of the group, such as `$WINDLASS_RANK`, which `compose`
     inserts."""
@@ -92,10 +94,10 @@ class NodeTemplate(StrictValue):
 
     @property
     def common(self) -> Environment:
-        """Variables that are equal for all ranks of all attempts."""
+        """Variables with the same values for all ranks in all attempts."""
         env = {**self.contract, **self.defaults, **self.target_env, **self.job_env}
         parts, chosen = self.defaults.get("PYTHONPATH"), env.get("PYTHONPATH")
-        if parts and chosen and chosen != parts:  # the user's entries come first
+        if parts and chosen and chosen != parts:  # the user's PYTHONPATH precedes the engine's
             env["PYTHONPATH"] = f"{chosen}:{parts}"
         return env
 
@@ -106,31 +108,31 @@ NO_NODES: Final = NodeTemplate("", 0, 1, "", "", "", (), {}, {}, {}, {}, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Rendezvous of the ranks of one attempt."""
+    """Addresses and ports with which the ranks of an attempt find each other."""
 
     master_addr: str
     master_port: int
     addresses: tuple[str, ...]
-    """Addresses of the members, in order."""
+    """Addresses of the attempt's nodes, in order of their places."""
     rank_ports: tuple[int, ...] = ()
-    """Listening port of each rank, if the launcher needs one; see `plan/environment.py`."""
+    """Listening port of each rank, if the launcher needs such ports; see `plan/environment.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Values for an attempt that are determined by earlier attempts and the user."""
+    """Values that an attempt takes over from earlier attempts, or from a request of the user."""
 
     resume_from: str | None = None
     """Checkpoint that the user has requested."""
     asked_at: float = 0.0
-    """Time of that request in Unix seconds."""
+    """Time of the user's request in Unix seconds."""
     known_notices: tuple[tuple[str, str], ...] = ()
-    """Action and time of the preemption notices that the run has acted on."""
+    """Action and time of each preemption notice that the run has already handled."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """Values of an attempt that are known when it starts."""
+    """Values that are known when an attempt starts."""
 
     number: int
     """Number of the attempt, from 1."""
@@ -140,7 +142,7 @@ class AttemptFacts:
     since: float = 0.0
     """Start of the run in Unix seconds."""
     reserved_port: int | None = None
-    """Master port, if the supervisor reserves it for the ranks."""
+    """Master port, if the supervisor has reserved a port for the ranks."""
     continuation: Continuation = field(default_factory=Continuation)
 
 
@@ -149,20 +151,20 @@ def compose(
 ) -> list[NodeSpec]:
     """Returns the specs of the nodes in an attempt, by place; all nodes unless `members` are given.
 
-    Node numbers are constant for the whole run. Ranks are numbered over the members, as by torch's elastic agents.
-    Without `attempt` the specs are those displayed in a plan, without the values that only an attempt has.
+    Node numbers are constant for the whole run. Ranks are numbered over the members, as in torch's elastic agents.
+    Without `attempt`, returns the specs that a plan displays, without values that only an attempt has.
     """
     members = range(template.num_nodes) if members is None else members
     ranks = _ranks(template, members, None if attempt is None else attempt.rendezvous)
     specs = [_node(template, members, place, own, attempt) for place, own in enumerate(ranks)]
-    if template.notices is not None:  # once for the machine that all nodes share
+    if template.notices is not None:  # only the first node watches for notices, because all nodes share a machine
         known = attempt.continuation.known_notices if attempt is not None else ()
         specs[0] = specs[0].replace(notices=template.notices.replace(known=known))
     return specs
 
 
 def ranks_by_node(num_nodes: int, procs_per_node: int) -> list[list[int]]:
-    """Returns the ranks of each node by place; they are consecutive within a node."""
+    """Returns the ranks of each node by place; ranks are consecutive within a node."""
     return [list(range(place * procs_per_node, (place + 1) * procs_per_node)) for place in range(num_nodes)]
 
 
@@ -243,9 +245,7 @@ def _node(
 def _heartbeat(
     template: NodeTemplate, members: Sequence[int], node: int, attempt: AttemptFacts | None
 ) -> HeartbeatSpec | None:
-    """Returns the heartbeat by which a node shows the other members that it is reachable; None if networks cannot be
-    cut.
-    """
+    """Returns the heartbeat with which a node shows other nodes that it is reachable; None without node networks."""
     if attempt is None or not template.networks or template.one_worker or len(members) < 2:
         return None
     addresses = {other: template.networks[other].hosts[template.networks[other].host] for other in members}

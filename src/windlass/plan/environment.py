@@ -7,7 +7,7 @@
 | `tensorflow` | `TF_CONFIG` (tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py) |
 | `jax` | `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`; since JAX itself reads only the first of
   them (jax/_src/distributed.py), also those by which it detects Open MPI (jax/_src/clusters/ompi_cluster.py) |
-| `plain` | none, because scripts that find `RANK` run their code for several ranks |
+| `plain` | none, because a script that finds `RANK` assumes several ranks |
 
 All ranks have the `WINDLASS_…` variables. `compose` defines the precedence of the sources of a variable.
 """
@@ -28,11 +28,11 @@ STATUS_VARIABLES_OF_USERS: Final = (
     "KUBEFLOW_TRAINER_SERVER_CA_CERT",
     "DISABLE_KUBEFLOW_INTEGRATION",
 )
-"""Variables by which a user decides where progress is posted, or that it is not."""
+"""Variables with which a user sets where progress is posted, or disables posting."""
 RANK_NUMBERS: Final = ("WINDLASS_RANK", "WINDLASS_LOCAL_RANK", "WINDLASS_NODE_RANK")
-"""Numbers that each rank has with every launcher."""
+"""Variables with the numbers of a rank, set for every launcher."""
 NUMBERS: Final = (*RANK_NUMBERS, "WINDLASS_WORLD_SIZE", "WINDLASS_LOCAL_WORLD_SIZE", "WINDLASS_NUM_NODES")
-"""Numbers of ranks and sizes of the group, which `run` may contain; see `arguments.py`."""
+"""Variables with numbers of a rank and sizes of the group, which `run` may contain; see `arguments.py`."""
 OF_TORCH: Final = frozenset(("torchrun", "pytorch", "mpi"))
 """Launchers whose ranks have the variables of torchrun."""
 _OF_A_RUN: Final = re.compile(
@@ -40,16 +40,15 @@ _OF_A_RUN: Final = re.compile(
     r"|MASTER_(ADDR|PORT)|TORCHELASTIC_.*|TORCH_NCCL_ASYNC_ERROR_HANDLING|TF_CONFIG|OMPI_COMM_.*|OMPI_MCA_orte_hnp_uri"
     r"|PMIX_.*|JAX_(COORDINATOR_ADDRESS|NUM_PROCESSES|PROCESS_ID|LOCAL_DEVICE_IDS)|KUBEFLOW_TRAINER_SERVER_(URL|TOKEN)"
 )
-"""Variables that a rank inherits from its run and its launcher."""
+"""Matches variables that a rank inherits from its run and its launcher."""
 RANK_PORT: Final = 21000
-"""First listening port of ranks with a separate network, below the range of ports that kernels assign."""
+"""First listening port of ranks on nodes with separate networks, below the range of ephemeral ports."""
 
 
 def outside_of_runs(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the environment of a process without variables set by a run, in case the process is a rank or was started
-    by one.
+    """Removes variables that a run has set from the environment of a rank, or of a process started by a rank.
 
-    A run started by such a process must not find the peers or checkpoints of the other run.
+    A run that a rank starts must not find the peers or checkpoints of the rank's own run.
     """
     if "WINDLASS_RUN_ID" not in environ:
         return environ
@@ -69,7 +68,7 @@ def needs_rank_ports(launcher: str) -> bool:
 def consecutive_ports(launcher: str, num_nodes: int, procs_per_node: int, attempt: int) -> tuple[int, ...]:
     """Returns the ports by rank, for nodes with separate networks; empty if the launcher needs none.
 
-    The ports differ in the next attempt, so that a rank that outlived its attempt is not taken for one of the next.
+    Consecutive attempts use different ports, so that a rank that survives its attempt cannot join the next attempt.
     """
     if not needs_rank_ports(launcher):
         return ()
@@ -113,9 +112,7 @@ def contract(
 
 
 def of_attempt(launcher: str, number: int, addr: str, port: int, addresses: Sequence[str]) -> dict[str, str]:
-    """Returns the variables that are known when an attempt starts: the rendezvous of its ranks, and the node addresses
-    in order.
-    """
+    """Returns the variables that are known when an attempt starts: rendezvous address, and node addresses in order."""
     found = {
         "WINDLASS_ATTEMPT": str(number),
         "WINDLASS_HOSTS": ",".join(_reachable(addr, addresses)),
@@ -187,7 +184,9 @@ def of_rank_in_attempt(
 
 
 def known_at_start(launcher: str, *, is_python: bool, taken: Collection[str]) -> tuple[str, ...]:
-    """Returns the names of variables that only an attempt sets. `taken` are the names that the user has set already."""
+    """Returns the names of variables whose values are known only when an attempt starts. `taken` are the names that the
+    user has set already.
+    """
     posts = is_python and not any(name in taken for name in STATUS_VARIABLES_OF_USERS)
     of_rank = ("TF_CONFIG",) if needs_rank_ports(launcher) else ()
     return (*sorted(of_attempt(launcher, 1, "", 0, ())), *of_rank, *(STATUS_VARIABLES if posts else ()))
@@ -199,5 +198,7 @@ def data_variable(name: str) -> str:
 
 
 def _reachable(addr: str, addresses: Sequence[str]) -> Sequence[str]:
-    """Returns the addresses of the nodes; for a single node the master address, as its name may not resolve."""
+    """Returns the addresses of the nodes; for a single node the master address, because the node's name may not
+    resolve.
+    """
     return (addr,) if len(addresses) == 1 else addresses

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from windlass.spec.job import Job
 
 USE_CPU: Final = "ACCELERATE_USE_CPU"
-"""Variable without which accelerate, on machines without a GPU, creates a process group but reduces nothing over it
-(accelerate/state.py)."""
+"""Variable that accelerate needs on machines without a GPU; without it, gradients are not reduced over the process
+group (accelerate/state.py)."""
 OF_LAUNCHERS: Final = {
     "tensorflow": ("TF_CONFIG", "TF_CONFIG"),
     "jax": ("the address of rank 0", "JAX_COORDINATOR_ADDRESS"),
 }
-"""Libraries with a launcher of the same name, the information that only this launcher passes to ranks, and its
-variable."""
+"""Libraries with a launcher of the same name; for each, the information that only this launcher passes to ranks, and
+the variable that holds it."""
 BY_OTHER_MEANS: Final = frozenset({"torch", "horovod", "mpi4py", "ray", "lightning", "pytorch_lightning"})
-"""Modules by which the ranks of a script communicate, whatever else it imports."""
+"""Modules that connect the ranks of a script, whichever other modules the script imports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A condition that the user should know before the run."""
+    """A condition of a plan that the user should know before the run."""
 
     code: str
     """Stable name, such as `ranks-exceed-cores`."""
@@ -48,7 +48,7 @@ def lone_ranks(
 ) -> Iterator[Note]:
     """Yields warnings about ranks that train alone because a library does not know of the other ranks.
 
-    `no_gpus` is why ranks find no GPU, if they find none; `env` contains the names of their variables.
+    `no_gpus` is the reason why ranks find no GPU, or empty; `env` contains the names of the ranks' variables.
     """
     if num_ranks == 1 or job.launcher not in ("torchrun", "pytorch"):
         return
@@ -78,7 +78,7 @@ def lone_ranks(
 def time_limit(job: Job, saves_at_end: str) -> Iterator[Note]:
     """Yields a warning if a time limit may end the run before its script saves anything.
 
-    `saves_at_end` is where the script first saves, if that is after its loops; otherwise empty.
+    `saves_at_end` is the line at which the script first saves, if it saves only after its loops; otherwise empty.
     """
     if job.timeout is not None and saves_at_end:
         yield Note(

@@ -1,5 +1,5 @@
-"""Plan of a run as plain data that can be printed, compared and stored; `plan` of an engine makes it, `submit`
-runs it.
+"""Plan of a run as plain data that can be printed, compared and stored. An engine's `plan` makes a plan, `submit` runs
+it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Policy(StrictValue):
     node_back_seconds: float = 0.0
     """Time after which a lost node of this machine rejoins."""
     notify: str | None = None
-    """Secret with the address of the webhook that is notified of the end."""
+    """Name of the secret with the address of the webhook that is called when the run ends."""
     port: int | None = None
     """MASTER_PORT on this machine; null for a free one."""
 
@@ -80,7 +80,7 @@ class Plan:
     policy: Policy
     """Settings of the job for the supervisor."""
     job: Mapping[str, Any]
-    """Fields of the job that differ from their defaults, from which `rerun` and `resume` make another plan."""
+    """Fields of the job that differ from their defaults; `rerun` and `resume` make another plan from these fields."""
     steps: tuple[Step, ...]
     notes: tuple[Note, ...] = ()
     price: Price | None = None
@@ -88,15 +88,15 @@ class Plan:
     num_spares: int = 0
     """Number of spare pods that wait to replace a lost one."""
     nodes: NodeTemplate = NO_NODES
-    """Template from which `compose` makes the node specs of each attempt. Steps of kind `node` show them without an
-    attempt."""
+    """Template from which `compose` makes the node specs of each attempt. Steps of kind `node` show the specs without
+    values of an attempt."""
     format: int = FORMAT
     """Version of the JSON form."""
     revision: Revision | None = None
     """Commit of the code folder; null outside of a git work tree."""
     archive: bytes | None = field(default=None, compare=False, metadata=NOT_IN_JSON)
-    """Archive of the code, packed while planning, for the command that submits the plan. It is not part of the JSON:
-    None in a plan from a record, and if no code is sent."""
+    """Archive of the code, packed while planning, for the command that submits the plan. The archive is not part of the
+    JSON. None in a plan from a record, and if no code is sent."""
 
     def __repr__(self) -> str:
         blocked = ", cannot be run" if any(note.blocks for note in self.notes) else ""
@@ -105,12 +105,14 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks in the whole job."""
         return self.num_nodes * self.procs_per_node
 
     @property
     def runs_here(self) -> bool:
-        """Whether the nodes are processes on the machine that submits the run, and share its folders."""
+        """Whether the nodes are processes on the machine that submits the run, and share the folders of this
+        machine.
+        """
         return self.first(FolderStep) is not None
 
     @property
@@ -133,9 +135,7 @@ class Plan:
         return next((step for step in self.steps if isinstance(step, kind)), None)
 
     def only(self, kind: type[S]) -> S:
-        """Returns the only step of a class that occurs once in every plan of the engine. Raises StoreError for another
-        number.
-        """
+        """Returns the only step of a class. Raises StoreError if the plan has none or several."""
         found = self.every(kind)
         if len(found) != 1:
             raise StoreError(f"the plan of {self.run_id} has {len(found)} steps of kind {kind.kind}, and needs one")

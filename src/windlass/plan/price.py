@@ -26,7 +26,7 @@ class Price(StrictValue):
 
 
 def price(per_node_hour: float | None, currency: str, num_nodes: int, source: str, num_spares: int = 0) -> Price | None:
-    """Returns the price of `num_nodes` nodes and of the spares; None if the price of one node is unknown."""
+    """Returns the price per hour of `num_nodes` nodes and the spares; None if the price of one node is unknown."""
     if per_node_hour is None:
         return None
     return Price(round(per_node_hour * (num_nodes + num_spares), 6), per_node_hour, currency, source)
@@ -37,7 +37,8 @@ def list_price(
 ) -> tuple[float, str] | None:
     """Returns the list price of an instance type per hour in US dollars, and its source.
 
-    For spot instances the highest price of the known range. None for types that are not listed, such as `ml.*`.
+    For spot instances, returns the highest price of the known range. Returns None for types that are not listed, such
+    as `ml.*`.
     """
     if instance_type is None or region is None or table is None:
         return None

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Folders on a machine with the files that were sent to it."""
+    """Folders on a remote machine with the files that were sent there."""
 
     code: str
     """Folder of the job, in which ranks start."""
     travel: str
-    """Folder of the parts of this package."""
+    """Folder with the parts of Windlass that were sent."""
 
     def proxy(self, python: str) -> tuple[str, ...]:
         """Returns the command that an external launcher starts in place of each rank."""
@@ -47,9 +47,9 @@ def remote_nodes(
     grace_seconds: float,
     threads: int | None,
 ) -> NodeTemplate:
-    """Returns the common part of all attempts. `data` maps the names of data sets to their folders; `imports` are the
-    modules that the script imports; `threads` is the number of compute threads per rank, None for the default of its
-    libraries.
+    """Returns the node template of a run on other machines. `data` maps the names of data sets to their folders;
+    `imports` are the modules that the script imports; `threads` is the number of compute threads per rank, None for the
+    default of its libraries.
     """
     promised = contract(
         run_id=run_id,
@@ -91,9 +91,9 @@ def remote_nodes(
 
 
 def _defaults(job: Job, folders: Folders, threads: int | None) -> dict[str, str]:
-    """Returns variables that ranks get in addition to those of image and machine, unless the user sets them."""
+    """Returns variables that are added to the ranks' environment unless the user sets them."""
     env = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": folders.travel}
-    if threads is not None:  # ranks must not compete for the cores of their machine
+    if threads is not None:  # more threads than cores would slow all ranks down
         env["OMP_NUM_THREADS"] = str(max(1, threads))
     if job.resources.gpus:
         env |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}

@@ -26,12 +26,13 @@ class Step(StrictValue):
     """One action of a run, with its request exactly as it will be sent."""
 
     kind: ClassVar[str] = ""
-    """Name of this kind of step in JSON."""
+    """Value of the JSON field `kind` of such steps."""
     shared: ClassVar[tuple[str, ...] | None] = None
-    """Fields that are used by a machine that reads the plan of a run from a cluster. It ignores the others, which may
-    contain folders and programs of the machine that made the plan. None: plans in clusters have no such step."""
+    """Fields that another machine uses when it reads the plan from a cluster. All other fields are ignored there,
+    because they may contain folders and programs of the machine that made the plan. None if plans in clusters have no
+    such step."""
     summary: str
-    """The action in one line."""
+    """Description of the action in one line."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -54,8 +55,8 @@ class Step(StrictValue):
 
     @classmethod
     def from_json(cls, data: Any) -> Any:
-        """Parses the output of `to_json` as a step of the class for its kind. Raises ShapeError, also for an unknown
-        kind.
+        """Parses the output of `to_json`; returns a step of the class for the kind. Raises ShapeError, also for an
+        unknown kind.
         """
         if not isinstance(data, Mapping) or data.keys() != {"kind", "summary", "request"}:
             raise ShapeError("a step has the fields kind, summary and request, and no others")
@@ -71,7 +72,7 @@ class Step(StrictValue):
             raise ShapeError(f"step {data['kind']}: {error}") from None
 
     def as_shared(self) -> Self:
-        """Returns the step with its `shared` fields; all others have their defaults."""
+        """Returns the step with its `shared` fields; all other fields have their defaults."""
         hidden = self.fields().keys() - {"summary", *(self.shared or ())}
         return self.replace(**{name: self.fields()[name] for name in hidden})
 
@@ -80,7 +81,7 @@ class ManifestStep(Step):
     """Creates an object in a cluster; its request is the manifest."""
 
     names: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the names of such objects after the run's id; none for objects that do not belong to one run."""
+    """Suffixes that follow the run's id in the names of such objects; empty for objects that several runs share."""
     manifest: Mapping[str, Any]
 
     @property
@@ -147,13 +148,14 @@ class CodeStep(Step):
     bytes: int = 0
     """Size of the archive."""
     source: str = ""
-    """Address of the archive in a store; empty if `pieces` contain it, and on SageMaker, which uses `address`."""
+    """Address of the archive in a store; empty if `pieces` contain the archive, and on SageMaker, which uses
+    `address`."""
     address: str = ""
-    """Address of the folder in a store that contains the archive, as SageMaker reads it."""
+    """Address of the folder in a store from which SageMaker reads the archive."""
     pieces: tuple[Mapping[str, Any], ...] = ()
     """Cluster objects that contain the archive, without their content."""
     unpacked_bytes: int = 0
-    """Size of the folder's files that are sent."""
+    """Total bytes of the sent files before compression."""
     files: tuple[SentFile, ...] = ()
     """Files of the folder, sorted by name."""
     left_out: tuple[IgnoredFiles, ...] = ()
@@ -163,7 +165,7 @@ class CodeStep(Step):
 
 
 class StageStep(Step):
-    """Copies a data set to where the ranks read it, before the first attempt."""
+    """Copies a data set to the location where ranks read it, before the first attempt."""
 
     kind = "stage"
     shared = ("name", "source", "link")
@@ -198,7 +200,7 @@ class UploadStep(Step):
 
 
 class NodeStep(Step):
-    """Starts the worker of a node. Its spec lacks the values of an attempt; `Plan.nodes` is authoritative."""
+    """Starts the worker of a node. The spec lacks the values of an attempt; `Plan.nodes` is authoritative."""
 
     kind = "node"
     shared = ("spec",)
@@ -257,9 +259,9 @@ class QueueStep(Step):
 
     kind = "queue"
     takes: int
-    """Number of slots that the run needs."""
+    """Number of slots that the run takes."""
     of: int
-    """Number of slots of the target."""
+    """Total number of slots of the target."""
     priority: int
     gpus: bool
     """Whether a slot is a GPU."""
@@ -293,13 +295,15 @@ class NetworkStep(Step):
 
 
 class PodPatchStep(Step):
-    """Shows one value that a patch of job or target sets in the pods of a run. The manifests contain the patch."""
+    """Shows one value that a patch in the job or target sets in the pods of a run; the manifests contain the whole
+    patch.
+    """
 
     kind = "pod-patch"
     pods: str
-    """`ranks` or `supervisor`."""
+    """Pods with the value: `ranks` or `supervisor`."""
     origin: str
-    """`job`, or the name of the target with the patch."""
+    """Origin of the patch: `job`, or the name of the target."""
     path: str
     """Path of the value in the pod template, such as `spec.hostNetwork`."""
     value: str
@@ -320,13 +324,13 @@ class ClusterStep(Step):
     why: str = ""
     """Why this workload kind was selected."""
     expires_seconds: float | None = None
-    """Time for which the run is kept in the cluster after its end; null if it does not expire."""
+    """Seconds for which the run is kept in the cluster after its end; null if the run does not expire."""
     keeps_claim: bool = False
     """Whether the claim with the results remains when the run is removed."""
 
 
 class ObjectStep(ManifestStep):
-    """Creates an object that all attempts share. The first such object owns all others of the run."""
+    """Creates an object that all attempts share. The first such object owns all other objects of the run."""
 
     kind = "object"
     names = ("",)
@@ -347,14 +351,14 @@ class ClaimStep(ManifestStep):
 
 
 class AttemptPartStep(ManifestStep):
-    """Creates an object to which the object of the step `attempt` refers."""
+    """Creates an object that the owner object of the first attempt refers to."""
 
     kind = "attempt-part"
     names = ("-1",)
 
 
 class AttemptStep(ManifestStep):
-    """Creates the object that owns the pods of the first attempt; each later attempt has a separate one."""
+    """Creates the object that owns the pods of the first attempt; each later attempt gets its own object."""
 
     kind = "attempt"
     names = ("-1",)
@@ -389,7 +393,7 @@ class UploadJobStep(ManifestStep):
 
 
 class CheckJobStep(ManifestStep):
-    """Creates the Job that checks the store of the outputs while the ranks start: whether it can be listed."""
+    """Creates the Job that checks, while the ranks start, whether the store of the outputs can be listed."""
 
     kind = "check-job"
     names = ("-outputs-check",)
@@ -429,10 +433,10 @@ class MountStep(Step):
     """Name of the data set."""
     source: str
     by: str
-    """Driver: `mountpoint`, `s3-files` or `lustre`."""
+    """Driver that mounts the data set: `mountpoint`, `s3-files` or `lustre`."""
     claim: str
     folder: str
-    """Folder of the claim that contains the set; empty for the whole claim."""
+    """Folder of the claim that contains the data set; empty for the whole claim."""
     why: str
     """Why this driver was selected."""
 
@@ -453,7 +457,7 @@ class NodePool(StrictValue):
 
     name: str
     instance_types: tuple[str, ...] = ()
-    """Instance types of the pool; empty if it names none."""
+    """Instance types of the pool; empty if the pool names none."""
     capacity_types: tuple[str, ...] = ()
     """Capacity types of the pool, such as `on-demand` or `spot`."""
     requirements: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ ON_DEMAND: Final = {
     "licenseModel": "No License required",
     "marketoption": "OnDemand",
 }
-"""Attributes that select one price per instance type: Linux, on demand, without reservation or licence."""
+"""Attributes in the price list that select one price per instance type: Linux, on demand, without licence."""
 UNITS: Final = {
     "hrs": "hour", "hours": "hour", "hour": "hour", "lcu-hrs": "hour", "nlcu-hrs": "hour", "lcu-hours": "hour",
     "gb-mo": "GB-month", "gb-month": "GB-month", "iops-mo": "IOPS-month", "gb": "GB", "mibps-mo": "MiBps-month",
@@ -67,7 +67,7 @@ GIBPS: Final = "gibps-mo"
 """Unit of gp3 throughput in the price list: 1024 MiB/s."""
 THOUSAND: Final = "1000 requests"
 PREFIX: Final = r"(?:[A-Z0-9]+-|[a-z]{2}(?:-[a-z]+)+-\d-)?"
-"""Region prefix of usage types: `USW2-`, `us-west-2-` for some services, empty in us-east-1 for others."""
+"""Matches the region prefix of usage types: `USW2-` or `us-west-2-` by service; often empty in us-east-1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Pick:
     usage: str
     """Pattern of the attribute `usagetype`, without the region prefix."""
     attributes: tuple[tuple[str, str], ...] = ()
-    """Other attributes that must be equal, `productFamily` among them."""
+    """Further attributes of the product, such as `productFamily`, with their required values."""
     unit: str = ""
     """Unit of the charge, if the unit of the price list does not determine it."""
     scale: float = 1
@@ -143,13 +143,11 @@ QUERIES: Final[Sequence[Query]] = (
     )),
     Query("awskms", (), (Pick("kms.key", r"KMS-Keys", unit="month"),)),
 )  # fmt: skip
-"""Searches for all charges. Extended support of EKS is missing: it is not known how AWS lists it."""
+"""Searches for all charges, except extended support of EKS, whose entry in the price list is unknown."""
 
 
 def instance_price(product: Mapping[str, Any], region: str, source: str, date: str) -> tuple[str, Price] | None:
-    """Returns instance type and price per hour of a product of `ON_DEMAND`; None for a product without a price in
-    dollars.
-    """
+    """Returns instance type and price per hour of a product found by `ON_DEMAND`; None without a price in dollars."""
     name = str(product.get("product", {}).get("attributes", {}).get("instanceType", ""))
     found = next(_rates(product), None)
     if not name or found is None or found[1] != "hour" or found[0] <= 0:
@@ -175,7 +173,7 @@ def charges_of(
 
 
 def _rates(product: Mapping[str, Any]) -> Iterator[tuple[float, str]]:
-    """Yields dollars and unit of the first tier that is not free; the unit is empty if this package has none for it."""
+    """Yields dollars and unit of the first tier that is not free; the unit is empty if it is unknown to `UNITS`."""
     terms = product.get("terms", {}).get("OnDemand", {}).values()
     tiers = [tier for term in terms for tier in term.get("priceDimensions", {}).values()]
     for tier in sorted(tiers, key=lambda tier: float(tier.get("beginRange") or 0)):

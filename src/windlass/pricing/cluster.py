@@ -1,4 +1,4 @@
-"""Estimates the costs of a cluster: a month while idle, and an hour of each GPU pool at its maximum."""
+"""Estimates the costs of a cluster: per month while idle, and per hour of each GPU pool with all its nodes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Item:
     what: str
     """Name of the resource in output: `2 system nodes`."""
     charge: str
-    """Name of its price, such as `nat.gateway` or `ec2.m7i.large`; empty without a price, with `why_unknown`."""
+    """Name of the resource's price, such as `nat.gateway` or `ec2.m7i.large`; empty if `why_unknown` is set."""
     quantity: float = 0
-    """Number of units: gateways, GiB, nodes. 0 for resources billed by use, which cannot be predicted."""
+    """Number of units: gateways, GiB, nodes. 0 for resources billed by use, whose quantity cannot be predicted."""
     pool: str = ""
-    """GPU pool whose maximum the resource belongs to; empty for resources billed while the cluster is idle."""
+    """GPU pool that needs the resource while all its nodes run; empty for resources billed while the cluster is
+    idle."""
     is_spot: bool = False
     """Whether the resource is a spot instance."""
     why_unknown: str = ""
@@ -38,7 +39,7 @@ class Row:
     per_month_usd: float | None
     """Price of 730 hours; None if it is unknown or billed by use."""
     is_by_use: bool
-    """Whether the resource is billed by use only: it costs nothing while nothing is stored or transferred."""
+    """Whether the resource is billed by use only: without stored or transferred bytes, it costs nothing."""
     unknown: str
     """Why the resource has no price; empty if it has one."""
 
@@ -63,7 +64,7 @@ class Estimate:
     """Sum of the rows with a price, for 730 hours; a lower bound of the monthly costs if `unknown` is not empty."""
     pools: tuple[PoolCost, ...]
     unknown: tuple[str, ...]
-    """Resources without a price, of the rows and of the pools."""
+    """Resources without a price, in the rows and in the pools."""
     dates: tuple[str, ...]
     """Oldest and newest date of the prices; empty without prices."""
 
@@ -98,9 +99,7 @@ def _row(item: Item, region: str, table: Table) -> Row:
 
 
 def _price(item: Item, region: str, table: Table) -> Price | None:
-    """Returns the price of an item; for spot instances the highest of the range, so that the estimate is not
-    exceeded.
-    """
+    """Returns the price of an item; for spot instances the highest price of the range, as an upper bound."""
     if not item.charge:
         return None
     if item.is_spot:

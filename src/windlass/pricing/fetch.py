@@ -17,7 +17,7 @@ from windlass.pricing.refreshed import RegionPrices
 from windlass.pricing.table import EC2, embedded
 
 PRICE_LIST_REGION: Final = "us-east-1"
-"""One of the few regions that serve the price list of all regions."""
+"""Region whose endpoint serves the price list of all regions; only few regions have such an endpoint."""
 SPOT_DAYS: Final = 7
 PAGE: Final = 100
 """Maximum number of products in a response, and of types in a filter."""
@@ -35,11 +35,11 @@ class Clients:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The prices of a region, and the charges that lack one."""
+    """Prices of a region, and the charges without a price."""
 
     prices: RegionPrices
     missing: tuple[str, ...]
-    """Charges without a price: the price list of the region lacks them, or has several prices."""
+    """Charges for which the price list of the region has no price, or several prices."""
     problem: str = ""
     """Why spot prices are missing; empty if they were fetched."""
 
@@ -77,7 +77,7 @@ def fetch(region: str, clients: Clients, now: float) -> Fetched:
 
 
 def _figures(region: str, client: Any, date: str) -> Iterator[tuple[str, Price]]:
-    """Yields each name with its price, without names that have several prices."""
+    """Yields names of charges with their prices; leaves out names with several different prices."""
     found: dict[str, Price] = {}
     several: set[str] = set()
     for name, price in _all_figures(region, client, date):
@@ -108,7 +108,7 @@ def _products(client: Any, service: str, filters: Iterable[tuple[str, str]]) -> 
 
 
 def _spot_types(prices: Mapping[str, Price]) -> list[str]:
-    """Returns types with an accelerator, and those of the embedded table: the history of all types has a
+    """Returns instance types with an accelerator, and types in the embedded table: the history of all types has a
     hundred pages.
     """
     offered = {name.removeprefix(EC2) for name in prices if name.startswith(EC2)}
@@ -117,7 +117,7 @@ def _spot_types(prices: Mapping[str, Price]) -> list[str]:
 
 
 def _spot(region: str, client: Any, types: Sequence[str], now: float, date: str) -> tuple[dict[str, SpotRange], str]:
-    """Returns the price range of each type; without the permission to read prices, the reason."""
+    """Returns the range of spot prices of each type, and an empty text; or no ranges, and the reason of a failure."""
     ends: dict[str, tuple[float, float]] = {}
     begin = datetime.fromtimestamp(now, UTC) - timedelta(days=SPOT_DAYS)
     try:
@@ -143,7 +143,7 @@ def _spot(region: str, client: Any, types: Sequence[str], now: float, date: str)
 
 
 def _calls(pages: Iterable[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
-    """Yields the pages; errors of botocore become EngineError."""
+    """Yields the pages of a response. Raises EngineError for errors of botocore."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

@@ -43,7 +43,7 @@ class InstanceType:
     efa_interfaces: int
     """Maximum number of Elastic Fabric Adapters; 0 if the type does not support them."""
     network_cards: int
-    """Number of network cards; each supports at most one EFA."""
+    """Number of network cards; each card supports at most one Elastic Fabric Adapter (EFA)."""
     network_gbps: float | None
     """Sustained Gbit/s of all network cards; None if it is not published."""
     network_peak_gbps: float | None
@@ -91,7 +91,7 @@ def efa_of(name: str) -> int:
 
 
 def near_misses(name: str) -> str:
-    """Returns `did you mean g5.12xlarge?` for a name that the table lacks; empty if no name is similar."""
+    """Returns a suggestion such as `did you mean g5.12xlarge?` for an unknown type; empty if no type is similar."""
     plain = name.removeprefix(SAGEMAKER)
     names = [line.partition(",")[0] for line in _table().splitlines()[1:]]
     family = [known for known in names if known.startswith(f"{plain.partition('.')[0]}.")]

@@ -10,7 +10,7 @@ from windlass.pricing.table import EC2
 from windlass.spec.cluster import GIB, Cluster, GpuPool
 
 ZONES: Final = 3
-"""Number of availability zones of a cluster that lists none."""
+"""Number of availability zones of a cluster whose file lists no zones."""
 FREE_MIB_PER_SECOND: Final = 125
 """Throughput of each gp3 volume that is free of charge."""
 

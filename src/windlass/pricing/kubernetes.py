@@ -13,8 +13,8 @@ STANDARD_UNTIL: Final[Mapping[str, date]] = {
     "1.34": date(2026, 12, 2),
     "1.35": date(2027, 3, 27),
 }
-"""Last day of standard support; unknown for versions that are not listed. Extended support cannot be chosen: clusters
-have the upgrade policy STANDARD, which never bills it; AWS upgrades the control plane when standard support ends."""
+"""Last day of standard support of each Kubernetes version; unknown for versions that are not listed. Clusters have the
+upgrade policy STANDARD: AWS upgrades the control plane when standard support ends, and never bills extended support."""
 WARN_DAYS: Final = 90
 
 

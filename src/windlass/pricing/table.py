@@ -1,4 +1,4 @@
-"""Looks up prices in the embedded table and in those fetched by `windlass prices update`; the newer price wins."""
+"""Looks up prices in the embedded table and in prices fetched by `windlass prices update`; the newer price wins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Table:
         return sorted(name.removeprefix(EC2) for where, name in self.prices if where == region and name.startswith(EC2))
 
     def merged(self, other: Table) -> Table:
-        """Merges two tables: the newer price wins, and on the same date that of `other`."""
+        """Merges two tables: the newer price wins; for the same date, the price in `other` wins."""
         prices = dict(self.prices)
         for key, price in other.prices.items():
             known = prices.get(key)
