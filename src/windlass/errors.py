@@ -41,8 +41,7 @@ class WindlassError(Exception):
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception is pickled as a call with its `args`, but subclasses take other arguments, some of them
-        # keyword-only.
+        # By default, an exception is unpickled by a call with its `args`, but subclasses require other arguments.
         return BaseException.__new__, (type(self), *self.args), vars(self)
 
 
@@ -59,9 +58,9 @@ class Problem:
     where: str
     """File and line, `job.yaml:4`; the name of the object if it was not read from a file."""
     field: str
-    """Path of the field, `resources.gpus`; empty if the whole document is affected."""
+    """Path of the field, `resources.gpus`; empty if the problem concerns the whole document."""
     message: str
-    """The value found, as the end of a sentence that begins with the field: `not a field`."""
+    """Description of the mistake, as the end of a sentence that begins with the field: `not a field`."""
     hint: str = ""
     """How to correct the mistake: `did you mean nodes?`"""
 
@@ -118,7 +117,7 @@ class StorageError(WindlassError):
 
 
 class NoSuchRun(WindlassError):
-    """No run has this id, or several runs have this prefix."""
+    """No run has the requested id, or several runs have the requested prefix."""
 
     exit_code = 102
 
@@ -127,7 +126,7 @@ class RunEnded(WindlassError):
     """A run that `wait` or `run` waited for did not succeed."""
 
     run: Any = None
-    """The `windlass.Run`; None if the error was not raised by one of its methods."""
+    """The `windlass.Run` that did not succeed; None if the error was not raised by a method of a run."""
 
     @property
     def diagnosis(self) -> Any:
@@ -161,7 +160,7 @@ def error_line(error: Exception) -> str:
 
 def near(word: str, choices: Iterable[str]) -> str:
     """Returns a suggestion such as `did you mean nodes?`; empty if no choice is similar."""
-    import difflib  # imported here because only misspelled names need it
+    import difflib  # imported here because only errors about misspelled names use it
 
     by_folded = {choice.lower(): choice for choice in choices}
     hits = difflib.get_close_matches(word[:80].lower(), by_folded, n=1, cutoff=0.6)

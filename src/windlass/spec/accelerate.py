@@ -77,7 +77,7 @@ _KINDS: Final = {
     "FSDP": "use_fsdp",
     "DEEPSPEED": "use_deepspeed",
 }
-"""The option that each value of `distributed_type` stands for."""
+"""Maps each value of `distributed_type` to the equivalent option."""
 _OF_THE_LAUNCHER: Final = (
     "compute_environment",
     "distributed_type",
@@ -91,11 +91,11 @@ _OF_THE_LAUNCHER: Final = (
     "deepspeed_multinode_launcher",
     *_OFFLOAD_FILES,
 )
-"""Keys of a configuration file that control how accelerate starts ranks; Windlass starts ranks itself."""
+"""Keys of a configuration file that control how accelerate starts ranks; ignored, because Windlass starts the ranks."""
 
 
 def _settings(values: int, *names: str) -> dict[str, Option]:
-    """Creates options that set a variable of the ranks to the option's value, or to true if the option takes none."""
+    """Creates options that set a variable of the ranks to the option's value; an option without a value sets true."""
 
     def option(name: str) -> Option:
         def take(parsed: Parsed, words: tuple[str, ...]) -> None:
@@ -162,7 +162,7 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
                 )
             )
     kinds = ("cpu", "use_fsdp", "use_deepspeed")
-    if any(kind in given for kind in kinds):  # the options select another kind of start than the file
+    if any(kind in given for kind in kinds):  # an option for the kind of start replaces all such settings of the file
         file = {name: value for name, value in file.items() if name not in kinds}
     settings = {**file, **given}
     if settings.get("use_deepspeed") and file.get("_deepspeed_fields"):
@@ -172,7 +172,7 @@ def take_settings(parsed: Parsed, read_file: Callable[[str], str] | None, defaul
 
 
 def _settings_of_file(parsed: Parsed, path: str, text: str) -> dict[str, Any]:
-    """Returns the settings of a file of `accelerate config` as a flat mapping, keyed by option name."""
+    """Returns the settings in a file written by `accelerate config` as a flat mapping, keyed by option name."""
     read, positions = read_yaml(text, path, "it is written by `accelerate config`")
     parsed.problems += [one for _, one in positions.problems]
     settings: dict[str, Any] = {}

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from windlass.spec.yamltext import read_yaml
 
 PLAIN: Final = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
-"""Names that are valid for both a target and a namespace."""
+"""Matches names that are valid both for a target and for a namespace."""
 PATH: Final = re.compile(r"~?/[-\w./+@]*[-\w.+@]", re.ASCII)
-"""Paths on one line that are absolute beyond doubt."""
+"""Matches paths that are certainly valid: absolute or below `~`, without spaces or special characters."""
 
 
 class ClusterAddress(NamedTuple):
@@ -25,11 +25,11 @@ class ClusterAddress(NamedTuple):
 
 
 def read_address(files: Iterable[tuple[str, str]], name: str) -> ClusterAddress | None:
-    """Returns the address of the target `name`, from the first of these targets files that defines it.
+    """Returns the address of the target `name`, from the first file that defines this target.
 
-    `files` are pairs of YAML text and file name. Returns None if only `parse_targets` can decide: for other kinds of
-    target, and for values that may be invalid. Other fields of the target are not checked, since only planning needs
-    them. Raises JobFileError for text that is not YAML.
+    `files` are pairs of YAML text and file name. Returns None for other kinds of target and for values that may be
+    invalid, which `parse_targets` then checks. Other fields of the target are not checked, because only plans use them.
+    Raises JobFileError for text that is not YAML.
     """
     for text, where in files:
         mapping, positions = read_yaml(text, where, "", may_be_empty=True)

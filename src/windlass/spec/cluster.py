@@ -6,7 +6,7 @@
       - {name: a10g, instances: [g5.12xlarge], max: 8}
     storage: {efs: true}
 
-Everything else has a default. A cluster file holds no secret: logins stay where AWS's own tools keep them.
+All other fields have defaults. A cluster file contains no secret: AWS's own tools store the logins.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ Component = Literal[
 GIB = 1 << 30
 PRIVATE = tuple(map(ipaddress.IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")))
 MIN_PUBLIC = 8
-"""Prefix length of the widest public range that may reach the API server: no organization owns a wider one."""
+"""Minimum prefix length of a public range that may reach the API server: no organization owns a wider range."""
 MIN_NETWORK, MAX_NETWORK = 16, 20
-"""Prefix lengths that AWS accepts for a VPC and that leave its subnets enough addresses for pods."""
+"""Prefix lengths that AWS accepts for a VPC and that give the subnets enough addresses for pods."""
 
 
 ClusterName = Annotated[
     Line, matching(r"[a-z][a-z0-9-]{1,28}[a-z0-9]", "a legal name", "3 to 30 lower-case letters, digits and '-'")
 ]
-"""Short, because names of roles (64 characters at most) and of load balancers (32) are derived from it."""
+"""Name of a cluster. Its length is limited because names of roles (64 characters) and load balancers (32) contain
+it."""
 Region = Annotated[Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d", "an AWS region", "write for example us-west-2")]
 Zone = Annotated[
     Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
@@ -165,7 +166,7 @@ def _addresses(text: str) -> str:
 
 
 def _yes_or_more(given: object) -> object:
-    """Converts `true` to a section with its defaults and `false` to None."""
+    """Converts `true` to a section with default values, and `false` to None."""
     if isinstance(given, bool):
         return {} if given else None
     return given
@@ -175,22 +176,23 @@ class Network(Section):
     """The VPC: a new one, or an existing one in which Windlass changes nothing."""
 
     vpc: VpcId | None = None
-    """Id of an existing VPC, which is used as it is: no subnet, route, gateway or endpoint in it is created, changed or
-    tagged. Needs `subnets`. Default: a new VPC."""
+    """Id of an existing VPC, in which Windlass creates, changes and tags no subnet, route, gateway or endpoint. Needs
+    `subnets`. Default: a new VPC."""
     subnets: Annotated[tuple[SubnetId, ...], OnlyList, Field(validate_default=True)] = ()
     """Ids of the subnets of `vpc` for nodes and pods, in at least two zones, which become the zones of the cluster. The
-    first one of a zone also gets the mount targets of file systems. Default: new subnets."""
+    first subnet of a zone also gets the mount targets of file systems. Default: new subnets."""
     cidr: Annotated[Line, AfterValidator(_network)] = "10.40.0.0/16"
     """Private address range of nodes and pods in a new VPC. Default `10.40.0.0/16`; choose another if networks are
     peered."""
     nat: Literal["one", "per-zone", "none"] = "one"
-    """NAT gateways of a new VPC: `one` costs a third, but if its zone fails, the other zones lose Internet access.
-    `none`: nodes have no route to the Internet; a new VPC gets interface endpoints of the AWS services that they need,
-    in an existing VPC these must exist. Default `one`; for an existing VPC, its own routes."""
+    """NAT gateways of a new VPC: `one`, one `per-zone`, or `none`. With `one`, if the zone of the gateway fails, the
+    other zones lose Internet access. With `none`, nodes have no route to the Internet; Windlass then creates interface
+    endpoints of AWS services in a new VPC, and requires them in an existing VPC. Default `one`, at a third of the price
+    for three zones; an existing VPC keeps its own routes."""
     proxy: ProxyUrl | None = None
     """HTTP proxy for nodes (image pulls), the controllers that call AWS, and the pods of runs. Default: none."""
     no_proxy: Annotated[tuple[ProxyException, ...], OnlyList] = ()
-    """Hosts, domains and ranges that are reached without the proxy, in addition to those of the cluster and of its VPC.
+    """Hosts, domains and address ranges that are reached without the proxy, in addition to those of cluster and VPC.
     Default: none."""
     public_access: Annotated[tuple[Annotated[Line, AfterValidator(_addresses)], ...], OnlyList] = ()
     """Address ranges from which the API server can be reached over the Internet. Default: none; the API server is then
@@ -250,7 +252,7 @@ class SystemNodes(Section):
     instances: Annotated[tuple[InstanceType, ...], OnlyList] = ("m7i.large",)
     """Instance types, in order of preference. Default `[m7i.large]`."""
     min: Annotated[StrictInt, Field(ge=1, le=100)] = 2
-    """Minimum number of nodes, which always run. Default 2, so that one can be replaced."""
+    """Minimum number of nodes, which always run. Default 2, so that one node can be replaced."""
     max: Annotated[StrictInt, Field(ge=1, le=100, validate_default=True), AfterValidator(not_below_min)] = 4
     """Maximum number of nodes. Default 4."""
     disk: Disk = 50 * GIB
@@ -308,7 +310,8 @@ class Efs(Section):
     """A file system (EFS) that all pods share, for code, checkpoints and results."""
 
     throughput: Literal["elastic", "bursting"] = "elastic"
-    """`elastic` is billed by bytes read and written, `bursting` scales with the bytes stored. Default `elastic`."""
+    """Throughput mode: `elastic` is billed by bytes read and written, `bursting` scales with the bytes stored. Default
+    `elastic`."""
 
 
 class Fsx(Section):
@@ -317,13 +320,13 @@ class Fsx(Section):
     size: Annotated[Size, Field(ge=1200 * GIB)] = 1200 * GIB
     """Capacity: 1200 GiB, or a multiple of 2400 GiB. Default 1200 GiB."""
     deployment: Literal["scratch-2", "persistent-2"] = "scratch-2"
-    """`scratch-2` does not replicate data, and is cheaper. Default `scratch-2`."""
+    """Deployment type; `scratch-2` does not replicate data, and is cheaper. Default `scratch-2`."""
     throughput: Literal[125, 250, 500, 1000] | None = None
-    """MB/s per TiB of `persistent-2`. Default 125 for `persistent-2`."""
+    """Throughput in MB/s per TiB, only for `persistent-2`. Default 125."""
     prefix: Annotated[Line, matching(r"[\w./-]*[\w./-]", "a prefix of a bucket", "write for example datasets/")] = (
         "fsx/"
     )
-    """Prefix of the bucket that the file system shows and writes changes back to. Default `fsx/`."""
+    """Prefix in the bucket whose objects the file system shows, and to which it writes changes. Default `fsx/`."""
     export: StrictBool = True
     """Whether new and changed files are written to the bucket. Default true."""
     export_deleted: StrictBool = False
@@ -375,11 +378,11 @@ class State(Section):
     """S3 location of the Terraform state."""
 
     bucket: BucketName
-    """Name of an existing bucket with versioning; the state is the only list of the created resources."""
+    """Name of an existing bucket with versioning, because the state is the only list of the created resources."""
     prefix: Annotated[Line, matching(r"[\w./-]*[\w.-]", "a prefix of a bucket", "write for example windlass")] = (
         "windlass"
     )
-    """Prefix of the state, which is stored at PREFIX/NAME.tfstate. Default `windlass`."""
+    """Prefix of the state's object, PREFIX/NAME.tfstate. Default `windlass`."""
     region: Region | None = None
     """Region of the bucket. Default: the region of the cluster."""
 
@@ -392,12 +395,11 @@ class Cluster(Document):
     region: Region
     """AWS region."""
     zones: Annotated[tuple[Zone, ...], OnlyList] = ()
-    """Availability zones, at least two. Default: three that the region offers, or those of the subnets of an existing
-    VPC."""
+    """Availability zones, at least two. Default: three zones of the region, or the zones of the given `subnets`."""
     kubernetes: Version = "1.35"
     """Kubernetes version. Default `1.35`."""
     network: Network = Field(default_factory=Network)
-    """The VPC. Default: a new one, 10.40.0.0/16, with one NAT gateway."""
+    """Settings of the VPC. Default: a new VPC, 10.40.0.0/16, with one NAT gateway."""
     access: Access = Field(default_factory=Access)
     """Who may use the cluster. Default: only its creator."""
     iam: Iam = Field(default_factory=Iam)
@@ -411,7 +413,7 @@ class Cluster(Document):
     storage: Storage = Field(default_factory=Storage)
     """Storage that pods read and write. Default: only the bucket."""
     repositories: Annotated[tuple[RepositoryName, ...], OnlyList] = ()
-    """Image repositories (ECR). Default: one with the name of the cluster."""
+    """Image repositories (ECR). Default: one repository with the name of the cluster."""
     components: Annotated[tuple[Component, ...], OnlyList] = (
         "jobset",
         "trainer",
@@ -432,8 +434,8 @@ class Cluster(Document):
     tags: Mapping[TagKey, TagValue] = Field(default_factory=dict)
     """Tags of all resources, for cost reports. Default: only Windlass's own tags."""
     state: State | None = None
-    """S3 location of the Terraform state. Default: in the folder of the cluster on this machine, which other machines
-    cannot read."""
+    """S3 location of the Terraform state. Default: the cluster's folder on this machine, which other machines cannot
+    read."""
 
     @field_validator("zones")
     @classmethod

@@ -62,7 +62,7 @@ _LAUNCHER_MODULES = {
     "deepspeed.launcher.runner": DEEPSPEED,
 }
 _OF_CLUSTERS = ("srun", "jsrun", "aprun", "prun")
-"""Launchers that start several processes and that Windlass cannot translate."""
+"""Launchers of several processes that Windlass cannot translate."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Caller:
     """The environment of the shell in which a command line was typed: variables, files and interpreters."""
 
     environ: Mapping[str, str] | None = None
-    """Environment variables, for `mpirun -x VAR`."""
+    """Environment variables, whose values `mpirun -x VAR` passes to the ranks."""
     read_file: Callable[[str], str] | None = None
-    """Returns the text of a file and raises `JobFileError`; None if files cannot be read."""
+    """Function that returns the text of a file or raises `JobFileError`; None if files cannot be read."""
     accelerate_defaults: str | None = None
-    """Path of the file that `accelerate config` has written; None if it does not exist."""
+    """Path of the file that `accelerate config` has written; None if there is no such file."""
     find_python: Callable[[PythonEnvironment], str | None] | None = None
-    """Returns the interpreter of an environment, or None if it is not found."""
+    """Function that returns the interpreter of an environment, or None for an unknown environment."""
 
 
 class CommandLine(NamedTuple):
@@ -85,7 +85,7 @@ class CommandLine(NamedTuple):
     job: Job
     remarks: tuple[Remark, ...] = ()
     python: str | None = None
-    """`python`, or a Python launcher, if the line names it without a folder: the interpreter is then found by PATH."""
+    """Program that the line names without a folder, `python` or a Python launcher; PATH determines its interpreter."""
 
 
 def job_from_command(
@@ -96,7 +96,7 @@ def job_from_command(
 ) -> Job:
     """Returns the job of a command line, without access to files or Python environments.
 
-    `parsed` holds the options of the launcher if the caller has parsed them already. Raises as `read_command`.
+    `parsed` contains the options of the launcher if the caller has already parsed them. Raises JobFileError.
     """
     if parsed is not None and argv:
         return _understood(argv, name, Caller(environ), parsed, {}).job
@@ -111,7 +111,7 @@ def read_command(argv: Sequence[str], name: str | None = None, caller: Caller | 
     caller = caller or Caller()
     if not argv or not argv[0]:
         raise JobFileError([problem("", "the command is empty", "give for example: torchrun train.py")])
-    if len(argv) > 1 and ASSIGNMENT.match(argv[0]):  # variables before the command, as in a shell
+    if len(argv) > 1 and ASSIGNMENT.match(argv[0]):  # as in a shell, the line may begin with variables
         argv = ["env", *argv]
     wrapped = unwrap(argv)
     if wrapped.reason:
@@ -140,7 +140,9 @@ def _is_known(words: Sequence[str]) -> bool:
 def _understood(
     words: Sequence[str], name: str | None, caller: Caller, parsed: Parsed | None, outer: Mapping[str, Any]
 ) -> CommandLine:
-    """Translates a line whose program is known; `outer` are the fields set by the words before the program."""
+    """Translates a command line with a known program; `outer` contains job fields set by the words before the
+    program.
+    """
     launcher = launcher_of(words)
     python = _python(words)
     typed = words[0] if words[0] in _PLAIN_PYTHON and "python" not in outer else None
@@ -164,7 +166,9 @@ def _understood(
 
 
 def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> CommandLine:
-    """Returns a job that runs the line unchanged, with a remark if its author may expect more."""
+    """Returns a job that runs the line unchanged; a remark gives the `reason`, if any, why the line is not
+    translated.
+    """
     job = _job({"command": list(words), "launcher": "plain"}, [], name or legal_name(stem(words[0])))
     if not reason:
         return CommandLine(job)
@@ -173,7 +177,7 @@ def _opaque(words: Sequence[str], name: str | None, reason: str = "") -> Command
 
 
 def hidden_launcher(words: Sequence[str]) -> str | None:
-    """Returns the launcher that a program runs, also inside the text of `sh -c`; None if it runs none.
+    """Returns the launcher in a program's command line, also inside the text of `sh -c`; None without a launcher.
 
     Arguments of a Python script are not searched.
     """
@@ -201,7 +205,7 @@ class Launch(NamedTuple):
 
 
 def launcher_of(words: Sequence[str]) -> Launch | None:
-    """Returns the launcher at the start of a command line; None for any other program."""
+    """Returns the launcher at the start of a command line; None if the line starts with another program."""
     program = stem(words[0])
     if program in _PROGRAMS:
         return Launch(1, _PROGRAMS[program], program)
@@ -220,7 +224,9 @@ def job_from_script(script: str, args: Sequence[str] = ()) -> Job:
 
 
 def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[str, Any], env: Mapping[str, str]) -> Job:
-    """Returns the job of a parsed line of torchrun or a similar launcher; `outer` and `env` are further fields."""
+    """Returns the job for parsed options of torchrun or a similar launcher; `outer` and `env` are further job
+    fields.
+    """
     words, flags = parsed.rest, parsed.flags
     if "accelerate" in flags:
         take_settings(parsed, caller.read_file, caller.accelerate_defaults)
@@ -232,7 +238,7 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
     elif "fabric" in flags:
         _finish_fabric(parsed)
     fields = dict(parsed.fields)
-    if "accelerate" not in flags:  # accelerate sets no distributed variables for a single process
+    if "accelerate" not in flags:  # for a single process, accelerate sets no torchrun variables
         fields["launcher"] = "torchrun"
     if "standalone" in flags and fields.get("nodes", 1) not in (1, {"min": 1, "max": 1}):
         parsed.problems.append(problem("--standalone", "means one node, and --nnodes asks for more", "leave one out"))
@@ -254,7 +260,9 @@ def _elastic(parsed: Parsed, name: str | None, caller: Caller, outer: Mapping[st
 
 
 def _with_local_rank(parsed: Parsed, option: str, unless: str) -> list[str]:
-    """Returns the script and its arguments; the local rank is inserted unless a flag forbids that."""
+    """Returns the script and its arguments, with the local rank inserted as `option` unless the flag `unless` is
+    set.
+    """
     if unless in parsed.flags or not parsed.rest:
         return parsed.rest
     return [parsed.rest[0], f"{option}=$WINDLASS_LOCAL_RANK", *parsed.rest[1:]]
@@ -270,7 +278,7 @@ def _finish_fabric(parsed: Parsed) -> None:
 
 
 def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, outer: Mapping[str, Any]) -> Job:
-    """Returns the job of a parsed mpirun line: all ranks on one node unless the line sets `nodes`."""
+    """Returns the job for parsed options of mpirun: all ranks on one node unless the options set `nodes`."""
     fields = dict(parsed.fields)
     env: dict[str, str] = fields.pop("env", {})
     for variable in parsed.exported:
@@ -296,10 +304,9 @@ def _mpi(parsed: Parsed, name: str | None, environ: Mapping[str, str] | None, ou
 
 
 def _python(words: Sequence[str]) -> tuple[str | None, dict[str, str], list[str]] | None:
-    """Returns the interpreter (None for plain `python`), the variables that its flags stand for, and `train.py …` or
-    `-m module …`.
-
-    Returns None if the line does not start a Python script, or if a flag has no equivalent variable.
+    """Returns the interpreter (None for plain `python`), the variables equivalent to its flags, and the words of the
+    script, `train.py …` or `-m module …`. Returns None if the line does not start a Python script, or if a flag has no
+    equivalent variable.
     """
     if not _PYTHON.fullmatch(stem(words[0])):
         return None
@@ -320,7 +327,7 @@ def stem(path: str) -> str:
 
 
 def _interpreter_beside(path: str) -> str | None:
-    """Returns the interpreter in the folder of `.venv/bin/torchrun`; None for a torchrun found by PATH."""
+    """Returns the interpreter next to a launcher given by path, such as `.venv/bin/torchrun`; None for a bare name."""
     folder, slash, _ = path.rpartition("/")
     return f"{folder}/python3" if slash else None
 

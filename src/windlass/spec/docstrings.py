@@ -9,7 +9,7 @@ import textwrap
 
 
 def field_docstrings(owner: type) -> dict[str, str]:
-    """Returns the docstring under each field of a class, read from its source, without the fields of its bases."""
+    """Returns the docstring under each field of a class, read from the source; fields of base classes are left out."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
     assert isinstance(tree, ast.ClassDef)
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Writes a `Job` as the text of a job file, with only the fields that differ from their defaults.
 
-The module uses no YAML library: the short forms (`nodes: 2`, `timeout: 2h`) need separate code anyway, and the text
-stays the same across library versions.
+The module uses no YAML library, so that the text does not depend on a library's version; the short forms (`nodes: 2`,
+`timeout: 2h`) need separate code anyway.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def dump_job(job: Job) -> str:
 
 
 def _short(name: str, value: object, usual: object) -> Any:
-    """Returns the shortest plain data that parses to the same value."""
+    """Returns the shortest plain data that the parser reads as the same value."""
     if name == "nodes" and isinstance(value, BaseModel):
         low, high = getattr(value, "min", 0), getattr(value, "max", 0)
         return low if low == high else {"min": low, "max": high}
@@ -76,7 +76,7 @@ def _field(name: str, value: Any) -> str:
 
 
 def _entry(value: Any) -> str:
-    """Formats an entry of a list, after its dash."""
+    """Formats the text of a list entry that follows the dash."""
     block = literal(value, "    ") if isinstance(value, str) else None
     return _flow(value) if block is None else "\n".join(block)
 

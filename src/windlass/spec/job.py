@@ -73,9 +73,7 @@ PROGRESS_GROUPS = ("step", "total", "epoch", "loss", "samples", "rate")
 
 
 def _default_launcher(data: Mapping[str, Any]) -> Launcher:
-    """Chooses the launcher from the program and the number of ranks: a script with one rank must not get torchrun
-    variables.
-    """
+    """Chooses the default launcher: `plain` for a program or a single rank, which must not get torchrun variables."""
     run = data["run"]
     if run is None or kind_of(split_run(run, data["env"])) == "program":
         return "plain"
@@ -89,7 +87,7 @@ class Job(Document):
     """Name of the job, used in run ids and on every target: lower-case letters, digits and `-`, at most 40
     characters."""
     run: Text | None = None
-    """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Or use `command`.
+    """A script and its arguments: `train.py --epochs 5`; also `-m package.train`, or a program. Alternative: `command`.
 
     Variables of `env` are expanded (`train.py --lr $LR`), each to one argument. So are `$WINDLASS_CHECKPOINT_DIR`,
     `$WINDLASS_OUTPUT_DIR`, `$WINDLASS_DATA_…`, and per rank `$WINDLASS_RANK`, `$WINDLASS_LOCAL_RANK`,
@@ -100,7 +98,7 @@ class Job(Document):
     command: Annotated[tuple[Text, ...], Field(min_length=1), OnlyList] | None = Field(
         default=None, validate_default=True
     )
-    """A program and its arguments as a list, started unchanged for each rank. Or use `run`."""
+    """A program and its arguments as a list, started unchanged for each rank. Alternative: `run`."""
     env: Env = Field(default_factory=dict, validate_default=True)
     """Environment variables of each rank, as text; `run` may refer to them: `$LR`. Default: none."""
     nodes: Nodes = NodeRange(min=1, max=1)
@@ -126,22 +124,21 @@ class Job(Document):
     secrets: Annotated[tuple[SecretName, ...], OnlyList] = ()
     """Names of secrets; the target provides their values, which are masked in the output of ranks. Default: none."""
     data: Annotated[tuple[Data, ...], OnlyList] = ()
-    """Data sets that the workers get before they start. Default: none."""
+    """Data sets that the ranks read. Default: none."""
     outputs: OutputsPlace = Outputs()
     """Location of the results: a folder, relative to the job file, or an address such as `s3://bucket/runs/`; or `{to:
     s3://…, at: checkpoint, collect: ["out/**"]}`. Default: kept with the run."""
     checkpoint: Checkpoint = Checkpoint()
-    """How often a checkpoint is expected, how many are kept, and how a script that saves its own checkpoints
-    resumes."""
+    """How often a checkpoint is expected, how many are kept, and how a script with checkpoints of its own resumes."""
     restarts: RestartPolicy = Restarts()
-    """How often, and after which failures, workers are restarted: a number, or `{max: 3, on: [preemption]}`. Default:
-    never."""
+    """Maximum number of restarts, and the failures after which ranks are restarted: a number, or `{max: 3, on:
+    [preemption]}`. Default: never."""
     notify: SecretName | None = None
-    """Name of the secret that holds the address of a webhook, which is called when the run ends: `slack-url`, on this
-    machine the variable `SLACK_URL`. Default: none."""
+    """Name of the secret with the address of a webhook that is called when the run ends, such as `slack-url`. On this
+    machine, the address is then the value of the variable `SLACK_URL`. Default: none."""
     timeout: Annotated[Duration, Field(gt=0)] | None = None
-    """Seconds after which the run is stopped, over all attempts; time queued for slots of this machine is not counted.
-    Default: no limit."""
+    """Seconds after which the run is stopped, counted over all attempts, but without the time in the queue for slots of
+    this machine. Default: no limit."""
     grace: Duration = 30.0
     """Seconds between SIGTERM and SIGKILL, for a last checkpoint. Default 30, as in Kubernetes."""
     hang: Annotated[Duration, Field(gt=0)] | None = 1800.0
@@ -151,17 +148,18 @@ class Job(Document):
     """Queue of the cluster that admits the job. Not used on this machine, which has one queue for its `slots`. Default:
     none."""
     priority: Label | None = None
-    """Priority class of the cluster. On this machine `low`, `normal`, `high` or a whole number, as text: of the runs
-    that wait for slots, the one with the highest priority starts first. Default: the target's."""
+    """Priority class of the cluster. On this machine, `low`, `normal`, `high` or a whole number, as text; the queued
+    run with the highest priority starts first. Default: the target's."""
     python: Line | None = None
-    """Interpreter of the script. Default: the active environment's, else the one that runs Windlass."""
+    """Interpreter of the script. Default: the interpreter of the active environment, else the one that runs
+    Windlass."""
     warm: Annotated[tuple[Module, ...], OnlyList] = ()
     """Modules that a warm process imports before it becomes a rank. Default: none."""
     start: Literal["warm", "cold"] = "warm"
-    """Whether ranks may be forked from a warm process, which has done their imports. Default `warm`; cold if a fork is
-    unsafe."""
+    """Whether ranks may be forked from a warm process, which has already imported their modules. Default `warm`; ranks
+    start `cold` if a fork is unsafe."""
     volumes: Annotated[tuple[Volume, ...], OnlyList] = ()
-    """Storage of the cluster to mount. Default: none."""
+    """Storage of the cluster that is mounted in the pods. Default: none."""
     progress: Text | None = None
     """Regular expression (Python) that finds progress in the log; groups `step total epoch loss samples rate`. Default:
     none."""
@@ -173,13 +171,13 @@ class Job(Document):
     """Options of the SageMaker engine."""
 
     if TYPE_CHECKING:
-        # Type checkers would otherwise use the attribute types for the keywords, and reject `nodes=2` and
+        # Without this signature, type checkers would expect the attribute types, and reject `nodes=2` and
         # `timeout="2h"`.
         def __init__(self, **fields: Unpack[JobFields]) -> None: ...
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
-        """Builds the validator, and keeps the signature with the types that the validator accepts."""
+        """Builds the validator, and restores the signature with the types that the keywords accept."""
         built = super().model_rebuild(**options)
         if cls is Job:
             cls.__signature__ = _Lazy("job_signature")  # type: ignore[assignment]
@@ -190,12 +188,12 @@ class Job(Document):
         if not isinstance(update, Mapping | None):
             message = f"expected a mapping, found {found(update)}"
             raise JobFileError([Problem("Job", "", message, 'write for example update={"restarts": 3}')])
-        # only set fields: defaults of the others may depend on the update
+        # Unset fields are left out, because their defaults may depend on `update`.
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**given, **{str(name): value for name, value in (update or {}).items()}})
 
     def obstore_addresses(self) -> Iterator[str]:
-        """Yields the addresses in Google's or Azure's stores, which ranks access through obstore."""
+        """Yields the job's addresses in Google's or Azure's object stores, which ranks access through obstore."""
         streamed = [data.source for data in self.data if data.is_streamed]
         found = [*streamed, *([self.checkpoint.folder] if self.checkpoint.folder else [])]
         return (one for one in found if one.partition("://")[0] in KINDS)
@@ -320,7 +318,7 @@ class Job(Document):
     def _without_usual_launcher(
         self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, Any]:
-        """Omits a launcher that the author has not set: its default depends on the number of ranks."""
+        """Omits the launcher if the author has not set it, because the default depends on the number of ranks."""
         fields: dict[str, Any] = handler(self)
         if info.exclude_defaults and "launcher" not in self.model_fields_set:
             fields.pop("launcher", None)
@@ -328,7 +326,7 @@ class Job(Document):
 
     @property
     def script_argv(self) -> tuple[str, ...]:
-        """The words of `run` with the variables of `env` expanded, or `command`."""
+        """Words of `run` with the variables of `env` expanded, or of `command`."""
         return self.command if self.command is not None else split_run(self.run or "", self.env)
 
     @property
@@ -343,7 +341,7 @@ class Job(Document):
 
 
 class _Lazy:
-    """A class attribute of `Job` computed on access by a function of `job_fields.py`, because no command needs it."""
+    """A class attribute of `Job` that `job_fields.py` computes on access, because no command needs the attribute."""
 
     def __init__(self, function: str) -> None:
         self._function = function

@@ -67,8 +67,8 @@ class JobFields(TypedDict, total=False):
 
 
 def job_signature(job: type[BaseModel]) -> inspect.Signature:
-    """Returns the keywords of `Job` and the types they accept, for `inspect.signature` and editors; `...` is a computed
-    default.
+    """Returns the keywords of `Job` and their accepted types, for `inspect.signature` and editors; `...` marks a
+    computed default.
     """
     hints = get_type_hints(JobFields)
     fields = {name: job.model_fields[name] for name in JobFields.__annotations__}

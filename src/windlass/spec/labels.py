@@ -15,5 +15,5 @@ def is_reserved(key: str) -> bool:
 
 
 def job_labels(found: Mapping[str, str]) -> dict[str, str]:
-    """Returns the labels of an object that its job has set."""
+    """Returns the labels of a Kubernetes object that were set by the job."""
     return {key: text for key, text in found.items() if not is_reserved(key)}

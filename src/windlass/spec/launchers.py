@@ -15,7 +15,7 @@ from windlass.spec.positions import found
 from windlass.spec.units import parse_duration
 
 WHERE = "command line"
-"""Location of a problem in a command line, in place of file and line."""
+"""Text that names the command line as the location of a problem, in place of file and line."""
 
 
 def problem(option: str, message: str, hint: str = "") -> Problem:
@@ -43,13 +43,13 @@ class Parsed:
     exported: list[str] = field(default_factory=list)
     """Variables whose values are taken from the caller's environment."""
     dropped: list[str] = field(default_factory=list)
-    """Options that are dropped because Windlass does the same itself."""
+    """Options that are dropped because Windlass has the same effect by itself."""
     problems: list[Problem] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     has_unknown: bool = False
-    """Whether an option was unknown; the first word of `rest` may be its value."""
+    """Whether an option was unknown; the first word of `rest` may be the value of this option."""
     rest: list[str] = field(default_factory=list)
-    """The script or program and its arguments."""
+    """Words after the options: the script or program, and its arguments."""
 
     def refuse_if_any(self) -> None:
         """Raises `JobFileError` with all problems."""
@@ -62,15 +62,16 @@ class Option:
     """The effect of one option of a launcher on the job."""
 
     values: int
-    """Number of words after the option that belong to it."""
+    """Number of values, the words after the option that belong to the option."""
     take: Callable[[Parsed, tuple[str, ...]], None] | None
-    """Sets fields of the job; raises `ValueError` with the expected value. None for an option that is not supported."""
+    """Function that sets fields of the job, or raises `ValueError` with the expected value; None for an unsupported
+    option."""
     instead: str = ""
-    """Alternative to an option that is not supported."""
+    """What the user can do instead of an unsupported option."""
     remark: str = ""
-    """Why an accepted option has no effect, if its author would expect one."""
+    """Why an accepted option has no effect, if the user may expect an effect."""
     is_handled: bool = False
-    """Whether the option is dropped because Windlass does the same itself."""
+    """Whether the option is dropped because Windlass has the same effect by itself."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ class Options:
 
 
 def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | None = None) -> Parsed:
-    """Parses options up to the first other word, and adds them to `parsed`; errors are collected in `problems`."""
+    """Parses options up to the first word that is no option. Adds results to `parsed`, and errors to
+    `parsed.problems`.
+    """
     parsed = parsed or Parsed(flags=set(options.first))
     at = 0
     while at < len(words):
@@ -97,7 +100,7 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
         spelled, equals, inline = word.partition("=") if word.startswith("--") else (word, "", "")
         option = options.known.get(_key(spelled, options))
         if option is None and not word.startswith("--") and (option := options.known.get(word[1])):
-            # A short option with its value attached: -r3, -np4.
+            # The value may be attached to a short option: -r3, -np4.
             spelled, inline, equals = word[:2], word[2:], "="
         if option is None:
             names = (f"--{name}" if len(name) > 1 else f"-{name}" for name in options.known)
@@ -125,7 +128,7 @@ def read(options: Options, words: Sequence[str], program: str, parsed: Parsed | 
 
 
 def read_past_unknown(options: Options, words: Sequence[str], program: str) -> Parsed:
-    """Parses like `read`, but skips an unknown option and its value if a program follows."""
+    """Parses like `read`, but continues after an unknown option and its value if a program follows."""
     parsed = read(options, words, program)
     while parsed.has_unknown and parsed.rest and not _starts(parsed.rest[0]) and any(map(_starts, parsed.rest[1:])):
         parsed.has_unknown = False
@@ -139,7 +142,7 @@ def _starts(word: str) -> bool:
 
 
 def _key(spelled: str, options: Options) -> str:
-    """Returns the key of an option: `_` and `-` are equal, and `-np` is a long option only for MPI."""
+    """Returns the key of an option in the table: `_` becomes `-`; `-np` is a long option only for MPI."""
     name = spelled.lstrip("-")
     if spelled.startswith("--") or len(name) == 1 or options.single_dash:
         return name.replace("_", "-")
@@ -163,17 +166,17 @@ def count(name: str, least: int = 0) -> Option:
 
 
 def flag(name: str) -> Option:
-    """Creates an option without a value, which is evaluated later together with the other flags."""
+    """Creates an option without a value; all flags are evaluated together after parsing."""
     return Option(0, lambda parsed, _: parsed.flags.add(name))
 
 
 def handled(values: int) -> Option:
-    """Creates an option that is accepted and dropped, because Windlass does the same itself."""
+    """Creates an option that is accepted and dropped, because Windlass has the same effect by itself."""
     return Option(values, lambda _parsed, _words: None, is_handled=True)
 
 
 def dropped(values: int, why: str, *names: str) -> dict[str, Option]:
-    """Creates options that are accepted and dropped, with a remark."""
+    """Creates options that are accepted but have no effect; a remark says why."""
     return dict.fromkeys(names, Option(values, lambda _parsed, _words: None, remark=why))
 
 
@@ -219,9 +222,9 @@ def _export(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 
 def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
-    # Open MPI also reads each parameter from a variable of this name, and the job carries that variable.
+    # The parameter becomes a variable of the job, because Open MPI also reads parameters from such variables.
     _set_variable(parsed, f"OMPI_MCA_{words[0]}", words[1])
-    # Open MPI 5 reads parameters of its runtime, PRRTE, from variables with other names
+    # Open MPI 5 reads parameters of its runtime, PRRTE, from variables with the prefix PRTE_MCA_.
     if words[0].startswith(_OF_RUNTIME):
         _set_variable(parsed, f"PRTE_MCA_{_in_prrte(words[0])}", words[1])
 

@@ -14,7 +14,7 @@ from windlass.spec.positions import Path, found
 from windlass.spec.problems import refuse, refuse_all
 
 MAX_NAME = 40
-"""Maximum length of a job name: Kubernetes allows 63 characters, and object names append a run id and a role."""
+"""Maximum length of a job name: names of Kubernetes objects have at most 63 characters, and add a suffix and a role."""
 MAX_TEXT = 128 * 1024
 """Maximum bytes of one text: the Linux limit for a single argument or variable of a new process."""
 
@@ -78,7 +78,7 @@ def _line(text: str) -> str:
 def _secret_name(text: str) -> str:
     if re.fullmatch(_LABEL, text) and not _SECRET_VALUE.search(text):
         return text
-    # The message does not show the value, because the user may have written the secret itself.
+    # The message does not show the text, because the user may have written the secret in place of its name.
     raise refuse("is not a legal name", "write the name under which the target keeps the secret, never its value")
 
 
@@ -96,7 +96,7 @@ def _location(text: str) -> str:
 
 
 def location(text: str) -> str:
-    """Checks a folder or an address, for fields that also accept a mapping."""
+    """Checks the text of a folder or an address; for validators of fields that also accept a mapping."""
     return _location(_line(text))
 
 
@@ -107,7 +107,7 @@ def _no_spaces(text: str) -> str:
 
 
 def _only_list(given: object) -> object:
-    """Refuses text, which would be read character by character, and sets, which have no order."""
+    """Refuses text, which would become a list of characters, and sets, which have no order."""
     if isinstance(given, list | tuple):
         return given
     is_word = isinstance(given, str) and re.fullmatch(r"[\w./-]{1,40}", given)
@@ -126,7 +126,9 @@ def _pattern(pattern: str) -> WithJsonSchema:
 
 
 def matching(pattern: str, what: str, hint: str | Callable[[str], str] = "") -> AfterValidator:
-    """Returns a validator that refuses text that does not match, as not being `what`; `hint` may depend on the text."""
+    """Returns a validator that refuses text that does not match; the error says that the text is not `what`, and
+    `hint`.
+    """
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text):
@@ -183,7 +185,7 @@ OnlyList = BeforeValidator(_only_list)
 
 
 def check_env(given: Any) -> Any:
-    """Checks environment variables: refuses all invalid ones in one error, which shows no value."""
+    """Checks environment variables. Raises one error for all invalid variables, which shows no values."""
     if not isinstance(given, Mapping):
         raise refuse(f"expected a mapping, found {found(given)}", "write for example {NCCL_DEBUG: WARN}")
     checked: dict[str, str] = {}
@@ -222,7 +224,7 @@ def _env_value(name: str, value: object) -> str:
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable with this name and value is a secret; paths, flags and counts are not."""
+    """Whether name and value of a variable suggest a secret; paths, flags and numbers are no secrets."""
     if _SECRET_VALUE.search(value) or _URL_PASSWORD.match(value):
         return True
     match = _SECRET_NAME.search(name.upper())

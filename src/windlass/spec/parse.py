@@ -65,11 +65,11 @@ def parse_targets(
 ) -> dict[str, Target]:
     """Parses the YAML text of a targets file; the result always includes `local`.
 
-    `model_of` returns the pydantic model of a kind, for kinds that other packages add; the default is `KINDS`.
-    `added_kinds` returns the names of these kinds, for messages. Raises `JobFileError` with all problems in the order
-    of the file, each with its line.
+    `model_of` returns the pydantic model of a kind, also for kinds that other packages add; the default looks up
+    `KINDS`. `added_kinds` returns the names of added kinds, for messages. Raises `JobFileError` with all problems in
+    the order of the file, each with its line.
     """
-    # Imported here because a job on this machine needs no targets file.
+    # Imported here to save start-up time, because a job on this machine needs no targets file.
     from windlass.spec.targets import KINDS, LocalTarget
 
     hint = "begin with the name of a target, and its fields below it"
@@ -106,7 +106,7 @@ def parse_targets(
         except JobFileError as error:
             key = spell((name,))
             for problem in error.problems:
-                # The name is a field of the model but a key in the file; messages refer to the file.
+                # In the file, the name of a target is a key; the model's field `name` must not appear in messages.
                 seen = replace(problem, field=key) if problem.field == f"{key}.name" else problem
                 ranked.append((positions.rank((name,)), seen))
     if ranked:

@@ -18,17 +18,20 @@ class Positions:
     where: str
     """Name of the file or object."""
     marks: Mapping[Path, tuple[int, int]]
-    """For each value its line, from 1, or 0 if not from a file; and its rank in the document."""
+    """Line and rank of each value. Lines count from 1, and are 0 for an object that was not read from a file. The rank
+    is the position in document order."""
     below: Path = ()
     """Path in the document of the value that is being checked."""
     refused: frozenset[Path] = frozenset()
-    """Values that the reader refused and omitted, so that they are not reported as missing again."""
+    """Paths of values that the reader refused and omitted; errors about these values are not reported again."""
     problems: tuple[tuple[int, Problem], ...] = ()
     """Problems that the reader found, each with its rank."""
 
     @classmethod
     def of(cls, given: object, where: str) -> Positions:
-        """Returns the positions of an object that was not read from a file: the order of its keys, without lines."""
+        """Returns the positions of an object that was not read from a file: without lines, ranked by the order of
+        keys.
+        """
         marks: dict[Path, tuple[int, int]] = {}
 
         def walk(value: object, path: Path) -> None:
@@ -44,7 +47,7 @@ class Positions:
         return cls(where, marks)
 
     def at(self, path: Path) -> str:
-        """Returns the location of a value: `job.yaml:4`, or only the name without lines."""
+        """Returns the location of a value: `job.yaml:4`, or only the name of the document if lines are unknown."""
         line, _ = self._mark(path)
         return f"{self.where}:{line}" if line else self.where
 
@@ -53,7 +56,7 @@ class Positions:
         return self._mark(path)[1]
 
     def _mark(self, path: Path) -> tuple[int, int]:
-        """Returns the line and rank of the value, or of the nearest enclosing one."""
+        """Returns the line and rank of the value, or of the nearest enclosing value."""
         return next((self.marks[path[:end]] for end in range(len(path), -1, -1) if path[:end] in self.marks), (0, 0))
 
 
@@ -63,7 +66,7 @@ def in_order(ranked: Iterable[tuple[int, Problem]]) -> JobFileError:
 
 
 def found(value: object) -> str:
-    """Formats a value for messages, in terms of YAML: `'two'`, `true`, `a list`."""
+    """Formats a value for a message, as in YAML, or by its kind: `'two'`, `true`, `a list`."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

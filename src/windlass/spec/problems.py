@@ -60,15 +60,14 @@ OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "data": {**dict.fromkeys(("src", "path", "url", "uri", "from"), "source"), "mode": "via", "type": "via"},
     "volumes": {**dict.fromkeys(("name", "pvc", "claim_name"), "claim"), "mount_path": "path", "mount": "path"},
 }
-"""Names of fields in other tools and their equivalents in a job file, by section."""
+"""Maps field names of other tools to fields of a job file, by section."""
 
 MISSING = "required field missing"
 
 
 def refuse(message: str, hint: str = "", at: str = "") -> PydanticCustomError:
-    """Returns the error that a validator raises: `message` ends a sentence that begins with the field.
-
-    `at` names another field of the same section, if the error is not about the field that is validated.
+    """Returns the error for a validator to raise: `message` ends a sentence that begins with the field. `at` names the
+    field with the error, if it is another field of the same section.
     """
     return PydanticCustomError("windlass", "{message}", {"message": message, "hint": hint, "at": at})
 
@@ -97,17 +96,17 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], positions: Positions) -> list[tuple[int, Problem]]:
-    """Returns each problem with its rank in the document."""
+    """Converts a validation error to problems, each with its rank in the document."""
     ranked = []
     meant: set[str] = set()
     for line in error.errors(include_url=False):
         path = (*positions.below, *line["loc"])
-        if path[-1:] == ("[key]",):  # an invalid key of a mapping, which precedes "[key]" in the path
+        if path[-1:] == ("[key]",):  # pydantic adds "[key]" to the path of an invalid key
             path = path[:-1]
         if line["type"] == "default_factory_not_called":
-            continue  # follows from an error of another field
+            continue  # skipped: only a consequence of an error in another field
         if line["type"] == "too_short" and line["input"]:
-            continue  # follows from an error of an item
+            continue  # skipped: the list is too short only because an item is invalid
         context = line.get("ctx", {})
         if context.get("at"):
             path = (*path[:-1], *str(context["at"]).split("."))
@@ -117,7 +116,7 @@ def problems_of(error: ValidationError, model: type[BaseModel], positions: Posit
         ranked.append((positions.rank(path), Problem(positions.at(path), spell(path), message, hint)))
         if line["type"] == "extra_forbidden" and hint:
             meant.add(spell((*path[:-1], hint.removeprefix("did you mean ").removesuffix("?"))))
-    # A field with a misspelled name is one mistake, not an unknown field and a missing one.
+    # A misspelled required field is reported once: as unknown, not also as missing.
     return [(rank, problem) for rank, problem in ranked if problem.message != MISSING or problem.field not in meant]
 
 
@@ -132,14 +131,14 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
             word = str(path[-1]).lower().replace("-", "_")
             other = OTHER_NAMES.get(section, {}).get(word)
             if other is not None and other.split(".")[0] not in field_names(model, path[:-1]):
-                other = None  # a field of job files, but this is another kind of document
+                other = None  # the suggested field exists only in job files
             return "not a field", f"did you mean {other}?" if other else near(word, field_names(model, path[:-1]))
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             listed = " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
             if isinstance(value, str):
                 fix = near(value, choices)
-            else:  # a number that spells one of the allowed words
+            else:  # the value is not text, but its text may be an allowed word
                 fix = _text_hint(value) if found(value) in choices else ""
             return f"expected {listed or context['expected']}, found {found(value)}", fix
         case "dict_type" | "model_type" | "model_attributes_type" | "mapping_type":
@@ -153,7 +152,7 @@ def _words(line: ErrorDetails, path: Path, model: type[BaseModel]) -> tuple[str,
 
 
 def _bound(number: float) -> str:
-    """Formats a bound as users write it: whole multiples of a GiB are bytes, because other bounds are smaller."""
+    """Formats a bound as users write it; a multiple of 1 GiB must be a size, because all other bounds are smaller."""
     gib, rest = divmod(number, 1 << 30)
     return f"{gib:g}GiB" if gib and not rest else f"{number:.15g}"
 
@@ -163,7 +162,7 @@ def _no_hint(_: object) -> str:
 
 
 def number_hint(value: object) -> str:
-    """Returns how to write a value that stands for a number but is not one; empty for other values."""
+    """Returns a hint for a value that was meant as a number but has another type; empty for other values."""
     if isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,9})?", value.strip()):
@@ -199,4 +198,4 @@ _MESSAGES: Mapping[str, tuple[str, Callable[[object], str]]] = {
     "greater_than": ("must be more than {gt}, found {found}", _no_hint),
     "less_than_equal": ("must be at most {le}, found {found}", _no_hint),
 }
-"""Messages for errors of pydantic, by type, with a function that returns the hint."""
+"""Maps types of pydantic errors to a message and a function that returns the hint."""

@@ -19,7 +19,7 @@ _LONGEST: Final = 40
 
 
 def exact(given: str | int | float | None) -> Decimal | None:
-    """Parses a quantity as a decimal number; None if it is invalid."""
+    """Parses a quantity as a decimal number; None if the quantity is invalid."""
     match = _QUANTITY.fullmatch(str(given)) if given is not None and len(str(given)) <= _LONGEST else None
     if match is None:
         return None
@@ -28,23 +28,23 @@ def exact(given: str | int | float | None) -> Decimal | None:
 
 
 def amount(given: str | int | float | None) -> float:
-    """Parses a quantity that a cluster reported as a number; 0 if it is invalid."""
+    """Parses a quantity reported by a cluster as a number; 0 if the quantity is invalid."""
     return float(exact(given) or 0)
 
 
 def whole(given: str | int | float | None) -> int | None:
-    """Parses a quantity of indivisible things, such as GPUs; None if it is invalid."""
+    """Parses a quantity of whole units, such as GPUs; None if the quantity is invalid or a fraction."""
     found = exact(given)
     return int(found) if found is not None and found == found.to_integral_value() else None
 
 
 def cores(given: str | int | float | None) -> float | None:
-    """Parses a quantity as CPU cores; None if it is invalid."""
+    """Parses a quantity as CPU cores; None if the quantity is invalid."""
     found = exact(given)
     return None if found is None else float(found)
 
 
 def size(given: str | int | float | None) -> int | None:
-    """Parses a quantity as bytes, rounded up; None if it is invalid."""
+    """Parses a quantity as bytes, rounded up; None if the quantity is invalid."""
     found = exact(given)
     return None if found is None else int(found.to_integral_value(rounding="ROUND_CEILING"))

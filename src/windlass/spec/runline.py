@@ -16,7 +16,7 @@ from windlass.spec.names import looks_secret
 _QUOTED: Final = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""", re.DOTALL)
 _SPECIAL: Final = re.compile(r"[$~`\n|<>&;]")
 _PROTECTED: Final = "\0"
-"""Marker before each quoted character that would be special without quotes. Texts of a job contain no NUL."""
+"""Marker before each quoted character that would be special without quotes; NUL is never part of a job's text."""
 _NAME: Final = re.compile(r"(?<!\0)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))", re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"(?<!\0)(?:\$\(.*|\$\{.*|`.*)", re.DOTALL)
 _OPERATOR: Final = re.compile(r"(?:\d|&)?>{1,2}(?:&\d)?|<{1,2}|\|{1,2}|&{1,2}|;|.*(?<!\0);", re.DOTALL)
@@ -29,7 +29,7 @@ _OF_RANKS: Final = {
     "LOCAL_WORLD_SIZE": "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE": "NUM_NODES",
 }
-"""Maps torchrun's variables to the Windlass variables with the same value, which `run` may use: `WINDLASS_RANK`."""
+"""Maps torchrun's variables to Windlass variables with the same values, without the prefix `WINDLASS_`."""
 
 
 def split_run(run: str, env: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -42,30 +42,30 @@ def split_run(run: str, env: Mapping[str, str] | None = None) -> tuple[str, ...]
 
 
 def join_run(words: Sequence[str], names: Sequence[str] = ()) -> str:
-    """Joins words into a line for `run`; variables in `names` are expanded later, all others are quoted."""
+    """Joins words into a line for `run`; variables in `names` stay expandable, all other text is quoted."""
     return " ".join(_quoted(word, names) for word in words)
 
 
 def with_arguments(run: str, words: Sequence[str]) -> str:
-    """Appends arguments to the line."""
+    """Appends arguments to the line `run`, quoted as in a shell."""
     line = re.sub(r"(\\?\n\s*)+$", "", run)
     return f"{line} {shlex.join(words)}"
 
 
 def kind_of(words: tuple[str, ...]) -> Literal["script", "module", "program"]:
-    """Returns what `run` starts: a Python file, `-m` and a Python module, or another program."""
+    """Returns the kind of program that `run` starts: a Python file, a Python module (`-m`), or another program."""
     if words[0] == "-m":
         return "module"
     return "script" if words[0].endswith(".py") else "program"
 
 
 def needs_a_shell(run: str, env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields each part of the line that needs a shell, and what to write instead: `message, hint`."""
+    """Yields a message and a hint for each part of the line that needs a shell; the hint says what to write instead."""
     protected = _QUOTED.sub(_protect, run).strip()
     words = _protected_words(run)
     shell = "command: [bash, -c, …]"
     if words and kind_of(tuple(words)) != "program":
-        shell += " with launcher: pytorch"  # without it, `command` sets no torchrun variables
+        shell += " with launcher: pytorch"  # the default launcher of `command` sets no torchrun variables
     if re.search(r"(?<!\0)\n", protected):
         first = protected.split("\n")[0].replace(_PROTECTED, "").strip()
         yield (
@@ -107,7 +107,7 @@ def _protected_words(run: str) -> list[str]:
 
 
 def _protect(match: re.Match[str]) -> str:
-    """Marks the special characters of a quoted part; removes a line break after a backslash."""
+    """Marks the special characters in a quoted part of the line; removes a line break after a backslash."""
     text = match[0]
     if text == "\\\n":
         return ""

@@ -1,7 +1,7 @@
 """Generates the JSON Schema (draft 2020-12) of job, targets and cluster files, for editors and `windlass schema`.
 
-The schema is generated from the models. Only the parser checks rules that a schema cannot express, such as duplicate
-names or patterns that do not compile.
+The schema is generated from the models. Rules that a schema cannot express, such as unique names or valid regular
+expressions, are checked only by the parser.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ def job_schema() -> dict[str, Any]:
 
 
 def job_settings() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Returns the fields of a job file by the name that `--set` takes (`resources.gpus`), with description and allowed
-    values.
-    """
+    """Maps the field names that `--set` accepts (`resources.gpus`) to their descriptions and allowed values."""
     schema = job_schema()
     return dict(_settings(schema, schema["$defs"]))
 
@@ -57,7 +55,7 @@ def _settings(
 
 
 def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the alternative schemas of a value."""
+    """Returns the alternative schemas of a field, or its only schema."""
     return next((field[key] for key in ("anyOf", "oneOf", "allOf") if key in field), [field])
 
 
@@ -68,7 +66,7 @@ def targets_schema() -> dict[str, Any]:
         schema = _described(model)
         definitions |= schema.pop("$defs", {})
         name = schema["properties"].pop("name")
-        # In the file, the name is the key and `kind` is required.
+        # In the file, the name of a target is its key, and `kind` is required.
         schema["required"] = ["kind", *(field for field in schema.get("required", []) if field != "name")]
         definitions[kind] = schema
     return {
@@ -101,7 +99,7 @@ def _described(model: type[Section]) -> dict[str, Any]:
     for name, found in ((model.__name__, schema), *schema.get("$defs", {}).items()):
         owners = [one for one in parts[name].__mro__ if issubclass(one, Section)] if name in parts else []
         words = {field: text for owner in reversed(owners) for field, text in field_docstrings(owner).items()}
-        if name in parts:  # fields of the model itself come before those of its bases
+        if name in parts:  # fields of the model itself precede fields of its base classes
             own = vars(parts[name])["__annotations__"]
             found["properties"] = dict(sorted(found["properties"].items(), key=lambda field: field[0] not in own))
         for field, one in found.get("properties", {}).items():

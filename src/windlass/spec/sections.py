@@ -41,21 +41,20 @@ Launcher = Literal["torchrun", "pytorch", "tensorflow", "jax", "mpi", "plain"]
 
 
 class Section(BaseModel):
-    """Base of all models: immutable, and unknown fields are refused."""
+    """Base class of all models; instances are immutable, and unknown fields are refused."""
 
     # For a fast start-up, validators of nested models are not built on import, and only `schema.py` reads the
     # descriptions of fields from the source.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yields the fields that were given; pydantic's default shows all."""
+        """Yields only the fields that were set, where pydantic would yield all fields."""
         return ((name, value) for name, value in super().__repr_args__() if name in self.model_fields_set)
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
         """Builds the validator, without pydantic plugins that other packages install."""
-        # To find plugins, pydantic reads the metadata of all installed packages, which takes a third of the import
-        # time.
+        # The empty module keeps pydantic from searching all installed packages for plugins, a third of the import time.
         loader = "pydantic.plugin._loader"
         sys.modules.setdefault(loader, _NO_PLUGINS)
         try:
@@ -66,7 +65,9 @@ class Section(BaseModel):
 
 
 class Document(Section):
-    """Base of models for a whole document; creating one raises a `JobFileError` that lists every problem."""
+    """Base class of models for a whole document. Creating an instance raises a `JobFileError` that lists every
+    problem.
+    """
 
     @model_validator(mode="wrap")
     @classmethod
@@ -79,7 +80,7 @@ class Document(Section):
 
 
 def in_s3(address: str | None, what: str) -> str | None:
-    """Checks that an address, if given, is in S3; `what` names its content in the message."""
+    """Checks that an address, if given, is in S3; in the message, `what` names the content of the address."""
     if address is not None and not re.match(r"s3://[^/]", address):
         raise refuse(f"is {address}, and {what} in S3", "write s3://BUCKET/PREFIX, or leave it out")
     return address
@@ -129,7 +130,7 @@ def _procs(given: object) -> object:
 
 
 def _count(given: object, expected: str, least: int, most: int) -> int:
-    """Validates the short form of a section, a number, here so that the message shows the value of the file."""
+    """Validates a number in place of a section; checked here, so that the message shows the value in the file."""
     if isinstance(given, bool) or not isinstance(given, int):
         raise refuse(f"expected {expected}, found {found(given)}", number_hint(given))
     if given < least:
@@ -143,11 +144,11 @@ class Resources(Section):
     """Resources of each node of the job."""
 
     gpus: Annotated[StrictInt, Field(ge=0, le=1024)] = 0
-    """GPUs of each node. Default 0, so that a first job runs anywhere."""
+    """Number of GPUs of each node. Default 0, so that a first job runs on any machine."""
     gpu_type: Label | None = None
     """GPU model, such as `T4` or `H100`. Default: any."""
     cpus: Annotated[StrictFloat, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
-    """CPU cores of each node; fractions are allowed. Default: set by the target."""
+    """Number of CPU cores of each node; fractions are allowed. Default: set by the target."""
     memory: Annotated[Size, Field(gt=0)] | None = None
     """Main memory of each node in bytes, written as `16GiB`. Default: set by the target."""
     shm: Annotated[Size, Field(gt=0)] | None = None
@@ -182,7 +183,8 @@ class Data(Section):
     """With `via: mount`: approximate bytes of the data set, written as `2TiB`, used to choose how to mount it. Default:
     unknown."""
     files: Annotated[StrictInt, Field(gt=0)] | None = None
-    """With `via: mount`: approximate number of files, used to choose how to mount the data set. Default: unknown."""
+    """With `via: mount`: approximate number of files in the data set, used to choose how to mount it. Default:
+    unknown."""
 
     @field_validator("source")
     @classmethod
@@ -261,20 +263,18 @@ def _below_the_code(pattern: str) -> str:
 
 
 class Checkpoint(Section):
-    """How often a checkpoint is expected, how many are kept, and how a script that saves its own checkpoints
-    resumes.
-    """
+    """How often a checkpoint is expected, how many are kept, and how a script with checkpoints of its own resumes."""
 
     every: Interval | None = None
     """Seconds between checkpoints, or steps (`100 steps`), passed to the script. Default: the script decides."""
     keep: Annotated[StrictInt, Field(ge=1, le=100_000)] = 3
-    """Number of newest checkpoints to keep. Default 3: a crash can damage the last one."""
+    """Number of newest checkpoints to keep. Default 3, because a crash can damage the last checkpoint."""
     folder: Location | None = None
-    """Where `windlass.train` stores checkpoints: `s3://bucket/checkpoints/`, `gs://…` or `az://…`, with a folder for
-    each run. Default: with the run; on a cluster, with its results."""
+    """Location in which `windlass.train` stores checkpoints: `s3://bucket/checkpoints/`, `gs://…` or `az://…`, with a
+    folder for each run. Default: with the run; on a cluster, with its results."""
     find: Line | None = None
-    """Pattern of files or folders that the script itself saves in `$WINDLASS_CHECKPOINT_DIR`: `checkpoint-*`. Default:
-    none."""
+    """Pattern of the checkpoints (files or folders) that the script itself saves in `$WINDLASS_CHECKPOINT_DIR`:
+    `checkpoint-*`. Default: none."""
     resume: Line | None = Field(default=None, validate_default=True)
     """Arguments that are added to the script once a checkpoint exists: `--resume_from_checkpoint {path}`; or, for a
     script that finds the checkpoint itself, an option without a path: `--init_from=resume`. Needs `find`."""
@@ -324,7 +324,7 @@ CodePattern = Annotated[Line, AfterValidator(_below_the_code)]
 
 
 class Outputs(Section):
-    """Where results are stored, when, and which files of the code folder are results; a plain text in the file sets
+    """Where and when results are stored, and which files of the code folder are results; a plain text in the file sets
     `to`.
     """
 
@@ -359,12 +359,12 @@ def _outputs(given: object) -> object:
 
 
 class Restarts(Section):
-    """How often, and after which failures, the workers are restarted."""
+    """How often, and after which failures, the ranks are restarted."""
 
     max: Annotated[StrictInt, Field(ge=0, le=100_000)] = 0
-    """Maximum number of restarts. Default 0, as in torchrun: a bug in the script should show at its first failure."""
+    """Maximum number of restarts. Default 0, as in torchrun, so that a bug in the script ends the run at once."""
     on: Annotated[tuple[Cause, ...], OnlyList] = ("failure", "preemption", "node-loss", "hang")
-    """Failures after which workers are restarted. Default: all four."""
+    """Kinds of failures after which ranks are restarted. Default: all four."""
 
     @field_validator("on")
     @classmethod
@@ -444,7 +444,7 @@ class LocalOptions(Section):
     back_after: Annotated[Duration, Field(ge=0)] = 10.0
     """Minimum seconds before a lost node of an elastic job may rejoin. Default 10."""
     port: Annotated[StrictInt, Field(ge=1, le=65535)] | None = None
-    """Fixed MASTER_PORT. Default: a free port at each attempt, so that concurrent runs do not collide."""
+    """Fixed MASTER_PORT. Default: a free port for each attempt, so that concurrent runs do not collide."""
 
     @field_validator("rate", mode="before")
     @classmethod
@@ -469,8 +469,7 @@ class Results(Section):
     storage_class: Label | None = None
     """Storage class of the created claim. Default: the cluster's."""
     keep: StrictBool = False
-    """Whether the created claim is kept when the run is removed. Default false: `rm` removes everything that a run
-    created."""
+    """Whether the created claim is kept when the run is removed. Default false: `rm` removes all objects of the run."""
 
     @field_validator("size")
     @classmethod
@@ -504,8 +503,8 @@ class FileSystem(Section):
     id: Annotated[Word, Field(pattern=r"^fs-[0-9a-f]{8,40}$")]
     """Id of the file system, such as `fs-0123456789abcdef0`."""
     source: Location
-    """Part of the bucket that the file system exposes, such as `s3://bucket/train/`; data sets below it are mounted
-    from it."""
+    """Part of the bucket that the file system exposes, such as `s3://bucket/train/`; data sets below this address are
+    mounted from the file system."""
     path: Line = "/"
     """Folder of the file system that corresponds to `source`: for Lustre, the path of the association. Default: its
     root."""
@@ -542,12 +541,13 @@ class SageMakerOptions(Section):
     """Options of the SageMaker engine."""
 
     warm_pool: Duration | None = None
-    """Seconds that instances are kept, and billed, after the job, for the next one. Default: none are kept."""
+    """Seconds for which instances are kept, and billed, after the job, for the next job. Default: instances are not
+    kept."""
     spot: StrictBool = False
-    """Whether to use spot instances, which cost less and can be interrupted at any time. Default false."""
+    """Whether to use spot instances, which are cheaper but can be interrupted at any time. Default false."""
     max_wait: Annotated[Duration, Field(gt=0)] | None = None
-    """Maximum seconds that a job on spot instances may take, including the wait for capacity. Default: its time limit
-    plus a day."""
+    """Maximum seconds that a job on spot instances may take, including the wait for capacity. Default: the job's time
+    limit plus a day."""
     volume: Annotated[Size, Field(ge=1 << 30)] | None = None
     """Disk size of each instance, written as `100GiB`. Default: the target's."""
     training_plan: Line | None = None

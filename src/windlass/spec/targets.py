@@ -4,7 +4,8 @@
     gpu-lab:  {kind: kubernetes, context: lab, namespace: team-a}
     aws:      {kind: sagemaker, region: us-east-1, role: arn:aws:iam::123456789012:role/training}
 
-`local` is defined without a line in the file. A target holds no secret: credentials stay with the tools that own them.
+`local` exists without an entry in the file. A target contains no secret: the cluster's and cloud's own tools store
+credentials.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ class LocalTarget(Document):
     python: Line | None = None
     """Interpreter for jobs without `python`. Default: the active environment's."""
     slots: Annotated[StrictInt, Field(ge=1)] | None = None
-    """Number of GPUs (or of ranks, without GPUs) that all runs together may use; further runs wait as `queued`. A run
-    takes a slot for each GPU in its `resources.gpus`, else for each rank. Default: no limit, and runs start at once."""
+    """Number of slots that all runs together may use; further runs wait as `queued`. A run takes a slot for each GPU in
+    its `resources.gpus`, or without GPUs for each rank. Default: no limit, and runs start at once."""
     price_per_hour: Price | None = None
-    """Price of one node per hour, for `windlass cost`. Each simulated node counts as one, so a local rehearsal shows
-    the cost on as many machines. Default: none, and nothing is priced."""
+    """Price of one node per hour, for `windlass cost`. Each simulated node counts as a node, so that a local run shows
+    the cost of as many machines. Default: none, and runs have no cost."""
     currency: Currency = "USD"
     """Currency of the price, as a three-letter code. Default `USD`."""
 
 
 class KubernetesTarget(PodOptions, Document):
-    """A namespace of a Kubernetes cluster. The options of pods hold for all jobs on the target."""
+    """A namespace of a Kubernetes cluster. Its options of pods apply to all jobs on the target."""
 
     kind: Literal["kubernetes"] = "kubernetes"
     """Kind of the target."""
     name: Name
     """Name of the target, for `--on`."""
     context: Line
-    """Context of the kubeconfig. Required, so that the last `kubectl config use-context` never decides which cluster is
-    used."""
+    """Context of the kubeconfig. Required, so that the cluster does not depend on the last `kubectl config
+    use-context`."""
     kubeconfig: Line | None = None
     """Kubeconfig file with that context, such as `~/.kube/lab`. Default: as kubectl, `$KUBECONFIG` or
     `~/.kube/config`."""
@@ -75,10 +76,10 @@ class KubernetesTarget(PodOptions, Document):
     image_pull_secrets: Annotated[tuple[Label, ...], OnlyList] = ()
     """Secrets of the namespace with credentials of image registries, for every job on this target. Default: none."""
     user: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] = 1000
-    """User id of the pods; never root, so that the `restricted` Pod Security Standard admits them."""
+    """User id of the pods; root is refused, so that the `restricted` Pod Security Standard admits the pods."""
     supervisor: Literal["auto", "cluster", "machine"] = "auto"
-    """Where supervisors run. `cluster`: in a pod of the namespace, so that runs are restarted while this machine is
-    off; needs `windlass target setup` once. `machine`: on the machine that starts the run. Default `auto`: in the
+    """Where supervisors run. `cluster`: in a pod of the namespace, which needs `windlass target setup` once; runs are
+    then restarted even while this machine is off. `machine`: on the machine that starts the run. Default `auto`: in the
     cluster if the namespace is set up for it."""
     supervisor_image: Word | None = None
     """Container image of supervisors in the cluster; needs Python 3.11 or newer. Default: the image of the job, or of
@@ -87,25 +88,25 @@ class KubernetesTarget(PodOptions, Document):
     """Kueue LocalQueue for the Jobs of supervisors and for Jobs that transfer files. Default: none; required if Kueue
     also manages Jobs without a queue name."""
     data: DataClaim | None = None
-    """Where data sets are staged for jobs that do not set it: `{size: 200GiB}` or `{claim: NAME}`. Default: none, and
-    such a job is refused."""
+    """Storage in which data sets are staged, for jobs that set none: `{size: 200GiB}` or `{claim: NAME}`. Default:
+    none, and such a job is refused."""
     file_systems: Annotated[tuple[FileSystem, ...], OnlyList] = ()
     """File systems that expose parts of buckets, for data with `via: mount`. Default: none; data is then mounted with
     Mountpoint for Amazon S3."""
     storage: Location | None = None
-    """Store for code that is too large for objects of the cluster, such as `s3://bucket/windlass/`; pods read it there.
-    Default: none, and such a job is refused."""
+    """Store for code that is too large for objects of the cluster, such as `s3://bucket/windlass/`, from which pods
+    read the code. Default: none; jobs with such code are refused."""
     network_policy: StrictBool = True
     """Whether each run gets NetworkPolicies that admit only connections between its own pods, if the login may create
     them. Default true."""
     region: Label | None = None
-    """AWS region of the nodes, such as `us-east-1`. Jobs on a single instance type without a price in this target are
-    priced by the list of `windlass prices update` for this region. Default: none, and no list applies."""
+    """AWS region of the nodes, such as `us-east-1`. For a job on a single instance type without a price in this target,
+    the list price of this region applies (`windlass prices update`). Default: none; list prices are not used."""
     price_per_hour: Price | None = None
-    """Price of one node per hour, for `windlass cost`. Default: none, and only list prices are known."""
+    """Price of one node per hour, for `windlass cost`. Default: none; only list prices apply."""
     prices: Mapping[Line, Price] = Field(default_factory=dict)
-    """Prices per hour by instance type, such as `{g5.12xlarge: 5.672}`: for plans that name types, and instead of
-    `price_per_hour` for a job that fits only one type. Default: none."""
+    """Prices per hour by instance type, such as `{g5.12xlarge: 5.672}`, for plans that name types. For a job that fits
+    only one type, this price replaces `price_per_hour`. Default: none."""
     currency: Currency = "USD"
     """Currency of the price, as a three-letter code. Default `USD`."""
 
@@ -159,7 +160,7 @@ class SageMakerTarget(Document):
     tags: Mapping[Line, Text] = Field(default_factory=dict)
     """Tags of every training job. Default: only Windlass's own tags."""
     prices: Mapping[Line, Price] = Field(default_factory=dict)
-    """Prices per hour by instance type, such as `{ml.g5.xlarge: 1.408}`. Default: none, and nothing is priced."""
+    """Prices per hour by instance type, such as `{ml.g5.xlarge: 1.408}`. Default: none, and runs have no cost."""
     currency: Currency = "USD"
     """Currency of the prices, as a three-letter code. Default `USD`."""
 
@@ -187,7 +188,7 @@ class SageMakerLocalTarget(Document):
     """Location of code, checkpoints and models: `s3://bucket/windlass/` or `file:///…`. Default: with the records of
     runs on this machine."""
     instance: Line = "ml.local"
-    """Instance type that hosts report for jobs that set none. Default `ml.local`."""
+    """Instance type that hosts report, for jobs that set no instance type. Default `ml.local`."""
     python: Line | None = None
     """Interpreter for jobs without `python`. Default: the active environment's."""
     env: Env = Field(default_factory=dict)
@@ -204,4 +205,4 @@ KINDS: Mapping[str, type[LocalTarget] | type[KubernetesTarget] | type[SageMakerT
     "sagemaker": SageMakerTarget,
     "sagemaker-local": SageMakerLocalTarget,
 }
-"""Model of each `kind`."""
+"""Model of each kind of target."""

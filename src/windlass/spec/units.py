@@ -18,9 +18,9 @@ from windlass.spec.positions import found
 from windlass.spec.problems import refuse
 
 MAX_SECONDS = 10 * 365 * 86400
-"""Ten years: more than any job needs, and far below the limits of dates and timers."""
+"""Maximum duration, ten years: more than any job needs, and far below the limits of dates and timers."""
 MAX_BYTES = 2**60
-"""One exbibyte: more than any job needs."""
+"""Maximum size, one exbibyte: more than any job needs."""
 
 _LONGEST = 60
 _NUMBER = r"[0-9]{1,18}(?:\.[0-9]{1,9})?"
@@ -60,7 +60,7 @@ def parse_duration(given: object) -> float:
         return _checked_seconds(float(text), given)
     total, smallest = Decimal(0), Decimal("Infinity")
     for number, word in re.findall(rf"({_NUMBER})\s*([A-Za-z]+)", text):
-        unit = _SECONDS.get(word.lower()) if word != "M" else None  # `M` can mean months
+        unit = _SECONDS.get(word.lower()) if word != "M" else None  # `M` is refused, because it can mean months
         if unit is None:
             raise refuse(f"{word} is not a unit of time, found {found(given)}", "the units are ms, s, min, h and d")
         if unit >= smallest:
@@ -77,7 +77,7 @@ def _checked_seconds(seconds: float, given: object) -> float:
         raise refuse(f"a duration cannot be negative, found {found(given)}", _DURATION_HINT)
     if seconds > MAX_SECONDS:
         raise refuse(f"a duration can be ten years at most, found {found(given)}")
-    return abs(float(seconds))  # abs turns -0.0 into 0.0
+    return abs(float(seconds))  # abs converts -0.0 to 0.0
 
 
 def parse_size(given: object) -> int:

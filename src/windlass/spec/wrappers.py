@@ -1,7 +1,7 @@
 """Finds the command behind `env A=1 …`, `uv run …` and `conda run …`, with its variables and Python environment.
 
-Only options without other effects are supported. A line with any other option becomes a command that is run unchanged,
-with the reason.
+Only options without further effects are supported. A line with any other option is run unchanged as a command, with the
+reason in a remark.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class PythonEnvironment(NamedTuple):
-    """A reference to a Python environment by the tool that manages it."""
+    """A reference to a Python environment, which its tool resolves."""
 
     tool: str
     """Tool and subcommand: `uv run`, `conda run` …"""
     name: str = ""
-    """Name of a conda environment; empty for the environment of the project, or the active one."""
+    """Name of a conda environment; empty for the project's environment or the active environment."""
     path: str = ""
-    """Folder of the environment (conda) or of the project (other tools); empty if the tool searches for it."""
+    """Folder of the environment (conda) or of the project (other tools); empty if the tool searches for the folder."""
 
 
 @dataclass
 class Wrapped:
-    """A command without the programs that wrap it."""
+    """A command without wrapping programs such as `uv run`."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
     environment: PythonEnvironment | None = None
     reason: str = ""
-    """Why the line cannot be unwrapped; empty if it can."""
+    """Why the line cannot be unwrapped; empty if it was unwrapped."""
 
 
 class _Tool(NamedTuple):
@@ -68,8 +68,8 @@ _TOOLS: Final = {
 
 
 def unwrap(words: Sequence[str]) -> Wrapped:
-    """Returns the command behind the wrappers at the start of a line; the whole line, with a reason, if it is
-    unclear.
+    """Returns the command behind the wrappers at the start of a line; returns the whole line, with a reason, if an
+    option is not supported.
     """
     found = Wrapped(list(words))
     while found.words and not found.reason:

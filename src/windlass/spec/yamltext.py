@@ -1,6 +1,6 @@
 """Parses YAML text into plain values with the line of each, or into problems.
 
-The reader consumes the events of the YAML parser instead of constructing objects: every value has a line, nothing is
+The reader consumes the events of the YAML parser and constructs no objects. So every value has a line, no code is
 executed, and reading stops at a limit before a YAML bomb expands. Aliases are expanded only in documents of other
 systems. Scalars follow YAML 1.2: `on` and `no` are text, `2024-01-01` is text.
 """
@@ -15,11 +15,11 @@ from windlass.errors import JobFileError, Problem
 from windlass.spec.positions import Path, Positions, in_order, spell
 
 MAX_CHARACTERS = 1024 * 1024
-"""Maximum characters of a file, checked before parsing. A job file has a few hundred."""
+"""Maximum characters of a file, checked before parsing. A job file has a few hundred characters."""
 MAX_VALUES = 20_000
-"""Maximum values of a file, which limits parse time within `MAX_CHARACTERS`."""
+"""Maximum number of values in a file, which limits the parse time of files within `MAX_CHARACTERS`."""
 MAX_DEPTH = 12
-"""Maximum nesting depth; a job file needs five."""
+"""Maximum nesting depth of a file; a job file needs a depth of five."""
 MAX_FOREIGN_DEPTH = 40
 """Maximum nesting depth of manifests from other systems. Pod affinity in a TrainingRuntime in a `List` reaches depth
 21."""
@@ -36,9 +36,9 @@ _WORDS: Final = {
 }
 _REFUSED: Final = object()
 TEXTS: Final = ("env",)
-"""Mappings whose values keep the text of the file: 1.10 must not become 1.1, nor 0644 become 644."""
+"""Names of mappings whose values stay text, as written in the file: 1.10 must not become 1.1, nor 0644 become 644."""
 FOREIGN_TEXTS: Final = ("env", "envs", "secrets", "data", "stringData")
-"""Mappings in documents of other systems whose values keep the text of the file."""
+"""Names of mappings in documents of other systems whose values stay text, as written in the file."""
 
 
 def plain_scalar(text: str) -> Any:
@@ -56,7 +56,7 @@ def plain_scalar(text: str) -> Any:
 
 
 def read_yaml(text: str, where: str, hint: str, may_be_empty: bool = False) -> tuple[dict[str, Any], Positions]:
-    """Parses a YAML mapping with the line of each value; `Positions.problems` are the problems of omitted values.
+    """Parses a YAML mapping with the line of each value; `Positions.problems` contains the problems of omitted values.
 
     `hint` says how such a file begins. Raises `JobFileError` if the text is not one YAML mapping.
     """
@@ -99,7 +99,7 @@ def _refuse_strange(text: str, where: str) -> None:
         line = text.count("\n", 0, bad.start()) + 1
         raise JobFileError([Problem(f"{where}:{line}", "", f"holds the character U+{ord(bad[0]):04X}, not YAML text")])
     if tag := _LONG_TAG.search(text):
-        # The parser takes 15 s for a tag of a megabyte, and tags are ignored anyway.
+        # Refused because the parser takes 15 s for a tag of a megabyte; tags have no effect anyway.
         line = text.count("\n", 0, tag.start() + 1) + 1
         raise JobFileError(
             [Problem(f"{where}:{line}", "", "a very long tag begins here, and only plain values are read")]
@@ -113,13 +113,12 @@ def _events(text: str) -> Iterator[Any]:
 
 
 def _expanded(events: Iterator[Any]) -> Iterator[Any]:
-    """Yields the events, with each alias replaced by the events of its value.
-
-    An alias of an enclosing or unknown value is kept. The caller limits the number of values.
+    """Yields parser events, with each alias replaced by the events of the value that it refers to. An alias of an
+    enclosing or unknown value is kept. The caller limits the number of values.
     """
     known: dict[str, list[Any]] = {}
     begun: list[tuple[int, str, list[Any]]] = []
-    """Unfinished values with an anchor: depth, anchor, events."""
+    """Values with an anchor whose end is not reached: depth, anchor, and events so far."""
     depth = 0
     for event in events:
         kind = type(event).__name__
@@ -144,7 +143,8 @@ class _Reader:
     def __init__(self, where: str, *, is_foreign: bool = False) -> None:
         self.where = where
         self.is_foreign = is_foreign
-        """Whether the file is of another system: it may have several documents, and paths begin with their index."""
+        """Whether the file is of another system. Such a file may have several documents, and paths begin with the index
+        of the document."""
         self.max_depth = MAX_FOREIGN_DEPTH if is_foreign else MAX_DEPTH
         self.texts_below = FOREIGN_TEXTS if is_foreign else TEXTS
         self.marks: dict[Path, tuple[int, int]] = {}
@@ -174,7 +174,8 @@ class _Reader:
         except JobFileError:
             raise
         except Exception as error:
-            # Any exception of the parser, its own errors and its bugs alike, means that the text is not YAML.
+            # For text that is not YAML, the parser raises its own errors, but also arbitrary exceptions caused by its
+            # bugs.
             raise self.stop(_line_of(error), (), *_syntax(error, text)) from error
 
     def error(self) -> JobFileError:
@@ -264,7 +265,7 @@ class _Reader:
         return {**merged, **values}
 
     def merged(self, event: Any, events: Iterator[Any], path: Path) -> dict[str, Any]:
-        """Returns the fields merged from one mapping or from a list of mappings; earlier ones take precedence."""
+        """Returns the fields merged from one mapping or from a list of mappings; earlier mappings take precedence."""
         line, value = event.start_mark.line + 1, self.value(event, events, path)
         several = value if isinstance(value, list) else [value]
         if value is not _REFUSED and not all(isinstance(one, dict) for one in several):

@@ -1,4 +1,4 @@
-"""Writes plain data as YAML that versions 1.1 and 1.2 read alike."""
+"""Writes plain data as YAML that parsers of versions 1.1 and 1.2 read as the same values."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff
 
 
 def scalar(value: Any) -> str:
-    """Formats one value so that YAML 1.1 and 1.2 read the same; quotes text that either reads as another type."""
+    """Formats one value for YAML 1.1 and 1.2; quotes text that would have another type in either version."""
     if not isinstance(value, str):
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else json.dumps(value)
     is_plain = _PLAIN.fullmatch(value) or _QUANTITY.fullmatch(value)
     if is_plain and isinstance(plain_scalar(value), str) and value.lower() not in _OLD_WORDS:
         return value
-    # A JSON string is a YAML string, except for characters that only YAML requires to be escaped.
+    # A JSON string is also a YAML string, once characters are escaped that YAML does not allow.
     return _UNPRINTABLE.sub(_escape, json.dumps(value, ensure_ascii=False))
 
 
 def block_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """Formats plain data as lines of YAML that versions 1.1 and 1.2 read alike."""
+    """Formats plain data as lines of YAML with the same values in versions 1.1 and 1.2."""
     if not value or not isinstance(value, Mapping | list | tuple):
         yield indent + _inline(value)
         return
@@ -39,7 +39,7 @@ def block_lines(value: Any, indent: str = "") -> Iterator[str]:
             if key is not None:
                 yield lead
                 yield from block_lines(one, f"{indent}  ")
-            else:  # the first line of an entry follows its dash
+            else:  # the first line of a list entry follows the dash
                 first, *rest = block_lines(one, f"{indent}  ")
                 yield f"{lead}{first.lstrip(' ')}"
                 yield from rest
@@ -51,7 +51,9 @@ def block_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def literal(text: str, indent: str) -> list[str] | None:
-    """Formats text of several lines as a block after `key: ` or `- `; None if only a quoted scalar preserves it."""
+    """Formats text of several lines as a block after `key: ` or `- `; None if only a quoted scalar preserves the
+    text.
+    """
     whole = text if text.endswith("\n") else f"{text}\n"
     if "\n" not in text.rstrip("\n") or not _fits_block(whole):
         return None
