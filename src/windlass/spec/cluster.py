@@ -395,7 +395,7 @@ class Cluster(Document):
     region: Region
     """AWS region."""
     zones: Annotated[tuple[Zone, ...], OnlyList] = ()
-    """Availability zones, at least two. Default: three zones of the region, or the zones of the given `subnets`."""
+    """Availability zones, at least two. Default: three zones of the region, or the zones of `network.subnets`."""
     kubernetes: Version = "1.35"
     """Kubernetes version. Default `1.35`."""
     network: Network = Field(default_factory=Network)
