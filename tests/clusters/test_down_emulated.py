@@ -146,7 +146,7 @@ def test_emulated_second_machine_checks_like_the_first_and_kept_bucket_is_readab
     assert (leak["id"], f"encrypts s3://{BUCKET}" in leak["detail"]) == (key, True)
 
     planned = first.json("plan")
-    assert any("`up` cancels that" in one for one in planned["notes"])
+    assert any("`up` cancels it" in one for one in planned["notes"])
     with pytest.raises(ClientError, match="pending deletion"):
         scene.read()
     first.json("up", "--yes", "--no-components")

@@ -120,7 +120,7 @@ def test_emulated_objects_are_readable_after_removal_and_by_the_next_cluster(
     with scene.folder.locked("test"), Aws(environ=scene.environ) as aws:
         driver = program.terraform_of(scene.folder, scene.environ)
         dry, notes = adoption("kept", bucket, {}, aws, ignore, is_dry=True)
-        assert (list(dry), "`up` cancels that" in notes[-1]) == (["aws_s3_bucket.main[0]"], True)
+        assert (list(dry), "`up` cancels it" in notes[-1]) == (["aws_s3_bucket.main[0]"], True)
         assert shared_aws.client("kms").describe_key(KeyId=key)["KeyMetadata"]["KeyState"] == "PendingDeletion"
         kept, _ = adoption("kept", bucket, {}, aws, ignore, is_dry=False)
         plan = driver.plan(adopt=kept)
