@@ -98,7 +98,7 @@ class Run:
 
     @property
     def note(self) -> str:
-        """The user's note on the run, as set by `windlass note RUN`; empty without one. Can be assigned."""
+        """The user's note on the run, as set by `windlass note RUN`; empty without a note. Can be assigned."""
         with self._opened() as engine:
             return engine.note(self.id)
 
@@ -168,9 +168,9 @@ class Run:
     ) -> CompletedProcess[bytes]:
         """Runs a command in the environment and working folder of a rank; returns its exit code and output.
 
-        With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; with neither,
-        that of rank 0. Ctrl-C is passed to the command, and raises KeyboardInterrupt if it ends the command. Raises
-        UsageError if the run has ended or its engine does not support exec, EngineError.
+        With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; without
+        either, the environment of rank 0. Ctrl-C is passed to the command, and raises KeyboardInterrupt if the command
+        ends by it. Raises UsageError if the run has ended or its engine does not support exec, EngineError.
         """
         from windlass.actions.exec_copy import execute
 
@@ -309,7 +309,7 @@ class Run:
         from windlass.runs.ledger import fold_ledger
 
         with self._opened() as engine:
-            plan = engine.store.plan(self.id)  # raises NoSuchRun
+            plan = engine.store.plan(self.id)  # raises NoSuchRun for a removed run
             return fold_ledger(engine.store.events(self.id), time.time(), plan.num_spares)
 
     def cost(self) -> Cost | None:
@@ -337,10 +337,10 @@ class Run:
         """Continues the ended run from a checkpoint.
 
         `nodes` sets the number of nodes, and `checkpoint` the name, step or path of the checkpoint. `changes` replaces
-        fields of the job, and `arguments` are appended to those of the script. The current code of the job's folder is
-        used if the run is on this machine, if anything is changed, or with `new_code`; otherwise the code that was sent
-        at the start. Raises UsageError if the run is active or has succeeded, for a missing or unverified checkpoint,
-        and for fields that locate its results; JobFileError, PlanError, EngineError.
+        fields of the job, and `arguments` are appended to the script's arguments. The current code of the job's folder
+        is used if the run is on this machine, if anything is changed, or with `new_code`; otherwise the code that was
+        sent at the start. Raises UsageError if the run is active or has succeeded, for a missing or unverified
+        checkpoint, and for fields that locate its results; JobFileError, PlanError, EngineError.
         """
         wanted = None if checkpoint is None else str(checkpoint)
         more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')
@@ -363,7 +363,7 @@ class Run:
     ) -> Run:
         """Starts a new run of the job and returns immediately. Uses the same target unless `on` names another.
 
-        `changes` replaces fields of the job, `arguments` are appended to those of its script, and `after` is as for
+        `changes` replaces fields of the job, `arguments` are appended to the script's arguments, and `after` is as for
         `run`. The current code of the job's folder is used. Raises the errors of `run`.
         """
         more = words(arguments, "a list of arguments", 'write for example ["--epochs", "10"]')

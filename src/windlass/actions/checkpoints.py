@@ -137,7 +137,7 @@ def require_here(seen: Checkpoints) -> None:
 
 def verify(seen: Checkpoints, name: str | None = None) -> dict[str, list[Problem]]:
     """Reads every byte of the finished checkpoints, or of `name`; returns the problems by name, empty for a verified
-    one.
+    checkpoint.
 
     Raises UsageError.
     """
@@ -168,8 +168,8 @@ def prune(seen: Checkpoints, keep: int | None, keep_for: float | None, plan: Pla
     """Removes checkpoints of the run beyond the newest `keep` verified ones, or older than `keep_for` seconds.
 
     Without either, the job's `keep` applies. The newest verified checkpoint is always kept. A damaged checkpoint is set
-    aside, and removed only if a newer one is verified. Unreadable checkpoints, and those with an unknown format or of
-    another run, are kept. Raises WindlassError.
+    aside, and removed only if a newer checkpoint is verified. Checkpoints that are unreadable, have an unknown format
+    or are of another run are kept. Raises WindlassError.
     """
     require_here(seen)
     if keep is None and keep_for is None:
@@ -258,8 +258,8 @@ _RUN: Final = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, 
 def _by_torch(tensors: Path, path: Path, plan: Plan) -> None:
     """Converts a safetensors file for torch.load, with an interpreter that has torch.
 
-    For a run on this machine, this is the job's interpreter; otherwise the active one, because the plan of a run on a
-    cluster may come from another machine, and Windlass does not execute programs that it names.
+    For a run on this machine, the job's interpreter is used. For other runs, the active interpreter is used, because
+    the plan may come from another machine, and programs named in such a plan must not be executed.
     """
     module, env = "windlass.train.checkpoint.export", {**os.environ}
     python: str | None

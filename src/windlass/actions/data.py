@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 EVERY_FILE: Final = Selection()
 DIGEST: Final = re.compile(r"set:.*|[0-9a-f]{6,64}")
-"""Digest of a data set, or a prefix of it."""
+"""Matches the digest of a data set, or a prefix of the digest."""
 
 
 def copy(

@@ -26,7 +26,7 @@ def disk_use(store: Store) -> DiskUse:
 
 
 def run_disk(store: Store, status: Status) -> RunDisk:
-    """Returns the disk space of a run's folder, and of the results and checkpoints in it."""
+    """Returns the disk space of a run's folder, and of the results and checkpoints in the folder."""
     folder = store.run_dir(status.id)
     results = _look(folder / OUTPUT)
     checkpoints = _look(folder / "checkpoints")
@@ -36,7 +36,7 @@ def run_disk(store: Store, status: Status) -> RunDisk:
 def _bytes(path: Path) -> int:
     try:
         return path.lstat().st_size if not path.is_dir() or path.is_symlink() else _look(path)[1]
-    except FileNotFoundError:  # the file was removed meanwhile
+    except FileNotFoundError:  # a running job may have removed the file
         return 0
 
 

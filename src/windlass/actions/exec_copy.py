@@ -44,9 +44,9 @@ def execute(
 ) -> int:
     """Runs a command in the environment and working folder of a rank; returns its exit code.
 
-    With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; with neither, that
-    of rank 0. `run` may also name a claim, as `claim:NAME`: then a pod that mounts the claim runs the command. Raises
-    NoSuchRun, UsageError, EngineError.
+    With `node` instead of `rank`, the command gets the environment shared by all ranks of that node; without either,
+    the environment of rank 0. `run` may also name a claim, as `claim:NAME`: then a pod that mounts the claim runs the
+    command. Raises NoSuchRun, UsageError, EngineError.
     """
     if not command:
         raise UsageError("the command is empty", "write for example nvidia-smi")
@@ -220,7 +220,9 @@ def _claim_files(claim: str, on: str | None, store: Store) -> Iterator[ClaimFile
 
 
 def _claim(text: str) -> tuple[str, str] | None:
-    """Splits `claim:results/data` into the claim's name and the path in it; None for other texts. Raises UsageError."""
+    """Splits `claim:results/data` into the claim's name and the path in the claim; None for other texts. Raises
+    UsageError.
+    """
     if not text.startswith(CLAIM):
         return None
     name, _, path = text.removeprefix(CLAIM).partition("/")

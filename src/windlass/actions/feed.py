@@ -102,7 +102,7 @@ def _read_ahead(
         arrived.append((kind, value))
         # Only the first item wakes the event loop: waking is expensive, and the loop is awake while items are left.
         if len(arrived) == 1:
-            with contextlib.suppress(RuntimeError):  # the event loop was closed
+            with contextlib.suppress(RuntimeError):  # call_soon_threadsafe fails if the event loop was closed
                 wake()
 
     try:

@@ -295,8 +295,8 @@ def find_all(
     """Resolves the named runs, without duplicates, and the runs with all of these labels; the newest run if neither is
     given.
 
-    `is_over` selects ended or active runs among the labelled ones. Raises NoSuchRun, also if no run has the labels,
-    UsageError, EngineError.
+    `is_over` selects ended or active runs among the runs with the labels. Raises NoSuchRun, also if no run has the
+    labels, UsageError, EngineError.
     """
     if not named and not labels:
         return [find(None, store, on, context)]
@@ -376,7 +376,7 @@ def replanned(old: Plan, changes: Mapping[str, Any], more: Sequence[str], contex
     """Plans the same run again, with fields of its job replaced and arguments appended.
 
     An elastic job whose number of nodes is set keeps its minimum. The launcher is kept, because a script that used
-    `RANK` on two nodes also expects it on one. Raises UsageError for a field that cannot change, JobFileError.
+    `RANK` on two nodes also needs `RANK` on one node. Raises UsageError for a field that cannot change, JobFileError.
     """
     from windlass.actions.jobs import planned_job
     from windlass.code.revision import read_revision
@@ -463,7 +463,9 @@ def require_record(engine: Engine, run_id: str, command: str) -> None:
 
 
 def require_here(engine: Engine, run_id: str) -> None:
-    """Raises UsageError for an active run that another machine supervises, because only that machine can end it."""
+    """Raises UsageError for an active run that another machine supervises, because only that machine can end the
+    run.
+    """
     if (host := supervised_elsewhere(engine.status(run_id), engine.store)) is not None:
         raise UsageError(f"{run_id} has not ended, and is supervised on {host}", f"call this on {host}")
 

@@ -117,7 +117,8 @@ class Progress:
         self._line(f"  {self._paint('failed', 'red')} {event.address}", is_important=True)
 
     def _Diagnostic(self, event: Any) -> None:  # noqa: N802
-        if not event.is_error and event.summary not in OF_TARGETS:  # the raised exception shows errors
+        if not event.is_error and event.summary not in OF_TARGETS:
+            # errors are shown with the exception that the command raises
             where = f" ({event.where})" if event.where else ""
             self._line(f"  {self._paint('warning', 'yellow')} {visible(event.summary)}{where}", is_important=True)
 

@@ -72,9 +72,9 @@ def number(value: Any) -> str:
 
 
 def money(amount: float, currency: str, of: float | None = None) -> str:
-    """Formats an amount of money: `12.30 USD`; below one, with enough digits to differ from zero: `0.00042 USD`.
+    """Formats an amount of money: `12.30 USD`; below 1 USD, with enough digits to differ from zero: `0.00042 USD`.
 
-    If the amount is a part of the sum `of`, it gets as many decimals as the sum.
+    Parts of the sum `of` get as many decimals as the sum.
     """
     whole = amount if of is None else of
     digits = 2 if whole >= 1 or whole <= 0 else min(9, 1 - math.floor(math.log10(whole)))

@@ -85,7 +85,7 @@ def _target_lines(target: str, paint: Paint) -> list[str]:
 
 
 def unmapped_lines(fields: Iterable[UnmappedField], file: str, paint: Paint) -> Iterator[str]:
-    """Yields lines with the fields that have no equivalent: first those that need action, then the others."""
+    """Yields lines about fields without an equivalent: first fields that need action, then all others."""
     fields = list(fields)
     actionable = [one for one in fields if not one.is_handled]
     handled = list(dict.fromkeys(f"{one.field}: {one.meaning}" for one in fields if one.is_handled))

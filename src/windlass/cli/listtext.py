@@ -78,7 +78,7 @@ def print_here(
 
 
 def unreadable_notes(found: Sequence[UnreadableRun], most: int | None) -> Iterator[str]:
-    """Yields a line for each of at most `most` runs that another version recorded, and a line on how to remove them."""
+    """Yields a line for each run recorded by another version, at most `most`, and a line on how to remove such runs."""
     shown = found[:most]
     yield from (one.message for one in shown)
     others = f"; {len(found) - len(shown)} more: windlass ps --all" if len(found) > len(shown) else ""

@@ -180,14 +180,14 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Completes the names of commands without importing them."""
+        """Completes the names of commands without importing their modules."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=c.help) for name, c in COMMANDS.items() if name.startswith(incomplete)]
         return found if not incomplete.startswith("-") else click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands without importing them."""
+        """Lists the commands without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 

@@ -55,7 +55,7 @@ def print_request(plan: Plan, files: str | None) -> int:
 
 
 def _upload_note(upload: Upload, files: str | None, context: Context) -> Note:
-    """Writes the files to upload, if a folder is given, and returns a note on what to do with them."""
+    """Writes the files to upload, if a folder is given, and returns a note on how to upload the files."""
     if files is None:
         message = f"the job reads its code from {upload.address}, where only windlass run puts it"
         return Note("written-files", message, "--files FOLDER writes the files to upload for this job")

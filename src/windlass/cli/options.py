@@ -146,7 +146,7 @@ def require_named(run: str | None, on: str | None, labels: Sequence[str] = ()) -
 
 
 def run_argument(command: Command) -> Command:
-    """Adds `[RUN]`: an id, a unique prefix of one, or a job name for its newest run; by default the newest run."""
+    """Adds `[RUN]`: a run id, a unique prefix of an id, or a job name (its newest run). Default: the newest run."""
     return click.argument("run", required=False, shell_complete=complete_run)(command)
 
 
@@ -176,7 +176,8 @@ def complete_run(ctx: click.Context, _parameter: click.Parameter, incomplete: st
         if command in ("stop", "resume"):
             begun = [status for status in begun if (status.phase in TERMINAL) is (command == "resume")]
         ids = [status.id for status in begun]
-        names = Counter(map(job_name, ids) if command != "rm" else ())  # `rm` accepts no job names
+        # names of jobs are not offered, because `rm` accepts only run ids
+        names = Counter(map(job_name, ids) if command != "rm" else ())
         return [*(name for name in names if names[name] > 1 and name.startswith(incomplete)), *ids]
     except WindlassError:  # an error message would disturb the shell's completion
         return []

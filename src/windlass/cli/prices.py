@@ -149,7 +149,7 @@ def _notes(found: PriceList) -> list[str]:
 
 
 def updated_lines(done: PricesUpdated, paint: Paint) -> list[str]:
-    """Returns the output lines of `prices update`: the number of prices of each region, and unknown ones."""
+    """Returns the output lines of `prices update`: the number of prices, and unknown prices, of each region."""
     lines = []
     for one in done.regions:
         spot = f", {one.num_spot} spot" if one.num_spot else ""

@@ -325,7 +325,7 @@ def rerun(
 
 
 def code_line(run_id: str, changed: Sequence[str]) -> str:
-    """Returns a line with the code files that differ from those of the earlier run."""
+    """Returns a line with the code files that have changed since the earlier run."""
     names = ", ".join(changed[:FEW_NAMES]) + (" …" if len(changed) > FEW_NAMES else "")
     differ = "differs" if len(changed) == 1 else "differ"
     return f"{count(len(changed), 'file')} of the code {differ} from what {run_id} began with: {visible(names)}"

@@ -194,7 +194,7 @@ def has_failed_ranks(ranks: Sequence[RankState]) -> bool:
 def rank_rows(
     ranks: Sequence[RankState], paint: Paint, cause: events.RootCause | None, phase: Phase = Phase.TRAINING
 ) -> list[str]:
-    """Formats a table of the ranks, those of a large run in groups of the same state."""
+    """Formats a table of the ranks; in a large run, ranks with the same state share a row."""
 
     def word(state: RankState) -> str:
         text = rank_word(state, phase)
@@ -307,7 +307,9 @@ def remaining_words(run: Run, now: float) -> str:
 
 
 def checkpoint_words(run: RunSummary, now: float) -> str:
-    """Formats the newest checkpoint: `step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`; empty without one."""
+    """Formats the newest checkpoint: `step 120, 12s ago, 4.1 MiB (step-00000120-a2f3c1)`; empty without a
+    checkpoint.
+    """
     saved = run.checkpoint
     if saved is None:
         return ""
@@ -319,7 +321,7 @@ def checkpoint_words(run: RunSummary, now: float) -> str:
 
 
 def warning_lines(warnings: Sequence[RunWarning], paint: Paint) -> list[str]:
-    """Formats each warning as a sentence with the affected ranks and attempt, and what to do about it."""
+    """Formats each warning as a sentence with the affected ranks and attempt, and the suggested fix."""
     lines = []
     for one in warnings:
         where = [ranks_named(one.ranks)] if one.ranks else []
@@ -485,9 +487,7 @@ def output_words(
 
 
 def changed_files_lines(found: ChangedFiles | None) -> list[str]:
-    """Formats the files of the code folder that were copied to the outputs, those that would be lost, and how to keep
-    them.
-    """
+    """Formats files of the code folder: copied ones, ones that would be lost, and how to keep the latter."""
     lines = []
     if found is not None and found.copied:
         of_nodes = f" of {count(found.copied_nodes, 'node')}" if found.copied_nodes > 1 else ""

@@ -1,4 +1,4 @@
-"""Decides whether to use colours, from `NO_COLOR`, `FORCE_COLOR` and the terminal, and defines them."""
+"""Defines colours, and decides by `NO_COLOR`, `FORCE_COLOR` and the terminal whether to use colours."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def interactive(stream: IO[Any]) -> bool:
     """Whether `stream` is a terminal that can move its cursor."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-    except ValueError:  # the stream is closed
+    except ValueError:  # a closed stream is no terminal
         return False
 
 

@@ -167,9 +167,7 @@ def _stars(pattern: bytes, at: int, start: int, *, is_path: bool) -> tuple[bytes
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[set[int], int] | None:
-    """Returns the bytes that a bracket expression matches, and the offset after it; None if the bracket is not
-    closed.
-    """
+    """Returns the bytes that a bracket expression matches, and the offset after it; None for an unclosed bracket."""
     is_negated = pattern[at : at + 1] in (b"!", b"^")
     at += is_negated
     members: set[int] = set()

@@ -1,4 +1,4 @@
-"""Finds the modules that a script imports, without running it: in the script and in the local files it imports."""
+"""Finds imported modules without running a script: those of the script and of the local files that it imports."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def slow_modules(imported: Collection[str]) -> tuple[str, ...]:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yields every module imported anywhere in a program, and each name imported from it."""
+    """Yields every module imported anywhere in a program, and every name imported from a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,6 +1,7 @@
-"""Finds the ignore files that apply to a folder: those of its git repository, and the user's global one. Only the
-setting `core.excludesFile` is read with git, because only git resolves all includes of its configuration. If git is not
-installed, the configuration files in their usual paths are read.
+"""Finds the ignore files that apply to a folder: those of its git repository, and the user's global one.
+
+Only the setting `core.excludesFile` is read with git, because only git resolves all includes of its configuration. If
+git is not installed, the configuration files in their usual paths are read.
 """
 
 from __future__ import annotations

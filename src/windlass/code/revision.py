@@ -21,7 +21,7 @@ class Revision:
     branch: str
     """Name of the branch; empty if HEAD is detached."""
     changed: int
-    """Number of files below the folder that differ from the commit, including untracked ones."""
+    """Number of files below the folder that differ from the commit, including untracked files."""
 
 
 def read_revision(folder: Path, environ: Mapping[str, str]) -> Revision | None:

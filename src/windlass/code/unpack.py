@@ -27,7 +27,8 @@ def extract(tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], folder: st
 
 
 def extract_permitted(tar: tarfile.TarFile, folder: str | os.PathLike[str]) -> list[str]:
-    """Extracts all members except those that `extract` refuses; returns the refused ones, each with the reason.
+    """Extracts all members except those that `extract` refuses; returns the names of refused members, each with the
+    reason.
 
     Existing links in the folder are replaced, and nothing is written through them. Raises tarfile.TarError, and
     OSError; after an OSError, no file of the archive is left in the folder.

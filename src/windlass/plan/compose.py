@@ -85,7 +85,7 @@ class NodeTemplate(StrictValue):
     launchers: tuple[LauncherSpec, ...] = ()
     """External launcher for each place of an attempt; all further places use the last launcher."""
     launcher: str = "torchrun"
-    """Launcher of the job; it determines the variables with which ranks find each other."""
+    """Launcher of the job, which determines the variables with which ranks find each other."""
     argv_by_rank: bool = False
     """Whether `argv` contains numbers of the rank or sizes of the group, such as `$WINDLASS_RANK`, which `compose`
     inserts."""

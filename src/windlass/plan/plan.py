@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=Step)
 FORMAT: Final = 3
 """Version of the JSON form. Plans of other versions are not read. Every change to a field or kind of step increments
-it."""
+the version."""
 NOT_IN_JSON: Final[Mapping[str, Any]] = MappingProxyType({"json": False})
 """Metadata of a field that is not part of the JSON form."""
 
@@ -49,7 +49,7 @@ class Policy(StrictValue):
     notify: str | None = None
     """Name of the secret with the address of the webhook that is called when the run ends."""
     port: int | None = None
-    """MASTER_PORT on this machine; null for a free one."""
+    """MASTER_PORT of runs on this machine; null to use a free port."""
 
     @classmethod
     def of_job(cls, job: Job) -> Policy:
@@ -86,7 +86,7 @@ class Plan:
     price: Price | None = None
     """Price per hour and its source; null if the target has no price."""
     num_spares: int = 0
-    """Number of spare pods that wait to replace a lost one."""
+    """Number of spare pods that wait to replace lost pods."""
     nodes: NodeTemplate = NO_NODES
     """Template from which `compose` makes the node specs of each attempt. Steps of kind `node` show the specs without
     values of an attempt."""

@@ -407,19 +407,19 @@ class ReadJobStep(ManifestStep):
 
 
 class DataClaimStep(ManifestStep):
-    """Creates the claim in which data sets are staged; removing a run keeps it."""
+    """Creates the claim in which data sets are staged; the claim is kept when a run is removed."""
 
     kind = "data-claim"
 
 
 class MountVolumeStep(ManifestStep):
-    """Creates the PersistentVolume of a mounted data set; removing a run keeps it."""
+    """Creates the PersistentVolume of a mounted data set; the volume is kept when a run is removed."""
 
     kind = "mount-volume"
 
 
 class MountClaimStep(ManifestStep):
-    """Creates the claim of a mounted data set's volume; removing a run keeps it."""
+    """Creates the claim of a mounted data set's volume; the claim is kept when a run is removed."""
 
     kind = "mount-claim"
 

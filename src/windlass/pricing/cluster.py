@@ -41,7 +41,7 @@ class Row:
     is_by_use: bool
     """Whether the resource is billed by use only: without stored or transferred bytes, it costs nothing."""
     unknown: str
-    """Why the resource has no price; empty if it has one."""
+    """Why the resource has no price; empty for a resource with a price."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 """Columns of `data/instance_types.csv`; an empty cell is 0, or unknown for the network."""
 SAGEMAKER: Final = "ml."
-"""Prefix of SageMaker's instance names: the hardware is that of the EC2 type, the price differs."""
+"""Prefix of SageMaker's instance types, which have the hardware of the EC2 type without the prefix, at another
+price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class InstanceType:
     neuron_model: str
     """Model of the devices, such as `Trainium2`; empty without devices."""
     efa_interfaces: int
-    """Maximum number of Elastic Fabric Adapters; 0 if the type does not support them."""
+    """Maximum number of Elastic Fabric Adapters; 0 for a type that supports none."""
     network_cards: int
     """Number of network cards; each card supports at most one Elastic Fabric Adapter (EFA)."""
     network_gbps: float | None

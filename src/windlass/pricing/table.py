@@ -26,12 +26,12 @@ class Table:
     """Spot prices by region and instance type."""
 
     def charge(self, name: str, region: str) -> Price | None:
-        """Returns the price of a charge such as `ebs.gp3`; None if no source has it."""
+        """Returns the price of a charge such as `ebs.gp3`; None if no source has a price."""
         found = [self.prices[key] for key in ((region, name), (ALL_REGIONS, name)) if key in self.prices]
         return max(found, key=lambda price: price.date, default=None)
 
     def on_demand(self, instance_type: str, region: str) -> Price | None:
-        """Returns the Linux price per hour of an instance type; None if no source has it, as for `ml.*`."""
+        """Returns the Linux price per hour of an instance type; None if no source has a price, as for `ml.*`."""
         return self.charge(EC2 + instance_type, region)
 
     def spot_range(self, instance_type: str, region: str) -> SpotRange | None:

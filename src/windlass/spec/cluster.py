@@ -45,8 +45,8 @@ MIN_NETWORK, MAX_NETWORK = 16, 20
 ClusterName = Annotated[
     Line, matching(r"[a-z][a-z0-9-]{1,28}[a-z0-9]", "a legal name", "3 to 30 lower-case letters, digits and '-'")
 ]
-"""Name of a cluster. Its length is limited because names of roles (64 characters) and load balancers (32) contain
-it."""
+"""Name of a cluster. The length is limited because names of roles (64 characters) and load balancers (32) contain the
+name."""
 Region = Annotated[Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d", "an AWS region", "write for example us-west-2")]
 Zone = Annotated[
     Line, matching(r"[a-z]{2}(?:-[a-z]+)+-\d[a-z]", "an availability zone", "write for example us-west-2a")
@@ -173,7 +173,7 @@ def _yes_or_more(given: object) -> object:
 
 
 class Network(Section):
-    """The VPC: a new one, or an existing one in which Windlass changes nothing."""
+    """The VPC: a new VPC, or an existing VPC in which Windlass changes nothing."""
 
     vpc: VpcId | None = None
     """Id of an existing VPC, in which Windlass creates, changes and tags no subnet, route, gateway or endpoint. Needs
@@ -243,7 +243,8 @@ class Iam(Section):
     permissions_boundary: PolicyArn | None = None
     """ARN of the policy that limits the permissions of every role. Default: none."""
     path: RolePath = "/"
-    """Path of every role and instance profile. Default `/`; a change replaces the roles, and the cluster with them."""
+    """Path of every role and instance profile. Default `/`. Changing the path replaces the roles and also the
+    cluster."""
 
 
 class SystemNodes(Section):
@@ -284,8 +285,8 @@ class GpuPool(Section):
     """Availability zone of all nodes of the pool. Default: any, or the first one if nodes share a placement group or
     FSx."""
     efa: StrictBool | None = None
-    """Whether nodes of a node group get Elastic Fabric Adapters. Default: yes if the first instance type
-    supports them."""
+    """Whether nodes of a node group get Elastic Fabric Adapters. Default: yes if the first instance type supports such
+    adapters."""
     disk: Disk = 200 * GIB
     """Disk size of each node; images are unpacked to this disk. Default 200 GiB."""
     labels: Mapping[LabelKey, LabelValue] = Field(default_factory=dict)

@@ -19,7 +19,7 @@ WHERE = "command line"
 
 
 def problem(option: str, message: str, hint: str = "") -> Problem:
-    """Returns a problem of a command line; `option` is the option that causes it."""
+    """Returns a problem of a command line; `option` is the option that causes the problem."""
     return Problem(WHERE, option, message, hint)
 
 

@@ -488,8 +488,8 @@ class DataClaim(Section):
     claim: Label = "windlass-data"
     """Name of the claim. Default `windlass-data`."""
     size: Annotated[Size, Field(gt=0)] | None = None
-    """Bytes of the claim, written as `200GiB`; the first run creates the claim, and no run removes it. Default: the
-    claim exists already."""
+    """Bytes of the claim, written as `200GiB`. The first run creates the claim, which stays when runs are removed.
+    Default: the claim must exist already."""
     storage_class: Label | None = None
     """Storage class of the created claim; its volumes must support mounts on many nodes. Default: the cluster's."""
 

@@ -63,7 +63,7 @@ class KubernetesTarget(PodOptions, Document):
     namespace: Label = "default"
     """Namespace for runs. Default `default`, as kubectl."""
     via: Workload = "auto"
-    """Workload kind for jobs that set none. Default `auto`: a Job, or another kind if the job needs it."""
+    """Workload kind for jobs that set none. Default `auto`: a Job, or another kind if the job requires one."""
     image: Word | None = None
     """Container image for jobs that set none. The image needs Python; Windlass need not be installed. Default:
     PyTorch's official image, in the version that this Windlass is tested with."""

@@ -23,8 +23,8 @@ class Artifact:
     files: int | None = None
     """Number of files of the result; null for checkpoints, and if the files were not counted."""
     bytes: int | None = None
-    """Size in bytes; null if unknown. For checkpoints, the total size of the complete ones, or the size of the newest
-    one if no other is known."""
+    """Size in bytes; null if unknown. For checkpoints, the total size of the complete checkpoints, or the size of the
+    newest if no other size is known."""
     digest: str = ""
     """Digest of the uploaded outputs."""
     steps: tuple[int, ...] | None = None

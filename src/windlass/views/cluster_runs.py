@@ -33,7 +33,7 @@ class RunOnCluster:
     namespace: str
     phase: Phase
     attempt: int
-    """Newest attempt for which pods were created; 0 before the first."""
+    """Number of the newest attempt for which pods were created; 0 before the first attempt."""
     pods_ready: int
     pods_total: int
     created_at: float
@@ -43,7 +43,7 @@ class RunOnCluster:
     kept: Literal["here", "elsewhere"]
     """Whether the run's record is on this machine."""
     user: str
-    """User who started the run; empty if the cluster does not record it."""
+    """User who started the run; empty if the cluster does not record the user."""
     supervisor: str
     """`cluster` if the supervisor and the record are in the cluster; else empty."""
     labels: Mapping[str, str]
@@ -65,7 +65,7 @@ def placed(state: RunState) -> dict[str, Any]:
     placement = state.placement
     assert placement is not None
     return {
-        # A later attempt may reuse pods named after an earlier one; the record then has the higher number.
+        # Reused pods are named after an earlier attempt; the record then has the higher number.
         "attempt": max(placement.attempt, len(state.status.attempts)),
         "namespace": placement.namespace,
         "pods_ready": placement.pods_ready,

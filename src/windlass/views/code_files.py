@@ -26,7 +26,7 @@ class ChangedFiles:
     """Path of the code folder as seen by the ranks."""
     is_kept: bool
     """Whether the folder is on this machine, where the files remain until another run or the user changes them.
-    Otherwise it is deleted with its pod, or with the host of its training job."""
+    Otherwise the folder is deleted with its pod, or with the host of its training job."""
     wanted: tuple[str, ...]
     """Patterns in the job's `outputs.collect`."""
     copied: int

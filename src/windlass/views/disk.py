@@ -15,7 +15,7 @@ class RunDisk:
     id: str
     phase: Phase
     bytes: int
-    """Size of the run's folder in bytes: logs, code, and the results and checkpoints in it."""
+    """Size of the run's folder in bytes, including logs, code, results and checkpoints."""
     result_files: int
     """Number of result files in the run's folder."""
     result_bytes: int

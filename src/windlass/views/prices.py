@@ -16,7 +16,7 @@ class InstancePrice:
     """Instance type as requested, with or without `ml.`."""
     facts: InstanceType
     on_demand: Price | None
-    """On-demand price; null if no source has it."""
+    """On-demand price; null if no source has a price."""
     spot: SpotRange | None
     """Spot prices; null before `windlass prices update`."""
     unknown: str
@@ -31,7 +31,7 @@ class ChargeView:
     """Name of the charge, such as `nat.gateway`."""
     what: str
     price: Price | None
-    """Price; null if no source has it."""
+    """Price of the charge; null if no source has a price."""
     unknown: str
     """Why `price` is null; empty if there is a price."""
 

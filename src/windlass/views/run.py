@@ -43,7 +43,7 @@ class RunNote:
 
     id: str
     note: str
-    """Text of the note; empty without one."""
+    """Text of the note; empty if the run has no note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Run(RunSummary):
     """Slow-to-import libraries that the script imported."""
     ledger: Ledger
     network: events.NetworkCreated | None
-    """Node addresses in a network created for the run; null without one."""
+    """Node addresses in a network created for the run; null without such a network."""
     data: tuple[events.DataStaged, ...]
     """Staged data sets that the ranks read."""
     data_differences: tuple[DataDifference, ...]
-    """Data sets that differ from those of the newest earlier run of the job."""
+    """Data sets whose contents have changed since the newest earlier run of the job."""
     outputs: events.OutputsUploaded | None
     """Location of the uploaded outputs; null if they were not uploaded."""
     collected: events.OutputsCollected | None
@@ -138,8 +138,8 @@ class Run(RunSummary):
     changed_files: ChangedFiles | None
     """New and changed files in the code folder; null if there are none, or they are unknown."""
     own_save: SavedState | None
-    """Newest file, in the code folder or in the folders of the run, whose name suggests a saved training state; null if
-    there is none, or it is unknown."""
+    """Newest file, in the code folder or in the folders of the run, whose name suggests a saved training state; null
+    without such a file, or if unknown."""
     outputs_left: bool
     """Whether the ranks have succeeded and only the upload of outputs is missing, which `resume` completes."""
     disk_full: bool

@@ -21,7 +21,7 @@ class TargetView:
     place: str
     """`this machine`, the context and namespace of a cluster, or the region of an account."""
     file: str | None
-    """File that defines the target; null for `local` if no file defines it."""
+    """File that defines the target; null for `local` if no file defines this target."""
     settings: Mapping[str, Any]
     """Other fields of the target that differ from their defaults."""
 

@@ -19,4 +19,4 @@ class Why:
     restarts: tuple[Restart, ...]
     """All attempts after the first."""
     data_differences: tuple[DataDifference, ...] = ()
-    """Data sets that differ from those of the newest earlier run of the job."""
+    """Data sets whose contents have changed since the newest earlier run of the job."""

@@ -28,7 +28,7 @@ class WarmProcess(Value):
     trying: tuple[str, ...] = ()
     """Modules whose import is being tested."""
     reads_all: str = ""
-    """Function or child process that has read all environment variables; empty without one."""
+    """Function or child process that has read all environment variables; empty without such a function or process."""
     forks: int = 0
     """Number of nodes forked from the process."""
     resident_bytes: int = 0
