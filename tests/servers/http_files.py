@@ -41,6 +41,8 @@ class Reply:
     ignores_if_range: bool = False
     states: int | None = None
     """Length of the file that is stated, if not its own."""
+    says_part: bool = False
+    """Whether a whole file is sent as a part of itself."""
     has_version: bool = True
     """Whether an ETag is sent."""
 
@@ -58,6 +60,8 @@ class FileHost:
     sent: Callable[[int], None] = lambda _num_bytes: None
     """Called with all bytes of files that were sent so far, after each piece."""
     gets: list[Get] = field(default_factory=list)
+    connects: int = 405
+    """Status of the answer to CONNECT, which is sent to a proxy."""
     num_bytes: int = 0
     """Of files, sent so far."""
     address: str = ""
@@ -73,6 +77,10 @@ def file_host(
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             _answer(self, host)
+
+        def do_CONNECT(self) -> None:
+            self.send_response(host.connects)
+            self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
             return
@@ -123,7 +131,7 @@ def _answer(handler: BaseHTTPRequestHandler, host: FileHost) -> None:
         handler.send_header("Content-Length", "0")
         handler.end_headers()
         return
-    is_part = (start, end) != (0, len(data))
+    is_part = (start, end) != (0, len(data)) or reply.says_part
     handler.send_response(206 if is_part else 200)
     if is_part:
         handler.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")

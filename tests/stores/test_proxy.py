@@ -74,6 +74,24 @@ def test_a_request_by_tls_goes_through_a_tunnel() -> None:
     assert connection._tunnel_host == "store.example.com"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "http://me:wo/rd@p:1",
+        "http://me:wo#rd@p:1",
+        "http://me:wo\u2100rd@p:1",
+        "http://me:wo]rd@[p:1",
+        "wo rd:1",
+        "wo..rd:1",
+    ],
+)
+def test_a_proxy_that_cannot_be_read_is_refused_without_a_part_of_its_password(proxy: str) -> None:
+    with pytest.raises(ValueError, match="only proxies of the form http://host:port are used") as raised:
+        connect("store.example.com", False, 1, None, proxy)
+    assert "wo" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
 def test_a_proxy_of_another_kind_is_refused_without_its_password() -> None:
     bucket = Bucket("b", {**KEYS, "HTTP_PROXY": "socks5://me:word@proxy.example.com:1080"})
     with pytest.raises(StoreError, match="only proxies of the form http://host:port are used") as caught:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import email.utils
 import http.client
 import os
+import re
 import socket
 import ssl
 import threading
@@ -92,13 +93,15 @@ class Connections:
             except ssl.SSLCertVerificationError as error:
                 text = f"the certificate of the server is not valid: {error.verify_message}"
                 raise StoreError(text, what, f"{self._ca_variable} names a file of other authorities") from error
+            except UnicodeError as error:
+                raise Misconfigured("its host name, or that of the proxy, is not valid", what) from error
             except (OSError, http.client.HTTPException) as error:
+                if (code := _refused_tunnel(error)) in range(400, 500):
+                    hint = "set its login in HTTPS_PROXY" if code == 407 else "check HTTPS_PROXY and NO_PROXY"
+                    raise Misconfigured(f"the proxy of the environment answers {code}", what, hint) from error
                 if is_fresh:
-                    is_silent = isinstance(
-                        error, (ConnectionRefusedError, TimeoutError, socket.timeout, socket.gaierror)
-                    )
                     text = f"the server does not answer: {words_of(error)}"
-                    if is_silent and host not in self._answered:
+                    if isinstance(error, _SILENT) and host not in self._answered:
                         raise NoAnswer(text, what, self._hint) from error
                     raise Busy(text, what) from error
                 # The server has closed an idle connection. The request is sent again on a new connection.
@@ -122,7 +125,12 @@ class Connections:
         if kept is not None and kept.of == (os.getpid(), secure, host):
             return kept, False
         if secure and self._context is None:
-            self._context = ssl.create_default_context(cafile=self._environ.get(self._ca_variable) or None)
+            file = self._environ.get(self._ca_variable) or None
+            try:
+                self._context = ssl.create_default_context(cafile=file)
+            except OSError as error:
+                text = f"{self._ca_variable} names {file}, which has no certificates: {words_of(error)}"
+                raise Misconfigured(text, what) from error
         try:
             route = connect(host, secure, seconds, self._context, proxy_of(self._environ, host, secure))
         except ValueError as error:  # the error may be quoted, because its text contains no password
@@ -132,9 +140,17 @@ class Connections:
 
 def words_of(error: BaseException) -> str:
     """Returns the text of a connection error, without arguments that may contain parts of a URL."""
+    if code := _refused_tunnel(error):
+        return f"the proxy of the environment answers {code}"
     if isinstance(error, OSError) and error.errno is not None:
         return error.strerror or os.strerror(error.errno)
     return type(error).__name__
+
+
+def _refused_tunnel(error: BaseException) -> int:
+    """Returns the status code with which a proxy has refused a connection; 0 for other errors."""
+    found = re.match(r"Tunnel connection failed: (\d{3})\b", str(error))
+    return int(found[1]) if found else 0
 
 
 def unix_seconds(date: str) -> float | None:

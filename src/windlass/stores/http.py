@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from windlass.stores.connection import Connections, Kept, words_of
-from windlass.stores.errors import Busy, Changed, Forbidden, Missing, StoreError, TooLarge
+from windlass.stores.errors import Busy, Changed, Forbidden, Misconfigured, Missing, StoreError, TooLarge
 from windlass.stores.response import Response
 from windlass.stores.url import Url
 
@@ -26,7 +26,10 @@ MAX_REDIRECTS = 10
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Status codes of temporary errors."""
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
-_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+COMPLETE = (200, 203)
+"""Status codes of answers with a whole file. 202 and 204, for example, say that there is no file, or none yet."""
+_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18})")
+_BEYOND_ASCII = re.compile("[\x80-\xff]")
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,20 @@ class HttpClient:
         """
         with self._answered(url, {"range": "bytes=0-0"}) as answer:
             found = _head_of(answer, url)
-            if answer.status == 206:
+            if answer.length == 1:
                 answer.read()  # the byte is read so that the connection can be reused
             return found
 
     def read(self, url: Url, max_bytes: int) -> bytes:
         """Returns the content of a small file, such as a list."""
         with self._answered(url, {}) as answer:
+            if answer.length is None and not answer.chunked:
+                raise StoreError("the server does not state the size of the file", str(url))
             data: bytes = answer.read(max_bytes + 1)
-        if len(data) > max_bytes:
-            raise TooLarge(f"it has more than {max_bytes:,} bytes", str(url))
+            if len(data) > max_bytes:
+                raise TooLarge(f"it has more than {max_bytes:,} bytes", str(url))
+            if answer.length:  # `http.client` returns what came before the connection broke
+                raise http.client.IncompleteRead(data, answer.length)
         return data
 
     def stream(self, url: Url, head: Head, start: int, length: int, piece_bytes: int) -> Iterator[bytes]:
@@ -107,7 +114,8 @@ class HttpClient:
             raise StoreError(f"the server redirects more than {MAX_REDIRECTS} times", str(url))
         try:
             with answer:
-                if answer.status >= 300 and not _is_empty(answer):
+                is_asked = answer.status in COMPLETE or (answer.status == 206 and "range" in fields)
+                if not is_asked and not _is_empty(answer):
                     raise self._refusal(url, at, answer)
                 yield answer
         except StoreError:
@@ -135,7 +143,9 @@ class HttpClient:
             return Busy(said, what)
         if status in (404, 410):
             return Missing(said, what, "check the URL")
-        if status in (401, 403, 407):
+        if status == 407:
+            return Misconfigured("the proxy of the environment asks for a login", what, "set it in HTTP_PROXY")
+        if status in (401, 403):
             words = f"{said}: it may need a login, or the URL may have expired"
             return Forbidden(words, what, "check the login, or make a new presigned URL")
         if status == 412:
@@ -145,11 +155,14 @@ class HttpClient:
 
 def _redirected(first: Url, at: Url, location: str) -> Url:
     """Returns the target of a redirect. Raises StoreError if the redirect is not allowed."""
+    if not location:
+        raise StoreError("the server redirects, and names no address", str(first))
     try:
-        found = at.joined(location)
+        # Bytes beyond ASCII, which headers may have as UTF-8, are requested as they were sent.
+        found = at.joined(_BEYOND_ASCII.sub(lambda char: f"%{ord(char[0]):02X}", location))
     except ValueError:
         raise StoreError("the server redirects to an address that is not http or https", str(first)) from None
-    if not location or (at.scheme, found.scheme) == ("https", "http"):
+    if (at.scheme, found.scheme) == ("https", "http"):
         raise StoreError(f"the server redirects from https to http, at {found.host}", str(first))
     return found
 
@@ -163,8 +176,8 @@ def _head_of(answer: Response, url: Url) -> Head:
         found = _RANGE.fullmatch(fields.get("content-range", ""))
         size = found[3] if found else ""
     else:
-        size = fields.get("content-length", "")
-    if not size.isdecimal() or answer.chunked:
+        size = "" if answer.length is None else str(answer.length)
+    if not size:
         raise StoreError("the server does not state the size of the file", str(url))
     return Head(int(size), version, answer.status in (206, 416), is_page)
 

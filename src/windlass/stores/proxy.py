@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from windlass.stores.url import HOST
+
 NAMES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -30,14 +32,20 @@ def connect(host: str, secure: bool, seconds: float, context: ssl.SSLContext | N
         if secure:
             return Route(http.client.HTTPSConnection(host, timeout=seconds, context=context))
         return Route(http.client.HTTPConnection(host, timeout=seconds))
-    at = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if at.scheme != "http" or not at.hostname:
-        raise ValueError("only proxies of the form http://host:port are used")
+    try:
+        at = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        name, port = at.hostname or "", at.port or 80
+    except ValueError:  # the error is not quoted, because its text may contain a part of the password
+        name = ""
+    if not name or at.scheme != "http" or not HOST.fullmatch(f"[{name}]" if ":" in name else name):
+        raise ValueError(
+            "only proxies of the form http://host:port are used; in a login, / is %2F, # is %23 and @ is %40"
+        )
     login = _authorization(at)
     if not secure:
-        connection = http.client.HTTPConnection(at.hostname, at.port or 80, timeout=seconds)
+        connection = http.client.HTTPConnection(name, port, timeout=seconds)
         return Route(connection, f"http://{host}", login)
-    tunnelled = http.client.HTTPSConnection(at.hostname, at.port or 80, timeout=seconds, context=context)
+    tunnelled = http.client.HTTPSConnection(name, port, timeout=seconds, context=context)
     tunnelled.set_tunnel(host, headers={"Proxy-Authorization": login} if login else {})
     return Route(tunnelled)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import errno
 import io
+import os
 from typing import TYPE_CHECKING, Any
 
 from windlass.compat import override
@@ -38,9 +40,12 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Sets the position of the next read."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        """Sets the position of the next read. Raises OSError if it is before the start of the file."""
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:  # `zipfile` recognizes a file that is too short by this error
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._at = at
+        return at
 
     def _end_of(self, length: int) -> int:
         """Returns the end position of a read of `length` bytes; a negative `length` reads to the end of the file."""

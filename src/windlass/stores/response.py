@@ -15,6 +15,8 @@ Sent = Callable[[int], object]
 PIECE_BYTES = 256 << 10
 MAX_LINE_BYTES = 64 << 10
 MAX_HEADERS = 200
+MAX_DIGITS = 18
+"""Digits of the largest size that is read; Python refuses to parse numbers of over 4,300."""
 
 
 class Response(http.client.HTTPResponse):
@@ -27,9 +29,11 @@ class Response(http.client.HTTPResponse):
         """Reads the status line and the headers. Raises HTTPException, OSError."""
         version, self.status = self._first_line()
         found: dict[str, str] = {}
+        num_lines = 0
         while (line := self._line()) not in ("", "\n"):
             name, colon, value = line.partition(":")
-            if not colon or len(found) > MAX_HEADERS:
+            num_lines += 1
+            if not colon or num_lines > MAX_HEADERS:
                 raise http.client.HTTPException("its headers cannot be read")
             found[name.strip().lower()] = value.strip()
         self.fields = found
@@ -38,7 +42,8 @@ class Response(http.client.HTTPResponse):
         self.chunked = found.get("transfer-encoding", "").lower() == "chunked"
         self.chunk_left: int | None = None
         length = found.get("content-length", "")
-        self.length = int(length) if length.isdecimal() and not self.chunked else None
+        is_length = length.isdecimal() and len(length) <= MAX_DIGITS and not self.chunked
+        self.length = int(length) if is_length else None
         if self.status in (204, 304) or self.is_for_head:
             self.length = 0
         self.will_close |= self.length is None and not self.chunked

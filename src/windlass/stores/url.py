@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 _SAFE = "/%:=&?~+!$,;'@()*[]-._"
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+HOST = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?|\[[0-9A-Fa-f:.]+\]")
+"""Host names and IPv6 addresses that can be looked up."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Url:
             port = parts.port
         except ValueError:
             raise ValueError("its port is not a number") from None
-        if not _HOST.fullmatch(name):
+        if not HOST.fullmatch(name):
             raise ValueError("it has no valid host name")
         login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         return cls(
