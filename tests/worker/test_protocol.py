@@ -35,7 +35,7 @@ from windlass.worker.protocol import (
     pack,
     unpack,
 )
-from windlass.worker.values import ShapeError
+from windlass.worker.values import ShapeError, read_as
 
 text, number = st.text(max_size=6), st.integers(-5, 9)
 env = st.dictionaries(text, text, max_size=3)
@@ -120,6 +120,13 @@ def test_fields_of_another_version_are_ignored_in_specs_and_kept_in_warnings() -
         "message": "m",
         "of_later": 1,
     }
+
+
+@pytest.mark.parametrize("pair", [["a"], ["a", 1, 2], [1, "a"]])
+def test_tuple_of_two_types_has_exactly_these_items(pair: list[Any]) -> None:
+    assert read_as(tuple[str, int], ["a", 1]) == ("a", 1)
+    with pytest.raises(ShapeError, match="expected"):
+        read_as(tuple[str, int], pair)
 
 
 def test_values_are_frozen_and_refuse_unknown_fields() -> None:

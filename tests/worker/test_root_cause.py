@@ -6,6 +6,7 @@ import pytest
 
 from windlass.worker.protocol import RankFailure
 from windlass.worker.root_cause import first_cause
+from windlass.worker.tracebacks import is_peer_error
 
 TRACE = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in <module>\n    f(timeout=3)\n'
 
@@ -83,6 +84,11 @@ def test_program_that_gives_up_after_a_network_error_is_transient() -> None:
 
 def test_refused_arguments_are_never_transient() -> None:
     assert not is_transient("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --timeout 5\n", 2)
+
+
+def test_only_the_beginning_of_a_long_error_is_compared_with_slow_patterns() -> None:
+    assert is_peer_error("RuntimeError: " + "x" * 2000 + "Connection reset by peer")
+    assert not is_peer_error("RuntimeError: " + "x" * 5000 + "Connection reset by peer")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ _OF_PROGRAM = (
 """Matches errors that depend only on the program, its packages, or a checkpoint of another version, and would recur."""
 _TRANSIENT = (
     r"(?i)connection (?:was |has been |timed )?(?:refused|reset|aborted|out|closed|broken|lost|error)|"
-    r"Connection\w*Error|"
+    r"Connection\w{0,40}Error|"
     r"(?:not|n't|failed to|unable to|cannot) (?:\w+ )?(?:connect|resolve|reach|establish|acquire|be reserved)|"
     r"unreachable|no route to host|name resolution|name or service not known|time(?:d[ -]|-)?outs?\b|Timeout|"
     r"broken pipe|reset by peer|rendezvous|EADDRINUSE|address already in use|too many requests|rate.?limit|unavailable|"

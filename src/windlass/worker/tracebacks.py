@@ -31,6 +31,8 @@ group."""
 TRACEBACK_LINES = 60
 MAX_GAP_LINES = 40
 """Maximum lines between the tracebacks of one failure. An exception further away was handled."""
+MAX_LINE_CHARS = 4096
+"""Characters of an exception's line that are compared with patterns whose time grows with the square of the length."""
 ERROR_FILE_BYTES = 256 << 10
 _STYLE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>c78])")
 _PREFIX = re.compile(
@@ -82,7 +84,7 @@ _LAUNCHER_LOG = re.compile(
     r".*Sending process \d+ closing signal .*)\n",
     re.MULTILINE,
 )
-_FIELD = r"^\s*{}\s*: ?(.*)$"
+_FIELD = r"^[ \t]*{}[ \t]*: ?(.*)$"
 _ENDED = (
     re.compile(r"Child process with PID \d+ terminated with code (-\d+)"),
     re.compile(r"exits with return code = (-\d+)"),
@@ -186,6 +188,7 @@ def is_launched(text: str) -> bool:
 
 def is_peer_error(line: str) -> bool:
     """Whether an exception only reports a lost connection to a peer, rather than an error of the rank itself."""
+    line = line[:MAX_LINE_CHARS]
     return bool(_VICTIM.search(line)) and not _OWN.search(line)
 
 

@@ -156,7 +156,11 @@ def read_as(hint: Any, value: Any) -> Any:
             return value
         raise ShapeError(f"expected one of {', '.join(arguments)}")
     if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(read_as(arguments[0], item) for item in value)
+        if arguments[-1] is Ellipsis:
+            return tuple(read_as(arguments[0], item) for item in value)
+        if len(value) != len(arguments):
+            raise ShapeError(f"expected {len(arguments)} items, not {len(value)}")
+        return tuple(map(read_as, arguments, value))
     if origin is Mapping and isinstance(value, Mapping):
         return {read_as(arguments[0], name): read_as(arguments[1], item) for name, item in value.items()}
     raise ShapeError(f"expected {'a list' if origin is tuple else 'an object'}, not {type(value).__name__}")

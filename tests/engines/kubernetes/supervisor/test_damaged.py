@@ -39,7 +39,7 @@ from windlass.errors import StoreError
 from windlass.plan.compose import NO_NODES
 from windlass.plan.plan import FORMAT, NO_PLAN, Plan
 from windlass.plan.steps import KINDS, ClusterStep, CodeStep, DataClaimStep, ManifestStep, NodeStep, StageStep
-from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, PodsReused
+from windlass.runs.events import RECORD_VERSION, AttemptStarted, Created, Event, PodsReused
 from windlass.runs.phase import Phase
 from windlass.runs.store import Store
 from windlass.worker.protocol import NodeSpec, RankSpec
@@ -181,6 +181,13 @@ def test_attempts_with_invalid_folder_names_are_ignored(tmp_path: Path) -> None:
         PodsReused(2, 1),
     ]
     pod_assignment.restore_assignments(tmp_path, [entry.event(seq, 1.0) for seq, entry in enumerate(entries, 1)])
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt-2"]
+
+
+@pytest.mark.parametrize("pods", [[[1]], [[1, 2, 3]], [["1", 0]], [1]])
+def test_pods_of_another_shape_are_ignored(tmp_path: Path, pods: list[Any]) -> None:
+    event = Event(1, 1.0, PodsReused.kind, {"attempt": 2, "made_for": 1, "pods": pods})
+    pod_assignment.restore_assignments(tmp_path, [event])
     assert [path.name for path in tmp_path.iterdir()] == ["attempt-2"]
 
 
