@@ -108,6 +108,53 @@ def test_a_wrong_sha256_leaves_no_file_and_names_both(host: FileHost, to: Path) 
     assert not (to / ".windlass").exists()
 
 
+@pytest.mark.parametrize("name", ["big.tar", "small.bin"])
+def test_a_stated_sha256_that_is_left_out_or_stated_again_does_not_fetch_an_unchanged_file(
+    host: FileHost, to: Path, name: str
+) -> None:
+    content = host.files[f"d/{name}"]
+    digests = ("", sha256(content), "", sha256(content), sha256(b"other"))
+    fetched = [copied(host, f"d/{name}", to, stated).num_copied for stated in digests[:-1]]
+    assert (fetched, len(bodies(host))) == ([1, 1, 0, 0], 2), "before the second copy, nobody had compared the file"
+    assert [one.name for one in copied(host, f"d/{name}", to, digests[-1]).refused] == [name]
+
+
+def test_a_file_whose_etag_changes_is_fetched_again_unless_its_stated_sha256_is_the_same(
+    host: FileHost, to: Path
+) -> None:
+    def tagged(tag: str) -> None:
+        host.reply = lambda _get: Reply(has_version=False, headers=(("ETag", f'"{tag}"'),))
+
+    tagged("one")
+    copied(host, "d/small.bin", to, sha256(SMALL))
+    tagged("two")
+    assert copied(host, "d/small.bin", to, sha256(SMALL)).num_copied == 0
+    assert copied(host, "d/small.bin", to).num_copied == 1
+
+
+def test_a_file_of_this_machine_is_not_copied_again_without_its_sha256(to: Path) -> None:
+    to.parent.joinpath("x").write_bytes(SMALL)
+    stated = Selection(sha256=sha256(SMALL))
+    fetched = [data.copy("x", str(to), context(to), selection=one).copied.num_copied for one in (stated, Selection())]
+    assert fetched == [1, 0]
+
+
+def test_a_list_cannot_name_the_files_that_windlass_keeps_beside_a_set(host: FileHost, to: Path) -> None:
+    own = (".windlass-manifest.jsonl", ".windlass/journal.jsonl", ".windlass/manifest.jsonl")
+    lines = [f"{sha256(SMALL)}  {name}\n" for name in (*own, "small.bin")]
+    host.files |= {f"d/{name}": SMALL for name in own} | {"d/SHA256SUMS": "".join(lines).encode()}
+    done = copied(host, "d/SHA256SUMS", to)
+    assert (done.num_copied, tuple(one.name for one in done.refused)) == (1, own)
+    assert "Windlass keeps a file of its own under its name" in done.refused[0].why
+    assert data.verify(str(to), context(to)).ok
+
+
+def test_escaped_names_of_a_list_are_those_that_sha256sum_has_escaped(host: FileHost, to: Path) -> None:
+    host.files |= {"d/a\\nb": SMALL, "d/SHA256SUMS": f"\\{sha256(SMALL)}  a\\\\nb\n".encode()}
+    assert copied(host, "d/SHA256SUMS", to).refused == ()
+    assert (to / "a\\nb").read_bytes() == SMALL
+
+
 def test_no_file_has_the_query_of_a_url(host: FileHost, to: Path) -> None:
     copied(host, f"d/big.tar?{SECRET}", to)
     assert {one.query for one in host.gets} == {SECRET}

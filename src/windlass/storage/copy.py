@@ -31,6 +31,7 @@ from windlass.storage.place import (
     Place,
     SourceChanged,
     Throttled,
+    is_same_version,
 )
 from windlass.storage.progress import Copied, Counter, Preview, Progress, Refusal
 from windlass.storage.retry import repeated
@@ -581,7 +582,7 @@ class Copy:
 
 def _is_of(one: File, entry: Entry) -> bool:
     """Whether a file was copied from this version of its source."""
-    return (one.size, one.source) == (entry.size, entry.version)
+    return one.size == entry.size and is_same_version(one.source, entry.version)
 
 
 def _file(entry: Entry, digest: str, version: str) -> File:

@@ -22,6 +22,7 @@ from windlass.storage.place import (
     Repeatable,
     SourceChanged,
     Unreachable,
+    stated_version,
     store_errors,
     system_errors,
 )
@@ -37,6 +38,7 @@ HTML: Final = (".html", ".htm", ".xhtml")
 LIST: Final = re.compile(r"(sha256sums?|checksums)(\.txt)?|.+\.(sha256|sha256sums?)(\.txt)?", re.IGNORECASE)
 """Names of files that are lists: `SHA256SUMS`, `mnist.sha256`, `checksums.txt`."""
 _LINE: Final = re.compile(r"(\\?)([0-9A-Fa-f]{64}) [ *](.+)")
+_ESCAPES: Final = {"n": "\n", "r": "\r", "\\": "\\"}
 _BSD_LINE: Final = re.compile(r"(\\?)SHA256 \((.+)\) = ([0-9A-Fa-f]{64})")
 
 
@@ -118,8 +120,8 @@ class HttpPlace(Place):
         return parse_list(data, str(self.address), self._url)
 
     def _entry(self, one: Remote) -> Entry:
-        """Returns the entry of a file. Its version is the expected SHA-256 if one is given, else the ETag or
-        Last-Modified.
+        """Returns the entry of a file. Its version is the ETag or Last-Modified, with the expected SHA-256 if one is
+        given.
         """
         what = one.name if self.is_list else str(self.address)
         with store_errors(what):
@@ -132,12 +134,10 @@ class HttpPlace(Place):
         self._found[one.name] = one, head
         # Without an ETag, Last-Modified or SHA-256, listings cannot show that a file is unchanged. A new version forces
         # a copy.
-        version = f"sha256:{one.sha256}" if one.sha256 else _word(head.version) or f"unknown-{uuid.uuid4().hex}"
-        return Entry(one.name, head.size, version)
-
-    @override
-    def identity(self, entry: Entry) -> str:
-        return f"{entry.version}/{_word(self._found[entry.name][1].version)}"
+        version = _word(head.version)
+        if one.sha256:
+            return Entry(one.name, head.size, stated_version(one.sha256, version))
+        return Entry(one.name, head.size, version or f"unknown-{uuid.uuid4().hex}")
 
     @override
     def sha256(self, entry: Entry) -> str:
@@ -152,8 +152,8 @@ class HttpPlace(Place):
         one, head = self._found[entry.name]
         if start and not head.version and not one.sha256:
             raise SourceChanged(
-                f"{entry.name}: the connection broke, and the server sends neither an ETag nor Last-Modified, so the "
-                "download cannot be resumed"
+                f"{entry.name}: the connection broke, and the server sends neither a strong ETag nor Last-Modified, "
+                "so the download cannot be resumed"
             )
         at, end = start, start + length
         while at < end:
@@ -225,7 +225,7 @@ def _remote(line: str, at: str, base: Url | None) -> Remote:
     else:
         raise UsageError(f"{at} is not of the form: SHA256  NAME", "write the list by: sha256sum FILE…")
     if escaped:
-        name = name.replace("\\n", "\n").replace("\\r", "\r").replace("\\\\", "\\")
+        name = re.sub(r"\\([nr\\])", lambda found: _ESCAPES[found[1]], name)
     try:
         if re.match("https?://", name):
             url = Url.parse(name)

@@ -30,6 +30,8 @@ def problem(name: str) -> str:
         return "its name has control characters"
     if name.startswith("/"):
         return "its name is an absolute path"
+    if is_own(name):
+        return "Windlass keeps a file of its own under its name"
     parts = name.split("/")
     if not _REFUSED.isdisjoint(parts):
         return "its name leads out of the folder" if ".." in parts else "its name has an empty part"

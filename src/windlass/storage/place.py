@@ -7,7 +7,7 @@ import errno
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from windlass.errors import StorageError
 from windlass.storage.address import Address
@@ -18,6 +18,22 @@ from windlass.stores.errors import Altered, Busy, Changed, Denied, MissingBucket
 from windlass.stores.store import Body
 
 Buffer: TypeAlias = Body
+_STATED: Final = "sha256:"
+_STATED_CHARS: Final = len(_STATED) + 64
+
+
+def stated_version(sha256: str, version: str) -> str:
+    """Returns the version of a file whose SHA-256 the user or a list states. `version` is the one at the source."""
+    return f"{_STATED}{sha256}/{version}"
+
+
+def is_same_version(copied: str, listed: str) -> bool:
+    """Whether a file that was copied in one version is unchanged in the version that its source lists: the stated
+    SHA-256 is equal, or none is stated now and the version at the source is equal.
+    """
+    if listed.startswith(_STATED):
+        return copied[:_STATED_CHARS] == listed[:_STATED_CHARS]
+    return listed == (copied[_STATED_CHARS + 1 :] if copied.startswith(_STATED) else copied)
 
 
 class Fatal(StorageError):

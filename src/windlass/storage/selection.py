@@ -15,7 +15,7 @@ from windlass.errors import StorageError, UsageError
 from windlass.storage.address import HTTP, Address
 from windlass.storage.http_place import HttpPlace, LocalList, is_list_of_urls
 from windlass.storage.opening import open_place
-from windlass.storage.place import Buffer, Entry, Place
+from windlass.storage.place import Buffer, Entry, Place, stated_version
 from windlass.worker.collect import matches
 
 ALL: Final = "**"
@@ -188,7 +188,8 @@ class Selected(Place):
                 if num_taken > 1:
                     raise UsageError(f"--sha256 is that of one file, and {self.address} has more than one")
                 [self._stated] = taken
-                taken = [self._stated._replace(version=f"sha256:{self._selection.sha256}")]
+                version = stated_version(self._selection.sha256, self._stated.version)
+                taken = [self._stated._replace(version=version)]
             yield taken
         if not num_listed and self._alone is not None:
             alone, self._alone = self._alone, None

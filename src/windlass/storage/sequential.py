@@ -105,18 +105,19 @@ class _File:
             self._counter.set(start + length)
             return digest
         begun = self._partial.begun(number)
-        taken: list[Buffer] = [self._partial.kept(number)] if self._is_hashed and begun else []
+        whole = self.whole.copy()  # a part that fails is read again
+        if self._is_hashed and begun:
+            whole.update(self._partial.kept(number))
         self._counter.set(start + begun)
 
         def pieces() -> Iterator[Buffer]:
             for piece in self._stream.read(start + begun, length - begun):
                 if self._is_hashed:
-                    taken.append(piece)
+                    whole.update(piece)
                 yield piece
 
         digest = self._partial.write(number, pieces(), self._counter.moved)
-        for piece in taken:
-            self.whole.update(piece)
+        self.whole = whole
         return digest
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ from windlass.storage.files import version, write_whole
 from windlass.storage.folder import Folder
 from windlass.storage.manifest import BadManifest, File, Manifest
 from windlass.storage.names import is_own
-from windlass.storage.place import Entry, system_errors
+from windlass.storage.place import Entry, is_same_version, system_errors
 
 MANIFEST: Final = "manifest.jsonl"
 FILES: Final = "files"
@@ -82,12 +82,13 @@ class SetFolder:
 
     def has_just(self, one: CachedSet, entries: Iterable[Entry]) -> bool:
         """Whether a set is unchanged and equal to the listing of its source."""
-        return _sources_of(one) == {entry.name: (entry.size, entry.version) for entry in entries}
+        known, listed = _sources_of(one), {entry.name: entry for entry in entries}
+        return known.keys() == listed.keys() and all(_is_in(known, entry) for entry in listed.values())
 
     def lacking_bytes(self, one: CachedSet | None, entries: Iterable[Entry]) -> int:
         """Returns the bytes of the listed files that a set lacks or has in another version."""
         known = {} if one is None else _sources_of(one)
-        return sum(entry.size for entry in entries if known.get(entry.name) != (entry.size, entry.version))
+        return sum(entry.size for entry in entries if not _is_in(known, entry))
 
     def manifest(self, one: CachedSet) -> Manifest:
         """Reads the manifest of a set. Raises StorageError."""
@@ -222,6 +223,12 @@ def _set(folder: Path, sources: dict[str, list[str]]) -> CachedSet | None:
 def _sources_of(one: CachedSet) -> dict[str, tuple[int, str]]:
     """Returns size and version at the source of each unchanged file of a set, by name."""
     return {file.name: (file.size, file.source) for file in _unchanged(one)}
+
+
+def _is_in(known: Mapping[str, tuple[int, str]], entry: Entry) -> bool:
+    """Whether a listed file is among the files that `_sources_of` returned, in this version."""
+    size, version = known.get(entry.name, (-1, ""))
+    return size == entry.size and is_same_version(version, entry.version)
 
 
 def _unchanged(one: CachedSet) -> Iterator[File]:
