@@ -25,19 +25,19 @@ SMALLEST = (
     0.10 * 730  # control plane: 73.00
     + 0.045 * 730  # one NAT gateway: 32.85
     + 0.005 * 730  # its public address: 3.65
-    + 2.00  # KMS keys
+    + 4.00  # KMS keys
     + 2 * 0.1008 * 730  # two m7i.large: 147.168
     + 2 * 50 * 0.08  # their disks of 50 GiB: 8.00
-)  # 265.668
+)  # 268.668
 TEAM = (
     0.10 * 730  # control plane: 73.00
     + 3 * 0.045 * 730  # a NAT gateway in each of three zones: 98.55
     + 3 * 0.005 * 730  # their public addresses: 10.95
-    + 2.00  # KMS keys
+    + 5.00  # KMS keys
     + 3 * 0.192 * 730  # three m5.xlarge: 420.48
     + 3 * 100 * 0.08  # their disks of 100 GiB: 24.00
     + 1200 * 0.14  # FSx for Lustre, scratch, 1200 GiB: 168.00
-)  # 796.98
+)  # 799.98
 TEAM_A10G = (
     4 * 5.672  # four g5.12xlarge: 22.688
     + (4 * 200 * 0.08 + 4 * (600 - 125) * 0.04) / 730  # disks of 200 GiB at 600 MiB/s: (64 + 76) / 730 = 0.1918
@@ -46,20 +46,20 @@ LARGE = (
     0.10 * 730  # control plane: 73.00
     + 0.045 * 730  # one NAT gateway: 32.85
     + 0.005 * 730  # its public address: 3.65
-    + 2.00  # KMS keys
+    + 5.00  # KMS keys
     + 2 * 0.1008 * 730  # two m7i.large: 147.168
     + 2 * 50 * 0.08  # their disks: 8.00
     + 4800 * 0.145  # FSx for Lustre, persistent, 4800 GiB at 125 MB/s for each TiB: 696.00
     + 1 * 55.04 * 730  # one p5.48xlarge that always runs: 40179.20
     + 1 * 500 * 0.08  # its disk of 500 GiB: 40.00
     + 1 * (600 - 125) * 0.04  # its throughput: 19.00
-)  # 41200.868
+)  # 41203.868
 LARGE_H100 = 8 * 55.04 + (8 * 500 * 0.08 + 8 * (600 - 125) * 0.04) / 730  # 440.32 + 472 / 730 = 440.9666 an hour
 
 
 def test_smallest_cluster_costs_the_sum_worked_out_by_hand() -> None:
     found = priced()
-    assert pytest.approx(266.67, abs=0.01) == SMALLEST
+    assert pytest.approx(268.67, abs=0.01) == SMALLEST
     assert found.base_month_usd == pytest.approx(SMALLEST, rel=0.1)
     assert found.base_month_usd == pytest.approx(SMALLEST, abs=0.01)  # the same prices, equal to the cent
     assert (found.pools, found.unknown) == ((), ())
@@ -72,7 +72,7 @@ def test_team_cluster_costs_the_sum_worked_out_by_hand() -> None:
         gpus=[{"name": "a10g", "instances": ["g5.12xlarge", "g5.24xlarge"], "max": 4}],
         storage={"efs": True, "fsx": True},
     )
-    assert pytest.approx(796.98, abs=0.01) == TEAM
+    assert pytest.approx(799.98, abs=0.01) == TEAM
     assert found.base_month_usd == pytest.approx(TEAM, rel=0.1)
     [pool] = found.pools
     assert pool.name == "a10g"
@@ -94,9 +94,14 @@ def test_large_cluster_costs_the_sum_worked_out_by_hand() -> None:
         ],
         storage={"fsx": {"size": "4800GiB", "deployment": "persistent-2"}},
     )
-    assert pytest.approx(41200.87, abs=0.01) == LARGE
+    assert pytest.approx(41203.87, abs=0.01) == LARGE
     assert found.base_month_usd == pytest.approx(LARGE, rel=0.1)
     assert found.pools[0].per_hour_usd == pytest.approx(LARGE_H100, rel=0.1)
+
+
+def test_existing_keys_are_paid_for_by_their_owner() -> None:
+    keys = {purpose: f"arn:aws:kms:us-east-1:123456789012:key/{purpose}-1" for purpose in ("secrets", "registry")}
+    assert priced(encryption=keys).base_month_usd == pytest.approx(SMALLEST - 2, abs=0.01)
 
 
 def test_charges_by_use_have_a_price_but_no_cost() -> None:
@@ -121,12 +126,12 @@ def test_items_without_a_price_are_named_and_not_summed() -> None:
     [row] = [row for row in found.rows if row.unknown]
     assert (row.price, row.per_month_usd) == (None, None)
     assert row.unknown.endswith("run: windlass prices update --region us-east-1")
-    assert found.base_month_usd == pytest.approx(SMALLEST)
+    assert found.base_month_usd == pytest.approx(SMALLEST + 1)  # the key of file systems
 
 
 def test_other_regions_have_only_the_prices_valid_everywhere() -> None:
     found = priced(region="eu-central-1", gpus=[{"name": "a10g", "instances": ["g5.xlarge"]}])
-    assert found.base_month_usd == pytest.approx(0.10 * 730 + 0.005 * 730 + 2)
+    assert found.base_month_usd == pytest.approx(0.10 * 730 + 0.005 * 730 + 4)
     assert found.pools[0].per_hour_usd is None
     assert "2 system nodes (m7i.large)" in found.unknown
 

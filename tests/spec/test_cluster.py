@@ -94,6 +94,15 @@ def test_all_problems_are_reported_together_with_their_lines() -> None:
         ("iam: {path: team}", "is not a path of IAM"),
         ("iam: {path: /te am/}", "is not a path of IAM"),
         ("iam: {permissions_boundary: team-boundary}", "is not the ARN of a policy"),
+        ("encryption: {logs: alias/company}", "is not the ARN of a KMS key"),
+        (
+            "encryption: {logs: 'arn:aws:kms:us-east-1:123456789012:key/1-a'}",
+            "encryption: logs: arn:aws:kms:us-east-1:123456789012:key/1-a is not in us-west-2",
+        ),
+        (
+            "storage: {fsx: true}\nencryption: {file_systems: 'arn:aws:kms:us-west-2:123456789012:key/1-a'}",
+            "encryption: file_systems: no file system of this cluster uses a key of its own",
+        ),
         ("repositories: [a//b]", "'a//b' is not the name of a repository"),
         ("repositories: [a/]", "'a/' is not the name of a repository"),
         ("repositories: [x]", "'x' is not the name of a repository"),
@@ -125,6 +134,14 @@ def test_job_file_fields_are_not_suggested_for_cluster_files() -> None:
     with pytest.raises(JobFileError) as refused:
         parse_cluster(f"{SHORT}gpu: []\n")
     assert refused.value.problems[0].hint == "did you mean gpus?"
+
+
+def test_each_purpose_without_an_existing_key_gets_a_new_one() -> None:
+    assert parse_cluster(SHORT).new_keys == ("secrets", "logs", "registry", "bucket")
+    keys = "encryption: {logs: 'arn:aws:kms:us-west-2:123456789012:key/1-a'}\n"
+    cluster = parse_cluster(f"{SHORT}storage: {{efs: true}}\n{keys}")
+    assert cluster.new_keys == ("secrets", "registry", "bucket", "file_systems")
+    assert cluster.existing == {"arn:aws:kms:us-west-2:123456789012:key/1-a", "1-a"}
 
 
 def test_sizes_are_bytes() -> None:

@@ -110,6 +110,7 @@ def down(
                 network=network,
                 bucket=name,
                 volumes=remembered(named),
+                existing=named.cluster.existing,
             )
         if seen.is_clean:
             named.folder.remove()

@@ -46,7 +46,8 @@ def component_manager(named: ManagedCluster, outputs: Outputs, context: Context)
     pools = [gpu_pool(one.name, pool_variables(one)) for one in named.cluster.karpenter_pools]
     fsx = named.cluster.storage.fsx
     size = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
-    values = values_of(asdict(outputs), pools, tags=named.cluster.tags, **size)
+    key = named.cluster.encryption.disks or ""
+    values = values_of(asdict(outputs), pools, tags=named.cluster.tags, disk_key_arn=key, **size)
     with api_client(named, outputs) as client:
         yield Manager(client, str(named.kubeconfig), values, source)
 

@@ -43,7 +43,7 @@ def recover(
         return
     on_event(StageStarted("searching AWS for resources that are missing in the Terraform state"))
     with named.aws(context) as aws:
-        if bucket is not None and bucket.is_managed and bucket.exists:
+        if bucket is not None and bucket.is_managed and bucket.exists and not bucket.key_arn:
             usable_key(named.cluster.name, bucket.name, aws, on_event)
         report = recover_state(terraform, aws, break_lock=break_lock)
     for line in recovery_lines(report):

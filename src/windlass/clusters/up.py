@@ -17,6 +17,7 @@ from windlass.clusters.plan import ClusterPlan, cluster_notes, cluster_plan, req
 from windlass.clusters.reconcile import CLUSTER, recover, require_account, require_known
 from windlass.clusters.recovery import needs_recovery
 from windlass.clusters.storage.bucket import ADDRESS
+from windlass.clusters.storage.existing_keys import require_keys
 from windlass.clusters.storage.fsx import EXPORTED
 from windlass.clusters.storage.kept_bucket import adoption
 from windlass.clusters.storage.volumes import of_cluster, remember
@@ -101,6 +102,7 @@ def plan_up(
     with named.aws(context) as aws:
         if not notes:
             require_known(named, state, aws)
+        notes += require_keys(named.cluster, aws)
         kept, of_kept = adoption(named.cluster.name, bucket, state, aws, on_event, is_dry=is_dry)
         notes += [*of_kept, *foreign_notes(bucket), *cluster_notes(named, aws, datetime.now(UTC).date())]
     on_event(StageStarted("planning"))
@@ -120,7 +122,7 @@ def in_state(named: ManagedCluster, context: Context, bucket: Bucket, state: Map
             f"Terraform has made s3://{bucket.name} for {named.cluster.name}, and its tag gives it to {bucket.owner}",
             f"correct the tag {OWNER}; or terraform state rm {ADDRESS} in {named.folder.path}",
         )
-    found = replace(bucket, is_managed=True, key_arn="")
+    found = replace(bucket, is_managed=True, key_arn=named.cluster.encryption.bucket or "")
     write_folder(named, context, bucket=found)
     return found
 

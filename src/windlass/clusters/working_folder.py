@@ -75,7 +75,8 @@ def write_folder(
     if bucket is not None:
         made |= bucket.variables()
     elif before.get("bucket_name") == made["bucket_name"]:
-        made |= {name: before[name] for name in ("bucket_managed", "bucket_key_arn") if name in before}
+        kept = ("bucket_managed",) if before.get("bucket_managed", True) else ("bucket_managed", "bucket_key_arn")
+        made |= {name: before[name] for name in kept if name in before}
     if not made["zones"] and not made["subnet_ids"] and (outputs := named.outputs()) is not None:
         made["zones"] = list(outputs.zones)  # a new zone of the region must not move the subnets of the first `up`
     if delete_bucket:

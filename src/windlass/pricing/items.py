@@ -36,7 +36,8 @@ def _platform(cluster: Cluster) -> Iterator[Item]:
     if services := cluster.endpoint_services:
         yield Item(f"{len(services)} interface endpoints in {zones} zones", "vpc-endpoint.zone", len(services) * zones)
         yield Item("data through interface endpoints", "vpc-endpoint.data")
-    yield Item(_count(2, "KMS key"), "kms.key", 2)
+    if keys := len(cluster.new_keys):
+        yield Item(_count(keys, "KMS key"), "kms.key", keys)
     yield Item("logs of the control plane", "logs.ingestion")
 
 

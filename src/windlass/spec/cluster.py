@@ -70,6 +70,14 @@ PolicyArn = Annotated[
 RolePath = Annotated[
     Line, matching(r"/(?:[A-Za-z0-9_+=,.@-]+/)*", "a path of IAM", "it begins and ends with '/', for example /team/")
 ]
+KeyArn = Annotated[
+    Line,
+    matching(
+        r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+",
+        "the ARN of a KMS key",
+        "write arn:aws:kms:REGION:ACCOUNT:key/ID; policies of IAM cannot name an alias",
+    ),
+]
 BucketName = Annotated[
     Line,
     matching(
@@ -365,6 +373,34 @@ class Storage(Section):
     """Name of the bucket for data, code and results. The bucket is created if it does not exist; an existing bucket
     without the tag of this cluster is used and not changed. Default `windlass-NAME-ACCOUNT`."""
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether one of the file systems is encrypted by a customer managed key."""
+        return bool(self.efs or self.s3_files or (self.fsx and self.fsx.deployment == "persistent-2"))
+
+
+class Encryption(Section):
+    """Existing KMS keys by purpose. They are used, and never changed, tagged or deleted; their key policies must allow
+    it."""
+
+    secrets: KeyArn | None = None
+    """Key of the Secrets of Kubernetes. Default: a new key."""
+    logs: KeyArn | None = None
+    """Key of the log groups. Default: a new key."""
+    file_systems: KeyArn | None = None
+    """Key of EFS, S3 Files and FSx `persistent-2`. Default: a new key, if the cluster has one of these."""
+    registry: KeyArn | None = None
+    """Key of the image repositories. Default: a new key."""
+    bucket: KeyArn | None = None
+    """Key of the bucket. Default: a new key, which is kept with the bucket."""
+    disks: KeyArn | None = None
+    """Key of the disks of nodes and of volumes (EBS). Default: the account's default key for EBS."""
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The existing keys, by purpose."""
+        return {purpose: arn for purpose in type(self).model_fields if (arn := getattr(self, purpose))}
+
 
 class Budget(Section):
     """An alarm on the monthly costs of the account."""
@@ -413,6 +449,8 @@ class Cluster(Document):
     """Node pools for training. Default: none."""
     storage: Storage = Field(default_factory=Storage)
     """Storage that pods read and write. Default: only the bucket."""
+    encryption: Encryption = Field(default_factory=Encryption)
+    """KMS keys. Default: a new key for each purpose, and the account's default key for EBS."""
     repositories: Annotated[tuple[RepositoryName, ...], OnlyList] = ()
     """Image repositories (ECR). Default: one repository with the name of the cluster."""
     components: Annotated[tuple[Component, ...], OnlyList] = (
@@ -474,6 +512,20 @@ class Cluster(Document):
                 raise refuse(f"{pool.name}: {pool.zone} is not one of zones", f"add it to zones: {', '.join(zones)}")
         return pools
 
+    @field_validator("encryption")
+    @classmethod
+    def _used(cls, encryption: Encryption, info: ValidationInfo) -> Encryption:
+        region, storage = info.data.get("region"), info.data.get("storage")
+        for purpose, arn in encryption.keys.items():
+            if region and arn.split(":")[3] != region:
+                raise refuse(f"{purpose}: {arn} is not in {region}", "services use keys of their own region alone")
+        if encryption.file_systems and storage and not storage.needs_key:
+            raise refuse(
+                "file_systems: no file system of this cluster uses a key of its own",
+                "EFS, S3 Files and FSx persistent-2 do, scratch-2 does not; leave it out",
+            )
+        return encryption
+
     @field_validator("namespace")
     @classmethod
     def _own(cls, namespace: str) -> str:
@@ -505,6 +557,18 @@ class Cluster(Document):
             *(("elasticfilesystem",) if storage.efs is not None or storage.s3_files else ()),
             *(("fsx",) if storage.fsx is not None else ()),
         )
+
+    @property
+    def existing(self) -> frozenset[str]:
+        """Ids and ARNs of objects of others that the cluster uses: the permissions boundary and KMS keys."""
+        keys = self.encryption.keys.values()
+        return frozenset({*keys, *(arn.rpartition("/")[2] for arn in keys), self.iam.permissions_boundary or ""} - {""})
+
+    @property
+    def new_keys(self) -> tuple[str, ...]:
+        """Purposes for which a new KMS key is created, at the price of one key each."""
+        purposes = ("secrets", "logs", "registry", "bucket", *(["file_systems"] if self.storage.needs_key else []))
+        return tuple(purpose for purpose in purposes if purpose not in self.encryption.keys)
 
     @property
     def node_groups(self) -> tuple[GpuPool, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,6 +236,21 @@ def test_deleted_objects_are_no_longer_found_emulated(aws: Emulator) -> None:
     ec2.terminate_instances(InstanceIds=[node])
     aws.client("kms").schedule_key_deletion(KeyId=key)
     assert {one.kind for one in audited(aws, "train").leaks} - {"volume"} == set()
+
+
+def test_existing_objects_of_others_are_omitted_unless_they_have_the_tag_of_the_cluster_emulated(aws: Emulator) -> None:
+    kms, iam = aws.client("kms"), aws.client("iam")
+    theirs, ours = (
+        kms.create_key()["KeyMetadata"],
+        kms.create_key(Tags=pairs(OURS, "TagKey", "TagValue"))["KeyMetadata"],
+    )
+    kms.create_alias(AliasName="alias/train-secrets", TargetKeyId=theirs["KeyId"])
+    allowed = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    boundary = iam.create_policy(PolicyName="train-boundary", PolicyDocument=document)["Policy"]["Arn"]
+    assert {one.id for one in audited(aws, "train").possible} == {theirs["KeyId"], boundary}
+    report = audited(aws, "train", existing={theirs["KeyId"], ours["KeyId"], boundary})
+    assert (report.possible, [one.id for one in report.leaks]) == ((), [ours["KeyId"]])
 
 
 def test_bucket_key_is_kept_and_its_pending_deletion_is_a_leak_emulated(

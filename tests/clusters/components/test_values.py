@@ -52,6 +52,15 @@ def test_missing_terraform_outputs_mean_absent_parts() -> None:
     assert [one["metadata"]["name"] for one in storage.objects(found)] == ["gp3"]
 
 
+def test_disks_and_volumes_have_the_key_of_the_cluster_file() -> None:
+    pool = gpu_pool("a10g", POOL)
+    for key, named in (("arn:aws:kms:eu-west-1:1:key/1", True), ("", False)):
+        values = values_of(OUTPUTS, [pool], disk_key_arn=key)
+        ebs = node_pools.node_class(pool, values)["spec"]["blockDeviceMappings"][0]["ebs"]
+        parameters = storage_of(values)[("StorageClass", "gp3")]["parameters"]
+        assert (ebs.get("kmsKeyID"), parameters.get("kmsKeyId")) == ((key, key) if named else (None, None))
+
+
 def storage_of(values: ClusterValues) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["kind"], one["metadata"]["name"]): one for one in storage.objects(values)}
 

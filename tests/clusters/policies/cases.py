@@ -36,7 +36,7 @@ class Case:
     """Changed variables."""
 
 
-NETWORK, KEY = "aws_vpc.main", "aws_kms_key.main"
+NETWORK, KEY = "aws_vpc.main", 'aws_kms_key.main["logs"]'
 EFS, CLUSTER = "aws_efs_file_system.main", "aws_eks_cluster.main"
 CASES: Final = {
     "ReadNetwork": Case(NETWORK),
@@ -64,9 +64,9 @@ CASES: Final = {
     "MakeKey": Case(KEY),
     "TagNewKey": Case(KEY),
     "ReadKeys": Case(KEY),
-    "ListKeys": Case("aws_kms_alias.main"),
+    "ListKeys": Case('aws_kms_alias.main["logs"]'),
     "OwnKey": Case(KEY),
-    "OwnAlias": Case("aws_kms_alias.main"),
+    "OwnAlias": Case('aws_kms_alias.main["logs"]'),
     "ListLogs": Case("aws_cloudwatch_log_group.flow"),
     "OwnLogs": Case("aws_cloudwatch_log_group.flow"),
     "OwnBucket": Case("aws_s3_bucket.main"),

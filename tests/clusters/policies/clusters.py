@@ -27,6 +27,10 @@ COMPANY: Final = (
     EVERYTHING
     + """\
 iam: {permissions_boundary: 'arn:aws:iam::123456789012:policy/team-boundary', path: /team/}
+encryption:
+  secrets: arn:aws:kms:us-east-1:210987654321:key/1111-a
+  file_systems: arn:aws:kms:us-east-1:210987654321:key/2222-b
+  bucket: arn:aws:kms:us-east-1:210987654321:key/3333-c
 """
 )
 """Cluster file with every option, in the account of a company."""

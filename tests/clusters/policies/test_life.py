@@ -68,7 +68,11 @@ def test_policies_suffice_for_the_life_cycle_of_a_cluster_emulated(
 
 def assert_role_of_pods(iam: Any, kms: Any, scope: ArnScope) -> None:
     """Checks that Terraform created the role that `windlass cluster policy --for runs` prints."""
-    [key] = [one["TargetKeyId"] for one in kms.list_aliases()["Aliases"] if one["AliasName"] == "alias/windlass/vision"]
+    [key] = [
+        one["TargetKeyId"]
+        for one in kms.list_aliases()["Aliases"]
+        if one["AliasName"] == "alias/windlass/vision/bucket"
+    ]
     found = iam.get_role_policy(RoleName="vision-run", PolicyName="bucket")["PolicyDocument"]["Statement"]
     assert normal(found) == normal(_json(of_pods(scope, scope.arn("kms", f"key/{key}"))))
 

@@ -255,6 +255,25 @@ def test_policies_name_roles_by_their_path_and_grant_only_within_the_boundary() 
     assert {one.conditions["StringEquals"]["iam:PermissionsBoundary"] for one in bounded} == {boundary}
 
 
+def test_existing_keys_are_used_and_never_changed_and_without_new_keys_none_is_made() -> None:
+    keys = cluster(COMPANY).encryption.keys
+    found = [
+        one for one in statements(cluster(COMPANY), ACCOUNT, Purpose.UP) if set(one.resources) & set(keys.values())
+    ]
+    assert {one.sid: set(one.resources) for one in found} == {
+        "ReadExistingKeys": set(keys.values()),
+        "UseExistingKeysThroughServices": {keys["secrets"], keys["file_systems"]},
+    }
+    for purpose in (Purpose.RUNS, Purpose.PODS):
+        [key] = [one for one in statements(cluster(COMPANY), ACCOUNT, purpose) if one.sid == "Key"]
+        assert key.resources == (keys["bucket"],)
+    arn = "arn:aws:kms:us-east-1:210987654321:key/1-a"
+    every = "".join(f"  {purpose}: {arn}\n" for purpose in ("secrets", "logs", "registry", "bucket"))
+    small = statements(cluster(f"{SMALL}encryption:\n{every}"), ACCOUNT, Purpose.UP)
+    actions = {action for one in small for action in one.actions if action.startswith("kms:")}
+    assert {"kms:CreateKey", "kms:TagResource", "kms:ScheduleKeyDeletion"} & actions == set()
+
+
 def test_arns_use_the_partition_of_the_region() -> None:
     scope = ArnScope.of(cluster(SMALL.replace("us-east-1", "cn-north-1")), ACCOUNT)
     assert scope.bucket_arn == "arn:aws-cn:s3:::windlass-vision-123456789012"

@@ -115,6 +115,16 @@ def test_bucket_of_an_equally_named_cluster_in_another_region_is_refused() -> No
         require_usable(found, cluster())
 
 
+def test_existing_key_belongs_to_a_managed_bucket_and_not_to_one_of_others_emulated(shared_aws: Emulator) -> None:
+    key = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1-a"
+    text = f"encryption: {{bucket: {key}}}\n"
+    assert seen(shared_aws, cluster(text)).variables() == {"bucket_managed": True, "bucket_key_arn": key}
+    bucket = made(shared_aws, "of-others", {OWNER: "audio"})
+    found = seen(shared_aws, cluster(f"storage: {{bucket: {bucket}}}\n{text}"))
+    with pytest.raises(UsageError, match=r"changes the encryption of s3://of-others, .* its tag .* is audio"):
+        require_usable(found, cluster(text))
+
+
 def of_tagging(fault: Fault) -> Callable[[Request], Fault]:
     return lambda request: fault if "tagging" in request.query else PASS
 

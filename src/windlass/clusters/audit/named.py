@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from windlass.clusters.audit.scope import ClusterNetwork
@@ -28,6 +29,7 @@ def audit(
     network: ClusterNetwork | None = None,
     bucket: str = "",
     volumes: Volumes | None = None,
+    existing: Iterable[str] = (),
 ) -> AuditReport:
     """Audits the AWS resources of the cluster `name` by listing each service. Raises AwsError without valid
     credentials.
@@ -45,6 +47,7 @@ def audit(
         bucket=bucket,
         volume_names=known.names,
         volume_ids=known.ids,
+        existing=tuple(existing),
     )
     return priced(report, load(context.home))
 
@@ -69,7 +72,10 @@ def audit_named(name: str, region: str, context: Context, *, is_ours: bool) -> A
             require_owner(name, {outputs.run_role_arn.split(":")[4]}, aws)
         network = audited_network(outputs, None, named.cluster.network.vpc if named is not None else None)
         volumes = remembered(named) if named is not None else None
-        return audit(name, aws, context, is_ours=is_ours, network=network, bucket=bucket, volumes=volumes)
+        existing = named.cluster.existing if named is not None else ()
+        return audit(
+            name, aws, context, is_ours=is_ours, network=network, bucket=bucket, volumes=volumes, existing=existing
+        )
 
 
 def audited_network(outputs: Outputs | None, vpc_in_state: str | None, vpc_in_file: str | None) -> ClusterNetwork:

@@ -29,6 +29,7 @@ def audit(
     bucket: str = "",
     volume_names: Collection[str] = (),
     volume_ids: Collection[str] = (),
+    existing: Collection[str] = (),
 ) -> AuditReport:
     """Finds everything in the region of `aws`, and globally, that belongs to the named cluster, even if the cluster is
     gone.
@@ -53,6 +54,7 @@ def audit(
         volume_ids=frozenset(volume_ids),
         subnet_ids=frozenset(network.subnet_ids),
         existing_vpc_id=network.existing_vpc_id,
+        existing=frozenset(existing),
     )
     found: list[FoundObject] = []
     with (
@@ -87,7 +89,8 @@ def run_finder(finder: Finder, audit_calls: AuditCalls, scope: Scope) -> tuple[l
     found: list[FoundObject] = []
     try:
         for one in finder.find(calls, scope):
-            found.append(one)
+            if one.id not in scope.existing or one.reason == scope.tag_reason:
+                found.append(one)
     except AwsError as error:
         if not calls.is_absent(error):
             calls.record_failure(error)

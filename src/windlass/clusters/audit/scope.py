@@ -96,6 +96,8 @@ class Scope:
     """Name of the bucket that Windlass created for the cluster; empty for the default name `windlass-NAME-ACCOUNT`."""
     volume_names: frozenset[str] = frozenset()
     """Names of PersistentVolumes (`pvc-…`) that the cluster is known to have had."""
+    existing: frozenset[str] = frozenset()
+    """Ids and ARNs of objects of others that the cluster only uses; the audit omits those without the cluster's tag."""
     volume_ids: frozenset[str] = frozenset()
     """EBS volumes that the cluster has, or is known to have had."""
     subnet_ids: frozenset[str] = frozenset()
@@ -103,6 +105,11 @@ class Scope:
     existing_vpc_id: str = ""
     """VPC of others that the cluster only uses: neither the VPC, its subnets, routes and gateways nor the name of an
     object in it show that the cluster owns them."""
+
+    @property
+    def tag_reason(self) -> str:
+        """Reason of the owner that the cluster's own tag names."""
+        return f"tag {OWNER}={self.name}"
 
     def owner(
         self, tags: Mapping[str, str] | None = None, *, name: str = "", vpc_id: str = "", is_network: bool = False
@@ -116,7 +123,7 @@ class Scope:
         if is_network and is_existing:
             return None
         if OWNER in tags:
-            return Owner(f"tag {OWNER}={self.name}") if tags[OWNER] == self.name else None
+            return Owner(self.tag_reason) if tags[OWNER] == self.name else None
         if named := self._tag(tags, is_network):
             return Owner(f"tag {named}")
         if self.is_of_another(tags):

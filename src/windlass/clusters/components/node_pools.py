@@ -29,7 +29,7 @@ def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
         "instanceProfile": values.instance_profile,
         "subnetSelectorTerms": [{"id": subnet} for subnet in values.private_subnet_ids],
         "securityGroupSelectorTerms": [{"id": values.node_security_group_id}],
-        "blockDeviceMappings": [_root_volume(pool)],
+        "blockDeviceMappings": [_root_volume(pool, values.disk_key_arn)],
         # Pods get a role from Pod Identity; a hop limit of 1 prevents them from using the node's role.
         "metadataOptions": {"httpEndpoint": "enabled", "httpTokens": "required", "httpPutResponseHopLimit": 1},
         "instanceStorePolicy": "RAID0",
@@ -71,7 +71,7 @@ def node_pool(pool: GpuPool) -> dict[str, Any]:
     return {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": pool.name}, "spec": spec}
 
 
-def _root_volume(pool: GpuPool) -> dict[str, Any]:
+def _root_volume(pool: GpuPool, key_arn: str) -> dict[str, Any]:
     iops = max(FREE_IOPS, pool.disk_throughput_mibs * IOPS_PER_MIBS)
     disk = {
         "volumeSize": f"{pool.disk_gib}Gi",
@@ -79,6 +79,7 @@ def _root_volume(pool: GpuPool) -> dict[str, Any]:
         "throughput": pool.disk_throughput_mibs,
         "iops": iops,
         "encrypted": True,
+        **({"kmsKeyID": key_arn} if key_arn else {}),
         "deleteOnTermination": True,
     }
     name = "/dev/xvdb" if pool.ami_alias.startswith("bottlerocket") else "/dev/xvda"

@@ -17,7 +17,7 @@ DEFAULT_CLASS: Final = "storageclass.kubernetes.io/is-default-class"
 
 def objects(values: ClusterValues) -> list[dict[str, Any]]:
     """Returns all storage objects that runs need in this cluster."""
-    made = [_gp3()]
+    made = [_gp3(values.disk_key_arn)]
     if values.efs is not None:
         made += [_efs_class(values.efs), *(_efs_claim(values.efs, values) if values.efs.access_point_id else ())]
     if values.fsx is not None:
@@ -38,11 +38,11 @@ def _class(name: str, provisioner: str, parameters: dict[str, str], **more: Any)
     }
 
 
-def _gp3() -> dict[str, Any]:
+def _gp3(key_arn: str) -> dict[str, Any]:
     return _class(
         GP3,
         "ebs.csi.aws.com",
-        {"type": "gp3", "encrypted": "true"},
+        {"type": "gp3", "encrypted": "true", **({"kmsKeyId": key_arn} if key_arn else {})},
         meta={"annotations": {DEFAULT_CLASS: "true"}},
         # Waits until a pod is scheduled: an EBS volume must be created in the zone of the pod's node.
         volumeBindingMode="WaitForFirstConsumer",

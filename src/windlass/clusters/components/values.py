@@ -73,6 +73,8 @@ class ClusterValues:
     efs: Efs | None = None
     fsx: Fsx | None = None
     pools: tuple[GpuPool, ...] = ()
+    disk_key_arn: str = ""
+    """KMS key of the disks of nodes and volumes; empty for the account's default key for EBS."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the instances and volumes that controllers create, for the audit."""
 
@@ -83,7 +85,12 @@ class ClusterValues:
 
 
 def values_of(
-    outputs: Json, pools: Iterable[GpuPool] = (), *, fsx_size_gib: int = 1200, tags: Mapping[str, str] | None = None
+    outputs: Json,
+    pools: Iterable[GpuPool] = (),
+    *,
+    fsx_size_gib: int = 1200,
+    disk_key_arn: str = "",
+    tags: Mapping[str, str] | None = None,
 ) -> ClusterValues:
     """Builds the values from `terraform output`; a null or missing output means that the part does not exist."""
     karpenter = outputs.get("karpenter") or {}
@@ -102,6 +109,7 @@ def values_of(
         efs=_efs(outputs),
         fsx=_fsx(outputs, fsx_size_gib),
         pools=tuple(pools),
+        disk_key_arn=disk_key_arn,
         tags={**(tags or {}), "windlass.dev/cluster": name, "windlass.dev/managed-by": "karpenter"},
     )
 

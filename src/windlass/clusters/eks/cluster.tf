@@ -66,7 +66,7 @@ resource "aws_eks_cluster" "main" {
   encryption_config {
     resources = ["secrets"]
     provider {
-      key_arn = aws_kms_key.main.arn
+      key_arn = local.key_arns["secrets"]
     }
   }
 

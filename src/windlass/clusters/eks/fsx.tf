@@ -39,7 +39,7 @@ resource "aws_fsx_lustre_file_system" "main" {
   per_unit_storage_throughput = var.fsx.deployment == "PERSISTENT_2" ? coalesce(var.fsx.throughput, 125) : null
   subnet_ids                  = [local.subnets[local.gpu_zone][0]]
   security_group_ids          = [aws_security_group.filesystem[0].id]
-  kms_key_id                  = var.fsx.deployment == "PERSISTENT_2" ? aws_kms_key.main.arn : null
+  kms_key_id                  = var.fsx.deployment == "PERSISTENT_2" ? local.key_arns["file_systems"] : null
   file_system_type_version    = "2.15"
   data_compression_type       = "LZ4"
   # File systems linked to a bucket do not support backups; exported files are in the bucket.

@@ -65,6 +65,7 @@ resource "aws_launch_template" "system" {
       volume_type           = "gp3"
       volume_size           = var.system_nodes.disk_gib
       encrypted             = true
+      kms_key_id            = lookup(var.key_arns, "disks", null)
       delete_on_termination = true
     }
   }
@@ -141,6 +142,7 @@ resource "aws_launch_template" "gpu" {
       throughput            = each.value.disk_throughput_mibs
       iops                  = max(3000, 4 * each.value.disk_throughput_mibs)
       encrypted             = true
+      kms_key_id            = lookup(var.key_arns, "disks", null)
       delete_on_termination = true
     }
   }

@@ -4,7 +4,7 @@ resource "aws_cloudwatch_log_group" "cluster" {
   #checkov:skip=CKV_AWS_338:log_retention_days sets the retention; the default is a year.
   name              = local.names["aws_cloudwatch_log_group.cluster"]
   retention_in_days = var.log_retention_days
-  kms_key_id        = aws_kms_key.main.arn
+  kms_key_id        = local.key_arns["logs"]
 }
 
 resource "aws_cloudwatch_log_group" "flow" {
@@ -12,7 +12,7 @@ resource "aws_cloudwatch_log_group" "flow" {
   count             = local.own_vpc
   name              = local.names["aws_cloudwatch_log_group.flow"]
   retention_in_days = var.log_retention_days
-  kms_key_id        = aws_kms_key.main.arn
+  kms_key_id        = local.key_arns["logs"]
 }
 
 resource "aws_cloudwatch_log_group" "fsx" {
@@ -20,7 +20,7 @@ resource "aws_cloudwatch_log_group" "fsx" {
   count             = var.fsx == null ? 0 : 1
   name              = local.names["aws_cloudwatch_log_group.fsx"]
   retention_in_days = var.log_retention_days
-  kms_key_id        = aws_kms_key.main.arn
+  kms_key_id        = local.key_arns["logs"]
 }
 
 resource "aws_iam_role" "flow" {

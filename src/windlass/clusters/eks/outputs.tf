@@ -168,9 +168,9 @@ output "load_balancer_controller_role_arn" {
   value       = one(aws_iam_role.load_balancer_controller[*].arn)
 }
 
-output "kms_key_arn" {
-  description = "ARN of the key for secrets, logs, file systems and repositories."
-  value       = aws_kms_key.main.arn
+output "key_arns" {
+  description = "ARN of the KMS key of each purpose: secrets, logs, file_systems, registry, disks."
+  value       = local.key_arns
 }
 
 output "bucket_key_arn" {

@@ -13,7 +13,7 @@ resource "aws_ecr_repository" "main" {
 
   encryption_configuration {
     encryption_type = "KMS"
-    kms_key         = aws_kms_key.main.arn
+    kms_key         = local.key_arns["registry"]
   }
 }
 

@@ -58,7 +58,7 @@ resource "aws_cloudcontrolapi_resource" "s3_files" {
   desired_state = jsonencode({
     Bucket              = local.bucket_arn
     RoleArn             = aws_iam_role.s3_files[0].arn
-    KmsKeyId            = aws_kms_key.main.arn
+    KmsKeyId            = local.key_arns["file_systems"]
     AcceptBucketWarning = true
     Tags = [
       for key, value in merge(local.tags, { Name = local.names["aws_cloudcontrolapi_resource.s3_files"] }) :

@@ -1,8 +1,9 @@
 # The bucket, the shared file system, and the file system over the bucket.
 
 locals {
-  own_bucket  = var.bucket_managed ? 1 : 0
-  bucket_keys = var.bucket_managed ? aws_kms_key.bucket[*].arn : compact([var.bucket_key_arn])
+  own_bucket     = var.bucket_managed ? 1 : 0
+  own_bucket_key = var.bucket_managed && var.bucket_key_arn == "" ? 1 : 0
+  bucket_keys    = concat(aws_kms_key.bucket[*].arn, compact([var.bucket_key_arn]))
 }
 
 # An existing bucket of another owner: it is only read, never changed.
@@ -125,7 +126,7 @@ resource "aws_efs_file_system" "main" {
   count            = var.efs != null ? 1 : 0
   creation_token   = local.names["aws_efs_file_system.main"]
   encrypted        = true
-  kms_key_id       = aws_kms_key.main.arn
+  kms_key_id       = local.key_arns["file_systems"]
   performance_mode = "generalPurpose"
   throughput_mode  = var.efs.throughput
   tags             = { Name = local.names["aws_efs_file_system.main"] }

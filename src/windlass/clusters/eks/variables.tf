@@ -312,6 +312,16 @@ variable "s3_mountpoint" {
   default     = false
 }
 
+variable "key_arns" {
+  description = "ARNs of existing KMS keys by purpose: secrets, logs, file_systems, registry, disks. Default {}: a new key for each purpose, 1 USD/month each, and the account's default key for disks (EBS)."
+  type        = map(string)
+  default     = {}
+  validation {
+    condition     = length(setsubtract(keys(var.key_arns), ["secrets", "logs", "file_systems", "registry", "disks"])) == 0 && alltrue([for arn in values(var.key_arns) : can(regex("^arn:[a-z-]+:kms:[a-z0-9-]+:[0-9]{12}:key/", arn))])
+    error_message = "The purposes are secrets, logs, file_systems, registry and disks, each with the ARN of a key."
+  }
+}
+
 variable "bucket_name" {
   description = "Name of the bucket for data, code and results. Default \"\" = windlass-NAME-ACCOUNT. 0.023 USD/GB-month; old versions of objects are kept for 30 days and cost the same."
   type        = string
@@ -333,7 +343,7 @@ variable "bucket_managed" {
 }
 
 variable "bucket_key_arn" {
-  description = "ARN of the KMS key that encrypts an unmanaged bucket. Default \"\" = none, or AWS's own key. Each request to KMS costs 0.000003 USD."
+  description = "ARN of the existing KMS key that encrypts the bucket. Default \"\": a new key, 1 USD/month; for an unmanaged bucket, none or AWS's own. Each request to KMS costs 0.000003 USD."
   type        = string
   default     = ""
 }

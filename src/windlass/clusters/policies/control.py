@@ -13,6 +13,9 @@ LINKED: Final = ("eks", "eks-nodegroup", "autoscaling")
 """Services whose service-linked role EKS creates, with the caller's permissions, for the first cluster of an
 account."""
 
+GRANTED: Final = ("secrets", "registry", "file_systems")
+"""Purposes of KMS keys for which the service creates a grant with the caller's permissions."""
+
 
 def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     """Yields the statements for EKS, IAM, KMS and CloudWatch Logs."""
@@ -172,6 +175,30 @@ def _passed(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
 
 def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     keys = scope.arns("kms", "key/*")
+    yield Statement(
+        "ReadKeys",
+        actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"),
+        keys,
+        why="a key is described immediately after its creation, but policies see its tags only after minutes",
+    )
+    yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=scope.here)
+    services = [
+        "eks",
+        "ecr",
+        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
+        *(["fsx"] if cluster.storage.fsx else []),
+    ]
+    through = {"StringEquals": {"kms:ViaService": [f"{name}.{scope.region}.amazonaws.com" for name in services]}}
+    why = "a service that encrypts with the key gets a grant on it, with the caller's permissions"
+    grants = actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant")
+    existing = cluster.encryption.keys
+    if existing:
+        yield Statement("ReadExistingKeys", ("kms:DescribeKey",), tuple(dict.fromkeys(existing.values())))
+    if granted := tuple(dict.fromkeys(arn for purpose, arn in existing.items() if purpose in GRANTED)):
+        yield Statement("UseExistingKeysThroughServices", grants, granted, through, why=why)
+    if not cluster.new_keys:
+        return
+    yield Statement("UseOwnKeyThroughServices", grants, keys, both(scope.own, through), why=why)
     yield Statement("MakeKey", ("kms:CreateKey",), conditions=both(scope.new, scope.here))
     yield Statement(
         "TagNewKey",
@@ -181,13 +208,6 @@ def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
         why="AWS requires it for a key created with tags. A user with this permission could tag, and so change, "
         "another key of the region that has no alias",
     )
-    yield Statement(
-        "ReadKeys",
-        actions("kms", "DescribeKey", "GetKeyPolicy", "GetKeyRotationStatus", "ListResourceTags"),
-        keys,
-        why="a key is described immediately after its creation, but policies see its tags only after minutes",
-    )
-    yield Statement("ListKeys", actions("kms", "ListAliases", "ListKeys"), conditions=scope.here)
     yield Statement(
         "OwnKey",
         actions(
@@ -208,27 +228,7 @@ def _key(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
     yield Statement(
         "OwnAlias",
         actions("kms", "CreateAlias", "DeleteAlias"),
-        scope.arns("kms", f"alias/windlass/{scope.name}", f"alias/windlass/{scope.name}/bucket"),
-    )
-    services = [
-        "eks",
-        "ecr",
-        *(["elasticfilesystem"] if cluster.storage.efs or cluster.storage.s3_files else []),
-        *(["fsx"] if cluster.storage.fsx else []),
-    ]
-    yield Statement(
-        "UseOwnKeyThroughServices",
-        actions("kms", "CreateGrant", "Decrypt", "GenerateDataKeyWithoutPlaintext", "RetireGrant"),
-        keys,
-        both(
-            scope.own,
-            {
-                "StringEquals": {
-                    "kms:ViaService": [f"{name}.{scope.region}.amazonaws.com" for name in services],
-                }
-            },
-        ),
-        why="a service that encrypts with the key gets a grant on it, with the caller's permissions",
+        scope.arns("kms", f"alias/windlass/{scope.name}/*"),
     )
 
 

@@ -13,8 +13,8 @@ OBJECTS = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUp
 
 
 def of_pods(scope: ArnScope, key_arn: str = "") -> Iterator[Statement]:
-    """Yields the statements of the pods' role; without `key_arn`, any key tagged with the cluster is allowed."""
-    yield from _bucket(scope, key_arn)
+    """Yields the statements of the pods' role; without the ARN of a key, any key tagged with the cluster is allowed."""
+    yield from _bucket(scope, key_arn or scope.bucket_key)
     yield Statement(
         "Images",
         actions("ecr", "BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer"),
@@ -28,7 +28,7 @@ def of_person(scope: ArnScope) -> Iterator[Statement]:
     (`access.users` of the cluster file).
     """
     yield Statement("FindCluster", ("eks:DescribeCluster",), scope.arns("eks", f"cluster/{scope.name}"))
-    yield from _bucket(scope, "")
+    yield from _bucket(scope, scope.bucket_key)
     yield Statement(
         "PushImages",
         actions(

@@ -30,14 +30,16 @@ class ArnScope:
     """Path of the roles and instance profiles."""
     vpc: str | None = None
     """Id of an existing VPC; None for a new one."""
+    bucket_key: str = ""
+    """ARN of the existing KMS key of the bucket; empty for a key that Terraform creates."""
 
     @classmethod
     def of(cls, cluster: Cluster, account: str) -> ArnScope:
         """Builds the scope of a cluster in an account."""
         bucket = cluster.storage.bucket or f"windlass-{cluster.name}-{account}"
         repositories = cluster.repositories or (cluster.name,)
-        path, vpc = cluster.iam.path, cluster.network.vpc
-        return cls(cluster.name, cluster.region, account, bucket, repositories, path, vpc)
+        path, vpc, key = cluster.iam.path, cluster.network.vpc, cluster.encryption.bucket or ""
+        return cls(cluster.name, cluster.region, account, bucket, repositories, path, vpc, key)
 
     @property
     def partition(self) -> str:

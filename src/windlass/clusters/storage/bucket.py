@@ -27,7 +27,8 @@ class Bucket:
     is_managed: bool = True
     """Whether Terraform creates the bucket and its settings: the bucket does not exist, or has the cluster's tag."""
     key_arn: str = ""
-    """KMS key that encrypts an unmanaged bucket; empty for no key or AWS's own."""
+    """Existing KMS key of the bucket: the one in the cluster file, or that of an unmanaged bucket; empty for a key that
+    Terraform creates, and for no key or AWS's own."""
     region: str = ""
     """Region of the bucket, if it belongs to a cluster of the same name in another region."""
 
@@ -43,12 +44,13 @@ def find_bucket(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unf
     that it created may have no tag yet. Raises AwsError if AWS does not report the owner.
     """
     name = cluster.storage.bucket or f"windlass-{cluster.name}-{aws.identity.account_id}"
+    given = cluster.encryption.bucket or ""
     s3 = aws.client("s3")
     try:
         with aws_errors(f"look for s3://{name}", action="s3:ListBucket"):
             region = str(s3.head_bucket(Bucket=name).get("BucketRegion") or aws.region)
     except NotThere:
-        return Bucket(name, exists=False)
+        return Bucket(name, exists=False, key_arn=given)
     except AccessDenied as error:
         hint = f"it may be of another account: name another in storage: {{bucket: …}}; or {error.hint}"
         raise AccessDenied(error.message, hint, action=error.action, code=error.code) from error
@@ -60,13 +62,13 @@ def find_bucket(aws: Aws, cluster: Cluster, before: Mapping[str, Any], *, is_unf
         return Bucket(name, True, owner, is_managed=False, region=region)
     was_being_made = is_unfinished and not tags and before.get("bucket_managed") is True
     if owner == cluster.name or (was_being_made and _is_empty(s3, name)):
-        return Bucket(name, exists=True, owner=owner)
+        return Bucket(name, exists=True, owner=owner, key_arn=given)
     return Bucket(name, True, owner, is_managed=False, key_arn=_key(aws, name))
 
 
 def require_usable(bucket: Bucket, cluster: Cluster) -> None:
-    """Raises UsageError for the bucket of a cluster of the same name in another region, and for storage options that
-    would change the settings of an unmanaged bucket.
+    """Raises UsageError for the bucket of a cluster of the same name in another region, and for options that would
+    change the settings of an unmanaged bucket.
     """
     if bucket.is_managed:
         return
@@ -82,6 +84,12 @@ def require_usable(bucket: Bucket, cluster: Cluster) -> None:
             f"storage: {', '.join(changing)} changes the notifications of s3://{bucket.name}, which is not of the "
             f"cluster {cluster.name}: {whose(bucket)}",
             f"leave out storage.bucket; or hand the bucket over: tag it {OWNER}={cluster.name}",
+        )
+    if (key := cluster.encryption.bucket) and key != bucket.key_arn:
+        raise UsageError(
+            f"encryption: {{bucket: {key}}} changes the encryption of s3://{bucket.name}, which is not of the cluster "
+            f"{cluster.name}: {whose(bucket)}",
+            "leave it out: roles of the cluster get access to the key that encrypts the bucket",
         )
 
 

@@ -10,6 +10,7 @@ from windlass.clusters.find import OnEvent, StageStarted
 from windlass.clusters.storage import bucket_key
 from windlass.clusters.storage.bucket import ADDRESS, Bucket
 from windlass.clusters.storage.bucket_key import ALIAS, KEY
+from windlass.errors import UsageError
 
 if TYPE_CHECKING:
     from windlass.clusters.aws import Aws
@@ -47,16 +48,12 @@ def keep_bucket(terraform: Terraform, aws: Aws, on_event: OnEvent, *, others: st
             continue
         has_objects = bool(versions.get("Versions") or versions.get("DeleteMarkers"))
         if has_objects or bucket.id == others:
-            key = usable_key(terraform.folder.name, bucket.id, aws, on_event)
-            kept = [
-                one.address
-                for one in state
-                if one.type.startswith("aws_s3_bucket")
-                or _block(one.address) in (KEY, ALIAS)
-                or (one.type == "aws_kms_key" and one.id == key)
-                or one.values.get("target_key_id") == key
-            ]
-            on_event(StageStarted(f"keeping s3://{bucket.id}{', which has objects,' * has_objects} and its KMS key"))
+            own_key = [one.address for one in state if _block(one.address) in (KEY, ALIAS)]
+            if own_key:
+                usable_key(terraform.folder.name, bucket.id, aws, on_event)
+            kept = [*(one.address for one in state if one.type.startswith("aws_s3_bucket")), *own_key]
+            words = f"{', which has objects,' * has_objects}{' and its KMS key' * bool(own_key)}"
+            on_event(StageStarted(f"keeping s3://{bucket.id}{words}"))
             terraform.forget(kept)
             return True
     return False
@@ -83,7 +80,8 @@ def adoption(
 
     These are the bucket that an earlier `down` kept, and its key: with a new key, objects would need two keys. `state`
     maps addresses to ids. A pending deletion of the key is cancelled, even if the state has the key, because Terraform
-    would otherwise create another one. With `is_dry` nothing is cancelled, and the key is omitted. Raises AwsError.
+    would otherwise create another one. With `is_dry` nothing is cancelled, and the key is omitted. Raises AwsError, and
+    UsageError for a bucket that another key encrypts than the cluster file names.
     """
     if not (bucket.is_managed and bucket.exists):
         return {}, []
@@ -91,6 +89,9 @@ def adoption(
     if ADDRESS not in state:
         found[ADDRESS] = bucket.name
         notes.append(f"s3://{bucket.name} was kept by an earlier cluster of this name and is adopted")
+    require_same_key(cluster, bucket, aws)
+    if bucket.key_arn:
+        return found, notes
     if is_dry and (pending := _pending_key(cluster, bucket.name, aws)):
         return found, [*notes, f"the KMS key {pending} of s3://{bucket.name} is pending deletion: `up` cancels it"]
     key, key_at, alias_at = usable_key(cluster, bucket.name, aws, on_event), f"{KEY}[0]", f"{ALIAS}[0]"
@@ -100,6 +101,27 @@ def adoption(
     if alias_at not in state and bucket_key.has_alias(aws, alias):
         found[alias_at] = alias
     return found, notes
+
+
+def require_same_key(cluster: str, bucket: Bucket, aws: Aws) -> None:
+    """Raises UsageError if the key of an existing bucket is neither the cluster's own nor the one in the cluster file:
+    its objects stay encrypted by that key, and the roles of the cluster could not read them. Raises AwsError.
+    """
+    found = bucket_key.default_key(aws, bucket.name)
+    if bucket.key_arn:
+        is_same = found in ("", bucket.key_arn, bucket.key_arn.rpartition("/")[2])
+    else:
+        try:
+            key = bucket_key.key_of(aws, bucket.name)
+        except NotThere:  # reported when the key is used
+            return
+        is_same = key is None or key.cluster == cluster
+    if not is_same:
+        raise UsageError(
+            f"s3://{bucket.name} is encrypted by {found}, and so are its objects, which roles with the key "
+            f"{bucket.key_arn or 'of the cluster'} could not read",
+            "name that key: encryption: {bucket: ARN}; or name another bucket: storage: {bucket: NAME}",
+        )
 
 
 def _pending_key(cluster: str, bucket: str, aws: Aws) -> str:

@@ -226,6 +226,66 @@ run "roles_of_a_company" {
   }
 }
 
+run "a_key_for_each_purpose" {
+  command = plan
+
+  variables {
+    repositories = ["vision"]
+    efs          = {}
+  }
+
+  assert {
+    condition     = toset(keys(aws_kms_key.main)) == toset(["secrets", "logs", "registry", "file_systems"]) && length(aws_kms_key.bucket) == 1
+    error_message = "Each purpose must have a key."
+  }
+  assert {
+    condition     = aws_kms_alias.main["logs"].name == "alias/windlass/vision/logs" && aws_launch_template.system.block_device_mappings[0].ebs[0].kms_key_id == null
+    error_message = "Keys must have aliases, and disks the account's default key."
+  }
+}
+
+run "keys_of_a_company" {
+  command = plan
+
+  variables {
+    repositories = ["vision"]
+    efs          = {}
+    fsx          = { deployment = "PERSISTENT_2" }
+    gpu_pools    = { a10g = { instance_types = ["g5.12xlarge"] } }
+    key_arns = {
+      secrets      = "arn:aws:kms:eu-west-1:210987654321:key/secrets"
+      logs         = "arn:aws:kms:eu-west-1:210987654321:key/logs"
+      file_systems = "arn:aws:kms:eu-west-1:210987654321:key/file-systems"
+      registry     = "arn:aws:kms:eu-west-1:210987654321:key/registry"
+      disks        = "arn:aws:kms:eu-west-1:210987654321:key/disks"
+    }
+    bucket_key_arn = "arn:aws:kms:eu-west-1:210987654321:key/bucket"
+  }
+
+  assert {
+    condition     = length(aws_kms_key.main) + length(aws_kms_key.bucket) + length(aws_kms_alias.main) + length(aws_kms_alias.bucket) == 0
+    error_message = "No key may be created."
+  }
+  assert {
+    condition     = aws_eks_cluster.main.encryption_config[0].provider[0].key_arn == var.key_arns["secrets"] && alltrue([for group in concat([aws_cloudwatch_log_group.cluster], aws_cloudwatch_log_group.flow, aws_cloudwatch_log_group.fsx) : group.kms_key_id == var.key_arns["logs"]])
+    error_message = "Secrets and logs must be encrypted by their keys."
+  }
+  assert {
+    condition     = aws_efs_file_system.main[0].kms_key_id == var.key_arns["file_systems"] && aws_fsx_lustre_file_system.main[0].kms_key_id == var.key_arns["file_systems"] && aws_ecr_repository.main["vision"].encryption_configuration[0].kms_key == var.key_arns["registry"]
+    error_message = "File systems and repositories must be encrypted by their keys."
+  }
+  assert {
+    condition     = alltrue([for template in [aws_launch_template.system, aws_launch_template.gpu["a10g"]] : template.block_device_mappings[0].ebs[0].kms_key_id == var.key_arns["disks"]]) && one(local.bucket_keys) == var.bucket_key_arn
+    error_message = "Disks and the bucket must be encrypted by their keys."
+  }
+}
+
+run "a_key_without_a_purpose_is_refused" {
+  command = plan
+  variables { key_arns = { volumes = "arn:aws:kms:eu-west-1:210987654321:key/disks" } }
+  expect_failures = [var.key_arns]
+}
+
 run "fsx_without_controllers" {
   command = plan
 
