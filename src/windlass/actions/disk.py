@@ -36,7 +36,7 @@ def run_disk(store: Store, status: Status) -> RunDisk:
 def _bytes(path: Path) -> int:
     try:
         return path.lstat().st_size if not path.is_dir() or path.is_symlink() else _look(path)[1]
-    except FileNotFoundError:  # a running job may have removed the file
+    except FileNotFoundError:  # the file was removed since the folder was listed
         return 0
 
 

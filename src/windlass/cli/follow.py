@@ -232,7 +232,7 @@ class Follower:
             return self._interrupts.choice is Choice.LEAVE or is_late or has_all()
 
         pending_bytes = 0
-        # `poll_seconds` is 0 because `_is_over` sleeps, after it has written the logs that were read.
+        # `poll_seconds` is 0 because `_is_over` sleeps after it has written the logs.
         for block in logs.read_batches(is_over=is_over, since_ns=self._since_ns, poll_seconds=0):
             self._pending.append(block)
             pending_bytes = pending_bytes + len(block.data) if len(self._pending) > 1 else len(block.data)

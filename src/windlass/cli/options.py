@@ -151,7 +151,9 @@ def run_argument(command: Command) -> Command:
 
 
 def runs_argument(command: Command) -> Command:
-    """Adds `[RUN…]`: several runs, each as in `run_argument`; by default the newest run, or those with a label."""
+    """Adds `[RUN…]`: any number of runs, each as in `run_argument`. Default: the newest run, or all runs with the given
+    labels.
+    """
     return click.argument("runs", nargs=-1, metavar="[RUN…]", shell_complete=complete_run)(command)
 
 

@@ -24,7 +24,7 @@ from windlass.errors import UsageError
 GIT, OWN = ".gitignore", ".windlassignore"
 NEVER: Final = frozenset({".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache",
                           ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", ".DS_Store"})  # fmt: skip
-"""Names that are never selected, regardless of ignore files."""
+"""Names of files and folders that are never selected, regardless of ignore files."""
 HOME: Final = frozenset({"record.db", "record.db-wal", "record.db-shm", "record.db-journal", "record.lock", "reserve",
                          "reserve.new", "runs", "warm", "travel", "trash", "clusters", "prices.json", "transfers",
                          "slots", "sagemaker-local", "sagemaker-storage"})  # fmt: skip
@@ -89,7 +89,7 @@ def select(folder: Path, environ: Mapping[str, str], *, max_entries: int | None 
 
     `environ` locates the user's git configuration.
     """
-    folder = folder.resolve()  # git also resolves links before it looks for the repository
+    folder = folder.resolve()  # as git does before it looks for the repository
     found = Selection(max_entries=max_entries)
     root = root_of(folder)
     above = [place for place in reversed(folder.parents) if root is not None and place.is_relative_to(root)]

@@ -45,7 +45,7 @@ def keep_snapshot(
     except (UsageError, OSError) as error:
         hint = f" ({error.hint})" if isinstance(error, UsageError) and error.hint else ""
         why = f"{error.message if isinstance(error, UsageError) else error}{hint}\n"
-        with contextlib.suppress(OSError):  # the path in the message may contain any bytes
+        with contextlib.suppress(OSError):  # a path in the reason may contain bytes that are not UTF-8
             (run_dir / NOT_KEPT).write_text(why, encoding="utf-8", errors="backslashreplace")
 
 

@@ -38,14 +38,14 @@ class Policy(StrictValue):
     grace_seconds: float
     """Seconds from SIGTERM to SIGKILL."""
     hang_seconds: float | None
-    """Time without output after which ranks count as hung; null for no limit."""
+    """Seconds without output after which ranks count as hung; null for no limit."""
     max_restarts: int
     restart_on: tuple[str, ...]
     """Reasons for which an attempt is restarted: `failure`, `node-loss`, `preemption`, `hang`."""
     min_nodes: int
     """Minimum number of nodes for an attempt."""
     node_back_seconds: float = 0.0
-    """Time after which a lost node of this machine rejoins."""
+    """Minimum seconds before a lost node of an elastic run on this machine may rejoin."""
     notify: str | None = None
     """Name of the secret with the address of the webhook that is called when the run ends."""
     port: int | None = None

@@ -187,7 +187,7 @@ class UploadStep(Step):
     """Folder of the outputs."""
     destination: str
     at: Literal["end", "checkpoint"] = "end"
-    """`end`: upload after the last attempt; `checkpoint`: also after each checkpoint."""
+    """When the outputs are uploaded: `end` is after the last attempt, `checkpoint` also after each checkpoint."""
     python: str = ""
     """Interpreter that uploads the outputs on this machine; empty in a cluster."""
 

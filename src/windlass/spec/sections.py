@@ -498,8 +498,8 @@ class FileSystem(Section):
     """A file system in the cluster's account that exposes part of a bucket, for `via: mount`."""
 
     kind: Literal["s3-files", "lustre"]
-    """`s3-files`: an S3 file system, mounted by the EFS CSI driver 3.0 or newer. `lustre`: FSx for Lustre with a data
-    repository association."""
+    """Kind of the file system. `s3-files`: an S3 file system, mounted by the EFS CSI driver 3.0 or newer. `lustre`: FSx
+    for Lustre with a data repository association."""
     id: Annotated[Word, Field(pattern=r"^fs-[0-9a-f]{8,40}$")]
     """Id of the file system, such as `fs-0123456789abcdef0`."""
     source: Location

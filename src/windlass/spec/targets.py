@@ -58,10 +58,10 @@ class KubernetesTarget(PodOptions, Document):
     """Context of the kubeconfig. Required, so that the cluster does not depend on the last `kubectl config
     use-context`."""
     kubeconfig: Line | None = None
-    """Kubeconfig file with that context, such as `~/.kube/lab`. Default: as kubectl, `$KUBECONFIG` or
-    `~/.kube/config`."""
+    """Kubeconfig file with the context, such as `~/.kube/lab`. Default: `$KUBECONFIG` or `~/.kube/config`, as in
+    kubectl."""
     namespace: Label = "default"
-    """Namespace for runs. Default `default`, as kubectl."""
+    """Namespace for runs. Default `default`, as in kubectl."""
     via: Workload = "auto"
     """Workload kind for jobs that set none. Default `auto`: a Job, or another kind if the job requires one."""
     image: Word | None = None

@@ -12,10 +12,10 @@ class Artifact:
     """A result of a run."""
 
     kind: str
-    """`outputs`, `checkpoints`, `uploaded` (outputs in an object store), or `code` (files that the script left in its
-    code folder)."""
+    """Kind of result: `outputs`, `checkpoints`, `uploaded` (outputs in an object store), or `code` (files that the
+    script left in its code folder)."""
     place: str
-    """`folder` on this machine, `claim` or `pods` of a cluster, or `store`."""
+    """Kind of storage: `folder` on this machine, `claim` or `pods` of a cluster, or object `store`."""
     where: str
     """Location of the result: a path, relative to the claim if `claim` is set, or an address in an object store."""
     claim: str = ""

@@ -46,7 +46,7 @@ class VerifiedCheckpoint:
 
     name: str
     state: str
-    """`verified`, `damaged`, `unreadable`, `unknown-format` or `unfinished`."""
+    """Result of the verification: `verified`, `damaged`, `unreadable`, `unknown-format` or `unfinished`."""
     problems: tuple[str, ...]
 
 

@@ -45,7 +45,7 @@ class RunOnCluster:
     user: str
     """User who started the run; empty if the cluster does not record the user."""
     supervisor: str
-    """`cluster` if the supervisor and the record are in the cluster; else empty."""
+    """Location of the supervisor: `cluster` if supervisor and record are in the cluster; else empty."""
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str

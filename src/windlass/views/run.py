@@ -61,7 +61,7 @@ class RunSummary:
     user: str
     """User who started the run; empty if unknown."""
     supervisor: str
-    """`cluster` if the supervisor is a pod of the cluster; empty if it is a process on `host`."""
+    """Location of the supervisor: `cluster` for a pod of the cluster; empty for a process on `host`."""
     labels: Mapping[str, str]
     """Labels of the job."""
     note: str

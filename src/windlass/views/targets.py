@@ -17,9 +17,9 @@ class TargetView:
 
     name: str
     kind: str
-    """`local`, `kubernetes`, `sagemaker` or `sagemaker-local`."""
+    """Kind of the target: `local`, `kubernetes`, `sagemaker` or `sagemaker-local`."""
     place: str
-    """`this machine`, the context and namespace of a cluster, or the region of an account."""
+    """Location of the target: `this machine`, context and namespace of a cluster, or region of an account."""
     file: str | None
     """File that defines the target; null for `local` if no file defines this target."""
     settings: Mapping[str, Any]

@@ -14,7 +14,7 @@ class WarmProcess(Value):
 
     name: str
     state: str
-    """`importing`, `ready` or `refused`."""
+    """State of the process: `importing`, `ready` or `refused`."""
     pid: int = 0
     started_at: float = 0.0
     """Start time in Unix seconds."""
