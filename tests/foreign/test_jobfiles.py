@@ -84,6 +84,7 @@ IMPORTED: dict[str, dict[str, Any]] = {
     "jobset-python-once-a-pod": {
         "run": "/opt/fit_tf.py --epochs=1", "launcher": "plain", "nodes": 4, "left": ["in each of 4 pods"],
     },
+    "jobset-tpu": {"run": "/opt/fit_jax.py", "launcher": "plain", "nodes": 8, "left": ["in each of 8 pods"]},
     "jobset-index-in-shell": {"launcher": "plain", "nodes": 4},
     "job-torchrun-and-its-service": {"run": FIT, "launcher": "torchrun", "nodes": 2, "gpus": 1},
     "job-rank-from-hostname": {
@@ -111,8 +112,7 @@ REFUSED = {
     "trainjob-refused-unknown-runtime": ["runtime team-runtime is not in this file: it may start the ranks"],
     "trainjob-refused-flux": ["has the policy flux"],
     "trainjob-refused-mpi-without-mpirun": ["is started only on the first node"],
-    "jobset-refused-tpu": ["is 4, and a job file asks for whole GPUs of NVIDIA"],
-    "jobset-refused-gpu-count": ["is half, and a job file asks for whole GPUs of NVIDIA"],
+    "jobset-refused-gpu-count": ["is half, and not a whole number"],
     "jobset-refused-no-command": ["has neither command nor args"],
     **{f"other-refused-{kind.lower()}": [f"found {kind}, which"] for kind in ("RayCluster", "Workflow", "Workload")},
     "tfjob-refused-parameter-servers": ["has tasks of their own in TF_CONFIG"],

@@ -27,32 +27,42 @@ def lost(made: Imported) -> dict[str, str]:
     return {one.field: one.instead for one in made.actionable}
 
 
-def test_fields_that_change_a_job_are_reported_for_action() -> None:
-    spread = ", topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone}]"
-    claim = ", volumes: [{name: v, persistentVolumeClaim: {claimName: c, readOnly: true}}]"
-    made = job(", volumeMounts: [{name: v, mountPath: /v, readOnly: true}]", spread + claim)
-    where = "spec.template.spec"
-    assert {
-        f"{where}.topologySpreadConstraints",
-        f"{where}.volumes[0].persistentVolumeClaim.readOnly",
-        f"{where}.containers[0].volumeMounts[0].readOnly",
-    } <= lost(made).keys()
-    assert "spec.template.spec.hostNetwork" in lost(job(pod=", hostNetwork: true"))
+def test_fields_that_no_patch_may_set_are_reported_with_the_reason() -> None:
+    made = job(
+        ", env: [{name: HOME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]", ", shareProcessNamespace: true"
+    )
+    pod = "spec.template.spec"
+    assert lost(made) == {
+        f"{pod}.shareProcessNamespace": "a node is one container here",
+        f"{pod}.containers[0].env[0].valueFrom": "write its value: env: {HOME: …}",
+    }
+    other = job(pod=", hostAliases: [{hostnames: [a]}]")
+    assert lost(other)[f"{pod}.hostAliases"] == "add ip:"
+    assert made.job.kubernetes.pod == other.job.kubernetes.pod == {}
+
+
+def test_secret_in_an_init_container_is_reported_and_not_written() -> None:
+    token = "hf_neverinanyjobfile00000000000000000"
+    made = job(pod=f", initContainers: [{{name: i, image: a/b:1, env: [{{name: HF_TOKEN, value: {token}}}]}}]")
+    assert "spec.template.spec.initContainers[0]" in lost(made)
+    assert any("contains the value of a secret" in one.meaning for one in made.actionable)
+    assert token not in f"{made.text}{made.unmapped}"
 
 
 def test_efa_provider_without_devices_is_reported() -> None:
-    made = job(", env: [{name: FI_PROVIDER, value: efa}]")
-    assert any("pods of a run get no EFA devices" in one.meaning for one in made.actionable)
+    efa = ", env: [{name: FI_PROVIDER, value: efa}]"
+    assert any("the job requests no EFA devices" in one.meaning for one in job(efa).actionable)
+    assert not job(f"{efa}, resources: {{limits: {{vpc.amazonaws.com/efa: 4}}}}").actionable
     assert not job(", env: [{name: FI_PROVIDER, value: tcp}]").actionable
 
 
 def test_valid_labels_become_labels_of_the_job_and_others_are_reported() -> None:
     made = job(meta=", labels: {team: vision, app.kubernetes.io/part-of: x, bad: 'two words'}, annotations: {a/b: c}")
     assert dict(made.job.labels) == {"team": "vision"}
+    assert made.job.kubernetes.annotations == {"a/b": "c"}
     assert set(lost(made)) == {
         "metadata.labels.app.kubernetes.io/part-of",
         "metadata.labels.bad",
-        "metadata.annotations.a/b",
     }
     assert not any("labels: {KEY" in instead for instead in lost(made).values())
 
@@ -60,9 +70,6 @@ def test_valid_labels_become_labels_of_the_job_and_others_are_reported() -> None
 @pytest.mark.parametrize(("disk", "size"), [("2000", "2000GiB"), ("2TB", "2TiB"), ("'64+'", "64GiB")])
 def test_disk_size_is_kept(disk: str, size: str) -> None:
     assert f"size: {size}" in lost(sky(f"resources: {{disk_size: {disk}}}"))["resources.disk_size"]
-    claim = "ephemeral: {volumeClaimTemplate: {spec: {resources: {requests: {storage: 2Ti}}}}}"
-    made = job(", volumeMounts: [{name: v, mountPath: /v}]", f", volumes: [{{name: v, {claim}}}]")
-    assert "size: 2Ti}" in lost(made)["spec.template.spec.volumes[0].ephemeral"]
 
 
 @pytest.mark.parametrize("text", ["resources: {use_spot: true}", "resources: {job_recovery: FAILOVER}"])

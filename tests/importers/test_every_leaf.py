@@ -35,12 +35,11 @@ REFUSED = {
     name: message
     for message, names in {
         "argument of the image's own program": ["kubeflow/pytorchjob-arguments-of-the-image"],
-        "which is in ConfigMap": ["kubeflow/pytorchjob-program-in-a-configmap"],
         "tasks of their own": ["kubeflow/tfjob-parameter-servers"],
         "no line of mpirun": ["kubeflow/mpijob-script"],
         "is Intel": ["kubeflow/mpijob-intel"],
         "is not in this file: it may start the ranks": ["kubeflow/trainjob-unknown-runtime"],
-        "whole GPUs of NVIDIA": ["batch/job-half-a-gpu"],
+        "not a whole number": ["batch/job-half-a-gpu"],
         "starts other ranks": ["batch/jobset-ranks-by-other-commands"],
         "found Pod": ["batch/pod"],
         "found RayJob": ["batch/rayjob"],
@@ -131,7 +130,7 @@ def options(value: Any) -> Iterator[str]:
 
 FIELDS: Final = re.compile(
     r"--(nnodes|nproc[-_]per[-_]node|max[-_]restarts|num_(?:machines|processes)|mixed_precision|standalone|module|no-python)"
-    r"|-(np?|x|mca|u|m|[a-z]*c|De|f|H|y|p|lc)|--allow-run-as-root|--tail|--port"
+    r"|-(np?|x|mca|u|m|e|[a-z]*c|De|f|H|y|p|lc)|--allow-run-as-root|--tail|--port"
 )
 """Options whose values become fields of the job, and options of containers that are reported as a whole."""
 

@@ -229,9 +229,13 @@ TORCHRUN = '"#!/bin/bash\\ntorchrun --nproc_per_node=2 /a/train.py\\n"'
     ("command", "file"), [("[/code/go.sh]", ""), ("[sh, /code/go.sh]", ""), ("[/code]", ", subPath: go.sh")]
 )
 def test_shell_script_in_a_configmap_is_read_as_part_of_the_command(command: str, file: str) -> None:
-    made = import_text(CONFIG % (command, file, TORCHRUN), "job.yaml")
+    text = CONFIG % (command, file, TORCHRUN)
+    made = import_text(text, "job.yaml")
     assert (made.job.run, made.job.procs_per_node) == ("/a/train.py", 2)
-    assert "ConfigMap/scripts: data.train.py" in {one.field for one in made.actionable}
+    assert [volume.config_map for volume in made.job.volumes] == ["scripts"]
+    assert "ConfigMap/scripts: data" in {one.field for one in made.actionable}
+    alone = import_text(text.replace(', train.py: "print(1)"', ""), "job.yaml")
+    assert (alone.job.run, alone.job.volumes, alone.actionable) == ("/a/train.py", (), made.actionable[:1])
 
 
 def test_a_shell_script_with_arguments_keeps_them() -> None:
@@ -249,10 +253,13 @@ def test_a_shell_script_with_arguments_keeps_them() -> None:
         ("[bash, /code/other.sh]", TORCHRUN),
     ],
 )
-def test_program_in_a_configmap_is_refused(command: str, script: str) -> None:
-    with pytest.raises(JobFileError, match="which is in ConfigMap scripts: no pod of a run mounts it") as refused:
-        import_text(CONFIG % (command, "", script), "job.yaml")
-    assert "import it again" in refused.value.problems[0].hint
+def test_program_in_a_configmap_is_mounted(command: str, script: str) -> None:
+    made = import_text(CONFIG % (command, "", script), "job.yaml")
+    [volume] = made.job.volumes
+    assert (volume.config_map, volume.path) == ("scripts", "/code")
+    assert [one.instead for one in made.actionable if one.field.startswith("ConfigMap/scripts")] == [
+        "kubectl apply the ConfigMap before the first run"
+    ]
 
 
 # -- variables that the user changes ----------------------------------------------------------------------------------

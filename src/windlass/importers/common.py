@@ -9,12 +9,14 @@ from typing import Any, Final, NamedTuple
 from windlass.importers.container_command import Start
 from windlass.importers.draft import Draft
 from windlass.importers.operator_variables import RANKS_OF_A_NODE, OperatorVariables, with_variables
-from windlass.importers.pods import Pods, labels
+from windlass.importers.pods import Pods, marks
 from windlass.importers.source import View
 
 _NNODES: Final = re.compile(r"--nnodes[= ]([1-9][0-9]*)(?![:\w])")
 _COUNTED: Final = re.compile(r"nnodes|num[-_](?:machines|nodes)\b")
 """Finds, in a command, a number of nodes that its launcher waits for."""
+_GPUS: Final = re.compile(r"/(?:gpu$|mig-)")
+"""Finds resources that are GPUs of other vendors, or parts of GPUs."""
 RESTARTS: Final = 3
 """Number of restarts written for a job whose pods are restarted without limit."""
 
@@ -36,7 +38,7 @@ def metadata(view: View, draft: Draft) -> None:
     draft.put_name(meta.at("name"))
     draft.put_name(meta.at("generateName"))
     draft.put_text("kubernetes.namespace", meta.at("namespace"))
-    labels(draft, meta.at("labels"))
+    marks(draft, meta)
 
 
 def run_policy(view: View, draft: Draft, *, of_mpi: bool = False) -> None:
@@ -240,6 +242,9 @@ def automatic(view: View, draft: Draft) -> int | str:
     """Returns one rank per GPU of a node; without GPUs, one per core if the number of cores is known."""
     if draft.get("resources.gpus"):
         return "auto"
+    for name, count in (draft.get("kubernetes.limits") or {}).items():
+        if _GPUS.search(name):
+            return int(count)
     cpus = draft.get("resources.cpus")
     if cpus and cpus >= 1:
         view.remark(

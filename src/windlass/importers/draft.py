@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from windlass.errors import JobFileError
 from windlass.importers.field_hints import secret_hint, secret_name
@@ -12,6 +12,9 @@ from windlass.importers.secret_words import is_blank
 from windlass.importers.source import View
 from windlass.spec.names import legal_name, looks_secret
 from windlass.spec.parse import job_from_mapping
+from windlass.spec.pod_patch import NODE, PatchRefused, combined
+
+EFA: Final = "vpc.amazonaws.com/efa"
 
 
 class Draft:
@@ -45,8 +48,27 @@ class Draft:
             self.fields = wanted
             view.take()
             return True
+        if "looks like a secret" in problem[0]:
+            self.secret = self.secret or view
         view.report(f"{field}: {problem[0]}", problem[1] or "write it by hand")
         return False
+
+    def put_entry(self, field: str, key: str, value: Any, view: View) -> bool:
+        """Sets one entry of a mapping."""
+        return self.put(field, {**(self.get(field) or {}), key: value}, view)
+
+    def put_pod(self, spec: Mapping[str, Any], view: View) -> bool:
+        """Adds fields of a pod's spec to the patch of the ranks' pods, unless no patch may set them."""
+        try:
+            patch = combined(self.get("kubernetes.pod") or {}, {"spec": spec}, NODE)
+        except PatchRefused as refused:
+            view.report(f"kubernetes.pod.{refused}", refused.hint)
+            return False
+        return self.put("kubernetes.pod", patch, view)
+
+    def put_container(self, fields: Mapping[str, Any], view: View) -> bool:
+        """Adds fields of the training container to the patch of the ranks' pods, unless no patch may set them."""
+        return self.put_pod({"containers": [{"name": NODE, **fields}]}, view)
 
     def put_text(self, field: str, view: View) -> None:
         """Sets a field to the text of a view, if it has any."""
@@ -76,10 +98,10 @@ class Draft:
         if problem is None:
             self.fields = {**self.fields, "env": {**had, name: value}}
             view.take()
-            if name == "FI_PROVIDER" and value.lower() == "efa":
+            has_efa = self.is_of_sagemaker or EFA in (self.get("kubernetes.limits") or {})
+            if name == "FI_PROVIDER" and value.lower() == "efa" and not has_efa:
                 view.remark(
-                    "FI_PROVIDER=efa, and pods of a run get no EFA devices",
-                    "take it out of env:, so that NCCL uses TCP, or run the original job if EFA is needed",
+                    "FI_PROVIDER=efa, and the job requests no EFA devices", f"kubernetes: {{limits: {{{EFA}: N}}}}"
                 )
             return True
         message, hint = problem
@@ -134,11 +156,13 @@ def _with(fields: Mapping[str, Any], steps: list[str], value: Any) -> dict[str, 
 
 
 def _merged(mine: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**others, **mine}
+    found = {**others, **mine}
     for name in mine.keys() & others.keys():
         if isinstance(mine[name], dict) and isinstance(others[name], dict):
-            merged[name] = _merged(mine[name], others[name])
-    return merged
+            found[name] = (
+                combined(others[name], mine[name], NODE) if name == "pod" else _merged(mine[name], others[name])
+            )
+    return found
 
 
 def _problem(fields: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -13,7 +13,6 @@ Table = Literal[
     "field",
     "beside",
     "other kind",
-    "volume",
     "torchx",
     "torchx resource",
     "sky",

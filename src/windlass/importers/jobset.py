@@ -10,7 +10,7 @@ from windlass.importers.container_command import Start, start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.operator_variables import OperatorVariables
-from windlass.importers.pods import Pods, fields_of, main_container
+from windlass.importers.pods import Pods, fields_of, main_container, marks
 from windlass.importers.source import View
 from windlass.spec.runline import split_run
 
@@ -108,6 +108,7 @@ def of_set(spec: View, draft: Draft, found: Documents, pods: Pods | None = None)
 def _pods_read(one: View, draft: Draft, pods: Pods) -> int:
     """Reads a job of a set; returns its number of pods."""
     one.text("name")
+    marks(draft, one.at("template", "metadata"))
     replicas = one.whole("replicas")
     nodes = of_job(one.at("template", "spec"), draft, pods, is_alone=False)
     return nodes * max(1, replicas if replicas is not None else 1)

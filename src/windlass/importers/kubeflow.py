@@ -114,7 +114,7 @@ def mpijob(found: Documents, draft: Draft) -> None:
         worker = launcher
     if replicas:
         launcher.at("replicas").take_if(1)
-    machine = Pods(draft, found)
+    machine = Pods(draft, found, has_probes=not replicas or worker is launcher)
     machine.read(worker.at("template"), MPI)
     calls = machine
     if replicas and worker is not launcher:

@@ -11,28 +11,31 @@ from windlass.importers.container_command import Start, assumed_torchrun, names_
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import hints
-from windlass.importers.node_affinity import GPU, node_affinity
 from windlass.importers.operator_variables import RANKS_OF_A_NODE, VALUES
-from windlass.importers.shell import SHELLS, expanded
+from windlass.importers.pod_fields import container_fields, pod_annotations, pod_fields
+from windlass.importers.scheduling import GPU, scheduling
+from windlass.importers.shell import SHELLS, expanded, macros
 from windlass.importers.source import View
-from windlass.importers.storage import mounted
+from windlass.importers.storage import SHM, block_device, init_container, mounted
 from windlass.spec.labels import is_reserved
-from windlass.spec.quantities import cores, size, whole
+from windlass.spec.names import CONTRACT_ENV
+from windlass.spec.pod_patch import OWN_VARIABLES, ROOT
+from windlass.spec.quantities import cores, exact, size, whole
 
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GROUP: Final = ("MASTER_ADDR", "RANK", "WORLD_SIZE")
 OF_TORCH: Final = (*GROUP, "MASTER_PORT", *VALUES["torchrun"], RANKS_OF_A_NODE)
 """Variables that the training operator sets in the pods of a PyTorchJob."""
 _SHEBANG: Final = re.compile(rf"#!\S*(?:/|env ){'(?:' + '|'.join(SHELLS) + ')'}\b")
-_OF_WINDLASS: Final = "/windlass/"
 _ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|neuron\w*|gaudi|mig-.*|gcu|npu)$|^habana\.ai/")
 """Device resources for computation, which must not be dropped silently."""
 _OF_CONTROLLERS: Final = ("controller-uid", "job-name")
 """Unprefixed labels that controllers set to find their pods."""
-DEVICES: Final = {
-    "vpc.amazonaws.com/efa": "run the original if EFA is needed: a job file cannot request network devices",
-    "ephemeral-storage": "pods have what their machine has; give large files a claim in volumes:",
-}
+_OVERCOMMITTED: Final = ("cpu", "memory", "ephemeral-storage")
+"""Resources that may be requested without a limit."""
+_MARKS: Final = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
+"""A label or annotation in the downward API."""
+_FIELD_OF: Final = {"labels": "labels", "annotations": "kubernetes.annotations"}
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Pods:
     """Variables of the main container whose values are known."""
     unknown: set[str] = field(default_factory=set)
     """Variables of the main container whose values only the cluster has."""
+    of_secrets: dict[str, Any] = field(default_factory=dict)
+    """Variables of the main container that are keys of `secrets:`, with their original source."""
     start: tuple[Start, View] | None = None
     """The parsed command of the main container and its field; None until a command was found."""
     of_operator: tuple[str, ...] = ()
@@ -57,6 +62,8 @@ class Pods:
     """Fields with the command of the main container: `command` and `args`."""
     command_words: list[str] = field(default_factory=list)
     """The command without arguments; a TrainJob may replace the arguments."""
+    has_probes: bool = True
+    """Whether the probes of the main container check the training program."""
     has_group: bool = False
     """Whether the container itself sets a variable of torch's process group: MASTER_ADDR, RANK or WORLD_SIZE."""
 
@@ -64,11 +71,11 @@ class Pods:
 
     def read(self, template: View, names: tuple[str, ...] = (), *, is_patch: bool = False) -> None:
         """Reads a pod template; `names` are usual names of the training container."""
-        labels(self.draft, template.at("metadata", "labels"))
+        marks(self.draft, template.at("metadata"))
         spec = template.at("spec")
         for volume in spec.at("volumes").each():
             name = volume.at("name").value
-            if isinstance(name, str):
+            if isinstance(name, str) and isinstance(volume.value, dict):
                 self.volumes[name] = volume
         container = main_container(spec.at("containers"), names, is_patch=is_patch)
         if container is not None:
@@ -76,22 +83,17 @@ class Pods:
                 if other.path != container.path:
                     other.report(
                         f"container {other.at('name').value} runs next to the ranks in each pod",
-                        "a node is one container here: run it on its own, or start it in the script",
+                        "a pod of a run has one container: write it into initContainers of kubernetes.pod, with "
+                        "restartPolicy: Always",
                     )
-            self._container(container)
-        for init in spec.at("initContainers").each():
-            init.report(
-                f"container {init.at('name').value} runs in each pod before the ranks",
-                "do it in the image or at the start of the script",
-            )
-        node_affinity(self.draft, spec)
+            self._container(container, spec)
+        scheduling(self.draft, template, str(self.beside.job.view.at("metadata", "name").value))
+        pod_fields(self.draft, spec)
         self._life(spec)
 
     def _life(self, spec: View) -> None:
         draft = self.draft
         spec.at("restartPolicy").take_if("Never")
-        spec.at("dnsPolicy").take_if("ClusterFirst")
-        spec.at("schedulerName").take_if("default-scheduler")
         for secret in spec.at("imagePullSecrets").each():
             if (login := secret.text("name")) is not None:
                 draft.add("kubernetes.image_pull_secrets", login, secret.at("name"))
@@ -104,23 +106,47 @@ class Pods:
             if (account := spec.text(name)) is not None and account != "default":
                 draft.put("kubernetes.service_account", account, spec.at(name))
         draft.put_text("priority", spec.at("priorityClassName"))
-        spec.at("automountServiceAccountToken").take_if(False)
 
     # -- the container ------------------------------------------------------------------------------------------------
 
-    def _container(self, view: View) -> None:
+    def _container(self, view: View, spec: View) -> None:
         self.container = view
         view.text("name")
         if (image := view.text("image")) is not None:
             self.draft.put("image", image, view.at("image"))
-            # A job file has no image pull policy, and needs none if the manifest sets the cluster's default.
-            is_newest = image.endswith(":latest") or ":" not in image.rpartition("/")[2]
-            view.at("imagePullPolicy").take_if("Always" if is_newest else "IfNotPresent")
         self.amounts(view.at("resources"))
         self.variables(view)
         self.command(view)
-        for mount in view.at("volumeMounts").each():
-            mounted(self.draft, self.volumes, mount)
+        self._mounts(view, spec.at("initContainers").each())
+        container_fields(self.draft, view, spec, has_probes=self.has_probes)
+
+    def _mounts(self, view: View, inits: list[View]) -> None:
+        """Reads the volumes of the training container and the containers that run before it."""
+        mounts = view.at("volumeMounts").each()
+        of_inits = [mount.at("name").value for init in inits for mount in init.at("volumeMounts").each()]
+        names = [mount.at("name").value for mount in mounts]
+        # A claim is one storage, however many volumes name it.
+        again = [name for name in names if names.count(name) > 1 and not self._is_claim(name)]
+        for mount in mounts:
+            mounted(self.draft, self.volumes, mount, {*of_inits, *again})
+        for name in {*names, *of_inits} & self.volumes.keys():
+            self._files(self.volumes[name].at("configMap"))
+        for device in view.at("volumeDevices").each():
+            block_device(self.draft, self.volumes, device)
+        at_shm = [mount.at("name").value for mount in mounts if str(mount.at("mountPath").value).rstrip("/") == SHM]
+        for init in inits:
+            init_container(self.draft, self.volumes, init, at_shm)
+
+    def _files(self, config: View) -> None:
+        """Reads the ConfigMap of a volume, if it is in the same file."""
+        values = self._config(config.at("name").value) if config.path not in config.source.reported else config.at("-")
+        if values:
+            values.remark("files that the pods mount", "kubectl apply the ConfigMap before the first run")
+        for _, value in values.items() if values else ():
+            value.take()
+
+    def _is_claim(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.volumes and bool(self.volumes[name].at("persistentVolumeClaim"))
 
     def command(self, view: View) -> None:
         """Reads `command`, `args` and `workingDir` of a container."""
@@ -138,7 +164,7 @@ class Pods:
             raise view.at("args").refused(message, hint)
         self.command_words = command
         self.words = [part for part in (view.at("command"), view.at("args")) if part]
-        words = ["torchrun", *args] if is_torchrun else self._with_scripts(view, words, at)
+        words = ["torchrun", *args] if is_torchrun else self._with_scripts(view, words)
         start = start_of(words, self.env, folder, unknown={*self.of_operator, *self.unknown} - self.env.keys())
         self.start = start, at
         if is_torchrun:
@@ -152,22 +178,15 @@ class Pods:
                 "if it does more than start them, write what it does as command:",
             )
 
-    def _with_scripts(self, view: View, words: list[str], at: View) -> list[str]:
-        """Returns the words, with a shell script from a ConfigMap replaced by its text.
-
-        Raises JobFileError for other programs in a ConfigMap, because no pod of a run mounts it.
-        """
+    def _with_scripts(self, view: View, words: list[str]) -> list[str]:
+        """Returns the words, with a shell script from a ConfigMap replaced by its text."""
         for path, config, text in self._files_of_configs(view, " ".join(words)):
             is_shell, script = words[0].rpartition("/")[2] in SHELLS, words[words[0] != path :]
             if script[:1] == [path] and isinstance(text.value, str) and (is_shell or _SHEBANG.match(text.value)):
-                config.report("a script, which is in the command", "nothing to do", is_handled=True)
+                if len(self._config(config.at("name").value).items()) == 1:  # otherwise the pods mount its other files
+                    config.report("a script, which is in the command", "nothing to do", is_handled=True)
                 start = [words[0] if is_shell else "bash", "-c", text.take()]
-                self._with_scripts(view, [*start, *script[1:]], at)
                 return [*start, *(script if script[1:] else ())]
-            if path.endswith((".py", ".sh")) or path == words[0]:
-                message = f"starts {path}, which is in ConfigMap {config.at('name').value}: no pod of a run mounts it"
-                hint = "write it to a file next to the job file, use that file in the command, and import it again"
-                raise at.refused(message, hint)
         return words
 
     def _files_of_configs(self, view: View, text: str) -> Iterator[tuple[str, View, View]]:
@@ -176,7 +195,7 @@ class Pods:
             volume, folder = self.volumes.get(str(mount.at("name").value)), mount.at("mountPath").value
             if volume is None or not volume.at("configMap") or not isinstance(folder, str):
                 continue
-            if folder.startswith(_OF_WINDLASS):  # a manifest written by `windlass plan`, which lists its files
+            if folder.startswith(f"{ROOT}/"):  # a manifest written by `windlass plan`, which lists its files
                 continue
             config, part = volume.at("configMap"), mount.at("subPath").value
             key_of = {str(item.at("path").value): str(item.at("key").value) for item in config.at("items").each()}
@@ -186,19 +205,17 @@ class Pods:
                 yield found[0], config, self._config(config.at("name").value).at(key_of.get(name, name))
 
     def amounts(self, view: View) -> None:
-        """Reads `limits` and `requests`."""
+        """Reads `limits`, `requests` and `claims` of devices."""
         for name in dict.fromkeys(name for part in ("limits", "requests") for name, _ in view.at(part).items()):
             limit, request = view.at("limits", name), view.at("requests", name)
-            said = limit if limit else request
-            self._amount(name, said)
-            if limit and request:
-                if request.value == limit.value:
-                    request.take()
-                else:
-                    request.report(
-                        f"asks for {request.value}, and may use {limit.value}",
-                        "a job has one value for both: the limit is taken",
-                    )
+            if not limit and name in _OVERCOMMITTED:
+                self.draft.put_entry("kubernetes.requests", name, request.value, request)
+                continue
+            self._amount(name, limit if limit else request)
+            if limit and request and exact(request.scalar()) != exact(limit.scalar()):
+                self.draft.put_entry("kubernetes.requests", name, request.value, request)
+        if view.at("claims"):
+            self.draft.put_container({"resources": {"claims": view.at("claims").value}}, view.at("claims"))
 
     def _amount(self, name: str, view: View) -> None:
         given = view.value if isinstance(view.value, str | int | float) and not isinstance(view.value, bool) else None
@@ -207,15 +224,12 @@ class Pods:
             "cpu": ("resources.cpus", cores(given)),
             "memory": ("resources.memory", size(given)),
         }.get(name, ("", None))
-        if _ACCELERATOR.search(name) and value is None:
-            message = (
-                f"is {'empty' if given is None else given}, and a job file asks for whole GPUs of NVIDIA, as {GPU}"
-            )
-            raise view.refused(message, "keep it where it is, or write the number of GPUs")
-        if value is None:
-            view.report(f"{name} for each pod", DEVICES.get(name, "a job file asks for gpus, cpus and memory"))
-        else:
+        if _ACCELERATOR.search(name) and whole(given) is None:
+            raise view.refused(f"is {'empty' if given is None else given}, and not a whole number", "write the number")
+        if field_name and value is not None:
             self.draft.put(field_name, value, view)
+        else:
+            self.draft.put_entry("kubernetes.limits", name, view.value, view)
 
     # -- variables ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +242,7 @@ class Pods:
             if name is None:
                 continue
             self.has_group |= name in GROUP
-            if entry.at("valueFrom") and name in GROUP:
+            if entry.at("valueFrom") and (name in CONTRACT_ENV or name.startswith("WINDLASS_")):
                 entry.report(f"{name}, which Windlass sets for each rank", "nothing to do", is_handled=True)
                 continue
             if entry.at("valueFrom"):
@@ -236,10 +250,22 @@ class Pods:
                 self._value_from(name, entry.at("valueFrom"))
                 continue
             value = entry.at("value").value
-            if isinstance(value, str | int | float) and not isinstance(value, bool):
+            if isinstance(value, str) and not self.unknown.isdisjoint(macros([value])):
+                self._patched(name, {"value": expanded(value, self.env)}, entry)
+            elif isinstance(value, str | int | float) and not isinstance(value, bool):
                 self._variable(name, expanded(str(value), self.env), entry)
             elif value is None:
                 self._variable(name, "", entry)
+
+    def _patched(self, name: str, fields: dict[str, Any], view: View) -> None:
+        """Adds a variable whose value only the cluster has to the patch of the ranks' pods."""
+        self.unknown.add(name)
+        for used in self.of_secrets.keys() & {*macros([str(fields.get("value"))])}:  # expanded from `env` alone
+            self.draft.put_container({"env": [{"name": used, "valueFrom": self.of_secrets[used]}]}, view)
+        if name in OWN_VARIABLES:
+            view.report(f"{name} of the container, which Windlass sets", f"write its value: env: {{{name}: …}}")
+        else:
+            self.draft.put_container({"env": [{"name": name, **fields}]}, view)
 
     def _variable(self, name: str, value: str, view: View) -> None:
         if self.draft.put_env(name, value, view):
@@ -253,30 +279,32 @@ class Pods:
 
     def _value_from(self, name: str, view: View) -> None:
         secret, config = view.at("secretKeyRef"), view.at("configMapKeyRef")
-        value = self._config(config.text("name")).at(config.text("key") or "")
-        if secret:
-            held, key = secret.text("name"), secret.text("key")
-            _optional(secret.at("optional"))
-            if held is not None and self.draft.add("secrets", held, secret.at("name")) and key != name:
-                view.report(
-                    f"{name} is key {key} of secret {held}; each key of a secret becomes a variable of the same name",
-                    f"add a key {name} to the secret, or let the script read {key}",
-                )
+        value = self._config(config.at("name").value).at(config.at("key").value or "")
+        marks = _MARKS.fullmatch(str(view.at("fieldRef", "fieldPath").value))
+        if (
+            secret.at("key").value == name
+            and isinstance(secret.at("name").value, str)
+            and not secret.at("optional").value
+        ):
+            self.of_secrets[name] = view.value
+            for part in ("key", "optional"):
+                secret.at(part).take()
+            self.draft.add("secrets", secret.at("name").value, secret.at("name"))
         elif config and isinstance(value.value, str):
-            config.at("optional").take()
+            config.take()
             self._variable(name, value.take(), view)
-        elif config:
+        elif marks and marks[2] not in (self.draft.get(_FIELD_OF[marks[1]]) or {}):
             view.report(
-                f"{name} is a key of a ConfigMap that is not in this file", f"write its value: env: {{{name}: …}}"
+                f"{name} is {view.at('fieldRef', 'fieldPath').value} of the pod, which pods of a run do not have",
+                "ranks have RANK, NODE_RANK and MASTER_ADDR",
             )
-        elif view.at("fieldRef"):
-            path = view.at("fieldRef", "fieldPath").value
-            view.report(
-                f"{name} is {path} of the pod",
-                "ranks have RANK, NODE_RANK, MASTER_ADDR; socket.gethostname() is the pod",
+        elif view.at("resourceFieldRef"):
+            fields = {key: one for key, one in view.at("resourceFieldRef").items() if key != "containerName"}
+            self._patched(
+                name, {"valueFrom": {"resourceFieldRef": {key: one.value for key, one in fields.items()}}}, view
             )
         else:
-            view.report(f"{name} is known only in the cluster", f"write its value: env: {{{name}: …}}")
+            self._patched(name, {"valueFrom": view.value}, view)
 
     def _env_from(self, view: View) -> None:
         prefix = view.at("prefix").value
@@ -288,15 +316,15 @@ class Pods:
                 f"variables of {name}, with {prefix} before their names", "rename its keys, or write them in env:"
             )
         elif secret and isinstance(name, str) and self.draft.add("secrets", name, secret.at("name")):
-            _optional(secret.at("optional"))
+            _optional(secret)
         elif values:
             config.text("name")
             config.at("optional").take()
             for key, value in values.items():
                 if isinstance(value.value, str):
                     self._variable(key, value.value, value)
-        else:
-            view.report(f"all values of ConfigMap {name} as variables", "write them in env:")
+        elif self.draft.add("kubernetes.env_from", name, config.at("name")):
+            _optional(config)
 
     def _config(self, name: object) -> View:
         """Returns the values of a ConfigMap; an absent view if the file does not contain it."""
@@ -311,9 +339,16 @@ def fields_of(pods: Pods) -> dict[str, Any]:
 
 
 def _optional(view: View) -> None:
-    """Reads whether a secret is optional, which secrets of a job cannot be."""
-    if not view.take_if(False):
-        view.report("the pods start without this secret too", "make the secret, or take it out of secrets:")
+    """Reads whether a Secret or ConfigMap is optional, which those of a job cannot be."""
+    if not view.at("optional").take_if(False):
+        name = view.at("name").value
+        view.at("optional").report(f"the pods start without {name} too", f"make {name}, or take it out of the job")
+
+
+def marks(draft: Draft, view: View) -> None:
+    """Reads the labels and annotations in the metadata of an object or its pods."""
+    labels(draft, view.at("labels"))
+    pod_annotations(draft, view.at("annotations"))
 
 
 def labels(draft: Draft, view: View) -> None:

@@ -12,7 +12,7 @@ from windlass.importers.container_command import start_of
 from windlass.importers.documents import Documents
 from windlass.importers.draft import Draft
 from windlass.importers.field_hints import Hint, hints
-from windlass.importers.node_affinity import INSTANCE_LABELS
+from windlass.importers.scheduling import INSTANCE_LABELS
 from windlass.importers.shell import script_of
 from windlass.importers.source import View
 
@@ -112,6 +112,8 @@ def _resource(view: View, draft: Draft) -> None:
             view.at(name).take()  # TorchX's value for a resource that is not requested
         else:
             draft.put(f"resources.{field}", float(value) if name == "cpu" else int(value) * factor, view.at(name))
+    for device, count in view.at("devices").items() if view.at("devices") else ():
+        draft.put_entry("kubernetes.limits", device, count.value, count)
     for label, value in view.at("capabilities").items():
         if label in INSTANCE_LABELS:
             draft.put_text("resources.instance", value)
@@ -127,12 +129,10 @@ def _mount(view: View, draft: Draft) -> None:
         view.at("type").value in (None, "volume") and isinstance(source, str) and not source.startswith(("/", "."))
     )
     if is_volume and isinstance(path, str):
-        draft.add("volumes", {"claim": source, "path": path}, view.at("dst_path"))
-        for name in ("type", "src"):
+        is_read_only = {"read_only": True} if view.at("read_only").value is True else {}
+        draft.add("volumes", {"claim": source, "path": path, **is_read_only}, view.at("dst_path"))
+        for name in ("type", "src", "read_only"):
             view.at(name).take()
-        if view.at("read_only").value:
-            view.at("read_only").report("mounted only to read", "ranks may write to it here")
-        view.at("read_only").take()
     else:
         view.report(f"{source} of the machine", "volumes: [{claim: NAME, path: /data}] mounts a claim")
 

@@ -10,7 +10,7 @@ from windlass.importers.container_command import Start, start_of
 from windlass.importers.documents import RUNTIMES, Documents
 from windlass.importers.draft import Draft
 from windlass.importers.jobset import of_set
-from windlass.importers.pods import Pods
+from windlass.importers.pods import Pods, marks
 from windlass.importers.source import View
 
 PLAIN_RUNTIMES: Final = ("torch-distributed",)
@@ -24,6 +24,7 @@ def trainjob(found: Documents, draft: Draft) -> None:
     trainer = spec.at("trainer")
     draft.put_seconds("timeout", spec.at("activeDeadlineSeconds"))
     spec.at("suspend").take_if(False)
+    marks(draft, spec)
     base = Draft()
     pods = Pods(base, found)
     policy, of_runtime = _runtime(found, spec.at("runtimeRef"), draft, pods)
@@ -59,6 +60,8 @@ def _overridden(own: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str
     """Yields the fields of a runtime that its job overrides with another value: `resources.gpus`."""
     for name in sorted(own.keys() & base.keys()):
         mine, theirs = own[name], base[name]
+        if name == "pod":  # patches are merged
+            continue
         if isinstance(mine, dict) and isinstance(theirs, dict):
             yield from (f"{name}.{below}" for below in _overridden(mine, theirs))
         elif mine != theirs:

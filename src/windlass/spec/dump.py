@@ -1,12 +1,12 @@
 """Writes a `Job` as the text of a job file, with only the fields that differ from their defaults.
 
-The module uses no YAML library, so that the text does not depend on a library's version; the short forms (`nodes: 2`,
-`timeout: 2h`) need separate code anyway.
+The module uses no YAML library: the short forms (`nodes: 2`, `timeout: 2h`) need separate code anyway, and the text
+stays the same across library versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -37,7 +37,7 @@ def dump_job(job: Job) -> str:
 
 
 def _short(name: str, value: object, usual: object) -> Any:
-    """Returns the shortest plain data that the parser reads as the same value."""
+    """Returns the shortest plain data that parses to the same value."""
     if name == "nodes" and isinstance(value, BaseModel):
         low, high = getattr(value, "min", 0), getattr(value, "max", 0)
         return low if low == high else {"min": low, "max": high}
@@ -70,20 +70,29 @@ def _field(name: str, value: Any) -> str:
     has_block = isinstance(value, list) and any(isinstance(part, str) and literal(part, "") for part in value)
     if (len(line) <= _WIDTH and not has_block) or not isinstance(value, list | dict) or not value:
         return line
-    if isinstance(value, dict):
-        return "\n".join([f"{name}:", *(f"  {key}: {_flow(part)}" for key, part in value.items())])
-    return "\n".join([f"{name}:", *(f"  - {_entry(part)}" for part in value)])
+    return "\n".join([f"{name}:", *_entries(value, "  ")])
 
 
-def _entry(value: Any) -> str:
-    """Formats the text of a list entry that follows the dash."""
-    block = literal(value, "    ") if isinstance(value, str) else None
-    return _flow(value) if block is None else "\n".join(block)
+def _entries(value: list[Any] | dict[str, Any], indent: str) -> Iterator[str]:
+    """Yields the lines of a list or mapping: one for each entry, or further ones for an entry that is too long."""
+    pairs = value.items() if isinstance(value, dict) else ((None, part) for part in value)
+    for key, part in pairs:
+        lead = f"{indent}- " if key is None else f"{indent}{scalar(key)}: "
+        block = literal(part, f"{indent}  ") if isinstance(part, str) else None
+        if block is not None:
+            yield from (f"{lead}{block[0]}", *block[1:])
+        elif len(lead + _flow(part)) <= _WIDTH or not isinstance(part, list | dict) or not part:
+            yield f"{lead}{_flow(part)}"
+        elif key is None:  # the first line of an entry follows its dash
+            first, *rest = _entries(part, f"{indent}  ")
+            yield from (f"{lead}{first.lstrip()}", *rest)
+        else:
+            yield from (lead.rstrip(), *_entries(part, f"{indent}  "))
 
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{scalar(key)}: {_flow(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_flow(part) for part in value) + "]"
     return scalar(value)

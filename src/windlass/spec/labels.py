@@ -7,6 +7,10 @@ from typing import Final
 
 RESERVED_DOMAINS: Final = ("windlass.dev", "kubernetes.io", "k8s.io")
 """Domains of label keys that users may not set, subdomains included."""
+RUN_LABEL: Final = "windlass.dev/run"
+"""Label of all objects of a run."""
+ATTEMPT_LABEL: Final = "windlass.dev/attempt"
+"""Label of the pods that train, in addition to that of their run."""
 
 
 def is_reserved(key: str) -> bool:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.engines.kubernetes.objects.manifests import attempt
-from windlass.engines.kubernetes.objects.pod_patch import MERGE_KEYS, PatchRefused, patched
 from windlass.engines.kubernetes.objects.pod_spec import pod_spec, pod_templates
 from windlass.engines.kubernetes.objects.pod_template import SECRETS_VOLUME, Shape, pod_template
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.spec.job import Job
+from windlass.spec.pod_patch import MERGE_KEYS, PatchRefused, patched
 
 SHAPE = Shape("r-1", "team", "job", "image", "python3", 1000, "0" * 64, 1)
 JOB = Job(name="digits", run="train.py", nodes=2, secrets=["hf"])

@@ -192,4 +192,5 @@ def test_exported_objects_can_be_imported_again(via: str) -> None:
         "ttl": 600.0,
         "image_pull_secrets": ("login",),
         "lost_after": 45.0,
+        "pod": {"spec": {"securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}}},
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-ROOT: Final = "/windlass"
+from windlass.spec import labels, pod_patch
+
+ROOT: Final = pod_patch.ROOT
 BOOT: Final = f"{ROOT}/boot"
 PIECES: Final = f"{ROOT}/code.d"
 ATTEMPT: Final = f"{ROOT}/attempt"
@@ -57,8 +59,8 @@ FIRST_PLACE_ANNOTATION: Final = "windlass.dev/first-place"
 from 0."""
 PREFIX: Final = "windlass.dev/"
 """Prefix of labels and annotations that Windlass alone sets."""
-RUN_LABEL: Final = "windlass.dev/run"
-ATTEMPT_LABEL: Final = "windlass.dev/attempt"
+RUN_LABEL: Final = labels.RUN_LABEL
+ATTEMPT_LABEL: Final = labels.ATTEMPT_LABEL
 JOB_LABEL: Final = "windlass.dev/job"
 CODE_LABEL: Final = "windlass.dev/code"
 """Label of the ConfigMaps that carry the code, so that lists of runs can exclude them."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_template import (
     BOOT_FILE,
     GPU_LABELS,
@@ -31,6 +30,7 @@ from windlass.engines.kubernetes.objects.pod_template import (
 )
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest, WorkloadRequest
+from windlass.spec.pod_patch import patched
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job

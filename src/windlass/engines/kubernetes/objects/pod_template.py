@@ -13,12 +13,12 @@ from windlass.engines.kubernetes.objects import labels as named
 from windlass.engines.kubernetes.objects import layout, mount_manifests
 from windlass.engines.kubernetes.objects.lost_pods import LOST_SECONDS, lost_tolerations
 from windlass.engines.kubernetes.objects.order_client import order_client_fields
-from windlass.engines.kubernetes.objects.pod_patch import patched
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.quantity import quantity_text
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.runtimes import Runtime
+from windlass.spec.pod_patch import NODE, patched
 from windlass.worker import masking
 
 if TYPE_CHECKING:
@@ -62,8 +62,6 @@ TMP: Final = "/tmp"
 TMP_VOLUME: Final = "tmp"
 SECRETS_VOLUME: Final = "windlass-secrets"
 """Name of a volume that is added after patches, which may have volumes of any other name."""
-NODE: Final = "node"
-"""Name of the ranks' container in patches, whatever the workload kind calls it."""
 
 
 def _no_options() -> PodOptions:
@@ -441,8 +439,10 @@ def _volumes(shape: Shape, job: Job, number: int) -> Iterator[tuple[str, str, Ma
         yield "end", layout.END, {"configMap": {"name": layout.marker_name(run, "end"), "optional": True}}, READ_ONLY
     for at, volume in enumerate(job.volumes):
         mount: Manifest = {"subPath": volume.sub_path} if volume.sub_path else {}
-        yield f"volume-{at}", volume.path, _source(volume), {**mount, **(READ_ONLY if volume.read_only else {})}
-    if shape.pods.read_only_root:
+        # The kubelet does not start a pod with two volumes of one claim.
+        first = at if volume.claim is None else [one.claim for one in job.volumes].index(volume.claim)
+        yield f"volume-{first}", volume.path, _source(volume), {**mount, **(READ_ONLY if volume.read_only else {})}
+    if shape.pods.read_only_root and TMP not in [volume.path.rstrip("/") for volume in job.volumes]:
         yield TMP_VOLUME, TMP, {"emptyDir": {}}, {}
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.engines.kubernetes.objects import transfer_manifests
 from windlass.engines.kubernetes.objects.helper_manifests import read_job
 from windlass.engines.kubernetes.objects.labels import SUPERVISOR
-from windlass.engines.kubernetes.objects.pod_patch import PatchRefused
 from windlass.engines.kubernetes.objects.pod_template import Shape, pod_template
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.plan.notes import Note, blocker
 from windlass.plan.steps import PodPatchStep
+from windlass.spec.pod_patch import PatchRefused
 
 if TYPE_CHECKING:
     from windlass.spec.job import Job

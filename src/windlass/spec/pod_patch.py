@@ -1,21 +1,32 @@
 """Applies strategic merge patches to pod templates, and refuses those that would break a run. Pure.
 
+The engine applies the patches of jobs and targets; importers write patches that it accepts.
+
 A patch merges as in `kubectl patch`: mappings merge by field, lists of `MERGE_KEYS` by the key of their items, other
 lists are replaced, null removes a field, `$patch: delete` an item. New items come last, and not first as there, so that
-a variable can refer to those of the run. A value that Windlass sets may be changed only at
-the paths in `CHANGEABLE`: the ranks depend on all others.
+a variable can refer to those of the run. A value that Windlass sets may be changed only at the paths in `CHANGEABLE`:
+the ranks depend on all others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from windlass.engines.kubernetes.objects import layout
-from windlass.engines.kubernetes.objects.labels import SUPERVISOR
-from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.errors import EngineError
 
+Manifest = dict[str, Any]
+NODE: Final = "node"
+"""Name of the ranks' container in patches, whatever the workload kind calls it."""
+SUPERVISOR: Final = "supervisor"
+"""Name of the container of Windlass's own pods in patches."""
+ROOT: Final = "/windlass"
+"""Folder in pods into which only Windlass mounts volumes."""
+OWN_VARIABLES: Final = ("HOME",)
+"""Variables of the ranks' container that Windlass sets, in addition to those of the ranks."""
+OWN_VOLUMES: Final = re.compile(r"boot|program|code|attempt|work|shm|results|data|end|tmp|key|(?:mount|volume)-\d+")
+"""Names of the volumes that the pods of a run have before they are patched."""
 MERGE_KEYS: Final = {
     "containers": "name",
     "initContainers": "name",
@@ -94,6 +105,11 @@ def patched(template: Manifest, patches: Iterable[Mapping[str, Any]], container:
     if spec.get("hostNetwork"):  # Otherwise a pod in the host's network does not find the names of the other pods.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     return {**merged, "spec": spec}
+
+
+def combined(first: Mapping[str, Any], second: Mapping[str, Any], container: str) -> Manifest:
+    """Returns one patch for two that set fields, applied one after the other. Raises PatchRefused."""
+    return _Merge(container).mapping(first, {}, second, "", "")
 
 
 class _Merge:
@@ -191,8 +207,8 @@ class _Merge:
             raise PatchRefused(at, "changes or removes an item that Windlass sets", f"choose another {key}")
         if path == "spec.containers.env" and (one["name"] in CONTRACT_ENV or one["name"].startswith("WINDLASS_")):
             raise PatchRefused(f"{at}.name", f"is {one['name']}, which Windlass sets", "leave it out")
-        if path == "spec.containers.volumeMounts" and f"{one['mountPath']}/".startswith(f"{layout.ROOT}/"):
-            raise PatchRefused(f"{at}.mountPath", f"is below {layout.ROOT}, which Windlass uses", "choose another path")
+        if path == "spec.containers.volumeMounts" and f"{one['mountPath']}/".startswith(f"{ROOT}/"):
+            raise PatchRefused(f"{at}.mountPath", f"is below {ROOT}, which Windlass uses", "choose another path")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
