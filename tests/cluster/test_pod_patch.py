@@ -10,9 +10,8 @@ from tests.cluster.bed.api import STRATEGIC, ApiError
 from tests.cluster.bed.cluster import Bed
 from tests.engines.kubernetes.objects.test_pod_patch import BASE, SIDECAR, container
 
-from windlass.engines.kubernetes.objects.pod_template import NODE
 from windlass.engines.kubernetes.objects.workloads.base import Manifest
-from windlass.spec.pod_patch import MERGE_KEYS, patched
+from windlass.spec.pod_patch import MERGE_KEYS, NODE, patched
 
 Patch = Mapping[str, Any]
 

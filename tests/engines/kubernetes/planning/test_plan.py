@@ -125,6 +125,20 @@ def test_resource_requests_equal_limits() -> None:
     assert made.procs_per_node == 1
 
 
+def test_a_claim_is_one_volume_and_a_volume_at_tmp_replaces_that_of_a_read_only_root() -> None:
+    claims = [{"claim": "team", "path": "/data", "sub_path": "a"}, {"claim": "team", "path": "/results"}]
+    scratch = {"source": {"emptyDir": {"sizeLimit": "1Gi"}}, "path": "/tmp"}
+    spec = pod_spec(planned(volumes=[*claims, scratch], kubernetes={"read_only_root": True}))
+    mounts = {one["mountPath"]: one["name"] for one in spec["containers"][0]["volumeMounts"]}
+    assert mounts["/data"] == mounts["/results"]
+    assert len(mounts) == len(spec["containers"][0]["volumeMounts"])
+    [tmp] = [one for one in spec["volumes"] if one["name"] == mounts["/tmp"]]
+    assert tmp["emptyDir"] == {"sizeLimit": "1Gi"}
+    assert [one for one in spec["volumes"] if "persistentVolumeClaim" in one] == [
+        {"name": mounts["/data"], "persistentVolumeClaim": {"claimName": "team"}}
+    ]
+
+
 def test_number_of_ranks_defaults_to_the_gpus_of_a_node() -> None:
     assert planned(procs_per_node="auto", resources={"gpus": 4}).procs_per_node == 4
 
