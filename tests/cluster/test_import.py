@@ -26,6 +26,9 @@ DIGITS = Path(__file__).parents[2] / "examples" / "01-digits"
 PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
 NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver", "mount-write"}
 """Blockers that depend on this cluster or version, and not on how a manifest was imported."""
+RUNTIME = "nvidia"
+PRIVILEGED = {"company-pytorchjob", "company-mpijob", "company-trainjob"}
+"""Manifests whose pods use their host, which pod security `restricted` refuses."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
 """Time limit in seconds: operators come and go in a shared cluster, and their webhooks are unreachable for a moment
@@ -65,19 +68,23 @@ def user(cluster: Cluster, namespace: str, tmp_path: Path) -> User:
 
 
 @pytest.fixture(scope="module")
-def priorities(cluster: Cluster) -> Iterator[None]:
-    """Priority classes that the manifests name."""
+def classes(cluster: Cluster) -> Iterator[None]:
+    """Priority classes and the runtime class that the manifests name."""
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1}
     made = [{**kind, "metadata": {"name": name}} for name in sorted(PRIORITIES)]
-    cluster.apply(*made, namespace="default")
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc", "metadata": {"name": RUNTIME}}
+    cluster.apply(*made, runtime, namespace="default")
     yield
     cluster.kubectl("delete", "priorityclass", *sorted(PRIORITIES), "--ignore-not-found")
+    cluster.kubectl("delete", "runtimeclass", RUNTIME, "--ignore-not-found")
 
 
 def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
     """Returns the objects that a job names and does not create."""
     secrets = [*job.secrets, *job.kubernetes.image_pull_secrets]
-    found = [claim(volume.claim) for volume in job.volumes if volume.claim is not None]
+    patched = [one.get("persistentVolumeClaim", {}) for one in job.kubernetes.pod.get("spec", {}).get("volumes", ())]
+    claims = {volume.claim for volume in job.volumes} | {one.get("claimName") for one in patched}
+    found = [claim(name) for name in sorted(filter(None, claims))]
     found += [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}} for name in secrets]
     if job.kubernetes.service_account is not None:
         found.append(
@@ -90,13 +97,16 @@ def what_it_needs(job: Job, namespace: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_api_server_accepts_the_objects_of_an_imported_job(
-    path: Path, user: User, priorities: None, operator: Callable[[str], None]
+    path: Path, user: User, classes: None, operator: Callable[[str], None]
 ) -> None:
     job = imported(path).job
     if job.launcher == "mpi":
         operator("mpi-operator")
     if job.queue is not None:
         operator("kueue")
+    if path.stem in PRIVILEGED:
+        standard = "pod-security.kubernetes.io/enforce=privileged"
+        user.cluster.kubectl("label", "namespace", user.namespace, standard, "--overwrite")
     if needed := what_it_needs(job, user.namespace):
         user.cluster.apply(*needed, namespace=user.namespace)
     flag = [] if form_of(path) == "kubernetes" else [f"--{form_of(path)}"]

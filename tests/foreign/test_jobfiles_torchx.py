@@ -23,7 +23,6 @@ def imported(name: str) -> Imported:
 IMPORTED: dict[str, dict[str, Any]] = {
     "ddp": {
         "run": "fit.py --epochs 3", "launcher": "torchrun", "nodes": (2, 2), "procs": 8, "gpus": 8,
-        "left": {f"{ROLE}.resource.devices"},
     },
     "ddp-one-node": {"run": "fit.py --note 'a b'", "launcher": "torchrun", "nodes": (1, 1), "procs": 2},
     "ddp-elastic": {"run": "-m app.fit --lr 0.1", "launcher": "torchrun", "nodes": (1, 3), "procs": 2},

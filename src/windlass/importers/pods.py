@@ -87,6 +87,7 @@ class Pods:
                         "restartPolicy: Always",
                     )
             self._container(container, spec)
+        self._mounts(container.at("volumeMounts").each() if container is not None else [], spec)
         scheduling(self.draft, template, str(self.beside.job.view.at("metadata", "name").value))
         pod_fields(self.draft, spec)
         self._life(spec)
@@ -117,22 +118,21 @@ class Pods:
         self.amounts(view.at("resources"))
         self.variables(view)
         self.command(view)
-        self._mounts(view, spec.at("initContainers").each())
+        for device in view.at("volumeDevices").each():
+            block_device(self.draft, self.volumes, device)
         container_fields(self.draft, view, spec, has_probes=self.has_probes)
 
-    def _mounts(self, view: View, inits: list[View]) -> None:
-        """Reads the volumes of the training container and the containers that run before it."""
-        mounts = view.at("volumeMounts").each()
-        of_inits = [mount.at("name").value for init in inits for mount in init.at("volumeMounts").each()]
-        names = [mount.at("name").value for mount in mounts]
+    def _mounts(self, mounts: list[View], spec: View) -> None:
+        """Reads the mounts of the training container, and the containers that run before it."""
+        inits = spec.at("initContainers").each()
+        of_inits = [str(mount.at("name").value) for init in inits for mount in init.at("volumeMounts").each()]
+        names = [str(mount.at("name").value) for mount in mounts]
         # A claim is one storage, however many volumes name it.
         again = [name for name in names if names.count(name) > 1 and not self._is_claim(name)]
         for mount in mounts:
             mounted(self.draft, self.volumes, mount, {*of_inits, *again})
         for name in {*names, *of_inits} & self.volumes.keys():
             self._files(self.volumes[name].at("configMap"))
-        for device in view.at("volumeDevices").each():
-            block_device(self.draft, self.volumes, device)
         at_shm = [mount.at("name").value for mount in mounts if str(mount.at("mountPath").value).rstrip("/") == SHM]
         for init in inits:
             init_container(self.draft, self.volumes, init, at_shm)
@@ -145,8 +145,8 @@ class Pods:
         for _, value in values.items() if values else ():
             value.take()
 
-    def _is_claim(self, name: object) -> bool:
-        return isinstance(name, str) and name in self.volumes and bool(self.volumes[name].at("persistentVolumeClaim"))
+    def _is_claim(self, name: str) -> bool:
+        return name in self.volumes and bool(self.volumes[name].at("persistentVolumeClaim"))
 
     def command(self, view: View) -> None:
         """Reads `command`, `args` and `workingDir` of a container."""
@@ -298,11 +298,11 @@ class Pods:
                 f"{name} is {view.at('fieldRef', 'fieldPath').value} of the pod, which pods of a run do not have",
                 "ranks have RANK, NODE_RANK and MASTER_ADDR",
             )
-        elif view.at("resourceFieldRef"):
-            fields = {key: one for key, one in view.at("resourceFieldRef").items() if key != "containerName"}
-            self._patched(
-                name, {"valueFrom": {"resourceFieldRef": {key: one.value for key, one in fields.items()}}}, view
-            )
+        elif isinstance(
+            reference := view.at("resourceFieldRef").value, dict
+        ):  # of this container, of another name here
+            fields = {key: one for key, one in reference.items() if key != "containerName"}
+            self._patched(name, {"valueFrom": {"resourceFieldRef": fields}}, view)
         else:
             self._patched(name, {"valueFrom": view.value}, view)
 
