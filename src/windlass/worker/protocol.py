@@ -221,6 +221,10 @@ def read_spec(path: str) -> NodeSpec:
         return NodeSpec.from_json(json.load(file))
 
 
+MAX_UNPACKED_BYTES = 256 << 20
+"""Limit for the node specs of an attempt: an object of a cluster may be changed by others, and unpack to gigabytes."""
+
+
 def pack(attempt: int, specs: Mapping[int, NodeSpec]) -> bytes:
     """Compresses the node specs of an attempt, keyed by pod index. Variables that all nodes share are written once."""
     import gzip  # imported here because only pods need it
@@ -238,11 +242,18 @@ def unpack(data: bytes, only: Optional[int] = None) -> tuple[int, dict[int, Node
     """Decompresses the result of `pack`. Returns the attempt number and the specs by pod index; with `only`, just the
     spec of that pod.
 
-    Raises ValueError, OSError, and KeyError if there is no such index.
+    Raises ValueError, and KeyError if there is no such index.
     """
-    import gzip
+    import zlib
 
-    whole = json.loads(gzip.decompress(data))
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        text = unpacker.decompress(data, MAX_UNPACKED_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the node specs cannot be unpacked: {error}") from error
+    if not unpacker.eof:
+        raise ValueError("the node specs are incomplete, or too large")
+    whole = json.loads(text)
     common = whole["common"]["env"]
     nodes = whole["nodes"] if only is None else {str(only): whole["nodes"][str(only)]}
     specs = {int(place): NodeSpec.from_json(node) for place, node in nodes.items()}

@@ -13,6 +13,7 @@ from typing import Any, Final
 from windlass.engines.kubernetes.objects import layout
 from windlass.engines.kubernetes.objects.pods import Pod, PodId, by_id, selector
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
+from windlass.errors import EngineError
 from windlass.plan.compose import AttemptFacts, Continuation, Rendezvous
 from windlass.plan.environment import consecutive_ports
 from windlass.plan.plan import Plan
@@ -168,15 +169,20 @@ def config_data(
 def beginning_pods(config: Mapping[str, Any]) -> dict[PodId, NodeSpec]:
     """Returns the node specs in an attempt's ConfigMap, by pod: new pods and spares that start with the attempt.
 
-    Raises ValueError, OSError.
+    Raises EngineError if they cannot be read, because others have changed the ConfigMap.
     """
-    number = layout.attempt_of(config)
-    _, specs = unpack(base64.b64decode(config["binaryData"][layout.NODES_FILE]))
-    whose = json.loads(config.get("data", {}).get(layout.SPARES_FILE, "{}"))
-    found = {}
-    for place, spec in sorted(specs.items()):
-        one = whose.get(str(place), [number, place])
-        if one is not None:
-            made_for, index = one
-            found[PodId(int(made_for), int(index))] = spec
+    number, found = layout.attempt_of(config), {}
+    try:
+        _, specs = unpack(base64.b64decode(config["binaryData"][layout.NODES_FILE]))
+        whose = json.loads((config.get("data") or {}).get(layout.SPARES_FILE, "{}"))
+        for place, spec in sorted(specs.items()):
+            one = whose.get(str(place), [number, place])
+            if one is not None:
+                made_for, index = one
+                found[PodId(int(made_for), int(index))] = spec
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise EngineError(
+            f"ConfigMap {config['metadata']['name']} was changed, and cannot be read ({type(error).__name__})",
+            "windlass stop ends its pods",
+        ) from error
     return found
