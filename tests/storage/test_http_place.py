@@ -191,6 +191,21 @@ def test_a_list_of_this_machine_names_urls(host: FileHost, to: Path) -> None:
     assert_no_secret(to.parent)
 
 
+def test_no_request_is_sent_for_files_of_a_list_that_are_not_selected(host: FileHost, to: Path) -> None:
+    lines = (f"{sha256(SMALL)}  small.bin", f"{sha256(BIG)}  big.tar", f"{'0' * 64}  http://127.0.0.1:9/gone/x")
+    host.files["d/SHA256SUMS"] = "\n".join(lines).encode()
+
+    def narrowed(selection: Selection) -> Copied:
+        return data.copy(f"{host.address}/d/SHA256SUMS", str(to), context(to), selection=selection).copied
+
+    assert narrowed(Selection(exclude=("x", "*.tar"))).num_copied == 1
+    assert {one.name for one in host.gets} == {"d/SHA256SUMS", "d/small.bin"}
+    with pytest.raises(StorageError, match="none of its 3 files is selected"):
+        narrowed(Selection(include=("y",)))
+    with pytest.raises(StorageError, match="its only file is not selected"):
+        data.copy(f"{host.address}/d/small.bin", str(to), context(to), selection=Selection(exclude=("*.bin",)))
+
+
 def test_a_list_of_files_on_this_machine_is_copied_as_a_file(to: Path) -> None:
     to.parent.joinpath("SHA256SUMS").write_text(f"{sha256(SMALL)}  small.bin\n")
     assert data.copy("SHA256SUMS", str(to), context(to)).copied.num_copied == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,9 +60,11 @@ class HttpPlace(Place):
     max_requests = MAX_REQUESTS
     is_part = True
 
-    def __init__(self, address: Address, sha256: str = "") -> None:
-        """`sha256` is the expected digest of a single file, in hexadecimal digits. Raises UsageError."""
-        self.address = address
+    def __init__(self, address: Address, sha256: str = "", takes: Callable[[str], bool] = lambda _name: True) -> None:
+        """`sha256` is the expected digest of a single file, in hexadecimal digits. No request is sent for files whose
+        names `takes` does not select. Raises UsageError.
+        """
+        self.address, self._takes = address, takes
         self._client = HttpClient()
         self._sha256 = sha256
         self.is_list = LIST.fullmatch(self.name) is not None
@@ -93,11 +95,14 @@ class HttpPlace(Place):
 
     @override
     async def entries(self, cuts: Sequence[str] = ()) -> AsyncIterator[list[Entry]]:
+        listed = await repeated(lambda: asyncio.to_thread(self._listed)) if self.is_list else [self._only]
+        selected = [one for one in listed if self._takes(one.name)]
+        if not selected:
+            raise none_selected(self.address, len(listed))
         if not self.is_list:
-            one = Remote(self._url.name, self._url, self._sha256)
-            yield [await repeated(lambda: asyncio.to_thread(self._entry, one))]
+            yield [await repeated(lambda: asyncio.to_thread(self._entry, self._only))]
             return
-        remotes = iter(await repeated(lambda: asyncio.to_thread(self._listed)))
+        remotes = iter(selected)
         found: list[Entry] = []
 
         async def work() -> None:
@@ -113,6 +118,10 @@ class HttpPlace(Place):
             for _ in range(MAX_REQUESTS):
                 group.create_task(work())
         yield found
+
+    @property
+    def _only(self) -> Remote:
+        return Remote(self._url.name, self._url, self._sha256)
 
     def _listed(self) -> list[Remote]:
         with store_errors(str(self.address)):
@@ -189,6 +198,12 @@ class LocalList(HttpPlace):
     def _listed(self) -> list[Remote]:
         with system_errors(str(self.address)):
             return parse_list(Path(self.address.path).read_bytes(), str(self.address), None)
+
+
+def none_selected(address: Address, num_listed: int) -> StorageError:
+    """Returns the error for a source none of whose files the user has selected."""
+    none = "its only file is not" if num_listed == 1 else f"none of its {num_listed:,} files is"
+    return StorageError(f"{address}: {none} selected", "check the patterns")
 
 
 def is_list_of_urls(path: Path) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from windlass.compat import override
-from windlass.errors import StorageError, UsageError
+from windlass.errors import UsageError
 from windlass.storage.address import HTTP, Address
-from windlass.storage.http_place import HttpPlace, LocalList, is_list_of_urls
+from windlass.storage.http_place import HttpPlace, LocalList, is_list_of_urls, none_selected
 from windlass.storage.opening import open_place
 from windlass.storage.place import Buffer, Entry, Place, stated_version
 from windlass.worker.collect import matches
@@ -89,7 +89,7 @@ def open_source(
     path = Path(of.path)
     if of.is_folder and path.is_file():
         if is_list_of_urls(path):
-            return CopySource(of, _narrowed(LocalList(of, selection.sha256), selection), of)
+            return CopySource(of, LocalList(of, selection.sha256, selection.takes), of)
         # Links are resolved only in the parent folder, so that the file keeps the name that the user typed.
         named = folder / os.path.expanduser(base.removeprefix("file://"))
         typed = Path(os.path.realpath(named.parent), named.name)
@@ -127,17 +127,10 @@ def _of_server(of: Address, selection: Selection, target: str) -> Place:
             f"{of}: an HTTP server does not list its files",
             "name one file, or a list of files that sha256sum has written, such as https://HOST/SHA256SUMS",
         )
-    place = HttpPlace(of, selection.sha256)
+    place = HttpPlace(of, selection.sha256, selection.takes)
     if not place.is_list:
         refuse_name(place.name, target)
-    return _narrowed(place, selection)
-
-
-def _narrowed(place: HttpPlace, selection: Selection) -> Place:
-    """Returns the selected files of a server. Their SHA-256 is known to `place`."""
-    if not (selection.include or selection.exclude):
-        return place
-    return Selected(place, Selection(selection.include, selection.exclude), ALL)
+    return place
 
 
 def refuse_name(name: str, target: str) -> None:
@@ -197,8 +190,7 @@ class Selected(Place):
                 self._place, self.is_part, self.address = alone, True, alone.address
                 yield found
         elif num_listed and not num_taken:
-            none = "its only file is not" if num_listed == 1 else f"none of its {num_listed:,} files is"
-            raise StorageError(f"{self.address}: {none} selected", "check the patterns")
+            raise none_selected(self.address, num_listed)
 
     async def _listing(self, cuts: Sequence[str]) -> AsyncIterator[list[Entry]]:
         if self._is_one:
