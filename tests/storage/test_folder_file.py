@@ -142,6 +142,17 @@ def test_unreadable_journal_is_ignored(tmp_path: Path, note: str) -> None:
     assert opened(tmp_path).done == {}
 
 
+def test_link_in_place_of_the_partial_file_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"of the user")
+    (tmp_path / "part").symlink_to(tmp_path / "other")
+    file = opened(tmp_path)
+    digests = [file.write(number, pieces(number)) for number in range(len(PARTS))]
+    asyncio.run(file.finish(digests))
+    assert (tmp_path / "other").read_bytes() == b"of the user"
+    assert not (tmp_path / "large.bin").is_symlink()
+    assert (tmp_path / "large.bin").read_bytes() == CONTENT
+
+
 def test_truncated_journal_lines_are_skipped(tmp_path: Path) -> None:
     begun(tmp_path)
     with (tmp_path / "part.parts").open("a") as file:

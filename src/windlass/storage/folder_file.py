@@ -27,6 +27,8 @@ class FolderFile(PartialFile):
 
     def __init__(self, path: Path, part: Path, entry: Entry, parts: Parts, source: str) -> None:
         """Opens or creates the partial file. Raises OSError."""
+        if part.is_symlink():  # a link in the destination may lead out of it
+            part.unlink()
         self._boot = process.boot_id()
         self._path, self._part, self._parts = path, part, parts
         self._journal = part.with_suffix(".parts")
