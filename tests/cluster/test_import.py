@@ -16,7 +16,16 @@ from tests.cluster import operated
 from tests.cluster.bed.cluster import Cluster
 from tests.cluster.bed.host import wait_for
 from tests.cluster.objects import claim
-from tests.importers.shapes import FILES, fields, form_of, imported
+from tests.engines.kubernetes.planning.test_imported_pods import (
+    NAMES,
+    differences,
+    fields,
+    original,
+    planned,
+    reasons,
+)
+from tests.importers.shapes import FILES, FOLDER, form_of, imported
+from tests.importers.shapes import fields as fields_of
 
 from windlass.importers.convert import import_text
 from windlass.spec.job import Job
@@ -27,7 +36,7 @@ PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
 NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver", "mount-write"}
 """Blockers that depend on this cluster or version, and not on how a manifest was imported."""
 RUNTIME = "nvidia"
-PRIVILEGED = {"company-pytorchjob", "company-mpijob", "company-trainjob"}
+PRIVILEGED = {f"company-{name}" for name in NAMES}
 """Manifests whose pods use their host, which pod security `restricted` refuses."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
@@ -55,6 +64,11 @@ class User:
 
     def windlass(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([WINDLASS, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
+
+    def allow_privileged(self) -> None:
+        """Puts the namespace under pod security `privileged`."""
+        standard = "pod-security.kubernetes.io/enforce=privileged"
+        self.cluster.kubectl("label", "namespace", self.namespace, standard, "--overwrite")
 
     def phase(self) -> str:
         """Returns the phase of the target's only run; empty if there is none."""
@@ -105,8 +119,7 @@ def test_api_server_accepts_the_objects_of_an_imported_job(
     if job.queue is not None:
         operator("kueue")
     if path.stem in PRIVILEGED:
-        standard = "pod-security.kubernetes.io/enforce=privileged"
-        user.cluster.kubectl("label", "namespace", user.namespace, standard, "--overwrite")
+        user.allow_privileged()
     if needed := what_it_needs(job, user.namespace):
         user.cluster.apply(*needed, namespace=user.namespace)
     flag = [] if form_of(path) == "kubernetes" else [f"--{form_of(path)}"]
@@ -127,6 +140,36 @@ def test_api_server_accepts_the_objects_of_an_imported_job(
         if not any(note["code"] == REFUSED for note in blockers) or time.monotonic() > give_up:
             break
     assert not blockers, blockers
+
+
+OF_THE_API_SERVER = {
+    r"metadata\.(uid|creationTimestamp)": "of the pod itself",
+    r"container\.mounts\./var/run/secrets/kubernetes\.io/serviceaccount\.": "pods of a run have no token",
+    r"spec\.initContainers\.\w+\.mounts\./var/run/secrets/kubernetes\.io/serviceaccount\.": "nor have these",
+    r"spec\.(enableServiceLinks|restartPolicy|terminationGracePeriodSeconds)": "defaults that a run does not use",
+    r"spec\.tolerations\.node\.kubernetes\.io/": "lost pods are replaced sooner",
+    r"container\.terminationMessagePolicy": "the end of the log is the message",
+}
+"""Fields that the API server sets in the pods of an original and a run differently, with the reason."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_api_server_stores_the_same_pod_for_the_original_and_the_imported_job(
+    name: str, user: User, classes: None
+) -> None:
+    path = FOLDER / f"company-{name}.yaml"
+    made = imported(path)
+    user.allow_privileged()
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainer"}}
+    user.cluster.apply(account, namespace=user.namespace)
+    stored = []
+    for template in (original(path), planned(made, "mpijob" if name == "mpijob" else "job")[1][-1]):
+        meta = {**template["metadata"], "name": "pod", "namespace": user.namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+        made_of = user.cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(pod))
+        stored.append(json.loads(made_of))
+    theirs, ours = stored
+    assert differences(fields(theirs), fields(ours, made.job), reasons(name) | OF_THE_API_SERVER) == []
 
 
 @pytest.mark.parametrize("via", ["job", "jobset"])
@@ -168,7 +211,7 @@ def test_exported_objects_train_and_can_be_imported_as_the_same_job(via: str, us
     assert user.windlass("status", run_id, "--on", "bed", "-o", "json").returncode == 0
     wait_for(lambda: user.phase() == "succeeded", "the run has succeeded", seconds=300)
 
-    back = fields(import_text(written.stdout, "run.yaml"))
+    back = fields_of(import_text(written.stdout, "run.yaml"))
     assert back["resources"] == {"cpus": 0.5, "memory": 4 << 30, "shm": 64 << 20}
     assert (back["image"], back["nodes"], back["timeout"]) == (user.cluster.image, 2, 900.0)
 
