@@ -45,9 +45,16 @@ def component_manager(named: ManagedCluster, outputs: Outputs, context: Context)
     source = FolderSource(Path(folder)) if folder else NetworkSource(context.home / "clusters" / CACHE)
     pools = [gpu_pool(one.name, pool_variables(one)) for one in named.cluster.karpenter_pools]
     fsx = named.cluster.storage.fsx
-    size = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
-    key = named.cluster.encryption.disks or ""
-    values = values_of(asdict(outputs), pools, tags=named.cluster.tags, disk_key_arn=key, **size)
+    size: dict[str, Any] = {"fsx_size_gib": fsx.size // GIB} if fsx is not None else {}
+    values = values_of(
+        asdict(outputs),
+        pools,
+        tags=named.cluster.tags,
+        disk_key_arn=named.cluster.encryption.disks or "",
+        is_isolated=named.cluster.network.nat == "none",
+        image_mirror=named.cluster.image_mirror or "",
+        **size,
+    )
     with api_client(named, outputs) as client:
         yield Manager(client, str(named.kubeconfig), values, source)
 

@@ -113,6 +113,14 @@ VpcId = Annotated[Line, matching(r"vpc-[0-9a-f]+", "the id of a VPC", "write for
 SubnetId = Annotated[
     Line, matching(r"subnet-[0-9a-f]+", "the id of a subnet", "write for example subnet-0123456789abcdef0")
 ]
+ImageMirror = Annotated[
+    Line,
+    matching(
+        r"[a-z0-9.-]+(?::\d{1,5})?(?:/[a-z0-9._-]+)*",
+        "a registry",
+        "write for example 123456789012.dkr.ecr.us-west-2.amazonaws.com/mirror",
+    ),
+]
 ProxyUrl = Annotated[
     Line,
     matching(
@@ -464,6 +472,9 @@ class Cluster(Document):
         "metrics-server",
     )
     """Components to install in the cluster. Default: all that Windlass supports."""
+    image_mirror: ImageMirror | None = None
+    """Registry, or registry and prefix, with copies of the components' images under their whole names, such as
+    `MIRROR/registry.k8s.io/jobset/jobset`. Default: none; nodes pull from the registries of the projects."""
     sagemaker: StrictBool = False
     """Whether to create a role for SageMaker training jobs that read and write the bucket. Default false."""
     log_days: Literal[1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731] = 365

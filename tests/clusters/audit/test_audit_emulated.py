@@ -293,7 +293,7 @@ def test_an_existing_vpc_is_never_claimed_while_the_cluster_exists_and_after_it_
         ServiceName="com.amazonaws.us-east-1.ecr.api",
         VpcEndpointType="Interface",
         SubnetIds=[net.subnet],
-        TagSpecifications=spec("vpc-endpoint", {"Name": "shared-ecr"}),
+        TagSpecifications=spec("vpc-endpoint", {"Name": "shared-ecr", **tags}),
     )["VpcEndpoint"]["VpcEndpointId"]
     group = aws.client("ec2").create_security_group(
         GroupName="shared-node",

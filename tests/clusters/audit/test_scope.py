@@ -79,6 +79,8 @@ def test_parts_and_names_of_an_existing_vpc_do_not_belong_to_the_cluster() -> No
     assert scope.owner({"Name": "train-ecr"}, name="train-ecr", vpc_id="vpc-1") is None
     assert scope.owner({}, name="train-ecr", vpc_id="vpc-2") is not None
     assert scope.owner({"windlass.dev/cluster": "train"}, vpc_id="vpc-1") is not None
+    assert scope.owner({"karpenter.sh/discovery": "train"}, vpc_id="vpc-1") is None
+    assert scope.owner({"elbv2.k8s.aws/cluster": "train"}, vpc_id="vpc-1") is not None
 
 
 def test_a_name_alone_is_possible_and_not_certain() -> None:

@@ -100,3 +100,57 @@ def test_charts_are_configured_with_the_outputs_of_the_cluster() -> None:
     ]
     for name in ("jobset", "kueue"):
         assert f"'registry.k8s.io/{name}/{name}', 'tag': 'v{BY_NAME[name].version}'" in str(values_of(name))
+
+
+def test_in_an_isolated_network_controllers_call_only_services_with_endpoints() -> None:
+    isolated = replace(VALUES, is_isolated=True)
+    assert dict(BY_NAME["karpenter"].values(isolated))["settings"]["isolatedVPC"] is True
+    balancers = dict(BY_NAME["aws-load-balancer-controller"].values(isolated))
+    assert (balancers["enableWaf"], balancers["enableWafv2"], balancers["enableShield"]) == (False, False, False)
+    assert "enableWaf" not in values_of("aws-load-balancer-controller")
+
+
+def test_controllers_that_call_aws_get_the_proxy() -> None:
+    values = replace(VALUES, proxy={"HTTPS_PROXY": "http://p:3128", "NO_PROXY": ".svc"})
+    env = dict(BY_NAME["karpenter"].values(values))["controller"]["env"]
+    assert {one["name"]: one["value"] for one in env} == {"AWS_REGION": "eu-west-1", **values.proxy}
+    assert dict(BY_NAME["aws-load-balancer-controller"].values(values))["env"] == values.proxy
+
+
+def value_at(values: dict[str, Any], key: str) -> Any:
+    for name in key.split("."):
+        values = values[name]
+    return values
+
+
+def test_each_image_is_pulled_from_the_mirror_under_its_whole_name() -> None:
+    mirrored, charts = replace(VALUES, image_mirror="r.example.com/m"), 0
+    for one in COMPONENTS:
+        assert bool(one.image) is not isinstance(one.source, Generated), one.name
+        assert one.helm_values(VALUES) == one.values(VALUES), "without a mirror the chart's image is used"
+        if isinstance(one.source, Chart):
+            found = value_at(one.helm_values(mirrored), one.image_key)
+            assert f"r.example.com/m/{one.image}".startswith(found)
+            assert found.endswith("/ghcr.io" if one.name == "trainer" else one.image)
+            charts += 1
+    assert charts == 7
+    kueue = BY_NAME["kueue"].helm_values(mirrored)["controllerManager"]["manager"]["image"]
+    assert kueue["tag"] == f"v{BY_NAME['kueue'].version}", "other values of the image stay"
+
+
+def test_the_image_of_a_manifest_is_pulled_from_the_mirror() -> None:
+    def deployment(image: str) -> dict[str, Any]:
+        return {"kind": "Deployment", "spec": {"template": {"spec": {"containers": [{"image": image}]}}}}
+
+    def image(found: Any) -> str:
+        return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    operator, mirrored = BY_NAME["mpi-operator"], replace(VALUES, image_mirror="r.example.com")
+    for name in ("mpioperator/mpi-operator:0.8.0", "docker.io/mpioperator/mpi-operator:0.8.0"):
+        found = operator.mirrored(deployment(name), mirrored)
+        assert image(found) == "r.example.com/docker.io/mpioperator/mpi-operator:0.8.0"
+    assert image(operator.mirrored(deployment("other:1"), mirrored)) == "other:1"
+    assert (
+        image(operator.mirrored(deployment("mpioperator/mpi-operator:0.8.0"), VALUES))
+        == "mpioperator/mpi-operator:0.8.0"
+    )

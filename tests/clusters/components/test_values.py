@@ -141,3 +141,11 @@ def test_image_volume_depends_on_the_operating_system(ami_type: str, alias: str,
     node_class, _ = made(gpu_pool("vision", {**POOL, "ami_type": ami_type}))
     assert node_class["amiSelectorTerms"] == [{"alias": alias}]
     assert node_class["blockDeviceMappings"][0]["deviceName"] == device
+
+
+def test_nodes_of_karpenter_get_the_proxy() -> None:
+    proxy = {"HTTPS_PROXY": "http://p:3128", "NO_PROXY": ".svc"}
+    values = values_of({**OUTPUTS, "proxy_environment": proxy}, [gpu_pool("a", {**POOL, "parallel_pull": False})])
+    config = json.loads(node_pools.objects(values)[0]["spec"]["userData"])
+    assert config["spec"] == {"instance": {"environment": {"default": proxy}}}
+    assert (values.proxy, values_of({**OUTPUTS, "proxy_environment": None}).proxy) == (proxy, {})

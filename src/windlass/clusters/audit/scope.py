@@ -124,7 +124,7 @@ class Scope:
             return None
         if OWNER in tags:
             return Owner(self.tag_reason) if tags[OWNER] == self.name else None
-        if named := self._tag(tags, is_network):
+        if named := self._tag(tags, is_network, is_used=is_network or is_existing):
             return Owner(f"tag {named}")
         if self.is_of_another(tags):
             return None
@@ -172,11 +172,11 @@ class Scope:
         longer = (other for other in self.other_names if len(other) > len(self.name))
         return not any(_begins(bare, other) for other in longer)
 
-    def _tag(self, tags: Mapping[str, str], is_network: bool) -> str:
+    def _tag(self, tags: Mapping[str, str], is_network: bool, *, is_used: bool) -> str:
         if is_network and self.is_ours:  # Windlass tags its networks; tags of others are also on networks in use
             return ""
         for key in NAME_TAGS:
-            if tags.get(key) == self.name and not (is_network and key in SELECTORS):
+            if tags.get(key) == self.name and not (is_used and key in SELECTORS):
                 return f"{key}={self.name}"
         for prefix in OWNED_PREFIXES:
             if tags.get(prefix + self.name) == "owned":

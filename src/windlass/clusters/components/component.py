@@ -62,6 +62,10 @@ class Component:
     version: str
     source: Chart | Manifests | Generated
     namespace: str
+    image: str = ""
+    """Image of the component with its registry, without a tag; empty if it has none."""
+    image_key: str = ""
+    """Helm value that names the image's repository, or its registry: `controller.image.repository`."""
     ready: tuple[Ready, ...] = ()
     needs: tuple[str, ...] = ()
     """Components that are required by this one and installed before it."""
@@ -71,6 +75,29 @@ class Component:
     """Helm values of the chart, computed from the cluster's values."""
     is_wanted: Callable[[ClusterValues], bool] = lambda _: True
     """Whether a cluster with these values gets the component."""
+
+    def helm_values(self, values: ClusterValues) -> dict[str, Any]:
+        """Returns the Helm values of the chart, with the image of the mirror if there is one."""
+        found: dict[str, Any] = dict(self.values(values))
+        if values.image_mirror and self.image_key:
+            *path, last = self.image_key.split(".")
+            inner = found
+            for name in path:
+                inner[name] = dict(inner.get(name) or {})
+                inner = inner[name]
+            name = self.image.partition("/")[0] if last == "registry" else self.image
+            inner[last] = f"{values.image_mirror}/{name}"
+        return found
+
+    def mirrored(self, one: Json, values: ClusterValues) -> Json:
+        """Returns a manifest with the image of the mirror; unchanged without a mirror."""
+        bare = self.image.removeprefix("docker.io/")
+        if values.image_mirror and one["kind"] == "Deployment":
+            for container in one["spec"]["template"]["spec"]["containers"]:
+                name, _, tag = str(container["image"]).removeprefix("docker.io/").partition(":")
+                if name == bare:
+                    container["image"] = f"{values.image_mirror}/{self.image}:{tag}"
+        return one
 
 
 def crds(*names: str) -> tuple[Ready, ...]:

@@ -38,7 +38,7 @@ def install(context: Context, component: Component, steps: Steps, seconds: float
     content = _content(context, component)
     _refuse_other_content(component, content, before)
     objects = in_order(_objects(context, component))
-    digest = _digest(component, objects, component.values(context.values))
+    digest = _digest(component, objects, component.helm_values(context.values))
     if before and (before.state, before.digest) == ("installed", digest) and not context.problems(component):
         steps.say("unchanged", component.version)
         return
@@ -103,7 +103,8 @@ def _objects(context: Context, component: Component) -> list[Json]:
     if isinstance(source, Chart):
         return list(parsed(context.helm.definitions(context.source.chart(source)), what))
     if isinstance(source, Manifests):
-        return list(parsed(context.source.manifests(component.name, source), what))
+        found = parsed(context.source.manifests(component.name, source), what)
+        return [component.mirrored(one, context.values) for one in found]
     return list(source.make(context.values))
 
 
@@ -171,7 +172,7 @@ def _release(context: Context, component: Component, chart: Chart, steps: Steps)
         steps.say("recover", f"release {found.name} is {found.status}: an earlier helm was killed")
         context.helm.recover(found)
     steps.say("helm", f"{chart.name} {chart.version}")
-    values = component.values(context.values)
+    values = component.helm_values(context.values)
     context.helm.upgrade(component.name, component.namespace, context.source.chart(chart), values)
 
 

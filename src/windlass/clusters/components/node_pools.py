@@ -37,13 +37,12 @@ def node_class(pool: GpuPool, values: ClusterValues) -> dict[str, Any]:
     }
     if pool.capacity_reservation_id:
         spec["capacityReservationSelectorTerms"] = [{"id": pool.capacity_reservation_id}]
-    if pool.is_pull_parallel and pool.ami_alias.startswith("al2023"):
-        config = {
-            "apiVersion": "node.eks.aws/v1alpha1",
-            "kind": "NodeConfig",
-            "spec": {"featureGates": {"FastImagePull": True}},
-        }
-        spec["userData"] = json.dumps(config)
+    config: dict[str, Any] = {"featureGates": {"FastImagePull": True}} if pool.is_pull_parallel else {}
+    if values.proxy:
+        config["instance"] = {"environment": {"default": dict(values.proxy)}}
+    if config and pool.ami_alias.startswith("al2023"):
+        node_config = {"apiVersion": "node.eks.aws/v1alpha1", "kind": "NodeConfig", "spec": config}
+        spec["userData"] = json.dumps(node_config)
     return {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": pool.name}, "spec": spec}
 
 

@@ -26,12 +26,14 @@ GPU_TOLERATION: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect"
 
 
 def _karpenter(values: ClusterValues) -> Values:
+    environment = {"AWS_REGION": values.region, **values.proxy}
     return {
         "serviceAccount": {"name": "karpenter"},
         "settings": {
             "clusterName": values.name,
             "clusterEndpoint": values.endpoint,
             "interruptionQueue": values.queue_name,
+            **({"isolatedVPC": True} if values.is_isolated else {}),
         },
         # By default, the two replicas require separate nodes, but a cluster may have only one.
         "affinity": {
@@ -41,14 +43,18 @@ def _karpenter(values: ClusterValues) -> Values:
             }
         },
         "controller": {
-            "env": [{"name": "AWS_REGION", "value": values.region}],
+            "env": [{"name": name, "value": value} for name, value in environment.items()],
             "resources": {"requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}},
         },
     }
 
 
 def _load_balancers(values: ClusterValues) -> Values:
+    # The role of the controller has no permissions for WAF and Shield, and they have no endpoints in a VPC.
+    without = ("enableShield", "enableWaf", "enableWafv2") if values.is_isolated else ()
     return {
+        **dict.fromkeys(without, False),
+        **({"env": dict(values.proxy)} if values.proxy else {}),
         "clusterName": values.name,
         "region": values.region,
         "vpcId": values.vpc_id,
@@ -106,6 +112,8 @@ JOBSET: Final = Component(
     JOBSET_VERSION,
     Chart("oci://registry.k8s.io/jobset/charts", "jobset", JOBSET_VERSION),
     "jobset-system",
+    image="registry.k8s.io/jobset/jobset",
+    image_key="image.repository",
     ready=(Ready("Deployment", "jobset-controller"), *crds("jobsets.jobset.x-k8s.io")),
     values=_jobset,
 )
@@ -114,6 +122,8 @@ TRAINER: Final = Component(
     "2.3.0",
     Chart("oci://ghcr.io/kubeflow/charts", "kubeflow-trainer", "2.3.0"),
     KUBEFLOW,
+    image="ghcr.io/kubeflow/trainer/trainer-controller-manager",
+    image_key="image.registry",
     ready=(
         Ready("Deployment", "kubeflow-trainer-controller-manager"),
         *crds("trainjobs.trainer.kubeflow.org", "clustertrainingruntimes.trainer.kubeflow.org"),
@@ -126,6 +136,7 @@ MPI_OPERATOR: Final = Component(
     "0.8.0",
     Manifests("https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.0/deploy/v2beta1/mpi-operator.yaml"),
     "mpi-operator",
+    image="docker.io/mpioperator/mpi-operator",
     ready=(Ready("Deployment", "mpi-operator"), *crds("mpijobs.kubeflow.org")),
 )
 KUEUE: Final = Component(
@@ -133,6 +144,8 @@ KUEUE: Final = Component(
     KUEUE_VERSION,
     Chart("oci://registry.k8s.io/kueue/charts", "kueue", KUEUE_VERSION),
     "kueue-system",
+    image="registry.k8s.io/kueue/kueue",
+    image_key="controllerManager.manager.image.repository",
     ready=(
         Ready("Deployment", "kueue-controller-manager"),
         *crds("clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "workloads.kueue.x-k8s.io"),
@@ -146,6 +159,8 @@ DEVICE_PLUGIN: Final = Component(
     "0.18.2",
     Chart("https://nvidia.github.io/k8s-device-plugin", "nvidia-device-plugin", "0.18.2"),
     SYSTEM,
+    image="nvcr.io/nvidia/k8s-device-plugin",
+    image_key="image.repository",
     ready=(Ready("DaemonSet", "nvidia-device-plugin"),),
     values=_device_plugin,
 )
@@ -154,6 +169,8 @@ LOAD_BALANCERS: Final = Component(
     "3.2.2",
     Chart("https://aws.github.io/eks-charts", "aws-load-balancer-controller", "3.2.2"),
     SYSTEM,
+    image="public.ecr.aws/eks/aws-load-balancer-controller",
+    image_key="image.repository",
     ready=(Ready("Deployment", "aws-load-balancer-controller"), *crds("targetgroupbindings.elbv2.k8s.aws")),
     # While the controller starts, its webhook rejects every Service, including those of other components.
     after=("jobset", "trainer", "kueue", "metrics-server", "karpenter"),
@@ -165,6 +182,8 @@ KARPENTER: Final = Component(
     "1.14.1",
     Chart("oci://public.ecr.aws/karpenter", "karpenter", "1.14.1"),
     SYSTEM,
+    image="public.ecr.aws/karpenter/controller",
+    image_key="controller.image.repository",
     ready=(
         Ready("Deployment", "karpenter"),
         *crds("nodepools.karpenter.sh", "nodeclaims.karpenter.sh", "ec2nodeclasses.karpenter.k8s.aws"),
@@ -182,6 +201,8 @@ METRICS: Final = Component(
         "084e6edb680cf4e2acc30bd496568c53fdf663cbacf6e17876b25785c35b7a13",
     ),
     SYSTEM,
+    image="registry.k8s.io/metrics-server/metrics-server",
+    image_key="image.repository",
     ready=(Ready("Deployment", "metrics-server"), Ready("APIService", "v1beta1.metrics.k8s.io")),
     values=_metrics,
 )
@@ -197,6 +218,11 @@ NODE_POOLS: Final = Component(
 COMPONENTS: Final = (STORAGE, JOBSET, TRAINER, MPI_OPERATOR, KUEUE, DEVICE_PLUGIN, LOAD_BALANCERS, KARPENTER,
                      METRICS, NODE_POOLS)  # fmt: skip
 """All components in installation order, unless requirements dictate another order."""
+
+
+def images(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the images of these components with their registries, without tags."""
+    return tuple(one.image for one in COMPONENTS if one.name in set(names) and one.image)
 
 
 def default(values: ClusterValues) -> tuple[str, ...]:

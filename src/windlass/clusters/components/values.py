@@ -75,6 +75,12 @@ class ClusterValues:
     pools: tuple[GpuPool, ...] = ()
     disk_key_arn: str = ""
     """KMS key of the disks of nodes and volumes; empty for the account's default key for EBS."""
+    proxy: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the proxy, for nodes and for controllers that call AWS; empty without one."""
+    is_isolated: bool = False
+    """Whether nodes have no route to the Internet: controllers then call only services with an endpoint in the VPC."""
+    image_mirror: str = ""
+    """Prefix of the images of components; empty for the registries of their projects."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the instances and volumes that controllers create, for the audit."""
 
@@ -91,6 +97,8 @@ def values_of(
     fsx_size_gib: int = 1200,
     disk_key_arn: str = "",
     tags: Mapping[str, str] | None = None,
+    is_isolated: bool = False,
+    image_mirror: str = "",
 ) -> ClusterValues:
     """Builds the values from `terraform output`; a null or missing output means that the part does not exist."""
     karpenter = outputs.get("karpenter") or {}
@@ -110,6 +118,9 @@ def values_of(
         fsx=_fsx(outputs, fsx_size_gib),
         pools=tuple(pools),
         disk_key_arn=disk_key_arn,
+        proxy=dict(outputs.get("proxy_environment") or {}),
+        is_isolated=is_isolated,
+        image_mirror=image_mirror,
         tags={**(tags or {}), "windlass.dev/cluster": name, "windlass.dev/managed-by": "karpenter"},
     )
 

@@ -113,6 +113,13 @@ def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:
             why="EC2 creates the VPC's default group without tags, and Terraform removes its rules, so it must be "
             "tagged first. A user with this permission could tag, and so change, another security group of the region",
         )
+    if cluster.endpoint_services:
+        yield Statement(
+            "NamesOfEndpoints",
+            ("route53:AssociateVPCWithHostedZone",),
+            (f"arn:{scope.partition}:route53:::hostedzone/*",),
+            why="an interface endpoint with private DNS names gets a hosted zone, with the caller's permissions",
+        )
     yield from _deleting(cluster, scope)
     yield from _launching(cluster, scope)
 

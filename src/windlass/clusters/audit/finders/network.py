@@ -98,7 +98,7 @@ def _interface_owner(scope: Scope, one: dict[str, Any], tags: dict[str, str]) ->
 def _nats(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     for one in calls.items("ec2", "describe_nat_gateways", "NatGateways"):
         tags, id = flat(one.get("Tags")), one["NatGatewayId"]
-        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
+        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""), is_network=True)
         if owner and one["State"] not in ROUNDS:
             yield row(
                 NAT,
@@ -146,7 +146,7 @@ def _holder(calls: FinderCalls, scope: Scope, interface: str, tags: dict[str, st
 def _endpoints(calls: FinderCalls, scope: Scope) -> Iterator[FoundObject]:
     for one in calls.items("ec2", "describe_vpc_endpoints", "VpcEndpoints"):
         tags, id, kind = flat(one.get("Tags")), one["VpcEndpointId"], one.get("VpcEndpointType", "Gateway")
-        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""))
+        owner = scope.owner(tags, vpc_id=one.get("VpcId", ""), name=tags.get("Name", ""), is_network=True)
         if owner is None or one.get("State", "").lower() in ROUNDS:
             continue
         zones = max(1, len(one.get("SubnetIds") or ()))
