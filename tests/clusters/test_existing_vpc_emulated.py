@@ -16,7 +16,7 @@ from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 
 from windlass.clusters.policies import Purpose
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 TAGS: Final = {
     "Name": "vision-shared",
     "team": "platform",

@@ -15,7 +15,7 @@ from tests.fakeaws.emulator.fixtures import terraform  # noqa: F401
 from windlass.clusters.eks.variables import variables
 from windlass.clusters.policies import Purpose
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3600)]
 TARGETS = [
     f"-target={address}"
     for address in (
