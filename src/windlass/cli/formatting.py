@@ -1,4 +1,4 @@
-"""Formats numbers, durations, lists and tables for a terminal, independent of runs."""
+"""Formats numbers, durations, lists and tables for a terminal."""
 
 from __future__ import annotations
 

@@ -202,8 +202,8 @@ def cli() -> None:
     windlass run                                         job.yaml of this folder
     windlass logs -f                                     output of the newest run
 
-    Exit codes: 0 success, 1 an error of Windlass or of a tool that it uses, 2 usage, a bad job file or no login,
-    100 the run failed, 101 not finished, 102 no such run, 103 stopped.
+    Exit codes: 0 success; 1 an error of Windlass or of a tool that it uses; 2 usage, a bad job file or no login;
+    100 the run failed; 101 not finished; 102 no such run; 103 stopped.
     """
 
 

@@ -18,8 +18,8 @@ SAME_SIZE: Final = frozenset({
 })  # fmt: skip
 """Collectives that require the same number of elements on every rank. Other collectives accept different numbers."""
 FRESH_SECONDS: Final = 15.0
-"""Maximum age of a recording in seconds, relative to the newest. Older recordings are ignored, unless their rank ended
-then."""
+"""A recording that is older than the newest one by more than this many seconds is ignored, unless its rank ended when
+the recording was made."""
 MAX_NAMED: Final = 8
 
 

@@ -33,7 +33,8 @@ COLLECTIVES: Final = frozenset({
 CALLED: Final = re.compile(
     r"\.(Allreduce|Allgatherv?|Alltoallv?|Barrier|Bcast|Gatherv?|Reduce|Scatterv?|Sendrecv|allreduce|bcast|wait|backward)\("
 )
-"""Patterns of calls into native code, which has no Python frames: mpi4py, a handle's wait, DDP's gradient exchange."""
+"""Matches a line that calls native code, which has no Python frames: a call of mpi4py, `wait()` of an asynchronous
+collective, or `backward()`, in which DDP exchanges gradients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ _COUNTED: Final = re.compile(r"nnodes|num[-_](?:machines|nodes)\b")
 _GPUS: Final = re.compile(r"/(?:gpu$|mig-)")
 """Finds resources that are GPUs of other vendors, or parts of GPUs."""
 RESTARTS: Final = 3
-"""Number of restarts written for a job whose pods are restarted without limit."""
+"""Number of restarts in the job file if the imported pods are restarted without limit."""
 
 
 class Elastic(NamedTuple):
@@ -27,9 +27,9 @@ class Elastic(NamedTuple):
     at_start: int
     """Initial number of nodes."""
     replicas: View
-    """Field with the initial number."""
+    """Field of the manifest with the initial number of nodes."""
     most: View
-    """Field with the maximum number."""
+    """Field of the manifest with the maximum number of nodes."""
 
 
 def metadata(view: View, draft: Draft) -> None:
@@ -71,8 +71,8 @@ def restart_policy(view: View, draft: Draft) -> None:
 
 
 def started(pods: Pods, view: View) -> tuple[Start, View]:
-    """Returns the parsed command of the main container and its field. Raises JobFileError if the container has no
-    command.
+    """Returns the parsed command of the main container, and the field of the manifest that contains the command. Raises
+    JobFileError if the container has no command.
     """
     if pods.start is None:
         message = "has neither command nor args: the image's own program is started, which the manifest does not name"

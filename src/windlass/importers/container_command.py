@@ -40,7 +40,7 @@ _OF_LAUNCHER: Final = "-of-launcher-"
 """Placeholder for the node rank during parsing: a program with this placeholder as an argument needs the shell."""
 _ARGUMENTS: Final = re.compile(r"ARG|OPT|FLAG|EXTRA", re.IGNORECASE)
 _PLAIN_WORDS: Final = re.compile(r"[\w./:=,@%+ -]*")
-"""Text with the same meaning in a script as in a variable of the script."""
+"""Matches text without special characters of the shell, which means the same inside a script and in a variable."""
 _OF_THE_SHELL: Final = frozenset(
     ("conda", "source", ".", "eval", "module", "ulimit", "unset", "umask", "alias", "pushd")
 )

@@ -45,7 +45,9 @@ class Documents:
 
 
 def split(text: str, where: str) -> list[ImportSource]:
-    """Returns all documents of a file, with the items of each `List`. Raises JobFileError for text that is not YAML."""
+    """Returns the YAML documents of a file; a `List` of Kubernetes is replaced by its items. Raises JobFileError for
+    text that is not YAML.
+    """
     try:
         found, lines = read_documents(text, where)
     except JobFileError as error:

@@ -88,7 +88,7 @@ def _of_policy(policy: View, started: tuple[Start, View], draft: Draft) -> None:
 
 
 def _trainer(view: View, pods: Pods) -> None:
-    """Reads `trainer`: the fields of a container under other names."""
+    """Reads the section `trainer`, which has the fields of a container under other names."""
     pods.draft.put_text("image", view.at("image"))
     pods.amounts(view.at("resourcesPerNode"))
     pods.variables(view)

@@ -131,7 +131,7 @@ class AttemptTime:
         self.another_follows = another_follows
 
     def observe(self, at: int) -> None:
-        """Records a sign of life at `at`: no gap that began earlier counts up to then."""
+        """Records a sign of life at `at`. The part of a gap before `at` no longer counts."""
         self.gaps = [(max(begin, at), end) for begin, end in self.gaps if at < end]
 
     def _take_checkpoint(self, entry: events.CheckpointChanged, at: int) -> None:

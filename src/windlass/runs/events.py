@@ -371,7 +371,7 @@ class FirstStep(Entry):
 
 
 class LossNotFinite(Entry):
-    """The loss of a rank became not finite."""
+    """The training loss of a rank became NaN or infinite."""
 
     kind = "loss"
     rank: int

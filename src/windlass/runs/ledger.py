@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from windlass.plan.price import Price
 
 WASTED: Final = (Spent.REDONE, Spent.HUNG, Spent.IDLE)
-"""Purposes that take no time in a run without failures."""
+"""Kinds of time that a run spends only because of failures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,8 +232,8 @@ class Tally:
         return changes
 
     def _num_nodes(self, attempt_number: int) -> int:
-        """Returns the number of nodes of an attempt. Before the first attempt starts, returns that of the first
-        attempt.
+        """Returns the number of nodes of an attempt. For attempt 0, which is the time before the
+        first attempt, returns the number of the first attempt.
         """
         return len(self.attempts[max(1, attempt_number) - 1].entry.nodes) or 1 if self.attempts else 1
 

@@ -222,7 +222,7 @@ def _export(parsed: Parsed, words: tuple[str, ...]) -> None:
 
 
 def _mca(parsed: Parsed, words: tuple[str, ...]) -> None:
-    # The parameter becomes a variable of the job, because Open MPI also reads parameters from such variables.
+    # The parameter becomes an environment variable of the job: Open MPI reads parameters from OMPI_MCA_… too.
     _set_variable(parsed, f"OMPI_MCA_{words[0]}", words[1])
     # Open MPI 5 reads parameters of its runtime, PRRTE, from variables with the prefix PRTE_MCA_.
     if words[0].startswith(_OF_RUNTIME):

@@ -171,8 +171,9 @@ class Data(Section):
     name: DataName
     """Name of the data set: the script finds `digits` at `$WINDLASS_DATA_DIGITS`."""
     source: Location
-    """Location of the data set: a path, relative to the job file, or an address such as `s3://bucket/digits/` or
-    `https://example.com/digits.tar`, which is one file or a list of files with their SHA-256."""
+    """Location of the data set: a path relative to the job file, or an address such as `s3://bucket/digits/` or
+    `https://example.com/digits.tar`. An HTTPS address is that of one file, or of a list of files with SHA-256
+    digests."""
     via: Literal["copy", "mount", "stream"] = "copy"
     """How nodes access the data. Default `copy`: copied to the node and verified, so the script reads at disk speed.
     `mount`: the cluster mounts the source and copies nothing. `stream`: the script reads samples directly from the

@@ -27,7 +27,7 @@ class PythonEnvironment(NamedTuple):
 
 @dataclass
 class Wrapped:
-    """A command without wrapping programs such as `uv run`."""
+    """The command that remains after wrapping programs such as `uv run` are removed from a command line."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)

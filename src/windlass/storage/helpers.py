@@ -41,7 +41,8 @@ PIDS_MAX: Final = Path("/sys/fs/cgroup/pids.max")
 MAX_BATCH: Final = 32
 """Maximum number of files sent to a thread at once."""
 MIN_TASKS: Final = 1024
-"""Minimum limit of threads and processes for which a copy starts helpers; all helpers together have 64 threads."""
+"""A copy starts helpers only if the system allows at least this many threads and processes. All helpers together have
+64 threads."""
 _PROGRAM: Final = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the copy, which ends its helpers

@@ -16,7 +16,8 @@ MAX_BYTES: Final = 1024
 _PLAIN: Final = re.compile(r"(?:[A-Za-z0-9_-][A-Za-z0-9_.-]*/)*[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 """Names that are valid without further checks unless they are too long; nearly all names match."""
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Invalid characters, including those that XML listings cannot contain: Azurite lists nothing next to such a name."""
+"""Characters that are invalid in a name. An XML listing cannot contain some of them: Azurite returns an empty listing
+if one name has such a character."""
 _REFUSED: Final = frozenset(("", ".", ".."))
 
 

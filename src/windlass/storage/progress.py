@@ -76,7 +76,7 @@ class Copied:
     """Result of a copy."""
 
     digest: str
-    """Digest of the set at the destination."""
+    """Digest of the data set at the destination."""
     num_files: int
     set_bytes: int
     files: Mapping[str, File]

@@ -215,7 +215,7 @@ class LogTail:
             return self._take_gathered()
 
     def _take_gathered(self) -> bool:
-        """Writes the gathered lines. After an error the files must be truncated."""
+        """Writes the gathered lines. Returns whether any was new. Raises OSError; the log must then be read again."""
         if self._is_broken:
             raise OSError("the log must be read anew, from its cursor")
         lines, self._gathered = self._gathered, []

@@ -233,7 +233,9 @@ class AttemptMonitor:
         return self.shutdown.reason is not None and not is_broken
 
     def _mark_not_started(self, node: Node) -> None:
-        """Records that a node was ended before its worker handled signals. The node neither failed nor was lost."""
+        """Records that a node was ended before its worker had installed signal handlers. Such a node counts neither as
+        failed nor as lost.
+        """
         node.lost = node.not_started = True
         node.sweep()
         failed = self._failed_node

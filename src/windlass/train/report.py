@@ -129,7 +129,7 @@ class Reporter:
                 counted = self._counted
                 is_counted = isinstance(step, int) and counted is not None and counted <= step <= counted + 1
                 if counted is not None and step is not None and not is_counted:
-                    step, total = counted, None  # the script counts the batches of an epoch, so the run's count is used
+                    step, total = counted, None  # the script counts from 0 in each epoch
                 elif step is None:
                     step = self._unreported_step
                 self._unreported_step = step if isinstance(step, int) else None

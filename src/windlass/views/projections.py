@@ -65,7 +65,7 @@ _read: Final[dict[type, tuple[Printed, ...]]] = {}
 
 
 def projection(kind: type) -> tuple[Printed, ...]:
-    """Returns the printed attributes of a class; empty for a class that prints all of its fields."""
+    """Returns which attributes of an object of this class are printed; empty if all of its fields are printed."""
     found = _read.get(kind)
     if found is None:
         row = PROJECTIONS.get(f"{kind.__module__}.{kind.__qualname__}", "")

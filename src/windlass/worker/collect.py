@@ -237,8 +237,8 @@ class Collection:
     def _changed(
         self, start: str, give_up: float = math.inf, is_stop_requested: Callable[[], bool] = lambda: False
     ) -> Iterator[File]:
-        """Yields regular files below `start`, and links to regular files inside the code folder. Stops at `give_up`
-        (monotonic seconds). Raises Stopped.
+        """Yields the changed files below `start`, and changed links to files of the code folder. Yields no more after
+        `give_up` (monotonic seconds). Raises Stopped if a stop is requested.
         """
         real = self._real(start)
         if any(_is_below(real, one) for one in self._skipped):

@@ -80,7 +80,7 @@ class EventLog:
 
 
 def is_urgent(event: NodeEvent) -> bool:
-    """Whether the supervisor acts on the event, which must then not wait for disk space."""
+    """Whether the supervisor acts on the event. Such an event is written even if the file system is full."""
     if isinstance(event, RankChanged):
         return event.exit_code is not None
     return isinstance(event, URGENT) or (isinstance(event, NodeWarning) and event.dropped is not None)

@@ -77,8 +77,8 @@ class LogFile:
         return found
 
     def take_first_steps(self, *, at_end: bool = False) -> dict[str, object] | None:
-        """Returns the rank's first training steps once they are known, and again when they are known more precisely;
-        see `TrainingStart.take`.
+        """Returns the number of the rank's first training step and the number of steps between reports, once the log
+        shows them, and again if a more reliable kind of progress shows them. Otherwise returns None.
         """
         return self._recogniser.beginning.take(at_end=at_end)
 

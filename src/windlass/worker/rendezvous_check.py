@@ -79,7 +79,9 @@ def looks_alone(pid: int, base: str, but: tuple[int, ...] = ()) -> bool:
 
 
 def has_connections(process: int | str, but: tuple[int, ...] = ()) -> bool:
-    """Whether a process listens on TCP or has connections, except to web ports and the ports `but`. True if unknown."""
+    """Whether a process listens on a TCP port or has a TCP connection. Connections to web ports and to the ports in
+    `but` do not count. True if this cannot be read.
+    """
     try:
         names = os.listdir(f"/proc/{process}/fd")
         own = set()

@@ -26,9 +26,9 @@ _WAITED = re.compile(r"[Tt]imed out|[Tt]imeout|[Ww]atchdog")
 
 
 def take_stacks(ranks: list[Rank], drain: Callable[[Rank], object]) -> tuple[RankStack, ...]:
-    """Returns the current stacks of live ranks, which also appear in their logs.
+    """Returns the current stack of each live rank. The ranks write their stacks to their logs.
 
-    Takes 0.1 s; 1 s if a rank does not respond; 2 s if it ignores the forced signal too.
+    Takes 0.1 s; 1 s if a rank does not respond to the first signal; 2 s if it does not respond to the second either.
     """
     for rank in ranks:
         drain(rank)

@@ -142,8 +142,8 @@ class Scope:
     def user(
         self, tags: Mapping[str, str], *, role: str = "", subnets: Iterable[str] = (), profile: str = ""
     ) -> Owner | None:
-        """Returns why an object with this role (ARN or name), instance profile or these subnets belongs to the cluster;
-        None if it does not. A tag that names another cluster outweighs role, profile and subnets.
+        """Returns why an object with this role (ARN or name), this instance profile or these subnets belongs to the
+        cluster; None if it does not. A tag that names another cluster outweighs role, profile and subnets.
         """
         if self.is_of_another(tags):
             return None

@@ -99,7 +99,9 @@ class Manager:
         return tuple(self._status(one, recorded.get(one.name)) for one in wanted)
 
     def uninstall(self, names: Iterable[str], progress: Progress) -> None:
-        """Removes components in reverse order; without names, all that Windlass has installed. See `removal.remove`."""
+        """Removes components in the reverse order of their installation; without names, all that Windlass has
+        installed. See `removal.remove`.
+        """
         removal.remove(self._context, tuple(names), progress)
 
     def _status(self, component: Component, record: Record | None) -> ComponentStatus:

@@ -18,7 +18,9 @@ ARM: Final = ("g5g.", "p6e-gb200.", "p6e-gb300.")
 
 
 def variables(cluster: Cluster, endpoints: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Returns the variables of a cluster; `endpoints` maps services to the URLs of an emulator, empty for AWS."""
+    """Returns the Terraform variables of a cluster. `endpoints` maps services to their URLs in an emulator; without it,
+    Terraform uses AWS.
+    """
     fsx, budget = cluster.storage.fsx, cluster.budget
     return {
         "name": cluster.name,

@@ -14,7 +14,8 @@ LINKED: Final = ("eks", "eks-nodegroup", "autoscaling")
 account."""
 
 GRANTED: Final = ("secrets", "registry", "file_systems")
-"""Purposes of KMS keys for which the service creates a grant with the caller's permissions."""
+"""Purposes of KMS keys. For a key of these purposes, the AWS service that encrypts with the key creates a grant with
+the caller's permissions."""
 
 
 def statements(cluster: Cluster, scope: ArnScope) -> Iterator[Statement]:

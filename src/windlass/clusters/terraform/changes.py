@@ -38,7 +38,7 @@ _ACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One resource in a plan."""
+    """What a Terraform plan does to one resource."""
 
     address: str
     type: str

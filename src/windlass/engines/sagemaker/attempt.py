@@ -155,7 +155,7 @@ class HostNode(Node):
     def take_end(self, failures: Sequence[RankFailure]) -> None:
         """Stores the reported failures without accepting them yet.
 
-        Any process of the host may have written the event; the end of the job decides whether it is accepted.
+        Any process of the host may have written the report; it is accepted only if the job ends accordingly.
         """
         self._reported_failures = failures
 

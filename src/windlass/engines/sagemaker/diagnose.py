@@ -106,7 +106,7 @@ class ObservedJob:
     why_model: str = ""
 
     def words(self, run: str) -> dict[str, Any]:
-        """Returns the values for the placeholders of an advice."""
+        """Returns the values for the placeholders in the text of an advice."""
         resources, algorithm = self.request["ResourceConfig"], self.request["AlgorithmSpecification"]
         return {
             "run": run,

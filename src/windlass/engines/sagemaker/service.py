@@ -92,7 +92,7 @@ class Service(Protocol):
     def log_streams(self, name: str, *, is_over: bool = False) -> list[str]:
         """Returns the names of a job's log streams, one for each start of each host: `NAME/algo-1-1732400000`.
 
-        Streams that began in the last seconds may be missing, unless `is_over`.
+        Streams that began in the last few seconds may be missing, unless `is_over`.
         """
 
     def read_log(self, stream: str, *, since: int = 0, token: str | None = None) -> LogPage:

@@ -49,8 +49,8 @@ class Stored:
 
 
 class Uploads:
-    """Requests for the uploads of one object, each sent once. All methods raise StoreError; Missing if the upload does
-    not exist because it was completed or aborted, or if the object does not exist.
+    """Sends the requests for the uploads of one object, and repeats none. Every method raises StoreError, or Missing if
+    the object does not exist or the upload was completed or aborted.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:

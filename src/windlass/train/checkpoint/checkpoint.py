@@ -220,7 +220,7 @@ class Checkpoint:
         if agreed.stop:
             self._stop()
         every = self._settings.every_steps
-        # Flags from several ranks are one step old. A flag may still be set for a save that has begun since.
+        # With several ranks, the flags are those of the previous step: a save that they ask for may have begun already.
         is_due = agreed.due and (self._world.size == 1 or saver.began_at_step < self.steps - 1)
         if is_due or (every is not None and self.steps % every == 0):
             self._save_periodic(busy=agreed.busy)

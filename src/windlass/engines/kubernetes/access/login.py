@@ -59,7 +59,7 @@ class Login:
         load: Callable[[], Context],
         clock: Clock | None = None,
     ) -> None:
-        """Raises the errors of `load`, which reads the kubeconfig. `headers` raises the error of a failed login."""
+        """Raises the errors of `load`, which reads the kubeconfig. The login itself happens in `headers`."""
         self._load = load
         self._clock = clock or Clock()
         self._changed = threading.Condition()

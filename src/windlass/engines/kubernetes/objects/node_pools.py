@@ -32,8 +32,7 @@ MAX_TYPES: Final = 8
 KEEP_OUT: Final = ("NoSchedule", "NoExecute")
 """Taint effects that prevent a pod from running on a node."""
 SOON_SECONDS: Final = 60.0
-"""Threshold in seconds for the delay between a node's last pod and its deletion. With a shorter delay, the node may be
-deleted before the next attempt has pods."""
+"""A NodePool that deletes empty nodes sooner than after this many seconds may delete them between two attempts."""
 _OPERATORS: Final = {
     "In": "in",
     "NotIn": "not in",

@@ -40,9 +40,10 @@ def order(
     pods: Mapping[int, Pod],
     spares: Collection[int] = (),
 ) -> bool:
-    """Orders the pods at these places to start their nodes of the attempt; returns whether all pods accepted.
+    """Sends each pod the order to start its node of the attempt. Returns whether all pods accepted.
 
-    `spares` are the places of spares, which may have to finish their imports first.
+    Keys of `pods` are the places of the nodes in the attempt. `spares` are the places whose pods were spares until now:
+    they may have to finish their imports first.
     """
     number = assignment.attempt
     nodes = {place: {assignment.pods[place].index: specs[place]} for place in pods}

@@ -52,8 +52,8 @@ class InClusterBackend(KubernetesBackend):
 
     @override
     def requested_at(self, number: int) -> float | None:
-        """Returns when the pods of an attempt were requested: the creation time of their owner object. The submitting
-        machine requests the pods of the first attempt.
+        """Returns when the pods of an attempt were requested: the creation time of their owner object. For the
+        first attempt, the submitting machine creates that object.
         """
         made = self.plan.only(AttemptStep).manifest
         try:

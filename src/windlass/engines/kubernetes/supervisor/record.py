@@ -195,7 +195,7 @@ def _with_head(found: Json, head: Head) -> dict[str, Any]:
 
 def _part_manifest(owner_config_map: Json, number: int, events: Iterable[Event]) -> dict[str, Any]:
     meta = owner_config_map["metadata"]
-    # The code label hides the part from lists of runs.
+    # Lists of runs skip ConfigMaps with this label.
     its = labels.like(meta["labels"], labels.RECORD, **{layout.CODE_LABEL: layout.RECORD})
     data = {EVENTS: base64.b64encode(gzip.compress("".join(map(_line, events)).encode(), mtime=0)).decode()}
     name = layout.record_name(meta["name"], number)

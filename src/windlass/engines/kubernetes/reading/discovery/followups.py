@@ -22,7 +22,7 @@ OF_PODS: Final = ",".join(("involvedObject.kind=Pod", *(f"reason!={reason}" for 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """Results of the additional requests about runs."""
+    """Results of the requests about single runs that follow the list of runs."""
 
     makers: Mapping[str, tuple[int, str, int]] = field(default_factory=dict)
     """Newest owner object of each run, unless it is a Job: its attempt, its state, and its number of pods."""

@@ -1,1 +1,1 @@
-"""Reads logs of pods: follows them into the files of an attempt, or completes the events that pods send."""
+"""Reads logs of pods: appends new lines to the log files of an attempt, or reads events that a pod could not send."""

@@ -120,7 +120,7 @@ def capacity(client: Client, expected: Expected) -> Iterator[Check]:
 
 
 def nodes_check(nodes: Iterable[Json]) -> Check:
-    """Returns the check of nodes: which are not ready, cordoned, or under resource pressure. Pure."""
+    """Returns a check that names the nodes that are cordoned, under resource pressure, or not ready. Pure."""
     named = {str(node["metadata"]["name"]): node for node in nodes}
     unready = [name for name, node in named.items() if not is_true(node, "Ready")]
     pressed = [f"{name} has {kind}" for name, node in named.items() for kind in PRESSURE if is_true(node, kind)]

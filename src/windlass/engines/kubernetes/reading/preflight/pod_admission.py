@@ -39,7 +39,7 @@ COUNTED_TWICE: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources whose requests quotas also count under their plain names."""
 SUPERVISOR: Final = "the supervisor's pod"
 WAY_OUT: Final = "supervisor: machine in target {target} supervises runs from the machine that starts them"
-"""Fix for a rejected supervisor's pod, which no field of a job configures."""
+"""Fix if the cluster rejects the pod of a supervisor."""
 Json = Mapping[str, Any]
 
 
