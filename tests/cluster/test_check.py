@@ -230,5 +230,5 @@ def test_interrupted_check_leaves_no_objects(
         return
     assert helpers(bed, namespace)
     result = check(bed, namespace, "-o", "json")
-    assert "removed, of commands that were killed" in parts(result)["leftovers"]["found"]
+    assert "removed leftovers of killed commands" in parts(result)["leftovers"]["found"]
     gone(bed, namespace)
