@@ -40,8 +40,7 @@ class Kept:
 
 
 class Connections:
-    """Sends requests to any host, without retries; safe for threads and forks. Proxies are read from the environment.
-    """
+    """Sends requests to any host, without retries; safe for threads and forks. The environment configures proxies."""
 
     def __init__(self, environ: Mapping[str, str], hint: str, ca_variable: str) -> None:
         """`hint` is the advice in errors if no server answers; `ca_variable` names the variable with the CA bundle
