@@ -228,33 +228,6 @@ def test_pools_that_keep_the_nodes_of_a_run_give_no_warning(
     assert "machines-disrupted" not in [note.code for note in planned_with(made, **fields).notes]
 
 
-def taint(key: str) -> Object:
-    return {"key": key, "effect": "NoSchedule"}
-
-
-@pytest.mark.parametrize(
-    ("taints", "pools", "words"),
-    [
-        (((taint("team"),), (taint("nvidia.com/gpu"), taint("team"))), (), "each of 2 nodes has a taint"),
-        (((taint("team"),), (taint("nvidia.com/gpu"),)), (), ""),
-        (((taint("team"),), ()), (), ""),
-        (((taint("team"),),), (pool(),), ""),
-        ((), (), ""),
-        (None, (), ""),
-    ],
-)
-def test_plan_warns_if_taints_keep_the_pods_off_every_node(taints: Any, pools: tuple[Object, ...], words: str) -> None:
-    facts = replace(FACTS, cluster=replace(CLUSTER, taints=taints, node_pools=pools))
-    notes = [note for note in planned(facts, resources={"gpus": 1}).notes if note.code == "taint-not-tolerated"]
-    assert [words in note.message for note in notes] == ([True] if words else [])
-
-
-def test_note_on_gpu_taints_names_the_pods_that_tolerate_them() -> None:
-    facts = replace(FACTS, cluster=replace(CLUSTER, taints=((taint("nvidia.com/gpu"),),)))
-    [note] = [note for note in planned(facts).notes if note.code == "taint-not-tolerated"]
-    assert "resources: {gpus: 1}" in note.fix
-
-
 def test_check_lists_the_provisioners_of_nodes() -> None:
     karpenter = served("batch/v1", "karpenter.sh/v1")
     made = pool("gpus", "g5.12xlarge", limits={"nvidia.com/gpu": "8"}, status={"resources": {"nvidia.com/gpu": "4"}})

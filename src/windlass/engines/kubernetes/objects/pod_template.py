@@ -130,9 +130,7 @@ class Shape:
 
 
 def target_shape(target: KubernetesTarget, namespace: str, name: str, data_claim: str = "") -> Shape:
-    """Returns the shape of Windlass's own pods on a target, for commands without a run; `name` is that of their
-    objects.
-    """
+    """Returns the shape of pods on a target, for commands without a run; `name` is that of their objects."""
     return Shape(
         run_id=name,
         namespace=namespace,
@@ -150,6 +148,7 @@ def target_shape(target: KubernetesTarget, namespace: str, name: str, data_claim
         tolerations=tuple(map(tolerated, target.tolerations)),
         labels=target.labels,
         pods=target,
+        pod_patches=(target.pod,) if target.pod else (),
         supervisor_patches=(target.supervisor_pod,) if target.supervisor_pod else (),
     )
 

@@ -16,7 +16,7 @@ def quantity_text(resource: str, value: float) -> str:
     """Formats a number as a Kubernetes quantity: 0.8 of `cpu` becomes `800m`, 2147483648 of `memory` becomes `2Gi`."""
     if resource == "cpu" and value != int(value):
         return f"{round(value * 1000)}m"
-    if resource in ("memory", "ephemeral-storage"):
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
         for unit, num_bytes in _BINARY_UNITS.items():
             if value >= num_bytes:
                 return f"{value / num_bytes:.4g}{unit}"

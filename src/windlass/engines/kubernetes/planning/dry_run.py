@@ -33,6 +33,8 @@ from windlass.plan.steps import (
 Manifest: TypeAlias = Mapping[str, Any]
 UNFIT: Final = ("unknown field", "cannot create resource")
 """Parts of error messages of the API server for an object with an unknown field, or that the login may not create."""
+OF_OBJECTS: Final = ("way-unfit", "cluster-refuses")
+"""Codes of notes on refused objects: another workload kind may work, or none."""
 MOUNTS_BY_ADMINISTRATOR: Final = (
     "an administrator creates the volumes once, for all runs: windlass plan -o json | jq '.steps[] | "
     'select(.kind == "mount-volume" or .kind == "mount-claim") | .request\' | kubectl apply -f -'
@@ -68,7 +70,10 @@ def dry_run(plan: Plan) -> list[Note]:
         with ThreadPoolExecutor(len(objects) + 1) as pool:
             of_pods = pool.submit(pod_notes, client, plan)
             notes = [note for note in pool.map(ask, objects) if note is not None]
-            return list(dict.fromkeys((*notes, *of_pods.result())))
+            found = of_pods.result()
+            if any(note.code == "pod-patch" for note in found):  # The server refuses the owner objects because of it.
+                notes = [note for note in notes if note.code not in OF_OBJECTS]
+            return list(dict.fromkeys((*notes, *found)))
     finally:
         client.close()
 
@@ -88,8 +93,8 @@ def _refusal(error: Refused, manifest: Manifest, client: Client, of_attempt: lis
     if manifest is of_attempt[-1] and f'"{name}" not found' in error.message:
         return None  # the object refers to another one of the plan, which a dry run does not create
     if manifest in of_attempt and manifest["kind"] != "Job" and _is_unfit(error):
-        return blocker("way-unfit", what, "kubernetes: {via: job} needs no operator")
-    return blocker("cluster-refuses", what, error.hint or "change the job")
+        return blocker(OF_OBJECTS[0], what, "kubernetes: {via: job} needs no operator")
+    return blocker(OF_OBJECTS[1], what, error.hint or "change the job")
 
 
 def _is_unfit(error: Refused) -> bool:

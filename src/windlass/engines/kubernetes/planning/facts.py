@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,8 @@ from windlass.engines.kubernetes.access.client import Client, require_websockets
 from windlass.engines.kubernetes.access.connect import find_kubeconfig
 from windlass.engines.kubernetes.access.errors import NotLoggedIn, Refused, Unreachable
 from windlass.engines.kubernetes.access.optional import groups_of, items
-from windlass.engines.kubernetes.objects.node_pools import labels_made, taints_of_node
+from windlass.engines.kubernetes.objects.node_pools import labels_made
 from windlass.engines.kubernetes.objects.pod_template import GPU_LABELS
-from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.engines.kubernetes.planning.mounts import wanted_claims
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, read_runtimes
 from windlass.engines.kubernetes.planning.transfers import wanted_claim
@@ -34,8 +33,6 @@ MAX_BYTES: Final = 64 << 20
 """Maximum size of uncompressed code, in bytes, if ConfigMaps carry the code."""
 WANTED_RIGHTS: Final = (*rbac.NEEDED, *rbac.EXEC, *rbac.LEASES, *rbac.POLICIES, *rbac.SUPERVISED)
 """Permissions of the login that a plan depends on."""
-MOST_NODES: Final = "500"
-"""Maximum number of nodes in one list; in larger clusters the plan ignores taints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,6 @@ class Cluster:
     gpu_labels: tuple[tuple[str, str], ...] = ()
     """Labels (name, value) that name a GPU type, of existing nodes and of nodes that NodePools can provision, without
     duplicates."""
-    taints: tuple[tuple[Json, ...], ...] | None = None
-    """Taints of each ready node that keep pods out; None if the login may not list nodes, or there are too many."""
     secrets: frozenset[str] | None = None
     """Names of the job's secrets that exist; None if the login may not read them."""
     claims: frozenset[str] | None = None
@@ -155,7 +150,7 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
         version = pool.submit(client.call, "GET", "/version")
         groups = pool.submit(client.call, "GET", "/apis")
         rights = pool.submit(read_rights, client, WANTED_RIGHTS)
-        nodes = pool.submit(_nodes, client, is_whole=job.resources.gpu_type is not None)
+        of_nodes = pool.submit(_gpu_labels, client) if job.resources.gpu_type is not None else None
         secrets = pool.submit(_there, client, "Secret", asked)
         found = pool.submit(_there, client, "PersistentVolumeClaim", claims)
         drivers = pool.submit(_csi_drivers, client) if any(data.is_mounted for data in job.data) else None
@@ -167,14 +162,9 @@ def read_cluster(job: Job, target: KubernetesTarget, client: Client) -> Cluster:
             version=str(version.result()["gitVersion"]),
             groups=groups_of(groups.result()),
             rights=rights.result(),
-            gpu_labels=tuple(
-                sorted({*_gpu_labels(nodes.result() or ()), *labels_made(node_pools.result() or (), GPU_LABELS)})
-            )
-            if job.resources.gpu_type is not None
-            else (),
-            taints=None
-            if (found_nodes := nodes.result()) is None
-            else tuple(taints_of_node(one) for one in found_nodes if is_true(one, "Ready")),
+            gpu_labels=()
+            if of_nodes is None
+            else tuple(sorted({*of_nodes.result(), *labels_made(node_pools.result() or (), GPU_LABELS)})),
             secrets=secrets.result(),
             claims=found.result(),
             csi_drivers=drivers.result() if drivers is not None else None,
@@ -189,18 +179,9 @@ def _csi_drivers(client: Client) -> frozenset[str] | None:
     return None if found is None else frozenset(one["metadata"]["name"] for one in found)
 
 
-def _nodes(client: Client, *, is_whole: bool) -> list[Json] | None:
-    """Lists the nodes. Returns None if the login may not list them, or if there are more than MOST_NODES and `is_whole`
-    is False.
-    """
-    try:
-        found = client.find("v1", "Node") if is_whole else client.find("v1", "Node", limit=MOST_NODES)
-    except Refused:
-        return None
-    return None if found["metadata"].get("continue") and not is_whole else found["items"]
-
-
-def _gpu_labels(nodes: Iterable[Json]) -> set[tuple[str, str]]:
+def _gpu_labels(client: Client) -> set[tuple[str, str]]:
+    """Returns the GPU labels of all nodes; none if the login may not list nodes."""
+    nodes = items(lambda: client.find("v1", "Node")) or ()
     labels = (node["metadata"].get("labels", {}) for node in nodes)
     return {(name, found[name]) for found in labels for name in GPU_LABELS if name in found}
 

@@ -10,11 +10,8 @@ from windlass.engines.kubernetes.objects.node_pools import (
     MAX_TYPES,
     makes,
     matches,
-    taint_not_tolerated,
-    taint_text,
 )
 from windlass.engines.kubernetes.objects.observations import NodePoolMatch
-from windlass.engines.kubernetes.objects.pod_template import GPU
 from windlass.engines.kubernetes.objects.quantity import Json
 from windlass.plan.notes import Note
 from windlass.plan.price import LISTED_IN, Price, list_price, price
@@ -43,10 +40,9 @@ def plan_provisioning(
 ) -> Provisioning:
     """Plans node provisioning for the pods of a run. `pods` is their spec; empty if it is not known."""
     pools = matches(cluster.node_pools or (), pods) if cluster is not None and pods else ()
-    taints = cluster.taints if cluster is not None else None
     return Provisioning(
         steps=tuple(_steps(pools, target)),
-        notes=(*_pool_notes(pools), *_taint_notes(pods, taints, pools), *_disruption_notes(job, pools)),
+        notes=(*_pool_notes(pools), *_disruption_notes(job, pools)),
         price=_price(job, pools, target, prices),
     )
 
@@ -70,21 +66,6 @@ def _pool_notes(pools: tuple[NodePoolMatch, ...]) -> Iterator[Note]:
         fix = f"NodePools make {', '.join(named[:MAX_TYPES])}; " if named else ""
         message = f"no NodePool matches the pods, so only nodes that are there can run them: {why}{more}"
         yield Note("machines-none", message, f"{fix}see: kubectl get nodepools")
-
-
-def _taint_notes(pods: Json, taints: Iterable[Iterable[Json]] | None, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:
-    """Yields a warning if every node has a taint that the pods do not tolerate, and no NodePool matches them."""
-    found = [taint_not_tolerated(one, pods) for one in taints or ()]
-    kept = [taint for taint in found if taint is not None]
-    if not kept or len(kept) < len(found) or any(not pool.mismatch for pool in pools):
-        return
-    named = ", ".join(dict.fromkeys(map(taint_text, kept)))
-    fix = "use nodes without that taint, or have a policy add the toleration"
-    if any(taint["key"] == GPU for taint in kept):
-        fix = f"pods that request GPUs tolerate {GPU}: resources: {{gpus: 1}}; else {fix}"
-    yield Note(
-        "taint-not-tolerated", f"each of {len(found)} nodes has a taint that the pods do not tolerate: {named}", fix
-    )
 
 
 def _disruption_notes(job: Job, pools: Iterable[NodePoolMatch]) -> Iterator[Note]:

@@ -18,6 +18,7 @@ from windlass.engines.kubernetes.reading.preflight.rbac import Right
 from windlass.engines.kubernetes.reading.preflight.rights import NO_RIGHTS_MISSING, Rights, granted
 from windlass.engines.kubernetes.reading.preflight.survey import Survey
 from windlass.errors import EngineError
+from windlass.spec.kubernetes import Toleration
 from windlass.spec.targets import KubernetesTarget
 
 TARGET = KubernetesTarget(name="lab", context="lab", namespace="team-a", image="localhost/base:1")
@@ -254,7 +255,17 @@ def test_node_taints_are_listed_with_their_toleration(taints: tuple[str, ...], l
     ]
     check = found(nodes={"items": nodes})["taints"]
     assert (check.level, words in check.found) == (level, True), check
+    line = "to use such nodes: tolerations: [team=true:NoSchedule] in target lab"
+    assert check.fix == (line if "team" in taints else "")
     assert "taints" not in found()
+
+
+def test_tolerations_of_the_target_count_in_the_check_of_taints() -> None:
+    nodes = [{**node("a", 0), "spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]}}]
+    target = TARGET.model_copy(update={"tolerations": (Toleration(key="team"),)})
+    check = found(target, nodes={"items": nodes})["taints"]
+    assert (check.level, check.fix) == ("ok", "")
+    assert check.found.endswith("tolerate nvidia.com/gpu, and those of target lab")
 
 
 def test_free_gpus_are_those_allocated_to_no_pod() -> None:

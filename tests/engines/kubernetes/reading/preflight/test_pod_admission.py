@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.engines.kubernetes.objectserver import ObjectServer, Request, Response, sent, status
 from tests.engines.kubernetes.planning.test_plan import CLUSTER, FACTS, TARGET, planned
+from tests.engines.kubernetes.reading.preflight.test_checks import SEEN
 
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.objects.pod_spec import pod_specs
 from windlass.engines.kubernetes.objects.workloads import WORKLOADS
 from windlass.engines.kubernetes.objects.workloads.runtimes import Patching
-from windlass.engines.kubernetes.planning.dry_run import suspended_supervisor
+from windlass.engines.kubernetes.planning.dry_run import dry_run, suspended_supervisor
 from windlass.engines.kubernetes.planning.runtimes import Runtimes
-from windlass.engines.kubernetes.reading.preflight.pod_admission import pod_notes, quota_notes, run_pods
-from windlass.engines.kubernetes.reading.preflight.report import supervisor_check
+from windlass.engines.kubernetes.reading.preflight.pod_admission import (
+    RANKS,
+    SUPERVISOR,
+    pod_notes,
+    quota_notes,
+    run_pods,
+)
+from windlass.engines.kubernetes.reading.preflight.report import pod_checks
 from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.plan.notes import Note
 from windlass.plan.steps import AttemptStep, SupervisorStep, UploadJobStep
@@ -64,13 +73,13 @@ def test_a_dry_run_of_the_pods_of_each_kind_creates_none(server: ObjectServer, c
 @pytest.mark.parametrize(
     ("message", "of", "what", "fix"),
     [
-        ('pods "x" is forbidden: maximum cpu usage per Pod is 1', "node", "the pods of the run", "change the job"),
-        (MISSING, "node", "the pods of the run", "set resources:"),
+        ('pods "x" is forbidden: maximum cpu usage per Pod is 1', "node", RANKS, "resources: {cpus: …} in the job"),
+        (MISSING, "node", RANKS, "resources: {cpus: …} in the job"),
         (
             'admission webhook "images.example" denied',
             "supervisor",
-            "the supervisor's pod",
-            "supervisor: machine in target",
+            SUPERVISOR,
+            "supervisor_pod: {…} or supervisor: machine in target lab",
         ),
     ],
 )
@@ -194,11 +203,12 @@ def test_supervisor_prefers_nodes_without_gpus() -> None:
 
 
 def test_check_reports_refused_supervisor_pod(server: ObjectServer, client: Client) -> None:
-    assert list(supervisor_check(client, TARGET)) == []
+    [check] = pod_checks(client, TARGET, SEEN)
+    assert (check.name, check.level) == ("pods", "ok")
     server.fails = refused('admission webhook "images.example" denied', of="supervisor")
-    [check] = supervisor_check(client, TARGET)
-    assert (check.name, check.level) == ("supervisor pod", "fail")
-    assert check.fix == "supervisor: machine in target lab supervises runs from the machine that starts them"
+    [check] = pod_checks(client, TARGET, SEEN)
+    assert (check.name, check.level) == ("pods", "fail")
+    assert check.fix == "supervisor_pod: {…} or supervisor: machine in target lab"
     assert server.names("Pod") == []
 
 
@@ -246,3 +256,95 @@ def test_injected_containers_are_a_warning(server: ObjectServer, client: Client)
         )
         for what in ("the pods of the run", "the supervisor's pod")
     ]
+
+
+class Company:
+    """Policies of a namespace, of which the server reports one at a time, like admission plugins and webhooks."""
+
+    def __init__(self, *policies: tuple[str, Callable[[Any, Any], bool]]) -> None:
+        self._policies = policies
+
+    def __call__(self, request: Request) -> Response | None:
+        if request.verb != "POST" or request.plural != "pods":
+            return None
+        meta, [container, *_] = request.body["metadata"], request.body["spec"]["containers"]
+        for message, is_met in self._policies:
+            if not is_met(meta, container):
+                return status(403, "Forbidden", f'pods "{meta["name"]}" is forbidden: {message}')
+        return None
+
+
+COMPANY = Company(
+    ("policy costs: annotation cost-center is required", lambda meta, _: "cost-center" in meta["annotations"]),
+    ('[owner] you must provide labels: {"team"}', lambda meta, _: "team" in meta["labels"]),
+    (
+        "securityContext.readOnlyRootFilesystem must be true",
+        lambda _, container: container["securityContext"].get("readOnlyRootFilesystem", False),
+    ),
+    ("failed quota: q: must specify limits.cpu", lambda _, one: "cpu" in one.get("resources", {}).get("limits", {})),
+)
+LINES = {
+    "annotations: {cost-center: …} in target lab",
+    "labels: {team: …} in target lab",
+    "read_only_root: true in target lab",
+    "resources: {cpus: …} in each job",
+}
+
+
+def test_one_check_reports_all_that_a_first_run_needs(server: ObjectServer, client: Client) -> None:
+    server.fails = COMPANY
+    found = {check.fix: check for check in pod_checks(client, TARGET, SEEN)}
+    assert set(found) == LINES
+    others = "the supervisor's pod, the pods that move files, the pods of check --network, cp and exec"
+    assert found["labels: {team: …} in target lab"].found.startswith(f"{RANKS}, {others}: the cluster refused")
+    assert [check.level for check in found.values()] == ["fail", "fail", "warn", "warn"]
+    assert server.names("Pod") == []
+
+
+def test_target_with_the_lines_of_the_check_is_admitted(server: ObjectServer, client: Client) -> None:
+    server.fails = COMPANY
+    options: dict[str, Any] = {"annotations": {"cost-center": "1"}, "labels": {"team": "a"}, "read_only_root": True}
+    target = TARGET.model_copy(update=options)
+    assert {check.fix for check in pod_checks(client, target, SEEN)} == {"resources: {cpus: …} in each job"}
+    assert pod_notes(client, planned(INSIDE, target, resources=NEEDS)) == []
+
+
+def test_plan_reports_all_refusals_with_the_lines_of_the_job(server: ObjectServer, client: Client) -> None:
+    server.fails = COMPANY
+    notes = pod_notes(client, planned(INSIDE))
+    assert {note.code for note in notes} == {"pods-refused"}
+    assert {note.fix.partition(" in the job")[0] for note in notes} == {
+        "kubernetes: {annotations: {cost-center: …}}",
+        "labels: {team: …}",
+        "kubernetes: {read_only_root: true}",
+        "resources: {cpus: …}",
+    }
+
+
+def test_taint_and_extended_resource_of_the_pods_of_a_plan_are_reported(server: ObjectServer, client: Client) -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
+    server.put("Node", "a", spec={"taints": [taint]}, status={"conditions": ready, "allocatable": {"cpu": "8"}})
+    plan = planned(INSIDE, kubernetes={"limits": {"vpc.amazonaws.com/efa": "4"}, "env_from": ["nccl"]})
+    assert said(pod_notes(client, plan)) == [
+        ("resource-missing", False, f"{RANKS}: 4 vpc.amazonaws.com/efa requested, and none of 1 nodes has any"),
+        ("object-missing", True, f"{RANKS}: ConfigMap nccl is not in the namespace"),
+        (
+            "taint-not-tolerated",
+            False,
+            f"{SUPERVISOR}: each of 1 nodes that fit has a taint that they do not tolerate: "
+            "dedicated=training:NoSchedule",
+        ),
+    ]
+
+
+def test_patch_that_the_server_refuses_is_one_message_with_its_path(server: ObjectServer, tmp_path: Path) -> None:
+    message = 'strict decoding error: unknown field "spec.hostNetwrk"'
+    answer = status(400, "BadRequest", message)
+    server.fails = lambda request: answer if "hostNetwrk" in json.dumps(request.body or {}) else None
+    facts = dataclasses.replace(INSIDE, kubeconfig=server.kubeconfig(tmp_path))
+    [note] = dry_run(planned(facts, kubernetes={"pod": {"spec": {"hostNetwrk": True}}}))
+    text = f"{RANKS}: kubernetes.pod.spec.hostNetwrk: the cluster refused: {message}"
+    assert said([note]) == [("pod-patch", True, text)]
+    assert note.fix == "correct it, or leave it out: kubectl explain pod.spec.hostNetwrk"
+    assert {request.query.get("dryRun") for request in server.requests if request.verb == "POST"} == {"All"}

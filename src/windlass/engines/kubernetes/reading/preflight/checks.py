@@ -57,7 +57,7 @@ def checks(seen: Survey, target: KubernetesTarget) -> list[Check]:
             check
             for name, (_, rule) in RULES.items()
             if (answer := seen.get(name)) is not None
-            for check in rule(seen, answer)
+            for check in rule(seen, answer, target)
         ),
         *_unseen(seen),
         image_check(target, (seen.get("nodes") or {}).get("items", ())),
@@ -214,14 +214,14 @@ def _security(seen: Survey, space: Json) -> Iterator[Check]:
     )
 
 
-RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json], Iterable[Check]]]]] = {
-    "queues": ("queues", _queues),
-    "quotas": ("quota", _quota),
-    "classes": ("storage classes", lambda _, found: storage_checks(found)),
-    "nodes": ("GPU nodes", lambda seen, found: node_checks(found["items"], seen.get("pods"))),
-    "pools": ("NodePools", lambda _, found: [pool_check(found["items"])]),
-    "autoscaler": ("the node autoscaler", lambda _, found: group_checks(found["status"])),
-    "namespace": ("pod security", _security),
+RULES: Final[Mapping[str, tuple[str, Callable[[Survey, Json, KubernetesTarget], Iterable[Check]]]]] = {
+    "queues": ("queues", lambda seen, found, _: _queues(seen, found)),
+    "quotas": ("quota", lambda seen, found, _: _quota(seen, found)),
+    "classes": ("storage classes", lambda _seen, found, _: storage_checks(found)),
+    "nodes": ("GPU nodes", lambda seen, found, target: node_checks(found["items"], seen.get("pods"), target)),
+    "pools": ("NodePools", lambda _seen, found, _: [pool_check(found["items"])]),
+    "autoscaler": ("the node autoscaler", lambda _seen, found, _: group_checks(found["status"])),
+    "namespace": ("pod security", lambda seen, found, _: _security(seen, found)),
 }
 """Functions that derive checks, by the survey result that they use; each with the name to report for a forbidden
 result."""

@@ -22,6 +22,7 @@ from windlass.engines.kubernetes.objects.pod_template import (
     IMAGE,
     INSTANCE_LABEL,
     PYTHON,
+    tolerated,
 )
 from windlass.engines.kubernetes.objects.quantity import Json, is_true
 from windlass.spec.quantities import amount
@@ -33,7 +34,7 @@ MACHINES: Final = "machines"
 """Name of the check of node autoscalers."""
 
 
-def node_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
+def node_checks(nodes: Sequence[Json], pods: Json | None, target: KubernetesTarget) -> Iterator[Check]:
     """Yields checks of the GPUs and taints of nodes. `pods` are all pods of the cluster; None if the user may not list
     them.
     """
@@ -43,12 +44,16 @@ def node_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
     if not texts:
         return
     shown = ", ".join(f"{text} on {count} of {len(found)} nodes" for text, count in sorted(texts.items()))
-    text = f"{shown}; pods of jobs that request GPUs tolerate {GPU}, and no other"
-    if all(taint_not_tolerated(taints, {"tolerations": [GPU_TOLERATION]}) for taints in found):
-        fix = "use nodes without such a taint, or have a policy add the toleration"
+    spec = {"tolerations": [GPU_TOLERATION, *map(tolerated, target.tolerations)]}
+    kept = [taint_not_tolerated(taints, spec) for taints in found]
+    others = dict.fromkeys(taint_text(one) for one in kept if one is not None)
+    also = f", and those of target {target.name}" if target.tolerations else ", and no other"
+    text = f"{shown}; pods of jobs that request GPUs tolerate {GPU}{also}"
+    fix = f"to use such nodes: tolerations: [{', '.join(others)}] in target {target.name}" if others else ""
+    if all(kept):
         yield Check("taints", "warn", f"{text}: there is no node for them", fix)
     else:
-        yield Check("taints", "ok", text)
+        yield Check("taints", "ok", text, fix)
 
 
 def _gpu_checks(nodes: Sequence[Json], pods: Json | None) -> Iterator[Check]:
