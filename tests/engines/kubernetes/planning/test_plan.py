@@ -456,3 +456,10 @@ def test_the_plan_names_the_queue_in_which_each_attempt_waits() -> None:
     )
     assert made(queue="team-a").endswith("in queue team-a")
     assert made().endswith("for each restart")
+
+
+def test_ranks_in_the_network_of_their_nodes_get_no_network_policy() -> None:
+    plan = planned(kubernetes={"pod": {"spec": {"hostNetwork": True}}}, nodes=2)
+    assert plan.manifests(NetworkPolicyStep) == []
+    assert "network-open" in [note.code for note in plan.notes]
+    assert len(planned(nodes=2).manifests(NetworkPolicyStep)) == 1

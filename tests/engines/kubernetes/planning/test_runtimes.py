@@ -230,3 +230,58 @@ def test_differences_from_the_default_runtime_are_noted() -> None:
     codes = [note.code for note in on(runtime(beside=beside), grace=60).notes]
     assert {"runtime-grace", "runtime-jobs"} <= set(codes)
     assert "runtime-grace" not in [note.code for note in on(runtime(), "2.3.0", grace=60).notes]
+
+
+MESH: dict[str, Any] = {"name": "mesh", "image": "mesh:1", "restartPolicy": "Always"}
+FETCH: dict[str, Any] = {"name": "fetch", "volumeMounts": [{"name": "cache", "mountPath": "/c"}]}
+HOSTS = [{"name": "cache", "hostPath": {"path": "/cache"}}]
+
+
+def patch(**spec: Any) -> dict[str, Any]:
+    return {"kubernetes": {"pod": {"spec": spec}}}
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "said"),
+    [
+        ("2.3.0", patch(runtimeClassName="nvidia"), "kubernetes.pod.spec.runtimeClassName"),
+        ("2.3.0", patch(hostNetwork=True), "kubernetes.pod.spec.hostNetwork"),
+        ("2.1.0", patch(securityContext={"supplementalGroups": [7]}), "kubernetes.pod.spec.securityContext"),
+        ("2.3.0", patch(containers=[{"name": "node", "lifecycle": {}}]), "lifecycle of the container"),
+        ("2.1.0", {"kubernetes": {"capabilities": ["IPC_LOCK"]}}, "securityContext of the container"),
+        ("2.1.0", {"kubernetes": {"read_only_root": True}}, "securityContext of the container"),
+        ("2.3.0", {"kubernetes": {"env_from": ["nccl"]}}, "kubernetes.env_from (nccl)"),
+        ("2.3.0", patch(initContainers=[MESH]), "kubernetes.pod.spec.initContainers (mesh)"),
+        ("2.3.0", patch(initContainers=[{**FETCH, "image": "other:1"}], volumes=HOSTS),
+         "image of the init container fetch"),
+        ("2.3.0", patch(containers=[{"name": "node", "env": [{"name": "A", "value": "1"}]}]), ""),
+        ("2.3.0", {"kubernetes": {"capabilities": ["IPC_LOCK"], "limits": {"vpc.amazonaws.com/efa": 4}}}, ""),
+        ("2.3.0", {"kubernetes": {"tolerations": ["a:NoSchedule"], "affinity": {"same": "zone"}}}, ""),
+    ],
+)  # fmt: skip
+def test_each_option_that_the_installed_trainer_cannot_carry_is_refused(
+    version: str, fields: dict[str, Any], said: str
+) -> None:
+    found = blockers(on(runtime(pod={"initContainers": [{"name": "fetch", "image": "f:1"}]}), version, **fields))
+    assert list(found) == (["runtime-cannot"] if said else [])
+    assert said in found.get("runtime-cannot", "")
+
+
+def test_init_container_of_the_runtime_mounts_a_volume_of_the_patch_and_its_own() -> None:
+    own = {"name": "own", "mountPath": "/o"}
+    fields = patch(initContainers=[{**FETCH, "volumeMounts": [*FETCH["volumeMounts"], own]}], volumes=HOSTS)
+    plan = on(runtime(pod={"initContainers": [{"name": "fetch", "image": "f:1"}]}), "2.3.0", **fields)
+    [fetch] = pod_spec([train_job(plan)["spec"]["runtimePatches"]])["initContainers"]
+    assert fetch["volumeMounts"] == [{"name": "windlass-cache", "mountPath": "/c"}, own]
+    volumes = pod_spec([train_job(plan)["spec"]["runtimePatches"]])["volumes"]
+    assert {"name": "windlass-cache", "hostPath": {"path": "/cache"}} in volumes
+
+
+def test_options_that_a_trainjob_carries_are_in_it() -> None:
+    kubernetes = {"capabilities": ["IPC_LOCK"], "limits": {"vpc.amazonaws.com/efa": 4}, "annotations": {"a": "1"}}
+    spec = train_job(on(runtime(), "2.3.0", kubernetes=kubernetes))["spec"]
+    assert spec["trainer"]["resourcesPerNode"]["limits"] == {"vpc.amazonaws.com/efa": "4"}
+    pods = pod_spec([spec["runtimePatches"]])
+    assert pods["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert '"a": "1"' in json.dumps(spec["runtimePatches"])
+    assert list(unknown(spec, SCHEMAS["2.3.0"])) == []

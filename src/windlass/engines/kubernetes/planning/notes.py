@@ -61,6 +61,7 @@ def plan_notes(
     yield from runtime_notes(job, cluster, via, shape)
     yield from lost_notes(job, via)
     yield from _default_notes(job, target, cluster)
+    yield from _host_notes(target, shape, has_supervisor=supervisor.is_in_cluster)
     yield from _lone_ranks(job, target, facts, num_ranks)
     yield from time_limit(job, facts.code.saves_at_end)
     yield from arguments.left_over(job, FOLDERS)
@@ -255,6 +256,21 @@ def _lone_ranks(job: Job, target: KubernetesTarget, facts: Facts, num_ranks: int
     asks_for_none = not job.resources.gpus and job.kubernetes.runtime is None
     no_gpus, env = "the job asks for no GPUs" if asks_for_none else "", {*target.env, *job.env}
     yield from lone_ranks(job, num_ranks, facts.code.imports, env, no_gpus=no_gpus)
+
+
+def uses_host_network(shape: Shape) -> bool:
+    """Whether the ranks are in the network of their nodes, where a NetworkPolicy cannot select them."""
+    return any((patch.get("spec") or {}).get("hostNetwork") for patch in shape.pod_patches)
+
+
+def _host_notes(target: KubernetesTarget, shape: Shape, *, has_supervisor: bool) -> Iterator[Note]:
+    if target.network_policy and uses_host_network(shape):
+        kept = ", and the supervisor's would keep these pods out" if has_supervisor else ""
+        yield Note(
+            "network-open",
+            f"hostNetwork: NetworkPolicies have no effect on pods in the network of their nodes{kept}: none is made",
+            f"network_policy: false in target {target.name} says so for all runs",
+        )
 
 
 def _default_notes(job: Job, target: KubernetesTarget, cluster: Cluster | None) -> Iterator[Note]:

@@ -15,7 +15,7 @@ from windlass.engines.kubernetes.objects.workloads.base import Manifest
 from windlass.engines.kubernetes.objects.workloads.job import has_limit_per_index
 from windlass.engines.kubernetes.planning.facts import Cluster, Facts
 from windlass.engines.kubernetes.planning.mounts import Mounts, plan_mounts
-from windlass.engines.kubernetes.planning.notes import plan_notes
+from windlass.engines.kubernetes.planning.notes import plan_notes, uses_host_network
 from windlass.engines.kubernetes.planning.patches import plan_patches
 from windlass.engines.kubernetes.planning.provisioning import plan_provisioning
 from windlass.engines.kubernetes.planning.runtimes import Runtimes, runtime_of
@@ -78,7 +78,7 @@ def plan(job: Job, target: KubernetesTarget, facts: Facts, run_id: str, boot: st
             *patches.steps,
             *_object_steps(objects, shape, job, facts.code),
             *transfers.after,
-            *_policy_steps(objects, target, facts),
+            *(() if uses_host_network(shape) else _policy_steps(objects, target, facts)),
             *_supervisor_steps(shape, job),
             *provisioning.steps,
             *node_steps(nodes, job),

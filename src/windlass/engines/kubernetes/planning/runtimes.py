@@ -219,7 +219,7 @@ def _not_carried(job: Job, shape: Shape, runtime: Json, patching: Patching) -> I
         "serviceAccountName": ("kubernetes.service_account", job.kubernetes.service_account),
         "nodeSelector": (
             "node labels",
-            job.kubernetes.node_selector or job.resources.instance or job.resources.gpu_type,
+            pods.node_selector or job.resources.instance or job.resources.gpu_type,
         ),
         "imagePullSecrets": ("kubernetes.image_pull_secrets", job.kubernetes.image_pull_secrets),
         "affinity": ("kubernetes.affinity", pods.affinity.same or pods.affinity.apart),
@@ -231,9 +231,14 @@ def _not_carried(job: Job, shape: Shape, runtime: Json, patching: Patching) -> I
     for name, (field, asked) in fields.items():
         if asked and name not in patching.pod:
             yield field, f"set {name} in the runtime"
-    for name in _container_fields(shape):
-        if name not in {*patching.container, "name", "env", "resources"}:
-            yield f"{name} of the container", f"set {name} in the runtime"
+    for name in sorted(_container_fields(shape) - {*patching.container, "name", "env", "resources"}):
+        yield f"{name} of the container", f"set {name} in the runtime"
+    there = {one["name"] for one in pod_of(runtime).get("initContainers", ())}
+    for one in (one for patch in shape.pod_patches for one in patch.get("spec", {}).get("initContainers", ())):
+        if one["name"] not in there:
+            yield f"kubernetes.pod.spec.initContainers ({one['name']})", "add this container to the runtime"
+        elif more := sorted(one.keys() - {*patching.container, "name"}):
+            yield f"{', '.join(more)} of the init container {one['name']}", "set it in the runtime"
     if not {"volumes", "containers"} <= patching.pod or "volumeMounts" not in patching.container:
         yield "volumes, which contain the code", "leave kubernetes.runtime out: the run then creates a runtime"
 

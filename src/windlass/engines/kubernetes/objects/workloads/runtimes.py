@@ -121,11 +121,20 @@ def _pods(patching: Patching, template: Manifest) -> Manifest:
     Windlass.
     """
     [container] = template["spec"]["containers"]
-    mounts = [{**mount, "name": f"{OURS}{mount['name']}"} for mount in container["volumeMounts"]]
+    ours = {volume["name"]: f"{OURS}{volume['name']}" for volume in template["spec"]["volumes"]}
     given = {key: container[key] for key in ("securityContext",) if key in patching.container}
     spec = {
         **{key: value for key, value in template["spec"].items() if key in patching.pod},
-        "volumes": [{**volume, "name": f"{OURS}{volume['name']}"} for volume in template["spec"]["volumes"]],
-        "containers": [{"name": NODE, "volumeMounts": mounts, **given}],
+        "volumes": [{**volume, "name": ours[volume["name"]]} for volume in template["spec"]["volumes"]],
+        "containers": [{"name": NODE, "volumeMounts": _mounts(container, ours), **given}],
     }
+    if initial := spec.get("initContainers"):
+        spec["initContainers"] = [
+            {**one, "volumeMounts": _mounts(one, ours)} if "volumeMounts" in one else one for one in initial
+        ]
     return {"metadata": template["metadata"], "spec": spec}
+
+
+def _mounts(container: Manifest, ours: Mapping[str, str]) -> list[Manifest]:
+    """Returns the mounts of a container, in which Windlass's volumes have new names and the runtime's keep theirs."""
+    return [{**mount, "name": ours.get(mount["name"], mount["name"])} for mount in container["volumeMounts"]]
