@@ -53,6 +53,9 @@ MESSAGES = [
     (f"{VAP}failed expression: object.spec.containers.all(c, c.securityContext.readOnlyRootFilesystem == true)",
      "kubernetes: {read_only_root: true} in the job, or read_only_root: true in target lab"),
     (f"{VAP}pods need a priorityClassName", "priority: … in the job"),
+    (f"{VAP}priorityClassName must be set", "priority: … in the job"),
+    (f"{VAP}pods must set spec.priorityClassName: company-batch", "priority: company-batch in the job"),
+    (f"{VAP}failed expression: object.spec.priorityClassName == 'batch'", "priority: batch in the job"),
     (f"{VAP}pods must tolerate nothing: tolerations are not allowed",
      "kubernetes: {tolerations: [KEY=VALUE:NoSchedule]} in the job, or tolerations: [KEY=VALUE:NoSchedule] in target "
      "lab"),
@@ -86,6 +89,8 @@ def test_refusal_names_the_line_that_satisfies_it(message: str, line: str) -> No
     ("message", "line"),
     [
         (f"{VAP}the annotation cost-center is required", "annotations: {cost-center: …} in target lab"),
+        (f"{VAP}pods must set spec.priorityClassName: batch",
+         "supervisor_pod: {spec: {priorityClassName: batch}} in target lab"),
         (f"{VAP}pods need a priorityClassName",
          "supervisor_pod: {spec: {priorityClassName: …}} in target lab"),
         (f"{FORBIDDEN}failed quota: q: must specify limits.ephemeral-storage for: supervisor",
@@ -129,6 +134,9 @@ def test_trial_pod_has_what_the_refusal_asks_for_and_keeps_what_it_has() -> None
     }
     assert WITH_JOB.fix(f"{VAP}annotation cost-center is required", pod, is_own=False).pod is None
     assert WITH_JOB.fix("a priorityClassName is needed", POD, is_own=False).pod is None
+    named = WITH_JOB.fix("set priorityClassName: batch", POD, is_own=False).pod
+    assert named is not None
+    assert named["spec"]["priorityClassName"] == "batch"
 
 
 PATCHES = (

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     words: str
     where: Where
     line: str
-    """Line to write; `<key>` stands for the group `key` of the words."""
+    """Line to write; `<key>` stands for the group `key` of the words, or for a value that the user knows."""
     own: str = ""
     """Line of a target for Windlass's own pods; empty if the same line holds for them."""
 
@@ -64,9 +64,16 @@ CAUSES: Final = (
 )
 """Messages of the API server itself: the first row that matches counts alone."""
 READ_ONLY_ROOT: Final = Row("(?i)read-?only ?root|root filesystem", "pods", "read_only_root: true")
+PRIORITY: Final = Row(
+    "(?i)priority ?class(?:Name)?"
+    r"""(?:(?::| ==?| to be| must be| of)\s*["'`]?(?!set\b|one\b|in\b|an?\b|the\b)(?P<key>[a-z0-9][a-z0-9.-]*\w))?""",
+    "job",
+    "priority: <key>",
+    "supervisor_pod: {spec: {priorityClassName: <key>}}",
+)
 ROWS: Final = (
     READ_ONLY_ROOT,
-    Row("(?i)priority ?class", "job", "priority: …", "supervisor_pod: {spec: {priorityClassName: …}}"),
+    PRIORITY,
     Row("(?i)capabilit", "do", "leave out capabilities: of job and target, or name only allowed ones"),
     Row("(?i)runAsNonRoot|runAsUser|run as (?:non-?)?root|disallowed user", "target", "user: …"),
     Row(
@@ -142,7 +149,7 @@ class Author:
             return Fix(f"correct it, or leave it out: kubectl explain pod.{found[1]}", None, path)
         for row in CAUSES:
             if match := re.search(row.words, message):
-                return Fix(self._of_row(row, match.groupdict().get("key", ""), is_own=is_own), None)
+                return Fix(self._of_row(row, match, is_own=is_own), None)
         lines: list[str] = []
         trial = pod
         for word in ("annotation", "label"):
@@ -155,12 +162,14 @@ class Author:
             names = list(dict.fromkeys(found_names)) or ["cpu", "memory"]
             lines += self._amounts(names, is_own=is_own)
             trial = _with_container(trial, {"resources": _amounts(names)})
-        found_rows = [row for row in ROWS if re.search(row.words, message)]
-        lines += [self._of_row(row, is_own=is_own) for row in found_rows]
-        if READ_ONLY_ROOT in found_rows:
+        matched = {row: match for row in ROWS if (match := re.search(row.words, message))}
+        lines += [self._of_row(row, match, is_own=is_own) for row, match in matched.items()]
+        if READ_ONLY_ROOT in matched:
             trial = _with_container(trial, {"securityContext": {"readOnlyRootFilesystem": True}})
+        if PRIORITY in matched and (name := matched[PRIORITY]["key"]):
+            trial = {**trial, "spec": {**trial["spec"], "priorityClassName": name}}
         if not lines:
-            lines = [self._of_row(LAST, is_own=is_own)]
+            lines = [self._of_row(LAST, None, is_own=is_own)]
         return Fix("; ".join(dict.fromkeys(lines)), None if trial == pod else trial)
 
     def line(self, where: Where, option: str) -> str:
@@ -174,10 +183,11 @@ class Author:
         inside = f"kubernetes: {{{option}}} in the job" if where == "pods" else f"{option} in the job"
         return f"{inside}, or {option} in target {self.target}"
 
-    def _of_row(self, row: Row, key: str = "", *, is_own: bool) -> str:
-        # With a job, its `priority` holds for all pods of its run.
-        if is_own and row.own and not (row.where == "job" and self.has_job and row.line.startswith("priority")):
-            return self.line("target", row.own)
+    def _of_row(self, row: Row, match: re.Match[str] | None, *, is_own: bool) -> str:
+        key = (match and match.groupdict().get("key")) or "…"
+        # The priority of a job holds for all pods of its run.
+        if is_own and row.own and not (row is PRIORITY and self.has_job):
+            return self.line("target", row.own.replace("<key>", key))
         return self.line(row.where, row.line.replace("<key>", key))
 
     def _amounts(self, names: Sequence[str], *, is_own: bool) -> Iterator[str]:

@@ -12,7 +12,6 @@ from windlass.engines.kubernetes.access import probe_pods
 from windlass.engines.kubernetes.access.client import Client
 from windlass.engines.kubernetes.access.connect import connect
 from windlass.engines.kubernetes.objects.helper_manifests import read_job
-from windlass.engines.kubernetes.objects.pod_patch import PatchRefused
 from windlass.engines.kubernetes.objects.pod_template import pod_template, target_shape
 from windlass.engines.kubernetes.objects.supervisor_manifests import supervisor_job
 from windlass.engines.kubernetes.objects.transfer_manifests import check_job
@@ -25,6 +24,7 @@ from windlass.engines.kubernetes.reading.preflight.rights import Rights
 from windlass.engines.kubernetes.reading.preflight.survey import Survey, survey
 from windlass.errors import EngineError
 from windlass.spec.job import Job
+from windlass.spec.pod_patch import PatchRefused
 
 if TYPE_CHECKING:
     from windlass.spec.targets import KubernetesTarget
