@@ -36,7 +36,7 @@ PRIORITIES = {"high", "normal", "urgent", "windlass-test-high"}
 NOT_THE_MANIFESTS = {"data-remote", "gpu-type-missing", "mount-driver", "mount-write"}
 """Blockers that depend on this cluster or version, and not on how a manifest was imported."""
 RUNTIME = "nvidia"
-PRIVILEGED = {f"company-{name}" for name in NAMES}
+PRIVILEGED = {*(f"company-{name}" for name in NAMES), "h07-job-indexed", "h09-init-and-sidecar", "s4-maskrcnn"}
 """Manifests whose pods use their host, which pod security `restricted` refuses."""
 REFUSED = "cluster-refuses"
 PATIENCE_SECONDS = 120.0
@@ -58,7 +58,7 @@ class User:
             "namespace": namespace,
             "image": cluster.image,
             "python": cluster.python,
-            "data": {"size": "1GiB"},
+            "data": {"size": "1GiB", "storage_class": "bed"},
         }
         (folder / "targets.yaml").write_text(json.dumps({"bed": there}))
 

@@ -228,6 +228,8 @@ class Pods:
             raise view.refused(f"is {'empty' if given is None else given}, and not a whole number", "write the number")
         if field_name and value is not None:
             self.draft.put(field_name, value, view)
+        elif "/" in name and whole(given) is None:
+            view.report(f"{given} of a device, and not a whole number", "write the number")
         else:
             self.draft.put_entry("kubernetes.limits", name, view.value, view)
 
