@@ -21,8 +21,8 @@ spec:
   backoffLimit: 0
   template:
     spec:
-      hostNetwork: true
-      enableServiceLinks: false
+      shareProcessNamespace: true
+      hostname: digits
       restartPolicy: Never
       containers: [{name: main, image: example/a:1, command: [torchrun, --nproc-per-node, "2", train.py]}]
 """
@@ -42,9 +42,9 @@ def test_import_writes_a_valid_job_file_and_reports_unmapped_fields_on_stderr(wi
     assert text.startswith("# Imported from manifest.yaml: Job batch/v1\n")
     assert all(line in made.out for line in text.splitlines())
     assert "2 fields without equivalent in a job file:" in made.err
-    assert "manifest.yaml:8  spec.template.spec.hostNetwork" in made.err
+    assert "manifest.yaml:8  spec.template.spec.shareProcessNamespace" in made.err
     ours = made.err.partition("Nothing to do")[2]
-    assert "  spec.template.spec.enableServiceLinks: variables for Services\n" in ours
+    assert "  spec.template.spec.hostname: the pod's name\n" in ours
     Path("train.py").write_text("")
     assert windlass("check").code == 0
 
@@ -101,8 +101,8 @@ def test_import_output_matches_its_schema(windlass: Call, manifest: Path) -> Non
     jsonschema.Draft202012Validator(schema_of("import")).validate(made)
     assert (made["written"], made["kind"], made["job"]["procs_per_node"]) == (["job.yaml"], "Job batch/v1", 2)
     assert made["text"] == Path("job.yaml").read_text()
-    [network] = [one for one in made["unmapped"] if one["field"] == "spec.template.spec.hostNetwork"]
-    assert (network["line"], network["is_handled"]) == (8, False)
+    [shared] = [one for one in made["unmapped"] if one["field"] == "spec.template.spec.shareProcessNamespace"]
+    assert (shared["line"], shared["is_handled"]) == (8, False)
     assert windlass("import", "manifest.yaml", "--to", "-", "-o", "json").json["written"] == []
 
 
@@ -160,6 +160,6 @@ def test_messages_about_standard_input_name_it(windlass: Call, monkeypatch: pyte
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         return windlass("import", "-").err
 
-    assert "  standard input:8  spec.template.spec.hostNetwork" in given(MANIFEST)
+    assert "  standard input:8  spec.template.spec.shareProcessNamespace" in given(MANIFEST)
     assert "windlass import --document Job/digits -, and" in given(f"{MANIFEST}---\n{MANIFEST}")
     assert "envsubst '${NAME}' | windlass import -" in given(MANIFEST.replace("digits", "${NAME}", 1))
