@@ -62,8 +62,6 @@ ROWS: Mapping[str, tuple[Patch, ...]] = {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [IN_ZONE]}}})),
     "affinity lists are replaced": (spec(affinity=ANTI_AFFINITY), spec(affinity={
         "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "row"}]}})),
-    "affinity replaced": (spec(affinity={"$patch": "replace", **ANTI_AFFINITY}),),
-    "affinity deleted": (spec(affinity={"$patch": "delete", **ANTI_AFFINITY}),),
     "spread by another key": (spec(topologySpreadConstraints=[SPREAD]),),
     "spread by our key": (spec(topologySpreadConstraints=[
         {"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}]),),

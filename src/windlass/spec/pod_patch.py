@@ -124,14 +124,6 @@ class _Merge:
         self, base: Mapping[str, Any], ours: Mapping[str, Any], patch: Mapping[str, Any], shown: str, path: str
     ) -> Manifest:
         """Returns a mapping with the fields of its patch."""
-        if "$patch" in patch:
-            at = f"{shown}.$patch".lstrip(".")
-            if patch["$patch"] not in ("replace", "delete"):
-                raise PatchRefused(at, f"is {patch['$patch']!r}", "write replace or delete")
-            if ours and not path.startswith(CHANGEABLE):
-                raise PatchRefused(at, "replaces fields that a run needs", "name each field")
-            base, ours = {}, {}
-            patch = {} if patch["$patch"] == "delete" else {key: one for key, one in patch.items() if key != "$patch"}
         merged = dict(base)
         for name, value in patch.items():
             at, below = f"{shown}.{name}".lstrip("."), f"{path}.{name}".lstrip(".")
@@ -152,7 +144,9 @@ class _Merge:
         if not isinstance(name, str):
             raise PatchRefused(at, "is a number, and names of fields are text", "quote it")
         if name.startswith("$"):
-            raise PatchRefused(at, "is a directive that is not supported", "supported is $patch: delete of an item")
+            raise PatchRefused(
+                at, "is a directive that is not supported", "null removes a field, $patch: delete an item of a list"
+            )
         # Pods of Windlass itself exist also without a job, whose `priority` they have otherwise.
         is_own_priority = path == "spec.priorityClassName" and self._container == SUPERVISOR
         if path in FIELDS and not is_own_priority:

@@ -56,7 +56,9 @@ class Scene:
         self.clock.now += LOOK_SECONDS
         return list((transfer or self.transfer).reports(self.record, self.clock))
 
-    def pod(self, name: str = "p1", created: str = "2026-11-22T10:00:00Z", **status: Any) -> None:
+    def pod(
+        self, name: str = "p1", created: str = "2026-11-22T10:00:00Z", others: tuple[str, ...] = (), **status: Any
+    ) -> None:
         """Adds a pod of the Job with this status."""
         uid = self.server.objects["jobs", NAME]["metadata"]["uid"]
         labels = {layout.RUN_LABEL: RUN, COMPONENT: TRANSFER}
@@ -66,7 +68,7 @@ class Scene:
             labels,
             created=created,
             metadata={"ownerReferences": [{"uid": uid}]},
-            spec={"containers": [{"name": "transfer"}], "nodeName": "bed-a"},
+            spec={"containers": [{"name": one} for one in ("transfer", *others)], "nodeName": "bed-a"},
             status=status,
         )
 
@@ -119,6 +121,13 @@ def test_a_job_reports_its_progress_and_then_its_sets(scene: Scene) -> None:
     assert scene.look(scene.another()) == [RESULT], "a supervisor that takes over makes no second Job"
     scene.transfer.end()
     assert scene.server.names("Job") == []
+
+
+def test_a_job_whose_pod_an_injected_container_keeps_running_is_deleted_at_its_end(scene: Scene) -> None:
+    scene.look()
+    scene.ended(0, {"results": [RESULT]}, others=("mesh",))
+    assert scene.look() == [RESULT]
+    assert (scene.transfer.is_done, scene.server.names("Job")) == (True, [])
 
 
 def test_transfer_job_is_read_at_intervals(scene: Scene) -> None:

@@ -75,6 +75,8 @@ class JobTransfer(Transfer):
         pods = self._pods()
         for pod in pods:
             if (results := _results(pod)) is not None:
+                if len(pod["spec"]["containers"]) > 1:  # Injected containers would keep the pod running.
+                    self.end()
                 yield from results
                 self.is_done = True
                 return
